@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use mlxcel_core::{
-    Backend, Control, InferenceSession, LoadOptions, Model, ModelSource, Row, RowResult, SamplingPlan,
-    SequenceId, SessionOptions, TokenId,
+    Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelSource, Row,
+    SamplingPlan, SequenceId, SessionOptions, TokenId,
 };
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 
@@ -279,9 +279,7 @@ impl Engine {
 
     fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
         let prompt: Vec<TokenId> = (0..tokens).map(|i| ((7 * i + 11) % 1000) as TokenId).collect();
-        match self.session.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
-            RowResult::Token(token) => Ok(token.token),
-            other => bail!("the engine returned {other:?}"),
-        }
+        let row = Row::next(sequence, &prompt, &self.plan);
+        Ok(self.session.run_row(row, &Control::default())?.into_token()?.token)
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use mlxcel_core::{
-    Backend, Control, InferenceSession, LoadOptions, Model, ModelSource, Precision, Row, RowResult,
+    Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelSource, Precision, Row,
     SamplingPlan, SequenceId, SessionOptions, TokenId,
 };
 use mlxcel_iree::IreeBackend;
@@ -204,10 +204,8 @@ impl Session {
     /// Extends a sequence to `tokens` tokens, and returns the next token.
     fn feed(&mut self, sequence: SequenceId, tokens: usize) -> Result<TokenId> {
         let prompt = prompt(self.inner.state(sequence)?.position, tokens);
-        match self.inner.prefill(Row::next(sequence, &prompt, &self.plan), &Control::default())? {
-            RowResult::Token(token) => Ok(token.token),
-            other => bail!("the engine returned {other:?}"),
-        }
+        let row = Row::next(sequence, &prompt, &self.plan);
+        Ok(self.inner.run_row(row, &Control::default())?.into_token()?.token)
     }
 
     /// Opens `count` sequences of `tokens` tokens; each with its next token.
@@ -238,10 +236,9 @@ impl Session {
 
     fn logits(&mut self, tokens: usize) -> Result<Vec<f32>> {
         let sequence = self.open()?;
-        match self.inner.prefill(Row::logits(sequence, &prompt(0, tokens)), &Control::default())? {
-            RowResult::Logits(logits) => Ok(logits),
-            other => bail!("the engine returned {other:?}"),
-        }
+        let tokens = prompt(0, tokens);
+        let row = Row::logits(sequence, &tokens);
+        Ok(self.inner.run_row(row, &Control::default())?.into_logits()?)
     }
 }
 

@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SamplingPlan, SequenceId, SessionOptions, StepOutput,
 };
 use support::{Case, Fixture, engines_and_plugin, load};
@@ -38,9 +38,8 @@ fn prefill(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> 
     let count = prompt.len().div_ceil(chunk);
     for (i, tokens) in prompt.chunks(chunk).enumerate() {
         let row = if i + 1 == count { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
-        if let RowResult::Logits(logits) = session.prefill(row, &Control::default()).unwrap() {
-            last = logits;
-        }
+        let result = session.run_row(row, &Control::default()).unwrap();
+        last = result.into_logits().unwrap_or_default();
     }
     (sequence, last)
 }
@@ -132,7 +131,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
             let mut out = StepOutput::new();
             session.step(&rows, &Control::default(), &mut out).unwrap();
             for ((_, tokens, logprobs), row) in running.iter_mut().zip(out.take()) {
-                let RowResult::Token(token) = row.unwrap() else { panic!("no token") };
+                let token = row.unwrap().into_token().unwrap();
                 tokens.push(token.token);
                 logprobs.push(token.logprob);
             }

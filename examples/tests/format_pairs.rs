@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Control, ErrorKind, LoadOptions, Model, Precision, Result, Row, RowResult, SessionOptions,
+    Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Model, Precision, Result, Row,
+    SessionOptions,
 };
 use support::engines;
 
@@ -27,8 +28,8 @@ fn logits(model: &dyn Model, prompt: usize, fed: Option<&[Vec<f32>]>) -> Result<
     let mut next: Vec<u32> = (0..prompt).map(|index| (index * 37 + 11) as u32 % 250).collect();
     let mut all: Vec<Vec<f32>> = Vec::new();
     for step in 0..=DECODED {
-        let result = session.prefill(Row::logits(sequence, &next), &Control::default())?;
-        let RowResult::Logits(logits) = result else { panic!("no logits") };
+        let result = session.run_row(Row::logits(sequence, &next), &Control::default())?;
+        let logits = result.into_logits().unwrap();
         all.push(logits);
         next = vec![most_likely(&fed.unwrap_or(&all)[step])];
     }

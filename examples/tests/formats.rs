@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SessionOptions,
 };
 use support::{Case, Fixture, engines};
@@ -42,9 +42,9 @@ fn folders() -> Vec<Fixture> {
 
 fn check_case(session: &mut dyn InferenceSession, case: &Case) -> Checked {
     let sequence = session.open().unwrap();
-    let result = session.prefill(Row::logits(sequence, &case.prompt), &Control::default()).unwrap();
+    let result = session.run_row(Row::logits(sequence, &case.prompt), &Control::default()).unwrap();
     session.close(sequence).unwrap();
-    let RowResult::Logits(logits) = result else { return Err("no logits".to_owned()) };
+    let logits = result.into_logits().map_err(|error| error.to_string())?;
     let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
     let pairs = logits.iter().zip(&case.prefill_logits);
     let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;

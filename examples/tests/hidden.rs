@@ -5,7 +5,7 @@
 
 mod support;
 
-use mlxcel_core::{Control, Pooling, Precision, Row, RowResult, SessionOptions};
+use mlxcel_core::{Control, InferenceSessionExt, Pooling, Precision, Row, RowResult, SessionOptions};
 use mlxcel_models::{Checkpoint, Decoder, ElementType, WeightRef};
 use support::{Fixture, engines, load};
 
@@ -50,7 +50,7 @@ fn head_times_hidden_states_equals_the_oracles_logits() {
             let longest = fixture.cases().into_iter().max_by_key(|case| case.prompt.len()).unwrap();
             let sequence = session.open().unwrap();
             let row = Row::hidden(sequence, &longest.prompt, Pooling::Last);
-            let RowResult::Hidden(state) = session.prefill(row, &Control::default()).unwrap() else {
+            let RowResult::Hidden(state) = session.run_row(row, &Control::default()).unwrap() else {
                 panic!("no hidden state");
             };
             let found = logits(&checkpoint, &decoder, &state);

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use mlxcel_core::{
-    Backend, CancelToken, Control, ErrorKind, InferenceSession, Model, Precision, Row, RowResult,
-    SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId,
+    Backend, CancelToken, Control, ErrorKind, InferenceSession, Model, Precision, Row, SamplingPlan,
+    SequenceId, SessionOptions, StepOutput, TokenId,
 };
 use support::{Fixture, engines, load};
 
@@ -57,12 +57,13 @@ fn use_session(model: &dyn Model, prompts: &[Vec<TokenId>], script: usize, cance
         session.step(&rows, &Control::cancelled_by(cancel), &mut out).unwrap();
         for (index, result) in out.take().into_iter().enumerate() {
             match result {
-                Ok(RowResult::Token(token)) => {
-                    outcome.texts[index].push(token.token);
-                    pending[index] = vec![token.token];
+                Ok(result) => {
+                    let token = result.into_token().unwrap().token;
+                    outcome.texts[index].push(token);
+                    pending[index] = vec![token];
                 }
                 Err(error) if error.kind() == ErrorKind::Cancelled => outcome.cancelled = true,
-                other => panic!("{other:?}"),
+                Err(error) => panic!("{error}"),
             }
         }
         if outcome.cancelled {

@@ -5,7 +5,7 @@
 mod support;
 
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult,
+    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SamplingPlan, SessionOptions,
 };
 use support::{Case, Fixture, engines_and_plugin, load};
@@ -20,9 +20,8 @@ fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usi
     for (i, tokens) in chunks.iter().enumerate() {
         let row =
             if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
-        if let RowResult::Logits(last) = session.prefill(row, &Control::default()).unwrap() {
-            logits = last;
-        }
+        let result = session.run_row(row, &Control::default()).unwrap();
+        logits = result.into_logits().unwrap_or_default();
     }
     session.close(sequence).unwrap();
     logits
@@ -164,7 +163,7 @@ fn four_sequences_at_different_positions_match_single_sequence_runs() {
                     assert_eq!(session.stats().passes - before, 1, "{}: {} rows", engine.name(), i + 1);
                 }
                 for ((_, tokens, logprobs), row) in running.iter_mut().zip(out.take()) {
-                    let RowResult::Token(token) = row.unwrap() else { panic!("no token") };
+                    let token = row.unwrap().into_token().unwrap();
                     tokens.push(token.token);
                     logprobs.push(token.logprob);
                 }
@@ -188,9 +187,9 @@ fn rewind_and_fork_compute_no_token_and_change_nothing() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let first = session.open().unwrap();
-        session.prefill(Row::extend(first, &case.prompt), &Control::default()).unwrap();
+        session.run_row(Row::extend(first, &case.prompt), &Control::default()).unwrap();
         // Down a wrong path, and back.
-        session.prefill(Row::extend(first, &[3, 4, 5]), &Control::default()).unwrap();
+        session.run_row(Row::extend(first, &[3, 4, 5]), &Control::default()).unwrap();
         let before = session.stats();
         session.rewind(first, case.prompt.len() - 1).unwrap();
         let second = session.fork(first).unwrap();

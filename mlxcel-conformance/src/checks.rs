@@ -51,9 +51,7 @@ pub use errors::{
 };
 pub use faults::{faults_anywhere_are_recoverable, faults_poison, faults_spare_the_others};
 pub use fork::{fork_computes_nothing, fork_continues, fork_is_independent, fork_takes_a_slot};
-pub use generation::{
-    generation_ends_when_full, generation_leaves_nothing_open, provided_methods_are_steps, streams_are_steps,
-};
+pub use generation::{generation_ends_when_full, generation_leaves_nothing_open, streams_are_steps};
 pub use hidden::{
     hidden_states_are_complete, hidden_states_do_not_depend_on_chunks, hidden_states_mix_with_other_wants,
     mean_pooling_covers_the_row,
@@ -312,7 +310,6 @@ table! {
     streams_are_steps [] "streams are steps, and withhold stop tokens"
     generation_ends_when_full [] "a generation ends when its sequence is full"
     generation_leaves_nothing_open [] "a generation closes what it opened"
-    provided_methods_are_steps [] "prefill and decode_step equal steps"
     cancelled_steps_do_nothing [] "a cancelled step computes nothing"
     cancelled_prompts_resume [] "a cancelled prompt resumes"
     cancelled_rows_spare_the_others [TwoSequences] "a cancelled row leaves the others running"

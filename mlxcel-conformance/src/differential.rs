@@ -79,20 +79,22 @@ impl Trace {
         let claimed = session.capabilities().clone();
         let sequence = session.open()?;
         let plan = SamplingPlan::greedy();
-        let next = Want::Next { plan: &plan, mask: None, top: claimed.top_logprobs.min(2) };
+        let next = Want::token(&plan).with_top(claimed.top_logprobs.min(2));
         let mut trace = Self { prefill_logits: None, steps: Vec::with_capacity(tokens) };
         let mut pending = prompt.to_vec();
         let mut out = StepOutput::new();
         for number in 0..tokens {
-            let want = if number == 0 && claimed.logits { Want::Logits } else { next };
+            let want = if number == 0 && claimed.logits { Want::logits() } else { next };
             session.step(&[Row::new(sequence, &pending, want)], &Default::default(), &mut out)?;
             let step = match out.take().pop() {
-                Some(Ok(RowResult::Logits(logits))) => {
+                Some(Ok(result @ RowResult::Logits(_))) => {
+                    let logits = result.into_logits()?;
                     let step = of_logits(&logits)?;
                     trace.prefill_logits = Some(logits);
                     step
                 }
-                Some(Ok(RowResult::Token(chosen))) => {
+                Some(Ok(result @ RowResult::Tokens(_))) => {
+                    let chosen = result.into_token()?;
                     let margin = match &chosen.top[..] {
                         [first, second] => Some(first.logprob - second.logprob),
                         _ => None,

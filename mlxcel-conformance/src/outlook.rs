@@ -155,7 +155,7 @@ pub(crate) fn choose(
     top: u16,
 ) -> Outcome<SampledToken> {
     let plan = SamplingPlan::greedy();
-    let row = Row::new(sequence, tokens, Want::Next { plan: &plan, mask: None, top });
+    let row = Row::new(sequence, tokens, Want::token(&plan).with_top(top));
     expect_token(step(session, &[row])?.remove(0)?)
 }
 
@@ -174,10 +174,7 @@ pub(crate) fn logits(
     sequence: SequenceId,
     tokens: &[TokenId],
 ) -> Outcome<Vec<f32>> {
-    match step(session, &[Row::logits(sequence, tokens)])?.remove(0)? {
-        RowResult::Logits(logits) => Ok(logits),
-        other => Err(unexpected("logits", &other)),
-    }
+    expect_logits(step(session, &[Row::logits(sequence, tokens)])?.remove(0)?)
 }
 
 /// Feeds `tokens` without wanting a result.
@@ -195,20 +192,26 @@ pub(crate) fn extend(
 /// The token of a row that wants one.
 pub(crate) fn expect_token(result: RowResult) -> Outcome<SampledToken> {
     match result {
-        RowResult::Token(token) => Ok(token),
+        RowResult::Tokens(mut tokens) if tokens.len() == 1 => Ok(tokens.remove(0)),
         other => Err(unexpected("a token", &other)),
+    }
+}
+
+/// The logits of a row that wants those after its last token.
+pub(crate) fn expect_logits(result: RowResult) -> Outcome<Vec<f32>> {
+    match result {
+        RowResult::Logits(mut rows) if rows.len() == 1 => Ok(rows.remove(0)),
+        other => Err(unexpected("logits", &other)),
     }
 }
 
 pub(crate) fn unexpected(wanted: &str, got: &RowResult) -> Failure {
     let got = match got {
         RowResult::Extended => "nothing",
-        RowResult::Token(_) => "a token",
-        RowResult::Logits(_) => "logits",
-        RowResult::Positions(_) => "positions",
+        RowResult::Tokens(tokens) => &format!("{} tokens", tokens.len()),
+        RowResult::Logits(rows) => &format!("logits at {} positions", rows.len()),
+        RowResult::Likelihoods(positions) => &format!("likelihoods at {} positions", positions.len()),
         RowResult::Hidden(_) => "a hidden state",
-        RowResult::Tokens(_) => "tokens",
-        RowResult::LogitsEach(_) => "logits of several positions",
         _ => "something unknown",
     };
     Failure::new(format!("a row that wanted {wanted} got {got}"))

@@ -128,7 +128,6 @@ macro_rules! __with_checks {
             streams_are_steps
             generation_ends_when_full
             generation_leaves_nothing_open
-            provided_methods_are_steps
             cancelled_steps_do_nothing
             cancelled_prompts_resume
             cancelled_rows_spare_the_others

@@ -28,18 +28,17 @@ pub struct Capabilities {
     /// takes several passes, and a step returns when all of its rows are done. So a scheduler feeds long prompts in
     /// rows of this many tokens, to keep other rows from waiting for the whole prompt.
     pub prompt_chunk: usize,
-    /// [`Want::Logits`](crate::Want::Logits) works.
+    /// [`Answer::Logits`](crate::Answer::Logits) works.
     pub logits: bool,
-    /// The largest `top` of [`Want::Next`](crate::Want::Next) and [`Want::EveryPosition`](crate::Want::EveryPosition):
+    /// The largest `top` of [`Answer::Token`](crate::Answer::Token) and [`Answer::Likelihoods`](crate::Answer::Likelihoods):
     /// how many of the most likely tokens can be reported.
     pub top_logprobs: u16,
-    /// [`Want::EveryPosition`](crate::Want::EveryPosition) works.
+    /// [`Answer::Likelihoods`](crate::Answer::Likelihoods) works.
     pub every_position: bool,
-    /// [`Want::Verify`](crate::Want::Verify) works with everything that is claimed for
-    /// [`Want::Next`](crate::Want::Next), and with [`logits`](Self::logits) so does
-    /// [`Want::VerifyLogits`](crate::Want::VerifyLogits): one pass verifies several draft tokens.
+    /// [`Positions::Drafts`](crate::Positions::Drafts) works with everything that is claimed for tokens, and with
+    /// [`logits`](Self::logits) for logits: one pass verifies several draft tokens.
     pub verification: bool,
-    /// [`Want::Hidden`](crate::Want::Hidden) works and returns vectors of this many elements; `None` if unsupported.
+    /// [`Answer::Hidden`](crate::Answer::Hidden) works and returns vectors of this many elements; `None` if unsupported.
     pub hidden_states: Option<usize>,
     /// A [`TokenMask`](crate::TokenMask) is honoured.
     pub token_masks: bool,

@@ -43,12 +43,14 @@
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
-//! use mlxcel_core::{Control, Model, Row, SamplingParams, SamplingPlan, SessionOptions, StepOutput};
+//! use mlxcel_core::{
+//!     Control, InferenceSessionExt, Model, Row, SamplingParams, SamplingPlan, SessionOptions, StepOutput,
+//! };
 //!
 //! let model = ReferenceBackend::new().model()?;
 //! let mut session = model.open_session(&SessionOptions::default())?;
 //! let first = session.open()?;
-//! session.prefill(Row::extend(first, &[5, 6, 7]), &Control::default())?;
+//! session.run_row(Row::extend(first, &[5, 6, 7]), &Control::default())?;
 //! let second = session.fork(first)?;
 //!
 //! let params = SamplingParams::greedy().with_temperature(1.0).with_seed(7);
@@ -83,6 +85,7 @@ mod step;
 mod stopwatch;
 mod support;
 mod table;
+mod want;
 
 pub use advice::ErrorAdvice;
 pub use backend::{
@@ -102,12 +105,13 @@ pub use sampling::{
     Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingParams,
     SamplingPlace, SamplingPlan, TokenMask, Xtc,
 };
-pub use session::{InferenceSession, SequenceId, SequenceState, SessionStats};
+pub use session::{InferenceSession, InferenceSessionExt, SequenceId, SequenceState, SessionStats};
 pub use snapshot::Snapshot;
-pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob, Want};
+pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob};
 pub use stopwatch::Stopwatch;
 pub use support::{CheckedOptions, OptionSupport};
 pub use table::{SequenceTable, StepRow, StepRows};
+pub use want::{Answer, Positions, Want};
 
 /// A token id: its index in the model's vocabulary.
 pub type TokenId = u32;

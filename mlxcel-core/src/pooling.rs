@@ -1,8 +1,8 @@
 //! Pooling of hidden states into one vector.
 
-use crate::{Error, ErrorKind, Result, Want};
+use crate::{Answer, Error, ErrorKind, Positions, Result, Want};
 
-/// How [`Want::Hidden`] pools the hidden states of a row.
+/// How [`Want::hidden`] pools the hidden states of a row.
 ///
 /// A hidden state is the residual stream at one position after the last norm, the input of the LM head. transformers
 /// calls the states of all positions `last_hidden_state`.
@@ -43,8 +43,9 @@ impl HiddenPool {
 
     /// A pool for a row that wants hidden states; else `None`.
     pub fn of(want: &Want<'_>) -> Option<Self> {
-        match want {
-            Want::Hidden { pooling } => Some(Self::new(*pooling)),
+        match (want.answer, want.positions) {
+            (Answer::Hidden, Positions::Last) => Some(Self::new(Pooling::Last)),
+            (Answer::Hidden, _) => Some(Self::new(Pooling::Mean)),
             _ => None,
         }
     }

@@ -4,8 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::{
-    Capabilities, Control, Error, ErrorKind, Result, Row, RowResult, SampledToken, SamplingPlan, Snapshot,
-    StepOutput, TokenId,
+    Capabilities, Control, Result, Row, RowResult, SampledToken, SamplingPlan, Snapshot, StepOutput, TokenId,
 };
 
 /// The id of a sequence of one session. Ids are never reused within a session, so stale ones are detected.
@@ -76,8 +75,8 @@ pub struct SessionStats {
 ///
 /// # Contract
 ///
-/// *For users*: open a sequence, feed it tokens by [`step`](Self::step) (or [`prefill`](Self::prefill) and
-/// [`decode_step`](Self::decode_step)), close it. A session is used by one thread at a time, and may move between threads:
+/// *For users*: open a sequence, feed it tokens by [`step`](Self::step) (or [`InferenceSessionExt::run_row`] and
+/// [`InferenceSessionExt::decode_step`]), close it. A session is used by one thread at a time, and may move between threads:
 ///
 /// ```
 /// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
@@ -161,39 +160,6 @@ pub trait InferenceSession: Send {
     /// Counters of the session.
     fn stats(&self) -> SessionStats;
 
-    /// Runs a step of one row, such as a prompt or a chunk of it, and returns its result.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`step`](Self::step), of the call and of the row.
-    fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
-        let mut out = StepOutput::new();
-        self.step(&[row], control, &mut out)?;
-        out.take_only("prefill")
-    }
-
-    /// Appends one token to each sequence and returns the next token of each, in one step.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`step`](Self::step).
-    fn decode_step(
-        &mut self,
-        rows: &[(SequenceId, TokenId)],
-        plan: &SamplingPlan,
-        control: &Control<'_>,
-    ) -> Result<Vec<Result<SampledToken>>> {
-        let tokens: Vec<[TokenId; 1]> = rows.iter().map(|&(_, token)| [token]).collect();
-        let rows: Vec<Row<'_>> = rows
-            .iter()
-            .zip(&tokens)
-            .map(|(&(sequence, _), token)| Row::next(sequence, token, plan))
-            .collect();
-        let mut out = StepOutput::new();
-        self.step(&rows, control, &mut out)?;
-        Ok(out.take().into_iter().map(|row| row.and_then(expect_token)).collect())
-    }
-
     /// Drops every token from `position` on, without computing anything. Needs [`Capabilities::rewind`].
     ///
     /// # Errors
@@ -238,13 +204,43 @@ pub trait InferenceSession: Send {
     }
 }
 
-/// The token that a row wanting one was answered with.
-pub(crate) fn expect_token(result: RowResult) -> Result<SampledToken> {
-    match result {
-        RowResult::Token(token) => Ok(token),
-        _ => Err(Error::new(ErrorKind::Internal, "decode", "the engine returned a result of the wrong kind")),
+/// Steps in the most common forms, for every [`InferenceSession`].
+pub trait InferenceSessionExt: InferenceSession {
+    /// Runs a step of one row, such as a prompt or a chunk of it, and returns its result.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`step`](InferenceSession::step), of the call and of the row.
+    fn run_row(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
+        let mut out = StepOutput::new();
+        self.step(&[row], control, &mut out)?;
+        out.take_only("step")
+    }
+
+    /// Appends one token to each sequence and returns the next token of each, in one step.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`step`](InferenceSession::step).
+    fn decode_step(
+        &mut self,
+        rows: &[(SequenceId, TokenId)],
+        plan: &SamplingPlan,
+        control: &Control<'_>,
+    ) -> Result<Vec<Result<SampledToken>>> {
+        let tokens: Vec<[TokenId; 1]> = rows.iter().map(|&(_, token)| [token]).collect();
+        let rows: Vec<Row<'_>> = rows
+            .iter()
+            .zip(&tokens)
+            .map(|(&(sequence, _), token)| Row::next(sequence, token, plan))
+            .collect();
+        let mut out = StepOutput::new();
+        self.step(&rows, control, &mut out)?;
+        Ok(out.take().into_iter().map(|row| row.and_then(RowResult::into_token)).collect())
     }
 }
+
+impl<S: InferenceSession + ?Sized> InferenceSessionExt for S {}
 
 macro_rules! forward {
     ($($target:ty),*) => {$(
@@ -267,17 +263,6 @@ macro_rules! forward {
             }
             fn stats(&self) -> SessionStats {
                 (**self).stats()
-            }
-            fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
-                (**self).prefill(row, control)
-            }
-            fn decode_step(
-                &mut self,
-                rows: &[(SequenceId, TokenId)],
-                plan: &SamplingPlan,
-                control: &Control<'_>,
-            ) -> Result<Vec<Result<SampledToken>>> {
-                (**self).decode_step(rows, plan, control)
             }
             fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
                 (**self).rewind(sequence, position)

@@ -1,8 +1,8 @@
-//! Inputs and results of a step.
+//! Rows and results of a step.
 
 use std::time::Instant;
 
-use crate::{CancelToken, Error, ErrorKind, Pooling, Result, SamplingPlan, SequenceId, TokenId, TokenMask};
+use crate::{CancelToken, Error, ErrorKind, Pooling, Result, SamplingPlan, SequenceId, TokenId, Want};
 
 /// One row of a step: the next tokens of one sequence, and the result wanted after them.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +27,12 @@ impl<'a> Row<'a> {
 
     /// A row that only extends the sequence.
     pub fn extend(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
-        Self::new(sequence, tokens, Want::Nothing)
+        Self::new(sequence, tokens, Want::nothing())
     }
 
     /// A row that wants the next token, sampled by `plan`.
     pub fn next(sequence: SequenceId, tokens: &'a [TokenId], plan: &'a SamplingPlan) -> Self {
-        Self::new(sequence, tokens, Want::Next { plan, mask: None, top: 0 })
+        Self::new(sequence, tokens, Want::token(plan))
     }
 
     /// A row whose last `drafts` tokens are draft tokens. It wants the tokens that `plan` chooses at the position of
@@ -43,12 +43,17 @@ impl<'a> Row<'a> {
         plan: &'a SamplingPlan,
         drafts: usize,
     ) -> Self {
-        Self::new(sequence, tokens, Want::Verify { plan, masks: &[], top: 0, drafts })
+        Self::new(sequence, tokens, Want::token(plan).with_drafts(drafts))
     }
 
     /// A row that wants the logits after the last token.
     pub fn logits(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
-        Self::new(sequence, tokens, Want::Logits)
+        Self::new(sequence, tokens, Want::logits())
+    }
+
+    /// A row that wants the pooled hidden states of its tokens.
+    pub fn hidden(sequence: SequenceId, tokens: &'a [TokenId], pooling: Pooling) -> Self {
+        Self::new(sequence, tokens, Want::hidden(pooling))
     }
 
     /// Sets the row's cancel token.
@@ -65,79 +70,6 @@ impl<'a> Row<'a> {
     /// [`ErrorKind::Cancelled`].
     pub fn check(&self, operation: &'static str) -> Result<()> {
         check_cancelled(self.cancel, operation)
-    }
-
-    /// A row that wants the pooled hidden states of its tokens.
-    pub fn hidden(sequence: SequenceId, tokens: &'a [TokenId], pooling: Pooling) -> Self {
-        Self::new(sequence, tokens, Want::Hidden { pooling })
-    }
-}
-
-/// The result that a [`Row`] wants.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Want<'a> {
-    /// No result: the tokens are part of a prompt.
-    Nothing,
-    /// The next token, sampled by the engine, and its log probability.
-    Next {
-        /// How to choose; its place must be the device.
-        plan: &'a SamplingPlan,
-        /// The tokens that may be chosen; needs [`Capabilities::token_masks`](crate::Capabilities::token_masks).
-        mask: Option<&'a TokenMask>,
-        /// How many most likely tokens to report too, at most
-        /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs).
-        top: u16,
-    },
-    /// The logits after the last token; needs [`Capabilities::logits`](crate::Capabilities::logits).
-    Logits,
-    /// A result at each token of the row, to score a text; needs
-    /// [`Capabilities::every_position`](crate::Capabilities::every_position).
-    EveryPosition {
-        /// How many most likely tokens to report at each position.
-        top: u16,
-    },
-    /// The next token after each of the row's last `drafts + 1` tokens, as [`Next`](Self::Next) would sample them if
-    /// they were fed one by one. This verifies draft tokens in one pass: the first draft token is accepted if it equals
-    /// the first result, and so on. Afterwards the sequence holds all of the row's tokens; the caller
-    /// [rewinds](crate::InferenceSession::rewind) the rejected ones. Needs
-    /// [`Capabilities::verification`](crate::Capabilities::verification).
-    Verify {
-        /// How to choose; its place must be the device. Draws are of each answer's own position, and penalties read the tokens in
-        /// front of it, draft tokens included.
-        plan: &'a SamplingPlan,
-        /// The tokens that may be chosen, for each answer; none for all. Needs
-        /// [`Capabilities::token_masks`](crate::Capabilities::token_masks).
-        masks: &'a [TokenMask],
-        /// How many of the most likely tokens to report with each answer.
-        top: u16,
-        /// How many of the row's last tokens are draft tokens: less than it has tokens.
-        drafts: usize,
-    },
-    /// The logits after each of the row's last `drafts + 1` tokens: [`Verify`](Self::Verify) with sampling on the host.
-    /// Needs [`Capabilities::verification`](crate::Capabilities::verification) and
-    /// [`Capabilities::logits`](crate::Capabilities::logits).
-    VerifyLogits {
-        /// How many of the row's last tokens are draft tokens: less than it has tokens.
-        drafts: usize,
-    },
-    /// The hidden states of the row's tokens after the last norm, pooled to one vector, as an embedding; needs
-    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
-    ///
-    /// Attention is causal: the state of a token depends only on the tokens before it.
-    Hidden {
-        /// Which states, and how.
-        pooling: Pooling,
-    },
-}
-
-impl Want<'_> {
-    /// How many of the row's last tokens are draft tokens; `None` if the row verifies nothing.
-    pub fn drafts(&self) -> Option<usize> {
-        match self {
-            Self::Verify { drafts, .. } | Self::VerifyLogits { drafts } => Some(*drafts),
-            _ => None,
-        }
     }
 }
 
@@ -259,24 +191,58 @@ impl PositionResult {
     }
 }
 
-/// The result of a row.
+/// The result of a row: one entry for each of its wanted [positions](crate::Positions), in the order of the tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RowResult {
-    /// The sequence was extended; answers [`Want::Nothing`].
+    /// The sequence was extended; answers [`Want::nothing`].
     Extended,
-    /// The next token; answers [`Want::Next`].
-    Token(SampledToken),
-    /// One logit for each token of the vocabulary; answers [`Want::Logits`].
-    Logits(Vec<f32>),
-    /// The next token after each draft token and the token before the first one; answers [`Want::Verify`].
+    /// The next tokens; answers [`Answer::Token`](crate::Answer::Token).
     Tokens(Vec<SampledToken>),
-    /// The logits after each draft token and the token before the first one; answers [`Want::VerifyLogits`].
-    LogitsEach(Vec<Vec<f32>>),
-    /// One result for each token of the row; answers [`Want::EveryPosition`].
-    Positions(Vec<PositionResult>),
-    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) finite elements; answers [`Want::Hidden`].
+    /// One logit for each token of the vocabulary; answers [`Answer::Logits`](crate::Answer::Logits).
+    Logits(Vec<Vec<f32>>),
+    /// The scores of the row's tokens; answers [`Answer::Likelihoods`](crate::Answer::Likelihoods).
+    Likelihoods(Vec<PositionResult>),
+    /// The mean of the hidden states, [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) finite elements;
+    /// answers [`Answer::Hidden`](crate::Answer::Hidden).
     Hidden(Vec<f32>),
+}
+
+impl RowResult {
+    /// The one token that a row wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Internal`] if this is another result.
+    pub fn into_token(self) -> Result<SampledToken> {
+        match self {
+            Self::Tokens(tokens) => only(tokens),
+            _ => Err(wrong_kind()),
+        }
+    }
+
+    /// The logits at the one position that a row wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Internal`] if this is another result.
+    pub fn into_logits(self) -> Result<Vec<f32>> {
+        match self {
+            Self::Logits(logits) => only(logits),
+            _ => Err(wrong_kind()),
+        }
+    }
+}
+
+fn only<T>(mut answers: Vec<T>) -> Result<T> {
+    match (answers.pop(), answers.is_empty()) {
+        (Some(answer), true) => Ok(answer),
+        _ => Err(wrong_kind()),
+    }
+}
+
+fn wrong_kind() -> Error {
+    Error::new(ErrorKind::Internal, "step", "the engine returned a result of the wrong kind")
 }
 
 /// The results of a step, row by row. Reuse it for the next step.

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, Error, ErrorKind, FinishReason, GenerateExt, GenerateOptions,
+    Answer, CancelToken, Capabilities, Control, Error, ErrorKind, FinishReason, GenerateExt, GenerateOptions,
     Generation, InferenceSession, LogitsSampler, Result, Row, RowResult, SampledToken, SamplingContext,
     SamplingPlan, SequenceId, SequenceState, SessionStats, StepOutput, TokenChoice, TokenId, TokenStream,
     Want,
@@ -54,12 +54,12 @@ impl InferenceSession for Counter {
             self.open.as_mut().unwrap().extend_from_slice(row.tokens);
             let token = (row.tokens.last().unwrap() + 1) % VOCABULARY as TokenId;
             out.push(Ok(match row.want {
-                Want::Logits => {
+                Want { answer: Answer::Logits, .. } => {
                     let mut logits = vec![0.0; VOCABULARY];
                     logits[token as usize] = 1.0;
-                    RowResult::Logits(logits)
+                    RowResult::Logits(vec![logits])
                 }
-                _ => RowResult::Token(SampledToken::new(token, -0.5)),
+                _ => RowResult::Tokens(vec![SampledToken::new(token, -0.5)]),
             }));
         }
         Ok(())

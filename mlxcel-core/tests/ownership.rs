@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, Capabilities, Control, Error, GenerateExt, GenerateOptions, InferenceSession, LoadOptions,
-    Model, Row, SessionOptions, Snapshot, TokenChoice, TokenStream,
+    Backend, Capabilities, Control, Error, GenerateExt, GenerateOptions, InferenceSession,
+    InferenceSessionExt, LoadOptions, Model, Row, SessionOptions, Snapshot, TokenChoice, TokenStream,
 };
 
 fn is_send<T: Send>() {}
@@ -42,7 +42,7 @@ fn backend_model_and_session_may_be_dropped_in_any_order() {
         let mut session = model.as_deref().map(open);
         // A sequence is open while things go, so that its cache goes too.
         let sequence = session.as_mut().unwrap().open().unwrap();
-        session.as_mut().unwrap().prefill(Row::extend(sequence, &[1]), &Control::default()).unwrap();
+        session.as_mut().unwrap().run_row(Row::extend(sequence, &[1]), &Control::default()).unwrap();
         for dropped in order {
             match dropped {
                 0 => drop(backend.take()),
@@ -89,7 +89,7 @@ fn references_and_boxes_implement_the_traits() {
     // Optional methods too: a forwarding that forgot one would answer that it is not supported.
     fn session(mut session: impl InferenceSession) -> usize {
         let first = session.open().unwrap();
-        session.prefill(Row::extend(first, &[1, 2, 3]), &Control::default()).unwrap();
+        session.run_row(Row::extend(first, &[1, 2, 3]), &Control::default()).unwrap();
         let fork = session.fork(first).unwrap();
         session.rewind(fork, 2).unwrap();
         let snapshot = session.snapshot(fork).unwrap();

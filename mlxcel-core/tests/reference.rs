@@ -7,9 +7,9 @@ use std::time::Duration;
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
     Backend, CancelToken, Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateOptions,
-    InferenceSession, LoadOptions, Model, ModelSource, Precision, Result, Row, RowResult, SampledToken,
-    SamplingFields, SamplingParams, SamplingPlan, SequenceId, SessionOptions, Snapshot, StepOutput,
-    TokenChoice, TokenId, TokenMask, TokenStream, Want,
+    InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelSource, Precision, Result, Row,
+    RowResult, SampledToken, SamplingFields, SamplingParams, SamplingPlan, SequenceId, SessionOptions,
+    Snapshot, StepOutput, TokenChoice, TokenId, TokenMask, TokenStream, Want,
 };
 
 const PROMPT: [TokenId; 40] = {
@@ -27,10 +27,7 @@ fn session(backend: &ReferenceBackend) -> Box<dyn InferenceSession> {
 }
 
 fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[TokenId]) -> Vec<f32> {
-    match session.prefill(Row::logits(sequence, tokens), &Control::default()).unwrap() {
-        RowResult::Logits(logits) => logits,
-        other => panic!("{other:?}"),
-    }
+    session.run_row(Row::logits(sequence, tokens), &Control::default()).unwrap().into_logits().unwrap()
 }
 
 fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Vec<Result<RowResult>> {
@@ -56,10 +53,7 @@ fn next(
     tokens: &[TokenId],
     plan: &SamplingPlan,
 ) -> SampledToken {
-    match session.prefill(Row::next(sequence, tokens, plan), &Control::default()).unwrap() {
-        RowResult::Token(token) => token,
-        other => panic!("{other:?}"),
-    }
+    session.run_row(Row::next(sequence, tokens, plan), &Control::default()).unwrap().into_token().unwrap()
 }
 
 #[test]
@@ -88,7 +82,7 @@ fn rows_of_a_step_are_independent_and_share_passes() {
     assert_eq!(session.stats().passes - before, 3, "40 tokens in chunks of 16, the others ride along");
     assert_eq!(results[2].as_ref().unwrap(), &RowResult::Extended);
     let expected = feed(&mut *session, alone, &PROMPT[..1]);
-    assert_eq!(results[1].as_ref().unwrap(), &RowResult::Logits(expected));
+    assert_eq!(results[1].as_ref().unwrap(), &RowResult::Logits(vec![expected]));
     let narrow = Capabilities::new(8, 64).with_batch_rows(1);
     let mut narrow = self::session(&ReferenceBackend::new().with_capabilities(narrow));
     let rows = [(); 3].map(|()| Row::extend(narrow.open().unwrap(), &PROMPT[..1]));
@@ -173,14 +167,10 @@ fn removed_capabilities_return_unsupported() {
     let a = session.open().unwrap();
     let (drawn, greedy) = (plan(|p| p.temperature = 1.0), SamplingPlan::greedy());
     let mask = TokenMask::allowing(64, [1]);
-    let masked = Want::Next { plan: &greedy, mask: Some(&mask), top: 0 };
-    for want in [
-        Want::Logits,
-        Want::EveryPosition { top: 0 },
-        Want::Next { plan: &drawn, mask: None, top: 0 },
-        Want::Next { plan: &greedy, mask: None, top: 1 },
-        masked,
-    ] {
+    let masked = Want::token(&greedy).with_masks(std::slice::from_ref(&mask));
+    for want in
+        [Want::logits(), Want::likelihoods(0), Want::token(&drawn), Want::token(&greedy).with_top(1), masked]
+    {
         let error = step(&mut *session, &[Row::new(a, &[1], want)]).remove(0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.context("capability").is_some(), "{error}");
@@ -255,7 +245,7 @@ fn cancelling_stops_at_a_chunk_and_leaves_the_sequence_usable() {
             cancel.cancel();
         })
     };
-    let result = session.prefill(Row::extend(sequence, &long), &Control::cancelled_by(&cancel));
+    let result = session.run_row(Row::extend(sequence, &long), &Control::cancelled_by(&cancel));
     watcher.join().unwrap();
     assert_eq!(kind(result), ErrorKind::Cancelled);
     let position = session.state(sequence).unwrap().position;
@@ -270,8 +260,8 @@ fn cancelling_stops_at_a_chunk_and_leaves_the_sequence_usable() {
 fn every_position_and_most_likely_tokens_agree_with_the_logits() {
     let mut session = session(&ReferenceBackend::new());
     let scored = session.open().unwrap();
-    let row = Row::new(scored, &PROMPT, Want::EveryPosition { top: 64 });
-    let RowResult::Positions(positions) = session.prefill(row, &Control::default()).unwrap() else {
+    let row = Row::new(scored, &PROMPT, Want::likelihoods(64));
+    let RowResult::Likelihoods(positions) = session.run_row(row, &Control::default()).unwrap() else {
         panic!()
     };
     let sequence = session.open().unwrap();
@@ -382,10 +372,10 @@ fn masks_limit_the_choice_and_empty_masks_are_rejected_before_any_work() {
     let sequence = session.open().unwrap();
     let greedy = SamplingPlan::greedy();
     let mask = TokenMask::allowing(64, [11, 12]);
-    let row = |mask, plan| Row::new(sequence, &PROMPT[..1], Want::Next { plan, mask: Some(mask), top: 2 });
-    let RowResult::Token(token) = step(&mut *session, &[row(&mask, &greedy)]).remove(0).unwrap() else {
-        panic!()
+    let row = |mask, plan| {
+        Row::new(sequence, &PROMPT[..1], Want::token(plan).with_masks(std::slice::from_ref(mask)).with_top(2))
     };
+    let token = step(&mut *session, &[row(&mask, &greedy)]).remove(0).unwrap().into_token().unwrap();
     assert!([11, 12].contains(&token.token) && token.top.len() == 2);
     let forbidden = plan(|p| p.logit_bias = [11, 12].map(|token| (token, f32::NEG_INFINITY)).to_vec());
     for (mask, plan) in

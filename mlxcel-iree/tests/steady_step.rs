@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, Control, InferenceSession, LoadOptions, Row, SamplingPlan, SessionOptions, StepOutput,
+    Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions, Row, SamplingPlan, SessionOptions,
+    StepOutput,
 };
 use mlxcel_iree::IreeBackend;
 
@@ -51,7 +52,7 @@ fn steps(session: &mut dyn InferenceSession, sequences: u32) -> Vec<(usize, usiz
     let (plan, control, mut out) = (SamplingPlan::greedy(), Control::default(), StepOutput::new());
     let opened: Vec<_> = (0..sequences).map(|_| session.open().unwrap()).collect();
     for &sequence in &opened {
-        session.prefill(Row::next(sequence, &[1, 2, 3], &plan), &control).unwrap();
+        session.run_row(Row::next(sequence, &[1, 2, 3], &plan), &control).unwrap();
     }
     let mut step = |token: u32| {
         let tokens: Vec<_> = (0..sequences).map(|number| [10 + token + number]).collect();

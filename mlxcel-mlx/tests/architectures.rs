@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use mlxcel_core::{
-    Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, RowResult, SamplingPlan,
-    SessionOptions, StepOutput,
+    Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, SamplingPlan, SessionOptions,
+    StepOutput,
 };
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 use support::{Case, cases, load, prefill_logits, relative_error};
@@ -111,7 +111,7 @@ fn batched_sequences_match_single_sequence_runs() {
         let sequences: Vec<_> = cases.iter().map(|_| session.open().unwrap()).collect();
         let mut said: Vec<(Vec<u32>, Vec<f32>)> = vec![Default::default(); cases.len()];
         let steps = cases.iter().map(|case| case.greedy.len()).min().unwrap().min(8);
-        for step in 0..steps {
+        for _ in 0..steps {
             let fed: Vec<Vec<u32>> = (said.iter().zip(&cases))
                 .map(|((tokens, _), case)| tokens.last().map_or(case.prompt.clone(), |&last| vec![last]))
                 .collect();
@@ -120,7 +120,7 @@ fn batched_sequences_match_single_sequence_runs() {
             let mut out = StepOutput::new();
             session.step(&rows, &Control::default(), &mut out).unwrap();
             for ((tokens, logprobs), row) in said.iter_mut().zip(out.take()) {
-                let RowResult::Token(token) = row.unwrap() else { panic!("no token in step {step}") };
+                let token = row.unwrap().into_token().unwrap();
                 tokens.push(token.token);
                 logprobs.push(token.logprob);
             }

@@ -6,8 +6,8 @@
 mod support;
 
 use mlxcel_core::{
-    Control, GenerateExt, GenerateOptions, Precision, Row, RowResult, SamplingPlan, SequenceId,
-    SessionOptions, StepOutput,
+    Control, GenerateExt, GenerateOptions, Precision, Row, SamplingPlan, SequenceId, SessionOptions,
+    StepOutput,
 };
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 use support::{Case, cases, load, prefill_logits, relative_error};
@@ -179,7 +179,7 @@ fn four_sequences_at_different_positions_match_single_sequence_runs() {
                 assert_eq!(session.stats().passes - before.passes, 1, "{} rows", i + 1);
                 assert_eq!(session.stats().tokens - before.tokens, fed);
                 for ((_, tokens, logprobs), row) in running.iter_mut().zip(out.take()) {
-                    let RowResult::Token(token) = row.unwrap() else { panic!("no token") };
+                    let token = row.unwrap().into_token().unwrap();
                     tokens.push(token.token);
                     logprobs.push(token.logprob);
                 }

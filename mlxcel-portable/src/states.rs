@@ -53,10 +53,7 @@ fn step(session: &mut dyn InferenceSession, rows: &[(SequenceId, &[u32])]) -> Ve
     let mut out = StepOutput::default();
     let rows: Vec<_> = rows.iter().map(|(sequence, tokens)| Row::logits(*sequence, tokens)).collect();
     session.step(&rows, &Control::default(), &mut out).unwrap();
-    let logits = out.take().into_iter().map(|row| match row.unwrap() {
-        RowResult::Logits(logits) => logits,
-        other => panic!("{other:?} are no logits"),
-    });
+    let logits = out.take().into_iter().map(|row| row.unwrap().into_logits().unwrap());
     logits.collect()
 }
 
@@ -298,11 +295,11 @@ fn logits_depend_on_earlier_positions_only() {
         let sequence = session.open().unwrap();
         let mut positions = Vec::new();
         for chunk in text.chunks(chunk) {
-            let scored = Row::new(sequence, chunk, Want::EveryPosition { top: 0 });
+            let scored = Row::new(sequence, chunk, Want::likelihoods(0));
             let mut out = StepOutput::default();
             session.step(&[Row::extend(beside, &text[..1]), scored], &Control::default(), &mut out).unwrap();
             match out.take().remove(1).unwrap() {
-                RowResult::Positions(own) => positions.extend(own),
+                RowResult::Likelihoods(own) => positions.extend(own),
                 other => panic!("{other:?} in place of positions"),
             }
         }
@@ -362,11 +359,11 @@ fn nan_weights_fail_every_row_and_poison_its_sequence() {
     let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
     let mask = TokenMask::allowing(model.info().vocabulary_size, [5, 6]);
     let wants = [
-        Want::Next { plan: &plan, mask: None, top: 0 },
-        Want::Next { plan: &plan, mask: Some(&mask), top: 0 },
-        Want::Next { plan: &plan, mask: None, top: 3 },
-        Want::Logits,
-        Want::EveryPosition { top: 1 },
+        Want::token(&plan),
+        Want::token(&plan).with_masks(std::slice::from_ref(&mask)),
+        Want::token(&plan).with_top(3),
+        Want::logits(),
+        Want::likelihoods(1),
     ];
     for want in wants {
         let sequence = session.open().unwrap();

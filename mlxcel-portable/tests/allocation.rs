@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use mlxcel_core::{
-    Backend, Control, ErrorKind, InferenceSession, LoadOptions, Model, Precision, Result, Row, RowResult,
-    SequenceId, SessionOptions,
+    Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt, LoadOptions, Model, Precision,
+    Result, Row, SequenceId, SessionOptions,
 };
 use mlxcel_portable::PortableBackend;
 
@@ -59,10 +59,7 @@ unsafe impl GlobalAlloc for Failing {
 static ALLOCATOR: Failing = Failing;
 
 fn logits(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>> {
-    match session.prefill(Row::logits(sequence, tokens), &Control::default())? {
-        RowResult::Logits(logits) => Ok(logits),
-        other => panic!("{other:?} in place of logits"),
-    }
+    session.run_row(Row::logits(sequence, tokens), &Control::default())?.into_logits()
 }
 
 /// Everything that takes memory, once; what each part gave, of those that came to an end.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use mlxcel_core::{
-    Backend, ErrorKind, InferenceSession, LoadOptions, Precision, Row, RowResult, SequenceId, SessionOptions,
+    Backend, ErrorKind, InferenceSession, LoadOptions, Precision, Row, SequenceId, SessionOptions,
     StepOutput, Want,
 };
 use mlxcel_portable::{KvCacheType, PortableBackend};
@@ -19,11 +19,8 @@ fn session(kv_cache: KvCacheType) -> Box<dyn InferenceSession> {
 
 fn logits(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     let mut out = StepOutput::default();
-    session.step(&[Row::new(sequence, tokens, Want::Logits)], &Default::default(), &mut out).unwrap();
-    match &out.rows()[0] {
-        Ok(RowResult::Logits(logits)) => logits.clone(),
-        other => unreachable!("{other:?}"),
-    }
+    session.step(&[Row::new(sequence, tokens, Want::logits())], &Default::default(), &mut out).unwrap();
+    out.take().remove(0).unwrap().into_logits().unwrap()
 }
 
 /// The largest difference over a text, relative to the largest logit.

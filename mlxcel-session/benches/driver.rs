@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{Backend, Control, Row, RowResult, SamplingPlan, SessionOptions};
+use mlxcel_session::mlxcel_core::{Backend, Control, InferenceSessionExt, Row, SamplingPlan, SessionOptions};
 use mlxcel_session::{Engine, LoadOptions, Model, Options, TokenId, Tokenizer};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -53,10 +53,8 @@ fn run_loop(model: &Model, requests: usize) -> Duration {
     let mut rows: Vec<_> = (0..requests)
         .map(|_| {
             let sequence = session.open().unwrap();
-            match session.prefill(Row::next(sequence, &PROMPT, &plan), &control).unwrap() {
-                RowResult::Token(token) => (sequence, token.token),
-                other => unreachable!("{other:?}"),
-            }
+            let result = session.run_row(Row::next(sequence, &PROMPT, &plan), &control).unwrap();
+            (sequence, result.into_token().unwrap().token)
         })
         .collect();
     let start = used();

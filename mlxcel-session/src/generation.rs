@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{
-    CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Result, Row,
-    RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, Stopwatch, TokenChoice,
-    TokenId, TokenLogprob, Want,
+    CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Positions,
+    Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, Stopwatch,
+    TokenChoice, TokenId, TokenLogprob,
 };
 
 use crate::constraint::Constrained;
@@ -140,9 +140,10 @@ impl TextGeneration {
             return None;
         }
         let mut row = self.generation.row(sequence, most)?;
-        if let (Want::Next { mask, .. }, Some(constraint)) = (&mut row.want, &self.constraint) {
+        if let (Positions::Last, Some(constraint)) = (row.want.positions, &self.constraint) {
             // Where there is none, the token that comes is refused with the reason.
-            *mask = constraint.mask().as_ref().ok();
+            let mask = constraint.mask().as_ref().map(std::slice::from_ref);
+            row.want = row.want.with_masks(mask.unwrap_or_default());
         }
         Some(row)
     }

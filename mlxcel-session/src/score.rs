@@ -1,8 +1,8 @@
 //! Scoring: log probabilities and perplexity of a text.
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, Error, ErrorKind, InferenceSession, PositionResult, Result, Row,
-    RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
+    CancelToken, Capabilities, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt,
+    PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
 };
 
 use crate::Model;
@@ -206,10 +206,8 @@ impl Scorer {
         }
         let mut scored = Vec::with_capacity(tokens.len());
         for pair in tokens.windows(2) {
-            match self.run(Row::logits(sequence, &pair[..1]))? {
-                RowResult::Logits(logits) => scored.push(position(&logits, pair[1], self.top)),
-                _ => return Err(other_answer()),
-            }
+            let logits = self.run(Row::logits(sequence, &pair[..1]))?.into_logits()?;
+            scored.push(position(&logits, pair[1], self.top));
         }
         Ok(scored)
     }
@@ -230,12 +228,12 @@ impl Scorer {
     }
 
     fn row<'a>(&self, sequence: SequenceId, tokens: &'a [TokenId]) -> Row<'a> {
-        Row::new(sequence, tokens, Want::EveryPosition { top: self.top })
+        Row::new(sequence, tokens, Want::likelihoods(self.top))
     }
 
     fn run(&mut self, row: Row<'_>) -> Result<RowResult> {
         let cancel = self.cancel.clone();
-        self.session.prefill(row, &control(cancel.as_ref()))
+        self.session.run_row(row, &control(cancel.as_ref()))
     }
 }
 
@@ -246,7 +244,7 @@ pub(crate) fn control(cancel: Option<&CancelToken>) -> Control<'_> {
 /// The results of a row but that of its last token, which nothing follows.
 fn positions(result: RowResult, tokens: usize) -> Result<Vec<PositionResult>> {
     match result {
-        RowResult::Positions(mut positions) if positions.len() == tokens => {
+        RowResult::Likelihoods(mut positions) if positions.len() == tokens => {
             positions.pop();
             Ok(positions)
         }

@@ -4,7 +4,9 @@
 mod support;
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{GenerateExt, GenerateOptions, Row, RowResult, SessionOptions};
+use mlxcel_session::mlxcel_core::{
+    GenerateExt, GenerateOptions, InferenceSessionExt, Row, RowResult, SessionOptions,
+};
 use mlxcel_session::{
     CancelToken, Capabilities, EmbedOptions, ErrorKind, LoadOptions, Model, Pooling, ScoreOptions, TokenId,
     Tokenizer,
@@ -26,11 +28,8 @@ fn text(length: usize) -> Vec<TokenId> {
 fn expected(model: &Model, before: &[TokenId], token: TokenId) -> f64 {
     let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
     let sequence = session.open().unwrap();
-    let RowResult::Logits(logits) =
-        session.prefill(Row::logits(sequence, before), &Default::default()).unwrap()
-    else {
-        panic!("no logits");
-    };
+    let logits =
+        session.run_row(Row::logits(sequence, before), &Default::default()).unwrap().into_logits().unwrap();
     let total = logits.iter().map(|&logit| f64::from(logit).exp()).sum::<f64>().ln();
     f64::from(logits[token as usize]) - total
 }
@@ -158,7 +157,7 @@ fn embeddings_are_pooled_and_normalized() {
         let sequence = session.open().unwrap();
         let tokens = model.tokenizer().unwrap().encode(text, true).unwrap();
         let row = Row::hidden(sequence, &tokens, Pooling::Last);
-        assert_eq!(session.prefill(row, &Default::default()).unwrap(), RowResult::Hidden(last));
+        assert_eq!(session.run_row(row, &Default::default()).unwrap(), RowResult::Hidden(last));
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use mlxcel_core::{
-    Control, InferenceSession, Row, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId,
+    Control, InferenceSession, InferenceSessionExt, Row, SamplingPlan, SequenceId, SessionOptions,
+    StepOutput, TokenId,
 };
 use mlxcel_session::Model;
 use rand_chacha::ChaCha8Rng;
@@ -48,7 +49,7 @@ impl Passes {
         let mut sequences = Vec::new();
         for _ in 0..MOST {
             let sequence = session.open()?;
-            session.prefill(Row::extend(sequence, &tokens), &Control::default())?;
+            session.run_row(Row::extend(sequence, &tokens), &Control::default())?;
             sequences.push(sequence);
         }
         Ok(Self { session, sequences, tokens, plan: SamplingPlan::greedy(), out: StepOutput::new() })

@@ -76,9 +76,11 @@ impl Reading {
         let logits: Vec<f32> = seen.iter().map(|seen| seen.ln() as f32).collect();
         let best = (1..seen.len()).fold(0, |best, t| if logits[t] > logits[best] { t } else { best });
         let logprob = (seen[best] / seen.iter().sum::<f64>()).ln();
-        Ok(match row.want() {
-            Want::Next { .. } => RowResult::Token(SampledToken::new(best as TokenId, logprob as f32)),
-            Want::Logits => RowResult::Logits(logits),
+        Ok(match row.want().answer {
+            Answer::Token { .. } => {
+                RowResult::Tokens(vec![SampledToken::new(best as TokenId, logprob as f32)])
+            }
+            Answer::Logits => RowResult::Logits(vec![logits]),
             _ => RowResult::Extended,
         })
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use mlxcel_core::{Backend, Control, LoadOptions, Result, Row, SessionOptions};
+use mlxcel_core::{Backend, Control, InferenceSessionExt, LoadOptions, Result, Row, SessionOptions};
 use mlxcel_models::{Checkpoint, WeightRef};
 use mlxcel_portable::PortableBackend;
 use serde_json::Value;
@@ -113,8 +113,8 @@ fn run(place: &Place) -> Result<Outcome> {
     let sequence = session.open()?;
     let tokens: Vec<u32> = (0..20).map(|token| token % model.info().vocabulary_size.max(1) as u32).collect();
     let control = Control::default();
-    let first = session.prefill(Row::logits(sequence, &tokens), &control);
-    let second = session.prefill(Row::logits(sequence, &tokens[..1]), &control);
+    let first = session.run_row(Row::logits(sequence, &tokens), &control);
+    let second = session.run_row(Row::logits(sequence, &tokens[..1]), &control);
     let words = |result: Result<mlxcel_core::RowResult>| match result {
         Ok(_) => Outcome::new("logits"),
         Err(error) => Outcome::refused(&error),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, Control, InferenceSession, LoadOptions, Model, Result, Row, SessionOptions, Snapshot,
+    Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, Result, Row, SessionOptions,
+    Snapshot,
 };
 use mlxcel_portable::PortableBackend;
 
@@ -66,7 +67,7 @@ fn resume(session: &mut dyn InferenceSession, snapshot: &Snapshot) -> Result<Out
     let sequence = session.restore(snapshot)?;
     let state = session.state(sequence)?;
     assert!(state.position == snapshot.position() && state.position <= state.capacity && !state.poisoned);
-    let outcome = match session.prefill(Row::logits(sequence, &[1]), &Control::default()) {
+    let outcome = match session.run_row(Row::logits(sequence, &[1]), &Control::default()) {
         Ok(_) => Outcome::new("restored"),
         Err(error) => Outcome::refused(&error),
     };
@@ -78,7 +79,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let taken = |model: &Arc<dyn Model>| -> Result<Vec<u8>> {
         let mut session = model.open_session(&SessionOptions::default())?;
         let sequence = session.open()?;
-        session.prefill(Row::extend(sequence, &[1, 2, 3, 4, 5]), &Control::default())?;
+        session.run_row(Row::extend(sequence, &[1, 2, 3, 4, 5]), &Control::default())?;
         Ok(session.snapshot(sequence)?.to_bytes())
     };
     models(|models| models.iter().flat_map(taken).collect())

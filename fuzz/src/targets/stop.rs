@@ -105,7 +105,7 @@ fn generate(
     while let Some(row) = generation.row(SequenceId::new(0), usize::MAX) {
         let Some(&token) = tokens.next() else { break };
         let fed = row.tokens.len();
-        generation.accept(fed, RowResult::Token(SampledToken::new(token, 0.0)))?;
+        generation.accept(fed, RowResult::Tokens(vec![SampledToken::new(token, 0.0)]))?;
         see(&generation.take_text());
     }
     Ok(generation.stop_string().map(str::to_owned))

@@ -94,7 +94,7 @@ pub fn results_are_in_row_order(subject: &Subject<'_>) -> Outcome {
     let rows = [Row::extend(walks[1].sequence, &tokens), Row::next(walks[0].sequence, &tokens, &plan)];
     let results = step(&mut *session, &rows)?;
     match (&results[0], &results[1]) {
-        (Ok(RowResult::Extended), Ok(RowResult::Token(_))) => Ok(()),
+        (Ok(RowResult::Extended), Ok(RowResult::Tokens(tokens))) if tokens.len() == 1 => Ok(()),
         (Ok(RowResult::Extended), Ok(other)) => Err(unexpected("a token", other)),
         (Ok(other), _) => Err(unexpected("nothing", other)),
         (Err(error), _) => Err(Failure::from(error.clone())),
@@ -166,7 +166,7 @@ pub fn bitwise_invariance(subject: &Subject<'_>) -> Outcome {
     let plan = SamplingPlan::greedy();
     let (rest, last) = prompt.split_at(prompt.len() - 1);
     let bits = |result: RowResult| match result {
-        RowResult::Logits(logits) => Ok(logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()),
+        RowResult::Logits(rows) => Ok(rows.iter().flatten().map(|logit| logit.to_bits()).collect::<Vec<_>>()),
         result => expect_token(result).map(|token| vec![token.token, token.logprob.to_bits()]),
     };
     let mut run = |chunk: usize, batched: bool| -> Outcome<Vec<u32>> {

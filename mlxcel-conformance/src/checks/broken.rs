@@ -20,25 +20,25 @@ pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {
     let greedy = SamplingPlan::greedy();
     let mask = TokenMask::allowing(vocabulary, [0]);
     let drawn = drawn(&claimed)?;
-    let mut wants = vec![(Want::Next { plan: &greedy, mask: None, top: 0 }, "the next token")];
+    let mut wants = vec![(Want::token(&greedy), "the next token")];
     if claimed.top_logprobs > 0 {
-        wants.push((Want::Next { plan: &greedy, mask: None, top: 1 }, "the most likely tokens"));
+        wants.push((Want::token(&greedy).with_top(1), "the most likely tokens"));
     }
     if claimed.token_masks {
-        wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token of a mask"));
+        wants.push((Want::token(&greedy).with_masks(std::slice::from_ref(&mask)), "a token of a mask"));
     }
     if let Some(plan) = &drawn {
-        wants.push((Want::Next { plan, mask: None, top: 0 }, "a draw"));
+        wants.push((Want::token(plan), "a draw"));
     }
     if claimed.logits {
-        wants.push((Want::Logits, "logits"));
+        wants.push((Want::logits(), "logits"));
     }
     if claimed.every_position {
-        wants.push((Want::EveryPosition { top: 0 }, "every position"));
+        wants.push((Want::likelihoods(0), "every position"));
     }
     if claimed.hidden_states.is_some() {
-        wants.push((Want::Hidden { pooling: Pooling::Last }, "a hidden state"));
-        wants.push((Want::Hidden { pooling: Pooling::Mean }, "a mean of hidden states"));
+        wants.push((Want::hidden(Pooling::Last), "a hidden state"));
+        wants.push((Want::hidden(Pooling::Mean), "a mean of hidden states"));
     }
     let mut session = model.open_session(&SessionOptions::default())?;
     let tokens = subject.tokens(0, 5)?;

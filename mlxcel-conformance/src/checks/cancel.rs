@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{
-    CancelToken, Control, ErrorKind, FinishReason, GenerateOptions, InferenceSession, Row, RowResult,
-    SamplingPlan, SequenceId, StepOutput, TokenChoice, TokenId, TokenStream,
+    CancelToken, Control, ErrorKind, FinishReason, GenerateOptions, InferenceSession, InferenceSessionExt,
+    Row, RowResult, SamplingPlan, SequenceId, StepOutput, TokenChoice, TokenId, TokenStream,
 };
 
 use crate::failure::{Failure, Outcome, ensure, refused};
@@ -24,7 +24,7 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
     let before = session.stats();
     for tokens in [&walk.pending, &subject.tokens(1, subject.length(70)?.min(20))?] {
         let result =
-            session.prefill(Row::next(walk.sequence, tokens, &plan), &Control::cancelled_by(&cancel));
+            session.run_row(Row::next(walk.sequence, tokens, &plan), &Control::cancelled_by(&cancel));
         refused(result, ErrorKind::Cancelled, "a step that was cancelled before it started")?;
         stands_at(&*session, walk.sequence, walk.held.len())?;
     }
@@ -184,7 +184,7 @@ pub fn cancelled_generations_resume(subject: &Subject<'_>) -> Outcome {
     // It holds the prompt and all tokens except the last.
     let mut held = [&prompt[..], &tokens[..2]].concat();
     stands_at(&*session, sequence, held.len())?;
-    let result = session.prefill(Row::extend(sequence, &tokens[2..]), &Control::cancelled_by(&cancel));
+    let result = session.run_row(Row::extend(sequence, &tokens[2..]), &Control::cancelled_by(&cancel));
     refused(result, ErrorKind::Cancelled, "a step with a token that was cancelled before")?;
     held.truncate(prompt.len() + 2);
     let mut walk = Walk { sequence, held, pending: tokens[2..].to_vec() };

@@ -1,12 +1,11 @@
 //! Whole generations, and the contract's provided methods.
 
 use mlxcel_core::{
-    Control, ErrorKind, FinishReason, GenerateExt, GenerateOptions, InferenceSession, Row, SamplingPlan,
-    SessionOptions, TokenChoice, TokenId, TokenStream,
+    ErrorKind, FinishReason, GenerateExt, GenerateOptions, InferenceSession, SamplingPlan, SessionOptions,
+    TokenChoice, TokenId, TokenStream,
 };
 
-use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, expect_token, step};
+use crate::failure::{Outcome, ensure, refused};
 use crate::subject::Subject;
 
 /// Compares a greedy text with the expected choice after each of its prefixes, computed at once in a fresh session; small margins
@@ -30,7 +29,7 @@ fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &s
 /// A stream yields the same tokens as steps, ends with `Length` at the token limit, and with `Stop` at a stop token,
 /// which it does not yield.
 ///
-/// Kills: `own_prefill_drops_a_token`.
+/// Kills: `forgets_between_steps`.
 pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(0, 7)?;
     let mut session = subject.session()?;
@@ -126,41 +125,4 @@ pub fn generation_leaves_nothing_open(subject: &Subject<'_>) -> Outcome {
         );
     }
     Ok(())
-}
-
-/// `prefill` and `decode_step`, which an engine may override, behave as steps.
-///
-/// Kills: `own_prefill_drops_a_token`, `own_decode_answers_in_reverse`.
-pub fn provided_methods_are_steps(subject: &Subject<'_>) -> Outcome {
-    let mut session = subject.session()?;
-    let plan = SamplingPlan::greedy();
-    let count = session.capabilities().sequences.min(3);
-    let mut walks = Vec::new();
-    for number in 0..count {
-        let mut walk = Walk::open(&mut *session, subject.tokens(number, 4 + number)?)?;
-        let row = Row::next(walk.sequence, &walk.pending, &plan);
-        let chosen = match number % 2 {
-            0 => expect_token(step(&mut *session, &[row])?.remove(0)?)?,
-            _ => expect_token(session.prefill(row, &Control::default())?)?,
-        };
-        walk.take(subject, &chosen, format_args!("prompt {number}"))?;
-        walks.push(walk);
-    }
-    for turn in 0..3 {
-        let rows: Vec<_> = walks.iter().map(|walk| (walk.sequence, walk.pending[0])).collect();
-        let results = session.decode_step(&rows, &plan, &Control::default())?;
-        ensure!(results.len() == rows.len(), "{} tokens for {} rows", results.len(), rows.len());
-        for (walk, result) in walks.iter_mut().zip(results) {
-            walk.take(subject, &result?, format_args!("decode_step {turn}"))?;
-        }
-    }
-    let unknown = mlxcel_core::SequenceId::new(u64::MAX - 1);
-    let first = walks.first_mut().ok_or_else(|| Failure::new("no sequence is open"))?;
-    let rows = [(unknown, 0), (first.sequence, first.pending[0])];
-    let mut results = session.decode_step(&rows, &plan, &Control::default())?.into_iter();
-    let (Some(bad), Some(good)) = (results.next(), results.next()) else {
-        return Err(Failure::new("decode_step did not return one result per row"));
-    };
-    refused(bad, ErrorKind::NotFound, "an unknown sequence in decode_step")?;
-    first.take(subject, &good?, "next to an unknown sequence in decode_step")
 }

@@ -1,6 +1,6 @@
 //! Log probabilities and the most likely tokens.
 
-use mlxcel_core::{PositionResult, Row, RowResult, SampledToken, TokenLogprob, Want};
+use mlxcel_core::{InferenceSessionExt, PositionResult, Row, RowResult, SampledToken, TokenLogprob, Want};
 
 use crate::failure::{Outcome, ensure};
 use crate::outlook::{choose, expect_token, log_softmax, logits, step, unexpected};
@@ -118,9 +118,9 @@ pub(super) fn positions(
     tokens: &[mlxcel_core::TokenId],
     top: u16,
 ) -> Outcome<Vec<PositionResult>> {
-    let row = Row::new(sequence, tokens, Want::EveryPosition { top });
+    let row = Row::new(sequence, tokens, Want::likelihoods(top));
     match step(session, &[row])?.remove(0)? {
-        RowResult::Positions(positions) => {
+        RowResult::Likelihoods(positions) => {
             ensure!(
                 positions.len() == tokens.len(),
                 "{} tokens returned {} positions",
@@ -201,7 +201,7 @@ pub fn scored_drafts_can_be_rewound(subject: &Subject<'_>) -> Outcome {
     for wrong in [0, 2, 4] {
         let sequence = session.open()?;
         let first = expect_token(
-            session.prefill(Row::next(sequence, &prompt, &plan), &mlxcel_core::Control::default())?,
+            session.run_row(Row::next(sequence, &prompt, &plan), &mlxcel_core::Control::default())?,
         )?;
         subject.agrees(&first, &prompt, "the token before the draft")?;
         // The draft follows the model's own text up to one wrong token.

@@ -1,8 +1,8 @@
 //! Token masks. Needs [`Capabilities::token_masks`](mlxcel_core::Capabilities::token_masks).
 
 use mlxcel_core::{
-    Control, ErrorKind, InferenceSession, Row, SampledToken, SamplingPlan, SequenceId, TokenId, TokenMask,
-    Want,
+    Control, ErrorKind, InferenceSession, InferenceSessionExt, Row, SampledToken, SamplingPlan, SequenceId,
+    TokenId, TokenMask, Want,
 };
 
 use crate::failure::{Outcome, ensure, refused};
@@ -16,8 +16,8 @@ fn masked(
     mask: &TokenMask,
 ) -> mlxcel_core::Result<mlxcel_core::RowResult> {
     let plan = SamplingPlan::greedy();
-    let row = Row::new(sequence, tokens, Want::Next { plan: &plan, mask: Some(mask), top: 0 });
-    session.prefill(row, &Control::default())
+    let row = Row::new(sequence, tokens, Want::token(&plan).with_masks(std::slice::from_ref(mask)));
+    session.run_row(row, &Control::default())
 }
 
 fn choose_masked(subject: &Subject<'_>, tokens: &[TokenId], mask: &TokenMask) -> Outcome<SampledToken> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, ErrorKind, InferenceSession, Row, RowResult, SampledToken,
-    SamplingPlan, SequenceId, SessionOptions, Snapshot, TokenId, Want,
+    CancelToken, Capabilities, Control, ErrorKind, InferenceSession, InferenceSessionExt, Row, RowResult,
+    SampledToken, SamplingPlan, SequenceId, SessionOptions, Snapshot, TokenId, Want,
 };
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
@@ -13,7 +13,7 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{same_logits, stands_at, step};
+use crate::outlook::{expect_logits, expect_token, same_logits, stands_at, step};
 use crate::subject::Subject;
 
 /// One operation on a session. Indices choose among the open sequences and snapshots of that time.
@@ -201,7 +201,7 @@ impl Machine<'_> {
                 let cancel = CancelToken::new();
                 cancel.cancel();
                 let result =
-                    self.session.prefill(Row::extend(sequence, &[0]), &Control::cancelled_by(&cancel));
+                    self.session.run_row(Row::extend(sequence, &[0]), &Control::cancelled_by(&cancel));
                 match self.open[&sequence].len() == self.capacity {
                     true => refused(result, ErrorKind::CapacityExceeded, "a token for a full sequence"),
                     false => refused(result, ErrorKind::Cancelled, "a cancelled step"),
@@ -316,10 +316,10 @@ impl Machine<'_> {
             .map(|row| {
                 row.asks = row.asks.within(&self.claimed, alone);
                 let want = match row.asks {
-                    Asks::Nothing => Want::Nothing,
-                    Asks::Next => Want::Next { plan: &plan, mask: None, top: 0 },
-                    Asks::Logits => Want::Logits,
-                    Asks::EveryPosition => Want::EveryPosition { top: 0 },
+                    Asks::Nothing => Want::nothing(),
+                    Asks::Next => Want::token(&plan),
+                    Asks::Logits => Want::logits(),
+                    Asks::EveryPosition => Want::likelihoods(0),
                 };
                 Row::new(row.sequence, &row.tokens, want)
             })
@@ -351,12 +351,17 @@ impl Machine<'_> {
         let held = &self.open[&row.sequence];
         match (row.asks, result) {
             (Asks::Nothing, RowResult::Extended) => Ok(()),
-            (Asks::Next, RowResult::Token(chosen)) => self.subject.agrees(&chosen, held, "the next token"),
-            (Asks::Logits, RowResult::Logits(logits)) => match self.subject.outlook(held)?.logits {
-                Some(expected) => same_logits(&logits, &expected, &self.subject.tolerance()?, "its logits"),
-                None => Ok(()),
-            },
-            (Asks::EveryPosition, RowResult::Positions(positions)) => {
+            (Asks::Next, result) => self.subject.agrees(&expect_token(result)?, held, "the next token"),
+            (Asks::Logits, result) => {
+                let logits = expect_logits(result)?;
+                match self.subject.outlook(held)?.logits {
+                    Some(expected) => {
+                        same_logits(&logits, &expected, &self.subject.tolerance()?, "its logits")
+                    }
+                    None => Ok(()),
+                }
+            }
+            (Asks::EveryPosition, RowResult::Likelihoods(positions)) => {
                 ensure!(positions.len() == row.tokens.len(), "{} positions", positions.len());
                 // First and last are enough.
                 [0, positions.len() - 1].into_iter().try_for_each(|i| {

@@ -1,8 +1,8 @@
 //! Sampling on the device. Each check needs the [`SamplingField`]s that it uses.
 
 use mlxcel_core::{
-    Control, Dry, DynamicTemperature, InferenceSession, Mirostat, Row, SampledToken, SamplingField,
-    SamplingFields, SamplingParams, SamplingPlan, SequenceId, TokenId, Xtc,
+    Control, Dry, DynamicTemperature, InferenceSession, InferenceSessionExt, Mirostat, Row, SampledToken,
+    SamplingField, SamplingFields, SamplingParams, SamplingPlan, SequenceId, TokenId, Xtc,
 };
 
 use crate::failure::{Failure, Outcome, ensure};
@@ -30,7 +30,7 @@ fn sample(
     tokens: &[TokenId],
     plan: &SamplingPlan,
 ) -> Outcome<SampledToken> {
-    expect_token(session.prefill(Row::next(sequence, tokens, plan), &Control::default())?)
+    expect_token(session.run_row(Row::next(sequence, tokens, plan), &Control::default())?)
 }
 
 /// `count` tokens after a prompt, on their own sequence.

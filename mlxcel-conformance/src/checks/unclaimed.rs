@@ -42,30 +42,27 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let beyond = claimed.top_logprobs.checked_add(1);
     let mut wants: Vec<(Want<'_>, &str)> = Vec::new();
     if !claimed.logits {
-        wants.push((Want::Logits, "logits"));
+        wants.push((Want::logits(), "logits"));
     }
     if !claimed.every_position {
-        wants.push((Want::EveryPosition { top: 0 }, "every position"));
+        wants.push((Want::likelihoods(0), "every position"));
     }
     if !claimed.verification {
-        let none = Want::Verify { plan: &greedy, masks: &[], top: 0, drafts: 0 };
+        let none = Want::token(&greedy).with_drafts(0);
         wants.push((none, "draft tokens"));
-        wants.push((Want::VerifyLogits { drafts: 0 }, "logits after draft tokens"));
+        wants.push((Want::logits().with_drafts(0), "logits after draft tokens"));
     }
     if claimed.hidden_states.is_none() {
-        wants.push((Want::Hidden { pooling: Pooling::Last }, "hidden states"));
+        wants.push((Want::hidden(Pooling::Last), "hidden states"));
     }
     if !claimed.token_masks {
-        wants.push((Want::Next { plan: &greedy, mask: Some(&mask), top: 0 }, "a token mask"));
+        wants.push((Want::token(&greedy).with_masks(std::slice::from_ref(&mask)), "a token mask"));
     }
     if let Some(top) = beyond {
-        wants
-            .push((Want::Next { plan: &greedy, mask: None, top }, "more top log probabilities than claimed"));
+        wants.push((Want::token(&greedy).with_top(top), "more top log probabilities than claimed"));
         if claimed.every_position {
-            wants.push((
-                Want::EveryPosition { top },
-                "more top log probabilities than claimed, at every position",
-            ));
+            wants
+                .push((Want::likelihoods(top), "more top log probabilities than claimed, at every position"));
         }
     }
     // Plans negotiated with another engine: one that applies everything, and one that only returns logits.
@@ -76,12 +73,12 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
         .map(|(field, params)| Ok((field, SamplingPlan::negotiate(&params, &everything)?)))
         .collect::<mlxcel_core::Result<Vec<_>>>()?;
     for (field, plan) in &plans {
-        wants.push((Want::Next { plan, mask: None, top: 0 }, field.as_str()));
+        wants.push((Want::token(plan), field.as_str()));
     }
     let mut params = SamplingParams::greedy();
     params.temperature = 0.7;
     let host = SamplingPlan::negotiate(&params, &Capabilities::new(1, 1).with_logits(true))?;
-    wants.push((Want::Next { plan: &host, mask: None, top: 0 }, "a plan for the host"));
+    wants.push((Want::token(&host), "a plan for the host"));
     for (want, what) in wants {
         let result = step(&mut *session, &[Row::new(sequence, &[0], want)])?.remove(0);
         refused(result, unsupported, what)?;

@@ -1,8 +1,8 @@
 //! Verification of draft tokens.
 
 use mlxcel_core::{
-    Control, InferenceSession, Row, RowResult, SampledToken, SamplingParams, SamplingPlan, SequenceId,
-    TokenId, TokenMask, Want,
+    Control, InferenceSession, InferenceSessionExt, Row, RowResult, SampledToken, SamplingParams,
+    SamplingPlan, SequenceId, TokenId, TokenMask, Want,
 };
 
 use crate::failure::{Outcome, ensure};
@@ -16,7 +16,7 @@ fn verified(
     tokens: &[TokenId],
     want: Want<'_>,
 ) -> Outcome<Vec<SampledToken>> {
-    let answers = want.drafts().map_or(0, |drafts| drafts + 1);
+    let answers = want.count(tokens.len());
     match step(session, &[Row::new(sequence, tokens, want)])?.remove(0)? {
         RowResult::Tokens(tokens) => {
             ensure!(tokens.len() == answers, "{} answers, not {answers}", tokens.len());
@@ -29,7 +29,7 @@ fn verified(
 /// Verifying draft tokens in one row gives the same as feeding them one by one, accepted or rejected, with or without a
 /// prompt before them, and the sequence continues from the accepted ones. Needs verification and rewind.
 ///
-/// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `rewinds_in_name_only`.
+/// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `swaps_positions`, `rewinds_in_name_only`.
 pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(6, 10)?;
     let vocabulary = subject.model()?.info().vocabulary_size as u32;
@@ -47,7 +47,7 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
         if let Some(token) = row.get_mut(front + wrong) {
             *token = (*token + 1) % vocabulary;
         }
-        let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts };
+        let want = Want::token(&plan).with_drafts(drafts);
         let answers = verified(&mut *session, sequence, &row, want)?;
         let held = [&prompt[..prompt.len() - front], &row].concat();
         for (i, answer) in answers.iter().enumerate() {
@@ -72,9 +72,9 @@ pub fn drafts_return_logits(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &text[..4])?;
-    let row = Row::new(sequence, &text[4..], Want::VerifyLogits { drafts });
+    let row = Row::new(sequence, &text[4..], Want::logits().with_drafts(drafts));
     let rows = match step(&mut *session, &[row])?.remove(0)? {
-        RowResult::LogitsEach(rows) => rows,
+        RowResult::Logits(rows) => rows,
         other => return Err(unexpected("the logits after draft tokens", &other)),
     };
     ensure!(rows.len() == drafts + 1, "{} answers, not {}", rows.len(), drafts + 1);
@@ -89,7 +89,7 @@ pub fn drafts_return_logits(subject: &Subject<'_>) -> Outcome {
 
 /// Each draft token has its own mask. Needs verification and token masks.
 ///
-/// Kills: `verifies_by_the_first_mask`.
+/// Kills: `verifies_by_the_first_mask`, `takes_the_mask_of_another_position`.
 pub fn drafts_are_masked_individually(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(8, 6)?;
     let vocabulary = subject.model()?.info().vocabulary_size;
@@ -98,7 +98,7 @@ pub fn drafts_are_masked_individually(subject: &Subject<'_>) -> Outcome {
         [1, 3, 2].map(|token| TokenMask::allowing(vocabulary, [token.min(vocabulary as u32 - 1)])).to_vec();
     let mut session = subject.session()?;
     let sequence = session.open()?;
-    let want = Want::Verify { plan: &plan, masks: &masks, top: 0, drafts: 2 };
+    let want = Want::token(&plan).with_masks(&masks).with_drafts(2);
     let answers = verified(&mut *session, sequence, &prompt, want)?;
     for (answer, mask) in answers.iter().zip(&masks) {
         ensure!(mask.allows(answer.token), "token {} is not allowed at its position", answer.token);
@@ -118,7 +118,7 @@ pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let sequence = session.open()?;
     let (mut text, mut pending) = (Vec::new(), prompt.clone());
     for _ in 0..5 {
-        let token = session.prefill(Row::next(sequence, &pending, &plan), &Control::default())?;
+        let token = session.run_row(Row::next(sequence, &pending, &plan), &Control::default())?;
         pending = vec![expect_token(token)?.token];
         text.extend(&pending);
     }
@@ -126,7 +126,7 @@ pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let sequence = session.open()?;
     extend(&mut *session, sequence, &prompt[..5])?;
     let row = [&prompt[5..], &text[..4]].concat();
-    let want = Want::Verify { plan: &plan, masks: &[], top: 0, drafts: 4 };
+    let want = Want::token(&plan).with_drafts(4);
     let answers = verified(&mut *session, sequence, &row, want)?;
     let drawn: Vec<_> = answers.iter().map(|answer| answer.token).collect();
     ensure!(drawn == text, "after draft tokens {drawn:?} is drawn, and step by step {text:?}");

@@ -1,8 +1,8 @@
 //! Mutants that compute rightly and answer wrongly, or choose by another plan than they were given.
 
 use mlxcel_core::{
-    Capabilities, Control, ErrorKind, Result, Row, RowResult, SampledToken, SamplingField, SamplingParams,
-    SamplingPlace, SamplingPlan, StepOutput, TokenMask, Want,
+    Answer, Capabilities, Control, ErrorKind, Positions, Result, Row, RowResult, SampledToken, SamplingField,
+    SamplingParams, SamplingPlace, SamplingPlan, StepOutput, TokenMask, Want,
 };
 
 use crate::context::misread;
@@ -20,7 +20,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, rows, result| {
                 if let RowResult::Logits(logits) = result {
-                    logits.iter_mut().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
+                    logits.iter_mut().flatten().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
                 }
             }))
         })
@@ -28,23 +28,23 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("samples_from_nan", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Unrefuses(|want| {
-                let chosen = RowResult::Token(SampledToken::new(0, f32::NAN));
-                matches!(want, Want::Next { .. }).then_some(chosen)
+                let chosen = RowResult::Tokens(vec![SampledToken::new(0, f32::NAN)]);
+                matches!(want.answer, Answer::Token { .. }).then_some(chosen)
             }))
         })
     }),
     ("returns_nan_logits", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Unrefuses(|want| {
-                matches!(want, Want::Logits).then(|| RowResult::Logits(vec![f32::NAN; 64]))
+                matches!(want.answer, Answer::Logits).then(|| RowResult::Logits(vec![vec![f32::NAN; 64]]))
             }))
         })
     }),
     ("leaves_logits_out", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Logits(logits) = result {
-                    logits.pop();
+                if let RowResult::Logits(rows) = result {
+                    rows.iter_mut().for_each(|logits| logits.truncate(logits.len() - 1));
                 }
             }))
         })
@@ -52,7 +52,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("logprobs_are_logits", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Token(token) = result {
+                if let Some(token) = only_token(result) {
                     token.logprob += 4.0;
                     token.top.iter_mut().for_each(|entry| entry.logprob += 4.0);
                 }
@@ -62,7 +62,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("top_is_unsorted", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Token(token) = result
+                if let Some(token) = only_token(result)
                     && token.top.len() > 2
                 {
                     token.top.swap(1, 2);
@@ -73,7 +73,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("top_is_one_short", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Token(token) = result {
+                if let Some(token) = only_token(result) {
                     token.top.pop();
                 }
             }))
@@ -82,7 +82,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("scores_are_shifted", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Positions(positions) = result {
+                if let RowResult::Likelihoods(positions) = result {
                     let best: Vec<_> = positions.iter().map(|position| position.best).collect();
                     positions.iter_mut().skip(1).zip(best).for_each(|(position, best)| position.best = best);
                 }
@@ -93,7 +93,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("scores_the_last_everywhere", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Positions(positions) = result
+                if let RowResult::Likelihoods(positions) = result
                     && let Some(last) = positions.last().map(|position| position.best)
                 {
                     positions.iter_mut().for_each(|position| position.best = last);
@@ -122,10 +122,23 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
             }))
         })
     }),
+    // The answers are right, and stand at the wrong positions.
+    ("swaps_positions", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Reanswer(|_, _, result| match result {
+                RowResult::Tokens(tokens) => tokens.reverse(),
+                RowResult::Logits(rows) => rows.reverse(),
+                _ => {}
+            }))
+        })
+    }),
+    ("takes_the_mask_of_another_position", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(RotatesMasks))
+    }),
     ("verifies_by_the_last_logits", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::LogitsEach(rows) = result
+                if let RowResult::Logits(rows) = result
                     && let Some(last) = rows.last().cloned()
                 {
                     rows.iter_mut().for_each(|row| row.clone_from(&last));
@@ -136,7 +149,8 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("verifies_by_the_first_mask", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|row, _, result| {
-                if let (Want::Verify { masks: [_, ..], .. }, RowResult::Tokens(tokens)) = (row.want, result)
+                if let (Answer::Token { masks: [_, ..], .. }, RowResult::Tokens(tokens)) =
+                    (row.want.answer, result)
                     && let Some(first) = tokens.first().cloned()
                 {
                     tokens.iter_mut().for_each(|token| *token = first.clone());
@@ -148,7 +162,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("verification_draws_by_the_row", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|row, _, result| {
-                if let (Want::Verify { plan, .. }, RowResult::Tokens(tokens)) = (row.want, result)
+                if let (Answer::Token { plan, .. }, RowResult::Tokens(tokens)) = (row.want.answer, result)
                     && plan.params().temperature > 0.0
                 {
                     tokens.iter_mut().skip(1).for_each(|token| token.token = (token.token + 1) % 64);
@@ -159,7 +173,8 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("mask_changes_probabilities", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|row, _, result| {
-                if let (Want::Next { mask: Some(_), .. }, RowResult::Token(token)) = (row.want, result) {
+                if let (Answer::Token { masks: [_], .. }, Some(token)) = (row.want.answer, only_token(result))
+                {
                     token.logprob *= 0.5;
                 }
             }))
@@ -168,7 +183,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("swallows_stop_tokens", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Token(token) = result
+                if let Some(token) = only_token(result)
                     && token.token == 0
                 {
                     token.token = 1;
@@ -230,6 +245,14 @@ impl Twist for Reanswer {
     }
 }
 
+/// The token of a row that wanted one.
+fn only_token(result: &mut RowResult) -> Option<&mut SampledToken> {
+    match result {
+        RowResult::Tokens(tokens) if tokens.len() == 1 => tokens.first_mut(),
+        _ => None,
+    }
+}
+
 struct PicksTheSecond;
 
 impl Twist for PicksTheSecond {
@@ -243,15 +266,11 @@ impl Twist for PicksTheSecond {
         inner.session.step(rows, control, out)?;
         let mut results = out.take();
         for (row, result) in rows.iter().zip(&mut results) {
-            if let Ok(RowResult::Token(token)) = result {
+            if let Some(token) = result.as_mut().ok().and_then(only_token) {
                 let held = text(&mut *inner.session, row.sequence);
                 let plan = SamplingPlan::greedy();
-                let want = Want::Next { plan: &plan, mask: None, top: 2 };
-                let RowResult::Token(again) =
-                    misread(inner, &held, &Row::new(row.sequence, row.tokens, want))?
-                else {
-                    continue;
-                };
+                let want = Want::token(&plan).with_top(2);
+                let again = misread(inner, &held, &Row::new(row.sequence, row.tokens, want))?.into_token()?;
                 if again.top[0].logprob - again.top[1].logprob < 0.5 {
                     (token.token, token.logprob) = (again.top[1].token, again.top[1].logprob);
                 }
@@ -295,14 +314,42 @@ impl Twist for Remask {
         let rows: Vec<_> = rows
             .iter()
             .map(|row| {
-                let want = match row.want {
-                    Want::Next { plan, mask, top } => {
-                        Want::Next { plan, mask: mask.filter(|mask| (self.0)(mask)), top }
-                    }
-                    want => want,
+                let keeps = match row.want.answer {
+                    Answer::Token { masks, .. } => masks.iter().all(self.0),
+                    _ => true,
                 };
+                let want = if keeps { row.want } else { row.want.with_masks(&[]) };
                 Row::new(row.sequence, row.tokens, want)
             })
+            .collect();
+        inner.session.step(&rows, control, out)
+    }
+}
+
+/// Limits each draft token by the mask of the next one.
+struct RotatesMasks;
+
+impl Twist for RotatesMasks {
+    fn step(
+        &mut self,
+        inner: &mut Inner,
+        rows: &[Row<'_>],
+        control: &Control<'_>,
+        out: &mut StepOutput,
+    ) -> Result<()> {
+        let rotated: Vec<Vec<TokenMask>> = rows
+            .iter()
+            .map(|row| match row.want.answer {
+                Answer::Token { masks: [first, others @ ..], .. } => {
+                    others.iter().chain([first]).cloned().collect()
+                }
+                _ => Vec::new(),
+            })
+            .collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .zip(&rotated)
+            .map(|(row, masks)| Row::new(row.sequence, row.tokens, row.want.with_masks(masks)))
             .collect();
         inner.session.step(&rows, control, out)
     }
@@ -338,8 +385,8 @@ impl Twist for Replan {
         self.counter += 1;
         let plans: Vec<_> = rows
             .iter()
-            .map(|row| match row.want {
-                Want::Next { plan, .. } if plan.place() == SamplingPlace::Device => {
+            .map(|row| match (row.want.answer, row.want.positions) {
+                (Answer::Token { plan, .. }, Positions::Last) if plan.place() == SamplingPlace::Device => {
                     let mut steps = Steps {
                         counter: self.counter,
                         rows: rows.len() as u64,
@@ -355,9 +402,10 @@ impl Twist for Replan {
         let rows: Vec<_> = rows
             .iter()
             .zip(&plans)
-            .map(|(row, plan)| match (row.want, plan) {
-                (Want::Next { mask, top, .. }, Some(plan)) => {
-                    Row::new(row.sequence, row.tokens, Want::Next { plan, mask, top })
+            .map(|(row, plan)| match (row.want.answer, plan) {
+                (Answer::Token { masks, top, .. }, Some(plan)) => {
+                    let want = Want::token(plan).with_masks(masks).with_top(top);
+                    Row::new(row.sequence, row.tokens, want)
                 }
                 _ => *row,
             })
@@ -380,9 +428,10 @@ impl Twist for SamplesForTheHost {
         let greedy = SamplingPlan::greedy();
         let rows: Vec<_> = rows
             .iter()
-            .map(|row| match row.want {
-                Want::Next { plan, mask, top } if plan.place() == SamplingPlace::Host => {
-                    Row::new(row.sequence, row.tokens, Want::Next { plan: &greedy, mask, top })
+            .map(|row| match row.want.answer {
+                Answer::Token { plan, masks, top } if plan.place() == SamplingPlace::Host => {
+                    let want = Want::token(&greedy).with_masks(masks).with_top(top);
+                    Row::new(row.sequence, row.tokens, want)
                 }
                 _ => *row,
             })

@@ -112,31 +112,6 @@ impl Twist for SessionsAreOne {
     }
 }
 
-/// Has a prefill of its own, which begins at the second token of a prompt.
-pub(crate) struct OwnPrefill;
-
-impl Twist for OwnPrefill {
-    fn prefill(
-        &mut self,
-        inner: &mut Inner,
-        row: Row<'_>,
-        control: &Control<'_>,
-    ) -> Option<Result<RowResult>> {
-        let fresh = inner.session.state(row.sequence).is_ok_and(|state| state.position == 0);
-        (fresh && row.tokens.len() > 1)
-            .then(|| inner.session.prefill(Row::new(row.sequence, &row.tokens[1..], row.want), control))
-    }
-}
-
-/// Has a decode_step of its own, which answers the last row first.
-pub(crate) struct OwnDecode;
-
-impl Twist for OwnDecode {
-    fn reverses_decoding(&self) -> bool {
-        true
-    }
-}
-
 pub(crate) struct IgnoresCancel;
 
 impl Twist for IgnoresCancel {

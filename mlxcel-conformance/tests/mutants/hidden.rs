@@ -1,6 +1,6 @@
 //! Mutants that give other hidden states than those of their rows.
 
-use mlxcel_core::{Control, Pooling, Result, Row, RowResult, StepOutput, TokenId, Want};
+use mlxcel_core::{Answer, Control, Pooling, Positions, Result, Row, RowResult, StepOutput, TokenId};
 
 use crate::answers::Reanswer;
 use crate::twist::{Broken, Inner, Twist, answer, step, text};
@@ -63,7 +63,8 @@ impl Twist for Recompute {
         inner.session.step(rows, control, out)?;
         let mut results = out.take();
         for (row, result) in rows.iter().zip(&mut results) {
-            let (Want::Hidden { pooling }, Ok(_)) = (row.want, &result) else { continue };
+            let (Answer::Hidden, Ok(_)) = (row.want.answer, &result) else { continue };
+            let pooling = if row.want.positions == Positions::All { Pooling::Mean } else { Pooling::Last };
             let held = text(&mut *inner.session, row.sequence);
             if let Some((tokens, pooling)) = (self.0)(&held, row.tokens, pooling) {
                 let sequence = inner.scratch.open()?;
@@ -90,7 +91,7 @@ impl Twist for Swaps {
         inner.session.step(rows, control, out)?;
         let mut results = out.take();
         let hidden: Vec<usize> =
-            (0..rows.len()).filter(|&row| matches!(rows[row].want, Want::Hidden { .. })).collect();
+            (0..rows.len()).filter(|&row| matches!(rows[row].want.answer, Answer::Hidden)).collect();
         for (&first, &last) in hidden.iter().zip(hidden.iter().rev()).take(hidden.len() / 2) {
             results.swap(first, last);
         }

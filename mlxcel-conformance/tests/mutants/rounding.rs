@@ -3,8 +3,8 @@
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, Control, LoadOptions, Precision, Result, Row, RowResult, SampledToken, StepOutput, TokenId,
-    TokenLogprob, Want,
+    Answer, Backend, Control, LoadOptions, Positions, Precision, Result, Row, RowResult, SampledToken,
+    StepOutput, TokenId, TokenLogprob, Want,
 };
 
 use crate::context::misread;
@@ -91,14 +91,16 @@ impl Twist for Inexact {
             if self.in_batches && rows.len() == 1 {
                 continue;
             }
-            match (row.want, result) {
-                (_, Ok(RowResult::Logits(logits))) => (self.change)(logits),
-                (Want::Next { plan, mask: None, top }, Ok(RowResult::Token(token))) if plan.is_greedy() => {
+            match (row.want.answer, result) {
+                (_, Ok(RowResult::Logits(rows))) => rows.iter_mut().for_each(|logits| (self.change)(logits)),
+                (Answer::Token { plan, top, .. }, Ok(RowResult::Tokens(tokens)))
+                    if plan.is_greedy() && row.want.positions == Positions::Last =>
+                {
                     let held = text(&mut *inner.session, row.sequence);
-                    let wanted = Row::new(row.sequence, row.tokens, Want::Logits);
-                    let RowResult::Logits(mut logits) = misread(inner, &held, &wanted)? else { continue };
+                    let wanted = Row::new(row.sequence, row.tokens, Want::logits());
+                    let mut logits = misread(inner, &held, &wanted)?.into_logits()?;
                     (self.change)(&mut logits);
-                    *token = chosen(&logits, usize::from(top));
+                    *tokens = vec![chosen(&logits, usize::from(top))];
                 }
                 _ => {}
             }

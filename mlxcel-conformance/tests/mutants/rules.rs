@@ -9,8 +9,8 @@ use mlxcel_core::{
 
 use crate::conduct::{
     BoundToThread, CancelLoses, CancelOverstates, CancelSticks, CancelledRowStopsAll, DiesWithModel,
-    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, OwnDecode, OwnPrefill, PoisonStays, PoisonsAll,
-    ServesOneThread, SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
+    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, PoisonsAll, ServesOneThread,
+    SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
 };
 use crate::twist::{Broken, Inner, Twist, answer, step};
 
@@ -91,8 +91,6 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("accepts_duplicates", |reference| stepping!(reference, AcceptsDuplicates)),
     ("one_bad_row_fails_all", |reference| stepping!(reference, BadRows { fail_all: true })),
     ("omits_bad_rows", |reference| stepping!(reference, BadRows { fail_all: false })),
-    ("own_prefill_drops_a_token", |reference| stepping!(reference, OwnPrefill)),
-    ("own_decode_answers_in_reverse", |reference| stepping!(reference, OwnDecode)),
     ("ignores_cancel", |reference| stepping!(reference, IgnoresCancel)),
     ("ignores_cancelled_rows", |reference| stepping!(reference, IgnoresCancelledRows)),
     ("cancelled_row_stops_the_others", |reference| stepping!(reference, CancelledRowStopsAll)),

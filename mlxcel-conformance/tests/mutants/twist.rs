@@ -5,9 +5,9 @@ use std::thread::ThreadId;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, Capabilities, Control, InferenceSession, LoadOptions, Model, ModelInfo, ModelSource, Result,
-    Row, RowResult, SampledToken, SamplingPlan, SequenceId, SequenceState, SessionOptions, SessionStats,
-    Snapshot, StepOutput, TokenId,
+    Backend, Capabilities, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelInfo,
+    ModelSource, Result, Row, RowResult, SequenceId, SequenceState, SessionOptions, SessionStats, Snapshot,
+    StepOutput, TokenId,
 };
 
 /// What is behind a twist.
@@ -49,18 +49,6 @@ pub(crate) trait Twist: Send {
     }
     fn stats(&self, inner: &Inner) -> SessionStats {
         inner.session.stats()
-    }
-    fn prefill(
-        &mut self,
-        inner: &mut Inner,
-        row: Row<'_>,
-        control: &Control<'_>,
-    ) -> Option<Result<RowResult>> {
-        let _ = (inner, row, control);
-        None
-    }
-    fn reverses_decoding(&self) -> bool {
-        false
     }
     fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
         inner.session.rewind(sequence, position)
@@ -212,43 +200,6 @@ impl InferenceSession for TwistedSession {
     fn stats(&self) -> SessionStats {
         self.twist.stats(&self.inner)
     }
-    fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
-        if let Some(answer) = self.twist.prefill(&mut self.inner, row, control) {
-            return answer;
-        }
-        let mut out = StepOutput::new();
-        self.step(&[row], control, &mut out)?;
-        out.take().remove(0)
-    }
-    fn decode_step(
-        &mut self,
-        rows: &[(SequenceId, TokenId)],
-        plan: &SamplingPlan,
-        control: &Control<'_>,
-    ) -> Result<Vec<Result<SampledToken>>> {
-        let tokens: Vec<_> = rows.iter().map(|&(_, token)| [token]).collect();
-        let rows: Vec<_> = rows
-            .iter()
-            .zip(&tokens)
-            .map(|(&(sequence, _), token)| Row::next(sequence, token, plan))
-            .collect();
-        let mut out = StepOutput::new();
-        self.step(&rows, control, &mut out)?;
-        let mut results: Vec<_> = out
-            .take()
-            .into_iter()
-            .map(|row| {
-                row.map(|result| match result {
-                    RowResult::Token(token) => token,
-                    other => panic!("{other:?}"),
-                })
-            })
-            .collect();
-        if self.twist.reverses_decoding() {
-            results.reverse();
-        }
-        Ok(results)
-    }
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         self.twist.rewind(&mut self.inner, sequence, position)
     }
@@ -281,7 +232,7 @@ pub(crate) fn text(session: &mut dyn InferenceSession, sequence: SequenceId) -> 
 pub(crate) fn rewrite(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[TokenId]) {
     session.rewind(sequence, 0).unwrap();
     if !tokens.is_empty() {
-        session.prefill(Row::extend(sequence, tokens), &Control::default()).unwrap();
+        session.run_row(Row::extend(sequence, tokens), &Control::default()).unwrap();
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::{Generation, SamplingContext, TokenChoice};
-use crate::session::expect_token;
 use crate::{
     Error, ErrorKind, InferenceSession, Result, RowResult, SampledToken, SequenceId, TokenId, TokenMask,
 };
@@ -30,7 +29,7 @@ impl Ahead {
 
 impl Generation {
     /// Sets draft tokens after the last token, for the next row only. If they fit, the row
-    /// [verifies](crate::Want::Verify) them, and [`accept`](Self::accept) accepts those that equal the chosen tokens.
+    /// [verifies](crate::Positions::Drafts) them, and [`accept`](Self::accept) accepts those that equal the chosen tokens.
     /// So drafts never change a token, only how many tokens a row yields; a shorter row omits them. Rejected ones must
     /// be [rewound](Self::rewind).
     ///
@@ -122,14 +121,12 @@ impl Generation {
         let known = self.tokens.len();
         let answered = match (result, &self.choice) {
             (RowResult::Tokens(tokens), TokenChoice::Engine(_)) => tokens,
-            (RowResult::LogitsEach(rows), TokenChoice::Host(_)) => {
+            (RowResult::Logits(rows), TokenChoice::Host(_)) => {
                 let sampled = self.sample_each(&rows, &draft_tokens);
                 self.tokens.truncate(known);
                 self.drawn.truncate(known - self.prompt_length);
                 sampled?
             }
-            (result, TokenChoice::Host(_)) if drafts == 0 => vec![self.sample(result)?],
-            (result, _) if drafts == 0 => vec![expect_token(result)?],
             _ => return Err(not_verified()),
         };
         let right =
@@ -159,13 +156,6 @@ impl Generation {
             }
         }
         Ok(sampled)
-    }
-
-    fn sample(&self, result: RowResult) -> Result<SampledToken> {
-        match result {
-            RowResult::Logits(logits) => self.sample_at(&logits, 0),
-            _ => Err(Error::new(ErrorKind::Internal, "decode", "the engine answered without logits")),
-        }
     }
 
     /// What the host chooses by `logits` after all tokens, `index` of which are not in the text yet.

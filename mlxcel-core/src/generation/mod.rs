@@ -17,8 +17,8 @@ pub use stream::TokenStream;
 use drafts::Ahead;
 
 use crate::{
-    CancelToken, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SampledToken,
-    SequenceId, TokenId, TokenMask, Want,
+    CancelToken, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt, Result, Row, RowResult,
+    SampledToken, SequenceId, TokenId, TokenMask, Want,
 };
 
 /// A generation as a state machine: decides which row to compute next, and handles its result.
@@ -150,14 +150,13 @@ impl Generation {
         }
         let (top, drafts) = (self.options.top, tokens.len().saturating_sub(pending.len()));
         let want = match &self.choice {
-            _ if tokens.len() < pending.len() => Want::Nothing,
-            TokenChoice::Engine(plan) if drafts > 0 => {
-                Want::Verify { plan, masks: self.masks.get(..=drafts).unwrap_or_default(), top, drafts }
+            _ if tokens.len() < pending.len() => Want::nothing(),
+            TokenChoice::Engine(plan) => {
+                Want::token(plan).with_masks(self.masks.get(..=drafts).unwrap_or_default()).with_top(top)
             }
-            TokenChoice::Host(_) if drafts > 0 => Want::VerifyLogits { drafts },
-            TokenChoice::Engine(plan) => Want::Next { plan, mask: self.masks.first(), top },
-            TokenChoice::Host(_) => Want::Logits,
+            TokenChoice::Host(_) => Want::logits(),
         };
+        let want = if drafts > 0 { want.with_drafts(drafts) } else { want };
         Some(Row { cancel: self.options.cancel.as_ref(), ..Row::new(sequence, tokens, want) })
     }
 
@@ -277,7 +276,7 @@ impl Generation {
         let Some(row) = self.row(sequence, most) else { return Ok(None) };
         let fed = row.tokens.len();
         let control = Control { cancel: self.options.cancel.as_ref(), deadline: self.options.deadline };
-        match session.prefill(row, &control) {
+        match session.run_row(row, &control) {
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 self.set_computed(session.state(sequence)?.position);
                 // Nothing else cancels a step of ours.

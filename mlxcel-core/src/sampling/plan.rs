@@ -10,9 +10,9 @@ use crate::{Capabilities, Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SamplingPlace {
-    /// The engine, on its device: [`Want::Next`](crate::Want::Next).
+    /// The engine, on its device: [`Answer::Token`](crate::Answer::Token).
     Device,
-    /// The application's sampler, from [`Want::Logits`](crate::Want::Logits).
+    /// The application's sampler, from [`Answer::Logits`](crate::Answer::Logits).
     Host,
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    Capabilities, Error, ErrorKind, Result, Row, SamplingPlace, SamplingPlan, SequenceId, SequenceState,
-    TokenMask, Want,
+    Answer, Capabilities, Error, ErrorKind, Positions, Result, Row, SamplingPlace, SamplingPlan, SequenceId,
+    SequenceState, TokenMask, Want,
 };
 
 const STEP: &str = "step";
@@ -66,32 +66,32 @@ impl Checks<'_> {
     fn want(&self, want: &Want<'_>, tokens: usize) -> Result<()> {
         let claimed = self.capabilities;
         let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, STEP, "top_logprobs");
-        match want {
-            Want::Nothing => Ok(()),
-            Want::Logits => Capabilities::require(claimed.logits, STEP, "logits"),
-            Want::EveryPosition { top } => {
-                Capabilities::require(claimed.every_position, STEP, "every_position")?;
-                check_top(*top)
+        if let Positions::Drafts(drafts) = want.positions {
+            Capabilities::require(claimed.verification, STEP, "verification")?;
+            drafts_fit(drafts, tokens)?;
+        }
+        match (want.answer, want.positions) {
+            (Answer::Nothing, _) | (_, Positions::None) => Ok(()),
+            (Answer::Logits, Positions::Last | Positions::Drafts(_)) => {
+                Capabilities::require(claimed.logits, STEP, "logits")
             }
-            Want::Hidden { pooling: _ } => {
+            (Answer::Likelihoods { top }, Positions::All) => {
+                Capabilities::require(claimed.every_position, STEP, "every_position")?;
+                check_top(top)
+            }
+            (Answer::Hidden, Positions::Last | Positions::All) => {
                 Capabilities::require(claimed.hidden_states.is_some(), STEP, "hidden_states")
             }
-            Want::VerifyLogits { drafts } => {
-                Capabilities::require(claimed.verification, STEP, "verification")?;
-                Capabilities::require(claimed.logits, STEP, "logits")?;
-                drafts_fit(*drafts, tokens)
-            }
-            Want::Verify { plan, masks, top, drafts } => {
-                Capabilities::require(claimed.verification, STEP, "verification")?;
-                check_top(*top)?;
+            (Answer::Token { plan, masks, top }, Positions::Last | Positions::Drafts(_)) => {
+                check_top(top)?;
                 self.plan(plan)?;
-                drafts_fit(*drafts, tokens)?;
-                if !masks.is_empty() && masks.len() != drafts + 1 {
+                let answers = want.count(tokens);
+                if !masks.is_empty() && masks.len() != answers {
                     let message = "give one token mask per result, or none";
                     return Err(Error::new(ErrorKind::InvalidInput, STEP, message)
                         .with_context("field", "masks")
                         .with_context("masks", masks.len())
-                        .with_context("answers", drafts + 1));
+                        .with_context("answers", answers));
                 }
                 masks.iter().try_for_each(|mask| self.mask(mask))?;
                 if masks.is_empty() {
@@ -99,14 +99,8 @@ impl Checks<'_> {
                 }
                 masks.iter().try_for_each(|mask| self.choice(plan, Some(mask)))
             }
-            Want::Next { plan, mask, top } => {
-                check_top(*top)?;
-                self.plan(plan)?;
-                if let Some(mask) = mask {
-                    self.mask(mask)?;
-                }
-                self.choice(plan, *mask)
-            }
+            _ => Err(Error::unsupported(STEP, "no engine has this answer at these positions")
+                .with_context("field", "want")),
         }
     }
 
@@ -236,29 +230,29 @@ mod tests {
         let host = Capabilities::new(1, 1).with_logits(true);
         let host = SamplingPlan::negotiate(drawn.params(), &host).unwrap();
         let masks = [mask.clone()];
-        let next = |plan, mask, top| Want::Next { plan, mask, top };
-        let verify = |plan, masks, drafts| Want::Verify { plan, masks, top: 0, drafts };
+        let next = |plan, masks, top| Want::token(plan).with_masks(masks).with_top(top);
+        let verify = |plan, masks, drafts| Want::token(plan).with_masks(masks).with_drafts(drafts);
         let ask =
             |want, capabilities: &Capabilities| kind(Row::new(SequenceId::new(0), &[1], want), capabilities);
         let without = everything().with_sampling(crate::SamplingFields::NONE);
         for (want, lacking) in [
-            (Want::Logits, everything().with_logits(false)),
-            (Want::EveryPosition { top: 0 }, everything().with_every_position(false)),
-            (Want::EveryPosition { top: 3 }, everything().with_top_logprobs(2)),
-            (Want::VerifyLogits { drafts: 0 }, everything().with_verification(false)),
-            (Want::VerifyLogits { drafts: 0 }, everything().with_logits(false)),
+            (Want::logits(), everything().with_logits(false)),
+            (Want::likelihoods(0), everything().with_every_position(false)),
+            (Want::likelihoods(3), everything().with_top_logprobs(2)),
+            (Want::logits().with_drafts(0), everything().with_verification(false)),
+            (Want::logits().with_drafts(0), everything().with_logits(false)),
             (verify(&greedy, &[], 0), everything().with_verification(false)),
             (verify(&drawn, &[], 0), without.clone()),
             (verify(&greedy, &masks, 0), everything().with_token_masks(false)),
-            (Want::Hidden { pooling: Pooling::Mean }, everything().with_hidden_states(None)),
-            (next(&greedy, None, 3), everything().with_top_logprobs(2)),
-            (next(&greedy, Some(&mask), 0), everything().with_token_masks(false)),
-            (next(&drawn, None, 0), without),
+            (Want::hidden(Pooling::Mean), everything().with_hidden_states(None)),
+            (next(&greedy, &[], 3), everything().with_top_logprobs(2)),
+            (next(&greedy, &masks, 0), everything().with_token_masks(false)),
+            (next(&drawn, &[], 0), without),
         ] {
             assert_eq!(ask(want, &everything()), None, "{want:?}");
             assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
         }
-        assert_eq!(ask(next(&host, None, 0), &everything()), Some(ErrorKind::Unsupported));
+        assert_eq!(ask(next(&host, &[], 0), &everything()), Some(ErrorKind::Unsupported));
     }
 
     #[test]
@@ -267,7 +261,7 @@ mod tests {
         let (some, none) = (TokenMask::allowing(VOCABULARY, [3]), TokenMask::none(VOCABULARY));
         let masks = [some.clone(), some.clone(), none];
         let ask = |masks, drafts| {
-            let want = Want::Verify { plan: &greedy, masks, top: 0, drafts };
+            let want = Want::token(&greedy).with_masks(masks).with_drafts(drafts);
             kind(Row::new(SequenceId::new(0), &[1, 2], want), &everything())
         };
         for (masks, drafts, expected) in [
@@ -280,7 +274,7 @@ mod tests {
         ] {
             assert_eq!(ask(masks, drafts), expected, "{drafts} draft tokens, {} masks", masks.len());
         }
-        let logits = Row::new(SequenceId::new(0), &[1, 2], Want::VerifyLogits { drafts: 2 });
+        let logits = Row::new(SequenceId::new(0), &[1, 2], Want::logits().with_drafts(2));
         assert_eq!(kind(logits, &everything()), Some(ErrorKind::InvalidInput));
     }
 
@@ -291,7 +285,8 @@ mod tests {
             plan(|params| params.logit_bias = biases)
         };
         let ask = |plan: &SamplingPlan, mask: Option<&TokenMask>| {
-            kind(Row::new(SequenceId::new(0), &[1], Want::Next { plan, mask, top: 0 }), &everything())
+            let want = Want::token(plan).with_masks(mask.map(std::slice::from_ref).unwrap_or_default());
+            kind(Row::new(SequenceId::new(0), &[1], want), &everything())
         };
         let all: Vec<TokenId> = (0..VOCABULARY as TokenId).collect();
         let mask = TokenMask::allowing(VOCABULARY, [3, 4]);

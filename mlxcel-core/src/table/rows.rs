@@ -3,8 +3,8 @@
 use std::ops::{Index, IndexMut};
 
 use crate::{
-    Control, Error, ErrorKind, HiddenPool, PositionResult, Result, Row, RowResult, SampledToken, SequenceId,
-    StepOutput, TokenId, Want,
+    Answer, Control, Error, ErrorKind, HiddenPool, Result, Row, RowResult, SequenceId, StepOutput, TokenId,
+    Want,
 };
 
 const STEP: &str = "step";
@@ -21,9 +21,7 @@ impl<'r, W: Default> StepRows<'r, W> {
         let begin = |(row, checked): (&Row<'r>, Result<()>)| StepRow {
             row: *row,
             fed: 0,
-            positions: Vec::new(),
-            tokens: Vec::new(),
-            logits: Vec::new(),
+            gathered: None,
             hidden: HiddenPool::of(&row.want),
             answer: checked.err().map(Err),
             work: W::default(),
@@ -97,13 +95,9 @@ pub struct StepRow<'r, W = ()> {
     row: Row<'r>,
     /// How many of its tokens have been fed.
     fed: usize,
-    /// What [`Want::EveryPosition`] has gathered.
-    positions: Vec<PositionResult>,
-    /// What [`Want::Verify`] has gathered.
-    tokens: Vec<SampledToken>,
-    /// What [`Want::VerifyLogits`] has gathered.
-    logits: Vec<Vec<f32>>,
-    /// What [`Want::Hidden`] has gathered.
+    /// The answers so far; none for a row that wants hidden states.
+    gathered: Option<RowResult>,
+    /// The hidden states so far.
     hidden: Option<HiddenPool>,
     answer: Option<Result<RowResult>>,
     /// Data of the engine for this row.
@@ -142,21 +136,15 @@ impl<'r, W> StepRow<'r, W> {
         self.fed + count >= self.row.tokens.len()
     }
 
-    /// The token after the next `count`, if the row has it. Its log probability is part of [`Want::EveryPosition`].
+    /// The token after the next `count`, if the row has it. Its log probability is part of
+    /// [`Answer::Likelihoods`](crate::Answer::Likelihoods).
     pub fn following(&self, count: usize) -> Option<TokenId> {
         self.row.tokens.get(self.fed + count).copied()
     }
 
-    /// How many of the next `count` tokens, counted from the end, need a result: all of them for
-    /// [`Want::EveryPosition`], the draft tokens and the one before them for [`Want::Verify`], otherwise only the row's
-    /// last token, if a result is wanted.
+    /// How many of the next `count` tokens, counted from the end, need an answer; see [`Want::within`].
     pub fn wanted(&self, count: usize) -> usize {
-        let before = match self.row.want {
-            Want::Nothing | Want::Hidden { .. } => return 0,
-            Want::EveryPosition { .. } => 0,
-            want => self.row.tokens.len().saturating_sub(want.drafts().unwrap_or(0) + 1),
-        };
-        (self.fed + count).min(self.row.tokens.len()).saturating_sub(before.max(self.fed))
+        self.row.want.within(self.row.tokens.len(), self.fed..self.fed + count)
     }
 
     /// The row's tokens before the `index`th [wanted](Self::wanted) result of the next `count` tokens. Penalties and
@@ -173,71 +161,68 @@ impl<'r, W> StepRow<'r, W> {
         self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
     }
 
-    /// How many results of draft tokens it has.
+    /// How many answers it has.
     pub fn answered(&self) -> usize {
-        self.tokens.len().max(self.logits.len())
+        match &self.gathered {
+            Some(RowResult::Tokens(tokens)) => tokens.len(),
+            Some(RowResult::Logits(logits)) => logits.len(),
+            Some(RowResult::Likelihoods(positions)) => positions.len(),
+            _ => 0,
+        }
     }
 
-    /// Adds hidden states of the next `count` tokens, for [`Want::Hidden`]: their sum, or the last of them for
-    /// [`Pooling::Last`](crate::Pooling::Last). Call it before [`absorb`](Self::absorb).
+    /// Adds hidden states of the next `count` tokens, for [`Answer::Hidden`](crate::Answer::Hidden): their sum, or the last of them for
+    /// [`Positions::Last`](crate::Positions::Last). Call it before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);
         }
     }
 
-    /// Adds the result of a pass over the next `count` tokens. For [`Want::EveryPosition`] these are the results at
-    /// those tokens; for [`Want::Verify`] and [`Want::VerifyLogits`] those at the [wanted](Self::wanted) ones, or
-    /// [`RowResult::Extended`] if there are none; otherwise the row's result if they are its last tokens, else
-    /// [`RowResult::Extended`]. For [`Want::Hidden`], pass the states to [`add_hidden`](Self::add_hidden) and
+    /// Adds the result of a pass over the next `count` tokens: the answers at the [wanted](Self::wanted) ones of them,
+    /// [`RowResult::Extended`] if there are none. For hidden states, pass them to [`add_hidden`](Self::add_hidden) and
     /// [`RowResult::Extended`] here. An error becomes the row's result.
     ///
     /// A result of the wrong kind or number becomes [`ErrorKind::Internal`].
     pub fn absorb(&mut self, count: usize, result: Result<RowResult>) {
         let (last, wanted) = (self.ends_with(count), self.wanted(count));
         self.fed = self.row.tokens.len().min(self.fed + count);
-        let every = matches!(self.row.want, Want::EveryPosition { .. });
-        let answer = match (self.row.want, result) {
-            (_, Err(error)) => Err(error),
-            (Want::EveryPosition { .. }, Ok(RowResult::Positions(positions))) if positions.len() == count => {
-                self.positions.extend(positions);
-                if !last {
-                    return;
-                }
-                Ok(RowResult::Positions(std::mem::take(&mut self.positions)))
+        if let Err(error) = result.and_then(|result| self.gather(wanted, result)) {
+            self.answer = Some(Err(error));
+        } else if last {
+            self.answer = Some(match (self.gathered.take(), self.hidden.take()) {
+                (_, Some(pool)) => pool.finish(STEP).map(RowResult::Hidden),
+                (Some(answers), None) => Ok(answers),
+                (None, None) => Ok(RowResult::Extended),
+            });
+        }
+    }
+
+    /// Adds `wanted` answers.
+    fn gather(&mut self, wanted: usize, result: RowResult) -> Result<()> {
+        let asks = |answers: usize, is_kind: bool| answers == wanted && is_kind;
+        let answer = self.row.want.answer;
+        let is_right = match &result {
+            RowResult::Extended if self.hidden.is_some() => return Ok(()),
+            RowResult::Extended => wanted == 0,
+            RowResult::Tokens(tokens) => asks(tokens.len(), matches!(answer, Answer::Token { .. })),
+            RowResult::Logits(logits) => asks(logits.len(), matches!(answer, Answer::Logits)),
+            RowResult::Likelihoods(positions) => {
+                asks(positions.len(), matches!(answer, Answer::Likelihoods { .. }))
             }
-            (Want::Verify { .. }, Ok(RowResult::Tokens(tokens))) if tokens.len() == wanted => {
-                self.tokens.extend(tokens);
-                if !last {
-                    return;
-                }
-                Ok(RowResult::Tokens(std::mem::take(&mut self.tokens)))
-            }
-            (Want::VerifyLogits { .. }, Ok(RowResult::LogitsEach(logits))) if logits.len() == wanted => {
-                self.logits.extend(logits);
-                if !last {
-                    return;
-                }
-                Ok(RowResult::LogitsEach(std::mem::take(&mut self.logits)))
-            }
-            (want, Ok(RowResult::Extended)) if want.drafts().is_some() && wanted == 0 && !last => return,
-            (want, Ok(RowResult::Extended)) if want.drafts().is_none() && !last && (!every || count == 0) => {
-                return;
-            }
-            (Want::Hidden { pooling }, Ok(RowResult::Extended)) => {
-                let pool = self.hidden.take().unwrap_or_else(|| HiddenPool::new(pooling));
-                pool.finish(STEP).map(RowResult::Hidden)
-            }
-            (Want::Nothing, Ok(result @ RowResult::Extended))
-            | (Want::Logits, Ok(result @ RowResult::Logits(_)))
-            | (Want::Next { .. }, Ok(result @ RowResult::Token(_)))
-                if last =>
-            {
-                Ok(result)
-            }
-            _ => Err(Error::new(ErrorKind::Internal, STEP, "a row got a result of the wrong kind")),
+            RowResult::Hidden(_) => false,
         };
-        self.answer = Some(answer);
+        if !is_right {
+            return Err(Error::new(ErrorKind::Internal, STEP, "a row got a result of the wrong kind"));
+        }
+        match (&mut self.gathered, result) {
+            (_, RowResult::Extended) => {}
+            (Some(RowResult::Tokens(all)), RowResult::Tokens(more)) => all.extend(more),
+            (Some(RowResult::Logits(all)), RowResult::Logits(more)) => all.extend(more),
+            (Some(RowResult::Likelihoods(all)), RowResult::Likelihoods(more)) => all.extend(more),
+            (gathered, result) => *gathered = Some(result),
+        }
+        Ok(())
     }
 
     /// Whether the error comes from the computation, not from the request.

@@ -103,21 +103,21 @@ fn unclaimed_or_oversized_operations_are_rejected() {
 fn a_row_is_tracked_across_chunks() {
     let mut table = table();
     let (logits, every) = (open(&mut table, &[]), open(&mut table, &[]));
-    let want = Want::EveryPosition { top: 0 };
+    let want = Want::likelihoods(0);
     let mut rows = begin(&table, &[Row::logits(logits, &[1, 2, 3, 4]), Row::new(every, &[5, 6, 7], want)]);
     assert_eq!(
         (rows[0].next(3), rows[0].following(3), rows[0].ends_with(3)),
         (&[1, 2, 3][..], Some(4), false)
     );
     table.absorb(&mut rows[0], 3, Ok(RowResult::Extended));
-    table.absorb(&mut rows[1], 2, Ok(RowResult::Positions(vec![position(1), position(2)])));
+    table.absorb(&mut rows[1], 2, Ok(RowResult::Likelihoods(vec![position(1), position(2)])));
     assert!(rows.wait(&Control::default()));
     assert_eq!((rows[0].remaining(), rows[0].next(9), rows[0].following(1)), (1, &[4][..], None));
-    table.absorb(&mut rows[0], 1, Ok(RowResult::Logits(vec![0.5])));
-    table.absorb(&mut rows[1], 1, Ok(RowResult::Positions(vec![position(3)])));
+    table.absorb(&mut rows[0], 1, Ok(RowResult::Logits(vec![vec![0.5]])));
+    table.absorb(&mut rows[1], 1, Ok(RowResult::Likelihoods(vec![position(3)])));
     assert!(!rows.wait(&Control::default()));
-    let positions = RowResult::Positions([1, 2, 3].map(position).to_vec());
-    assert_eq!(answers(rows), [Ok(RowResult::Logits(vec![0.5])), Ok(positions)]);
+    let positions = RowResult::Likelihoods([1, 2, 3].map(position).to_vec());
+    assert_eq!(answers(rows), [Ok(RowResult::Logits(vec![vec![0.5]])), Ok(positions)]);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn hidden_states_are_pooled_across_chunks() {
 fn a_result_of_another_want_is_an_error() {
     let mut table = table();
     let id = open(&mut table, &[]);
-    let every = Want::EveryPosition { top: 0 };
+    let every = Want::likelihoods(0);
     for (want, fed, result) in [
-        (Want::Nothing, 2, RowResult::Logits(vec![])),
-        (Want::Logits, 2, RowResult::Extended),
-        (Want::Logits, 1, RowResult::Logits(vec![])),
-        (every, 2, RowResult::Positions(vec![position(1)])),
+        (Want::nothing(), 2, RowResult::Logits(vec![])),
+        (Want::logits(), 2, RowResult::Extended),
+        (Want::logits(), 1, RowResult::Logits(vec![])),
+        (every, 2, RowResult::Likelihoods(vec![position(1)])),
         (every, 1, RowResult::Extended),
     ] {
         let mut rows = begin(&table, &[Row::new(id, &[1, 2], want)]);

@@ -173,11 +173,11 @@ impl Driver {
         }
         let want = |tokens: usize, asks| match asks {
             Asks::Verify(drafts) if self.claimed.verification => {
-                Want::Verify { plan: &plan, masks: &[], top: 0, drafts: drafts.min(tokens - 1) }
+                Want::token(&plan).with_drafts(drafts.min(tokens - 1))
             }
-            Asks::Every if self.claimed.every_position => Want::EveryPosition { top: 0 },
-            Asks::Hidden(pooling) if self.claimed.hidden_states.is_some() => Want::Hidden { pooling },
-            _ => Want::Next { plan: &plan, mask: None, top: 0 },
+            Asks::Every if self.claimed.every_position => Want::likelihoods(0),
+            Asks::Hidden(pooling) if self.claimed.hidden_states.is_some() => Want::hidden(pooling),
+            _ => Want::token(&plan),
         };
         let rows: Vec<_> =
             fed.iter().map(|(id, tokens, asks)| Row::new(*id, tokens, want(tokens.len(), *asks))).collect();

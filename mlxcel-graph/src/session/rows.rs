@@ -1,6 +1,6 @@
 //! The rows of a step and their results.
 
-use mlxcel_core::{Error, ErrorKind, Pooling, Result, RowResult, StepRow, StepRows, TokenId, Want};
+use mlxcel_core::{Answer, Positions, Result, RowResult, StepRow, StepRows, TokenId};
 
 use crate::plan::{Pending, Wants};
 use crate::results;
@@ -59,11 +59,11 @@ pub(super) fn pending(work: &Work<'_>) -> Pending {
 }
 
 fn wants(work: &Work<'_>) -> Wants {
-    match work.want() {
-        Want::EveryPosition { .. } => Wants::Every,
-        Want::Hidden { pooling: Pooling::Last } => Wants::LastHidden,
-        Want::Hidden { .. } => Wants::EveryHidden,
-        want if want.drafts().is_some() => Wants::Ends(0),
+    match (work.want().answer, work.want().positions) {
+        (Answer::Hidden, Positions::Last) => Wants::LastHidden,
+        (Answer::Hidden, _) => Wants::EveryHidden,
+        (_, Positions::All) => Wants::Every,
+        (_, Positions::Drafts(_)) => Wants::Ends(0),
         _ => Wants::Last,
     }
 }
@@ -79,84 +79,55 @@ pub(super) fn next_tokens<'w, 'r>(work: &'w Work<'r>, count: usize) -> (&'w [Tok
     (again, work.next(count - again.len()))
 }
 
-/// Whether the next `tokens` of a row are its last.
-fn ends_with(work: &Work<'_>, tokens: usize) -> bool {
-    work.work.left() == tokens && work.ends_with(work.work.own)
-}
-
 /// Which of a pass's output rows a row needs the logits or hidden states of, if it feeds the next `tokens` there and its outputs
-/// are `outputs`: none of tokens before its own.
+/// are `outputs`: none of tokens before its own, and none if the token that the program chose is all that is wanted.
 pub(super) fn wanted_rows(
     work: &Work<'_>,
     tokens: usize,
     outputs: std::ops::Range<usize>,
 ) -> std::ops::Range<usize> {
-    let none = outputs.end..outputs.end;
-    let finished = ends_with(work, tokens);
-    match work.want() {
-        Want::Verify { plan: _, masks: [], top: 0, .. } => none,
-        Want::Verify { .. } | Want::VerifyLogits { .. } => {
-            outputs.end - work.wanted(next_tokens(work, tokens).1.len()).min(outputs.len())..outputs.end
-        }
-        _ if wants_every(work) => {
-            outputs.end - next_tokens(work, tokens).1.len().min(outputs.len())..outputs.end
-        }
-        Want::Logits | Want::Hidden { .. } if finished => outputs.end - 1..outputs.end,
-        Want::Next { mask, top, .. } if finished && (mask.is_some() || top > 0) => {
-            outputs.end - 1..outputs.end
-        }
-        _ => none,
-    }
+    let wanted = match work.want().answer {
+        Answer::Token { masks: [], top: 0, .. } => 0,
+        _ => work.wanted(next_tokens(work, tokens).1.len()).min(outputs.len()),
+    };
+    outputs.end - wanted..outputs.end
 }
 
-/// What a pass that fed the next `tokens` of a row says of its own ones: out of the most likely tokens after the last of them, and the
-/// logits or hidden states asked for by [`wanted_rows`].
+/// The result of a pass that fed the next `tokens` of a row, for its own ones of them, from the most likely tokens after the last of them,
+/// and the logits or hidden states asked for by [`wanted_rows`].
 pub(super) fn result(
     work: &mut Work<'_>,
     tokens: usize,
     best: &[(TokenId, f32)],
     values: Vec<Vec<f32>>,
 ) -> Result<RowResult> {
-    let finished = ends_with(work, tokens);
     let wanted = work.wanted(next_tokens(work, tokens).1.len());
-    match (work.want(), values.last()) {
-        (Want::EveryPosition { top }, Some(_)) => {
-            let following = |index: usize| work.following(index);
-            let positions = values.iter().enumerate();
+    if wanted == 0 {
+        return Ok(RowResult::Extended);
+    }
+    let logits = values.iter().enumerate();
+    match work.want().answer {
+        Answer::Likelihoods { top } => {
             let positions =
-                positions.map(|(index, logits)| results::position(logits, following(index + 1), top));
-            positions.collect::<Result<_>>().map(RowResult::Positions)
+                logits.map(|(index, logits)| results::position(logits, work.following(index + 1), top));
+            positions.collect::<Result<_>>().map(RowResult::Likelihoods)
         }
-        (Want::Hidden { .. }, _) => {
-            values.iter().for_each(|state| work.add_hidden(state, 1));
-            Ok(RowResult::Extended)
-        }
-        (Want::Verify { .. } | Want::VerifyLogits { .. }, _) if wanted == 0 => Ok(RowResult::Extended),
-        (Want::Verify { masks, top, .. }, Some(_)) => {
-            let answered = work.answered();
-            let chosen = values.iter().enumerate();
-            let chosen = chosen.map(|(i, logits)| results::choose(logits, masks.get(answered + i), top));
-            chosen.collect::<Result<_>>().map(RowResult::Tokens)
-        }
-        (Want::Verify { .. }, None) => {
+        Answer::Token { masks: [], top: 0, .. } => {
             let own = best.get(best.len().saturating_sub(wanted)..).unwrap_or_default();
             own.iter().copied().map(results::chosen).collect::<Result<_>>().map(RowResult::Tokens)
         }
-        (Want::VerifyLogits { .. }, _) => {
+        Answer::Token { masks, top, .. } => {
+            let answered = work.answered();
+            let chosen = logits.map(|(i, logits)| results::choose(logits, masks.get(answered + i), top));
+            chosen.collect::<Result<_>>().map(RowResult::Tokens)
+        }
+        Answer::Logits => {
             values.iter().try_for_each(|logits| results::check(logits))?;
-            Ok(RowResult::LogitsEach(values))
+            Ok(RowResult::Logits(values))
         }
-        (Want::Next { mask, top, .. }, Some(logits)) => {
-            results::choose(logits, mask, top).map(RowResult::Token)
-        }
-        (Want::Next { .. }, None) if finished => {
-            let best = best.last().copied().unwrap_or((0, f32::NAN));
-            results::chosen(best).map(RowResult::Token)
-        }
-        (Want::Logits, _) if finished => {
-            let missing = || Error::new(ErrorKind::Internal, "step", "a row's logits were not read");
-            let logits = values.into_iter().next_back().ok_or_else(missing)?;
-            results::check(&logits).map(|()| RowResult::Logits(logits))
+        Answer::Hidden => {
+            values.iter().for_each(|state| work.add_hidden(state, 1));
+            Ok(RowResult::Extended)
         }
         _ => Ok(RowResult::Extended),
     }

@@ -18,13 +18,13 @@ pub struct BundleOptions {
     /// `llvm-cpu:x86-64-v3`, or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this machine's
     /// processor.
     pub targets: Vec<String>,
-    /// Whether to support results at every position ([`Want::EveryPosition`](mlxcel_core::Want::EveryPosition)), which
+    /// Whether to support results at every position ([`Answer::Likelihoods`](mlxcel_core::Answer::Likelihoods)), which
     /// needs half as many programs again. Defaults to false.
     pub every_position: bool,
-    /// Whether to support verification ([`Want::Verify`](mlxcel_core::Want::Verify)), for speculative decoding, which
+    /// Whether to support verification ([`Positions::Drafts`](mlxcel_core::Positions::Drafts)), for speculative decoding, which
     /// needs four more programs per KV-length bucket for one sequence, or nine for four. Defaults to false.
     pub verification: bool,
-    /// Whether to support hidden states ([`Want::Hidden`](mlxcel_core::Want::Hidden)), which doubles the programs
+    /// Whether to support hidden states ([`Answer::Hidden`](mlxcel_core::Answer::Hidden)), which doubles the programs
     /// without results at every position. Defaults to false.
     pub hidden_states: bool,
     /// Whether the bundle contains the weights; defaults to true.

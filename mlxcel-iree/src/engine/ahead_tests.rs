@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{
     Backend, CancelToken, Control, ErrorKind, InferenceSession, LoadOptions, LoadStage, Model, Precision,
-    Prepare, Row, RowResult, SequenceId, SessionOptions, StepOutput,
+    Prepare, Row, SequenceId, SessionOptions, StepOutput,
 };
 
 use crate::IreeBackend;
@@ -118,10 +118,7 @@ fn feed(
 ) -> mlxcel_core::Result<Vec<f32>> {
     let mut out = StepOutput::default();
     session.step(&[Row::logits(sequence, tokens)], &Control::default(), &mut out)?;
-    match out.take().remove(0)? {
-        RowResult::Logits(logits) => Ok(logits),
-        other => panic!("{other:?} are no logits"),
-    }
+    out.take().remove(0)?.into_logits()
 }
 
 fn text(tokens: usize) -> Vec<u32> {

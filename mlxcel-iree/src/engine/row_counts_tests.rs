@@ -25,8 +25,7 @@ fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Vec<Vec<Vec<u32
     session.step(rows, &Control::default(), &mut out).unwrap();
     let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect();
     let results = out.take().into_iter().map(|result| match result.unwrap() {
-        RowResult::Logits(logits) => vec![bits(logits)],
-        RowResult::LogitsEach(each) => each.into_iter().map(bits).collect(),
+        RowResult::Logits(each) => each.into_iter().map(bits).collect(),
         RowResult::Extended => Vec::new(),
         other => panic!("{other:?} are no logits"),
     });
@@ -60,7 +59,7 @@ fn logits_do_not_depend_on_how_many_rows_share_a_pass() {
             .collect();
 
         let chunked = sequence(session, before.len(), 16);
-        let verified = Row::new(chunked, last, Want::VerifyLogits { drafts: 3 });
+        let verified = Row::new(chunked, last, Want::logits().with_drafts(3));
         assert!(step(session, &[verified])[0] == wanted, "{what}: verified behind a chunk of 16");
         session.rewind(chunked, before.len()).unwrap();
         session.rewind(single, 0).unwrap();

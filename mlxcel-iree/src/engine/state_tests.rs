@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{
-    Backend, Capabilities, Control, ErrorKind, InferenceSession, LoadOptions, Precision, Row, RowResult,
-    SamplingParams, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenMask, Want,
+    Backend, Capabilities, Control, ErrorKind, InferenceSession, LoadOptions, Precision, Row, SamplingParams,
+    SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenMask, Want,
 };
 
 use crate::IreeBackend;
@@ -14,10 +14,7 @@ use crate::testing::cache_dir;
 pub(super) fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     let mut out = StepOutput::default();
     session.step(&[Row::logits(sequence, tokens)], &Control::default(), &mut out).unwrap();
-    match out.take().remove(0).unwrap() {
-        RowResult::Logits(logits) => logits,
-        other => panic!("{other:?} are no logits"),
-    }
+    out.take().remove(0).unwrap().into_logits().unwrap()
 }
 
 #[track_caller]
@@ -50,10 +47,10 @@ fn assert_all_fail(engine: &IreeBackend, folder: &Path, options: &LoadOptions) {
     let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
     let mask = TokenMask::allowing(model.info().vocabulary_size, [5, 6]);
     for want in [
-        Want::Next { plan: &plan, mask: None, top: 0 },
-        Want::Next { plan: &plan, mask: Some(&mask), top: 1 },
-        Want::Logits,
-        Want::EveryPosition { top: 1 },
+        Want::token(&plan),
+        Want::token(&plan).with_masks(std::slice::from_ref(&mask)).with_top(1),
+        Want::logits(),
+        Want::likelihoods(1),
     ] {
         let sequence = session.open().unwrap();
         let mut out = StepOutput::default();

@@ -51,7 +51,6 @@ impl Sources {
     /// Sorted by want: tokens, logits, every position, hidden states.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
-        let last = |span: &Span| (span.start + span.count - 1) as u32;
         let ends = |span: &Span, count: usize| {
             let end = span.start + span.count;
             (end - count..end).map(|index| index as u32)
@@ -66,18 +65,14 @@ impl Sources {
             wanted.logits += row.output.logits();
         }
         for (row, span) in rows.iter().zip(spans) {
-            if matches!(row.output, Output::Every { .. }) {
+            if matches!(row.output, Output::Likelihoods { .. }) {
                 wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
             }
         }
         let logits = wanted.indices.len();
         for (row, span) in rows.iter().zip(spans) {
-            match row.output {
-                Output::Hidden => wanted.indices.push(last(span)),
-                Output::HiddenSum => {
-                    wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
-                }
-                _ => {}
+            if let Output::Hidden(count) = row.output {
+                wanted.indices.extend(ends(span, count));
             }
         }
         wanted.hidden = wanted.indices.len() - logits;
@@ -121,7 +116,7 @@ impl Pass {
         let (outputs, states) = network.run(tokens, &spans, states, some, wanted.hidden)?;
         let mut parts = Vec::new();
         if let Some(hidden) = &outputs.hidden {
-            pool(rows, &spans, hidden, &mut parts)?;
+            pool(rows, hidden, &mut parts)?;
         }
         let chosen = match &outputs.logits {
             Some(logits) => read_out(network.compute, rows, &spans, &wanted, logits, &counted, &mut parts)?,
@@ -155,7 +150,7 @@ fn read_out(
         next += wanted.logits;
     }
     for (row, span) in rows.iter().zip(spans) {
-        let Output::Every { top, following } = row.output else { continue };
+        let Output::Likelihoods { top, following } = row.output else { continue };
         let own = logits.slice_axis(0, next, next + span.count)?;
         next += span.count;
         let best = own.argmax(-1, true)?;
@@ -173,14 +168,10 @@ fn read_out(
 
 /// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32) has them in row
 /// order.
-fn pool(rows: &[RowRequest], spans: &[Span], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
+fn pool(rows: &[RowRequest], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
     let mut next = 0;
-    for (row, span) in rows.iter().zip(spans) {
-        let count = match row.output {
-            Output::Hidden => 1,
-            Output::HiddenSum => span.count,
-            _ => continue,
-        };
+    for row in rows {
+        let Output::Hidden(count) = row.output else { continue };
         let own = hidden.slice_axis(0, next, next + count)?;
         next += count;
         parts.push(words(&if count > 1 { own.sum(&[0], false)? } else { own })?);
@@ -244,7 +235,7 @@ pub(super) fn answers(
     hidden: usize,
 ) -> Result<Vec<Result<RowResult>>> {
     let mut words = Words(words);
-    let states = rows.iter().filter(|row| matches!(row.output, Output::Hidden | Output::HiddenSum));
+    let states = rows.iter().filter(|row| matches!(row.output, Output::Hidden(_)));
     let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
     let mut states = states.into_iter();
     let tops: Vec<u16> = rows.iter().flat_map(|row| row.output.choices()).map(|choice| choice.top).collect();
@@ -261,21 +252,19 @@ pub(super) fn answers(
     for row in rows {
         answers.push(match row.output {
             Output::Nothing => Ok(RowResult::Extended),
-            Output::Token(_) => chosen.next().ok_or_else(too_short)?.map(RowResult::Token),
             Output::Tokens(ref choices) => {
                 let own: Vec<_> = chosen.by_ref().take(choices.len()).collect();
                 own.into_iter().collect::<Result<_>>().map(RowResult::Tokens)
             }
-            Output::Logits => finite(logits.next().ok_or_else(too_short)?).map(RowResult::Logits),
-            Output::LogitsEach(count) => {
-                logits.by_ref().take(count).map(finite).collect::<Result<_>>().map(RowResult::LogitsEach)
+            Output::Logits(count) => {
+                logits.by_ref().take(count).map(finite).collect::<Result<_>>().map(RowResult::Logits)
             }
-            Output::Every { top, following } => {
+            Output::Likelihoods { top, following } => {
                 let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;
                 let best: Vec<f32> = positions.iter().map(|position| position.best.logprob).collect();
-                said(best, RowResult::Positions(positions))
+                said(best, RowResult::Likelihoods(positions))
             }
-            Output::Hidden | Output::HiddenSum => {
+            Output::Hidden(_) => {
                 // A NaN state is an error.
                 let mut pool = HiddenPool::new(Pooling::Last);
                 pool.add(&states.next().ok_or_else(too_short)?);

@@ -30,29 +30,24 @@ pub(super) struct RowRequest {
 #[derive(Debug)]
 pub(super) enum Output {
     Nothing,
-    Token(Box<Choice>),
-    Logits,
     /// The tokens after the row's last tokens, one per choice.
     Tokens(Vec<Choice>),
     /// The logits after this many of the row's last tokens.
-    LogitsEach(usize),
-    /// Results at each of the row's tokens.
-    Every {
+    Logits(usize),
+    /// Likelihoods at each of the row's tokens.
+    Likelihoods {
         top: u16,
         /// The token after the row's last, if known.
         following: Option<TokenId>,
     },
-    /// The sum of the hidden states of the row's tokens.
-    HiddenSum,
-    /// The hidden state of its last token.
-    Hidden,
+    /// The sum of the hidden states of this many of the row's last tokens.
+    Hidden(usize),
 }
 
 impl Output {
     /// The choices of tokens that follow the row's last ones.
     pub(super) fn choices(&self) -> &[Choice] {
         match self {
-            Self::Token(choice) => std::slice::from_ref(choice),
             Self::Tokens(choices) => choices,
             _ => &[],
         }
@@ -61,9 +56,16 @@ impl Output {
     /// How many of the row's last tokens the logits are read after.
     pub(super) fn logits(&self) -> usize {
         match self {
-            Self::Logits => 1,
-            Self::LogitsEach(count) => *count,
+            Self::Logits(count) => *count,
             _ => 0,
+        }
+    }
+
+    /// The choice of the one token that is all that is wanted.
+    pub(super) fn only_choice(&self) -> Option<&Choice> {
+        match self.choices() {
+            [choice] => Some(choice),
+            _ => None,
         }
     }
 }
@@ -99,7 +101,7 @@ pub(super) struct PassReply {
 #[derive(Debug)]
 pub(super) struct RowReply {
     /// The result of its tokens, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
-    /// [`Output::HiddenSum`]; an error if that is NaN, which loses the cache.
+    /// [`Output::Hidden`]; an error if that is NaN, which loses the cache.
     pub(super) answer: Result<RowResult>,
     /// The current bytes of its cache.
     pub(super) kv_bytes: u64,

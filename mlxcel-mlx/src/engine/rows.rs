@@ -2,30 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Pooling, SamplingField, SamplingPlan, StepRow, TokenId, Want};
+use mlxcel_core::{Answer, Positions, SamplingField, SamplingPlan, StepRow, TokenId};
 
 use super::request::{Choice, Occurrence, Output};
 
 /// The output wanted after the next `count` tokens of a row, whose sequence has `held` before those.
 pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Output {
-    match row.want() {
-        Want::EveryPosition { top } => Output::Every { top, following: row.following(count) },
-        Want::Hidden { pooling: Pooling::Last } if row.ends_with(count) => Output::Hidden,
-        Want::Hidden { pooling: Pooling::Mean } => Output::HiddenSum,
-        Want::Logits if row.ends_with(count) => Output::Logits,
-        Want::VerifyLogits { .. } if row.wanted(count) > 0 => Output::LogitsEach(row.wanted(count)),
-        Want::Verify { plan, masks, top, .. } if row.wanted(count) > 0 => {
+    let wanted = row.wanted(count);
+    match row.want().answer {
+        _ if wanted == 0 => Output::Nothing,
+        Answer::Likelihoods { top } => Output::Likelihoods { top, following: row.following(count) },
+        Answer::Hidden => Output::Hidden(wanted),
+        Answer::Logits => Output::Logits(wanted),
+        Answer::Token { plan, masks, top } => {
             let choice = |index: usize| Choice {
                 plan: plan.clone(),
                 mask: masks.get(row.answered() + index).cloned(),
                 top,
                 history: history(plan, held, row.next_before(count, index)),
             };
-            Output::Tokens((0..row.wanted(count)).map(choice).collect())
-        }
-        Want::Next { plan, mask, top } if row.ends_with(count) => {
-            let history = history(plan, held, row.next(count));
-            Output::Token(Box::new(Choice { plan: plan.clone(), mask: mask.cloned(), top, history }))
+            Output::Tokens((0..wanted).map(choice).collect())
         }
         _ => Output::Nothing,
     }
@@ -33,7 +29,7 @@ pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Outpu
 
 /// Whether a row wants results at every position.
 pub(super) fn wants_every(row: &StepRow<'_>) -> bool {
-    matches!(row.want(), Want::EveryPosition { .. } | Want::Hidden { pooling: Pooling::Mean })
+    row.want().positions == Positions::All
 }
 
 /// The tokens of `held` and `next` that `plan` counts, in id order.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_conformance::{Expectations, Subject, suite};
 use mlxcel_core::{
-    Control, ErrorKind, FaultPoint, InferenceSession, LoadOptions, PositionResult, Precision, Row, RowResult,
-    SamplingParams, SamplingPlan, SessionOptions, StepOutput, TokenMask, Want,
+    Control, ErrorKind, FaultPoint, InferenceSession, InferenceSessionExt, LoadOptions, PositionResult,
+    Precision, Row, RowResult, SamplingParams, SamplingPlan, SessionOptions, StepOutput, TokenMask, Want,
 };
 
 use super::*;
@@ -127,9 +127,9 @@ fn every_position(model: &dyn Model, tokens: &[u32], chunk: usize) -> Vec<Positi
     let sequence = session.open().unwrap();
     let mut positions = Vec::new();
     for chunk in tokens.chunks(chunk) {
-        let row = Row::new(sequence, chunk, Want::EveryPosition { top: 0 });
-        match session.prefill(row, &Control::default()).unwrap() {
-            RowResult::Positions(own) => positions.extend(own),
+        let row = Row::new(sequence, chunk, Want::likelihoods(0));
+        match session.run_row(row, &Control::default()).unwrap() {
+            RowResult::Likelihoods(own) => positions.extend(own),
             other => panic!("{other:?} instead of positions"),
         }
     }
@@ -159,12 +159,8 @@ fn rewinding_below_a_boundary_leaves_no_trace() {
     let model = MlxBackend::new().load(&folder("phi3-longrope").into(), &options).unwrap();
     let prompt = prompts("phi3-longrope").into_iter().max_by_key(Vec::len).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
-    let logits = |session: &mut dyn InferenceSession, sequence, tokens: &[u32]| match session
-        .prefill(Row::logits(sequence, tokens), &Control::default())
-        .unwrap()
-    {
-        RowResult::Logits(logits) => logits,
-        other => panic!("{other:?} instead of logits"),
+    let logits = |session: &mut dyn InferenceSession, sequence, tokens: &[u32]| {
+        session.run_row(Row::logits(sequence, tokens), &Control::default()).unwrap().into_logits().unwrap()
     };
     let fresh = |session: &mut dyn InferenceSession, length: usize| {
         let sequence = session.open().unwrap();
@@ -222,11 +218,11 @@ fn nan_logits_fail_only_their_row() {
         let drawn = SamplingPlan::negotiate(&seeded, model.capabilities()).unwrap();
         let mask = TokenMask::allowing(model.info().vocabulary_size, [3, 4]);
         let wants = [
-            Want::Next { plan: &greedy, mask: None, top: 0 },
-            Want::Next { plan: &greedy, mask: Some(&mask), top: 3 },
-            Want::Next { plan: &drawn, mask: None, top: 0 },
-            Want::Logits,
-            Want::EveryPosition { top: 2 },
+            Want::token(&greedy),
+            Want::token(&greedy).with_masks(std::slice::from_ref(&mask)).with_top(3),
+            Want::token(&drawn),
+            Want::logits(),
+            Want::likelihoods(2),
         ];
         for want in wants {
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
@@ -238,9 +234,9 @@ fn nan_logits_fail_only_their_row() {
             let (error, second) = (first.unwrap_err(), second.unwrap());
             assert_eq!((error.kind(), error.message()), (ErrorKind::Device, "a logit is not a number"));
             assert!(session.state(bad).unwrap().poisoned && !session.state(good).unwrap().poisoned);
-            let RowResult::Token(token) = second else { panic!("no token") };
+            let token = second.into_token().unwrap();
             let row = Row::next(good, std::slice::from_ref(&token.token), &greedy);
-            assert!(session.prefill(row, &Control::default()).is_ok(), "{want:?}");
+            assert!(session.run_row(row, &Control::default()).is_ok(), "{want:?}");
         }
     }
 }

@@ -37,8 +37,8 @@ impl Ahead {
     /// Whether it computes `rows`.
     fn is(&self, rows: &[RowRequest]) -> bool {
         let same = |(own, other): (&RowRequest, &RowRequest)| {
-            let choices = match (&own.output, &other.output) {
-                (Output::Token(own), Output::Token(other)) => {
+            let choices = match (own.output.only_choice(), other.output.only_choice()) {
+                (Some(own), Some(other)) => {
                     own.plan == other.plan && own.top == other.top && own.mask == other.mask
                 }
                 _ => false,
@@ -244,7 +244,7 @@ impl Engine {
         }
         // The look-ahead pass was started with these tokens.
         let tokens = answers.iter().filter_map(|answer| match answer {
-            Ok(RowResult::Token(token)) => Some(token.token),
+            Ok(RowResult::Tokens(tokens)) => tokens.last().map(|token| token.token),
             _ => None,
         });
         let tokens: Vec<TokenId> = tokens.collect();
@@ -272,7 +272,7 @@ impl Engine {
         let next = row.position + row.tokens.len();
         next < row.capacity
             && self.network.epochs.at(next + 1) == self.network.epochs.at(row.length)
-            && matches!(&row.output, Output::Token(choice) if choice.mask.is_none())
+            && row.output.only_choice().is_some_and(|choice| choice.mask.is_none())
     }
 
     /// Discards look-ahead passes over any of these caches. The positions they wrote will be overwritten; recurrent
@@ -319,11 +319,9 @@ fn choices(rows: &[RowRequest]) -> impl Iterator<Item = &Choice> {
 
 /// The row after `row`, with a token that is not read back yet.
 fn next_row(row: &RowRequest) -> RowRequest {
-    let output = match &row.output {
-        Output::Token(choice) => {
-            Output::Token(Box::new(Choice { history: Vec::new(), ..(**choice).clone() }))
-        }
-        _ => Output::Nothing,
+    let output = match row.output.only_choice() {
+        Some(choice) => Output::Tokens(vec![Choice { history: Vec::new(), ..choice.clone() }]),
+        None => Output::Nothing,
     };
     RowRequest {
         cache: row.cache,

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mlxcel_core::{Backend, InferenceSession, LoadOptions, Model, Precision, Row, RowResult};
+use mlxcel_core::{Backend, InferenceSession, InferenceSessionExt, LoadOptions, Model, Precision, Row};
 
 /// What transformers computed for one prompt, in float32.
 #[derive(Clone, serde::Deserialize)]
@@ -48,9 +48,8 @@ pub fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk:
     for (i, tokens) in chunks.iter().enumerate() {
         let row =
             if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
-        if let RowResult::Logits(last) = session.prefill(row, &Default::default()).unwrap() {
-            logits = last;
-        }
+        let result = session.run_row(row, &Default::default()).unwrap();
+        logits = result.into_logits().unwrap_or_default();
     }
     session.close(sequence).unwrap();
     logits

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Control, Error, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, LoadOptions, Model,
-    Precision, Row, RowResult, SamplingPlan, SessionOptions,
+    Backend, Control, Error, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt,
+    LoadOptions, Model, Precision, Row, SamplingPlan, SessionOptions,
 };
 use mlxcel_graph::{Executor, GraphModelOptions, Outputs, ProgramShape, ProgramWriter, StepInputs};
 use mlxcel_models::Checkpoint;
@@ -182,8 +182,8 @@ fn a_plugin_failure_poisons_only_the_sequences_of_its_pass() {
     let (plan, control) = (SamplingPlan::greedy(), Control::default());
     let prefilled = |session: &mut Box<dyn InferenceSession>| {
         let sequence = session.open().unwrap();
-        let row = session.prefill(Row::next(sequence, &[12, 7, 3], &plan), &control).unwrap();
-        let RowResult::Token(token) = row else { panic!("{row:?}") };
+        let row = session.run_row(Row::next(sequence, &[12, 7, 3], &plan), &control).unwrap();
+        let token = row.into_token().unwrap();
         (sequence, token.token)
     };
     let (other, first) = prefilled(&mut session);

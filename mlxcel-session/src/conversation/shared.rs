@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlxcel_core::{
-    Capabilities, Control, InferenceSession, Result, Row, RowResult, SampledToken, SamplingPlan, SequenceId,
-    SequenceState, SessionStats, Snapshot, StepOutput, TokenId,
+    Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot,
+    StepOutput,
 };
 
 /// A session behind a lock, which is held for a step at a time.
@@ -49,19 +49,6 @@ impl InferenceSession for SharedSession {
 
     fn stats(&self) -> SessionStats {
         self.lock().stats()
-    }
-
-    fn prefill(&mut self, row: Row<'_>, control: &Control<'_>) -> Result<RowResult> {
-        self.lock().prefill(row, control)
-    }
-
-    fn decode_step(
-        &mut self,
-        rows: &[(SequenceId, TokenId)],
-        plan: &SamplingPlan,
-        control: &Control<'_>,
-    ) -> Result<Vec<Result<SampledToken>>> {
-        self.lock().decode_step(rows, plan, control)
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {

@@ -153,8 +153,7 @@ impl Draw<'_> {
 
     fn logits(&self) -> usize {
         match &self.result {
-            RowResult::Logits(logits) => logits.len(),
-            RowResult::LogitsEach(rows) => rows.iter().map(Vec::len).sum(),
+            RowResult::Logits(rows) => rows.iter().map(Vec::len).sum(),
             _ => 0,
         }
     }

@@ -1,7 +1,7 @@
 use std::fs;
 
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Capabilities, Control, Model, Row, SessionOptions};
+use mlxcel_core::{Capabilities, Control, InferenceSessionExt, Model, Row, SessionOptions};
 
 use super::*;
 
@@ -38,7 +38,7 @@ impl Setup {
     }
 
     fn extend(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
-        self.session.prefill(Row::extend(sequence, tokens), &Control::default()).unwrap();
+        self.session.run_row(Row::extend(sequence, tokens), &Control::default()).unwrap();
     }
 }
 

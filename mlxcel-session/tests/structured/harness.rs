@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use mlxcel_session::mlxcel_core::Control;
 use mlxcel_session::mlxcel_core::{
-    InferenceSession, Model as EngineModel, Row, RowResult, SequenceId, SequenceState, SessionOptions,
-    StepOutput, Want,
+    Answer, InferenceSession, Model as EngineModel, Row, RowResult, SequenceId, SequenceState,
+    SessionOptions, StepOutput,
 };
 use mlxcel_session::{
     Capabilities, Completion, Error, ErrorKind, Grammar, Model, ModelInfo, Options, Result, SampledToken,
@@ -116,10 +116,10 @@ impl RandomSession {
             let sum: u64 = (0..4).map(|part| draw >> (16 * part) & 0xffff).sum();
             (sum as f32 / 65536.0 - 2.0) * 3.0 + bias
         });
-        Ok(match row.want {
-            Want::Nothing => RowResult::Extended,
-            Want::Logits => RowResult::Logits(logits.collect()),
-            _ => RowResult::Token(SampledToken::new(0, 0.0)),
+        Ok(match row.want.answer {
+            Answer::Nothing => RowResult::Extended,
+            Answer::Logits => RowResult::Logits(vec![logits.collect()]),
+            _ => RowResult::Tokens(vec![SampledToken::new(0, 0.0)]),
         })
     }
 }

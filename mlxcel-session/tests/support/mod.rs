@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use mlxcel_session::mlxcel_core::{
-    Backend, Capabilities, Control, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
-    ModelSource, Result, Row, RowResult, SampledToken, SequenceId, SequenceState, SessionOptions,
-    SessionStats, StepOutput, TokenId, Want,
+    Answer, Backend, Capabilities, Control, Error, ErrorKind, InferenceSession, LoadOptions, Model,
+    ModelInfo, ModelSource, Result, Row, RowResult, SampledToken, SequenceId, SequenceState, SessionOptions,
+    SessionStats, StepOutput, TokenId,
 };
 use mlxcel_session::{Message, Tokenizer};
 use serde::Deserialize;
@@ -114,13 +114,13 @@ impl ReplaySession {
         tokens.extend_from_slice(row.tokens);
         let text = self.engine.texts.iter().find(|text| text.starts_with(tokens));
         let token = text.and_then(|text| text.get(tokens.len())).copied().unwrap_or(1);
-        Ok(match row.want {
-            Want::Logits => {
+        Ok(match row.want.answer {
+            Answer::Logits => {
                 let mut logits = vec![0.0; self.engine.info.vocabulary_size];
                 logits[token as usize] = 20.0;
-                RowResult::Logits(logits)
+                RowResult::Logits(vec![logits])
             }
-            _ => RowResult::Token(SampledToken::new(token, -0.25)),
+            _ => RowResult::Tokens(vec![SampledToken::new(token, -0.25)]),
         })
     }
 }

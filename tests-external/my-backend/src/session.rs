@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mlxcel_core::{
-    Capabilities, Control, Error, ErrorKind, FaultPoint, Faults, InferenceSession, Result, Row, RowResult,
-    SampledToken, SamplingParams, SamplingPlace, SequenceId, SequenceState, SessionStats, Snapshot,
-    StepOutput, TokenId, TokenMask, Want,
+    Answer, Capabilities, Control, Error, ErrorKind, FaultPoint, Faults, InferenceSession, Positions, Result,
+    Row, RowResult, SampledToken, SamplingParams, SamplingPlace, SequenceId, SequenceState, SessionStats,
+    Snapshot, StepOutput, TokenId, TokenMask, Want,
 };
 
 use crate::Counter;
@@ -66,15 +66,15 @@ impl Counting {
         if !known || row.tokens.is_empty() || earlier.iter().any(|other| other.sequence == row.sequence) {
             return Err(error(ErrorKind::InvalidInput, "step", "the row's tokens or sequence cannot be"));
         }
-        match row.want {
-            Want::Nothing | Want::Logits => {}
-            Want::Next { plan, mask, top: 0 } => {
+        match (row.want.answer, row.want.positions) {
+            (Answer::Nothing, _) | (Answer::Logits, Positions::Last) => {}
+            (Answer::Token { plan, masks, top: 0 }, Positions::Last) => {
                 let claimed = self.model.capabilities.sampling;
                 let mut active = plan.params().active_fields().iter();
                 if plan.place() != SamplingPlace::Device || active.any(|field| !claimed.contains(field)) {
                     return Err(error(ErrorKind::Unsupported, "step", "the plan is not for this device"));
                 }
-                if mask.is_some_and(|mask| mask.is_empty() || mask.vocabulary_size() != vocabulary) {
+                if masks.iter().any(|mask| mask.is_empty() || mask.vocabulary_size() != vocabulary) {
                     return Err(error(ErrorKind::InvalidInput, "step", "the mask allows nothing here"));
                 }
             }
@@ -97,17 +97,17 @@ impl Counting {
     }
 
     fn answer(&self, want: &Want<'_>, tokens: &[TokenId]) -> Result<RowResult> {
-        match want {
-            Want::Nothing => Ok(RowResult::Extended),
-            Want::Next { plan, mask, .. } => {
+        match want.answer {
+            Answer::Nothing => Ok(RowResult::Extended),
+            Answer::Token { plan, masks, .. } => {
                 let logits = self.logits(tokens);
-                let token = choose(plan.params(), *mask, &logits, tokens.len())
+                let token = choose(plan.params(), masks.first(), &logits, tokens.len())
                     .ok_or_else(|| error(ErrorKind::InvalidInput, "step", "no token is left to choose"))?;
                 let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
                 let logprob = f64::from(logits[token as usize]) - total.ln();
-                Ok(RowResult::Token(SampledToken::new(token, logprob as f32)))
+                Ok(RowResult::Tokens(vec![SampledToken::new(token, logprob as f32)]))
             }
-            _ => Ok(RowResult::Logits(self.logits(tokens))),
+            _ => Ok(RowResult::Logits(vec![self.logits(tokens)])),
         }
     }
 }

@@ -249,10 +249,10 @@ impl Mirror {
             .iter()
             .map(|asked| {
                 let want = match asked.want {
-                    0 => Want::Nothing,
-                    1 => Want::Next { plan: &plan, mask: None, top: 2 },
-                    2 => Want::EveryPosition { top: 1 },
-                    _ => Want::Logits,
+                    0 => Want::nothing(),
+                    1 => Want::token(&plan).with_top(2),
+                    2 => Want::likelihoods(1),
+                    _ => Want::logits(),
                 };
                 let row = Row::new(asked.sequence, &asked.tokens, want);
                 if asked.cancelled { row.with_cancel(&cancel_row) } else { row }
@@ -370,13 +370,14 @@ impl Mirror {
 fn check(oracle: &mut Oracle, tokens: &[TokenId], before: usize, want: u8, answer: &RowResult, exact: bool) {
     match (want, answer) {
         (0, RowResult::Extended) => {}
-        (1, RowResult::Token(token)) => {
+        (1, RowResult::Tokens(chosen)) => {
+            let [token] = &chosen[..] else { panic!("{} tokens", chosen.len()) };
             let logits = oracle.logits(tokens);
             best(logits, token.token, token.logprob, exact, tokens);
             assert_eq!(token.top.len(), 2.min(logits.len()));
             assert!(token.top[0].logprob >= token.top[1].logprob);
         }
-        (2, RowResult::Positions(positions)) => {
+        (2, RowResult::Likelihoods(positions)) => {
             assert_eq!(positions.len(), tokens.len() - before);
             for (place, position) in (before..).zip(positions) {
                 best(
@@ -389,7 +390,8 @@ fn check(oracle: &mut Oracle, tokens: &[TokenId], before: usize, want: u8, answe
                 assert_eq!(position.following.is_some(), place + 1 < tokens.len());
             }
         }
-        (_, RowResult::Logits(logits)) => {
+        (_, RowResult::Logits(rows)) => {
+            let [logits] = &rows[..] else { panic!("logits at {} positions", rows.len()) };
             let expected = oracle.logits(tokens);
             assert_eq!(logits.len(), expected.len());
             let largest = expected.iter().fold(1e-3, |most: f32, logit| most.max(logit.abs()));

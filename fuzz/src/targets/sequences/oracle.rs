@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlxcel_core::{Control, Model, Row, RowResult, SessionOptions, TokenId};
+use mlxcel_core::{Control, InferenceSessionExt, Model, Row, RowResult, SessionOptions, TokenId};
 
 /// How many answers are kept.
 const MOST: usize = 4096;
@@ -36,10 +36,10 @@ impl Oracle {
         self.known.entry(tokens.to_vec()).or_insert_with(|| {
             let answer = model.open_session(&SessionOptions::default()).and_then(|mut session| {
                 let sequence = session.open()?;
-                session.prefill(Row::logits(sequence, tokens), &Control::default())
+                session.run_row(Row::logits(sequence, tokens), &Control::default())
             });
-            match answer {
-                Ok(RowResult::Logits(logits)) => logits,
+            match answer.and_then(RowResult::into_logits) {
+                Ok(logits) => logits,
                 other => panic!("no logits after {tokens:?}: {other:?}"),
             }
         })

@@ -3,7 +3,7 @@
 use crate::reference::model::{Cache, Shared};
 use crate::reference::results::Distribution;
 use crate::reference::sampling;
-use crate::{Error, ErrorKind, Result, RowResult, SampledToken, SamplingPlan, StepRow, TokenMask, Want};
+use crate::{Answer, Error, ErrorKind, Result, RowResult, SampledToken, SamplingPlan, StepRow, TokenMask};
 
 /// Feeds the next `count` tokens of a row into its cache, and gives what they say.
 pub(super) fn run(
@@ -17,31 +17,29 @@ pub(super) fn run(
     let (mut positions, mut chosen, mut logits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, &token) in tokens.iter().enumerate() {
         cache.push(shared.language.entry(token, cache.position()));
-        match row.want() {
-            Want::Hidden { .. } => row.add_hidden(&shared.hidden(cache), 1),
-            _ if index < unwanted => {}
-            Want::EveryPosition { top } => {
+        if index < unwanted {
+            continue;
+        }
+        match row.want().answer {
+            Answer::Hidden => row.add_hidden(&shared.hidden(cache), 1),
+            Answer::Likelihoods { top } => {
                 let following = tokens.get(index + 1).copied().or_else(|| row.following(count));
                 positions.push(Distribution::new(&shared.logits(cache)?).position(following, top));
             }
-            Want::Logits | Want::VerifyLogits { .. } => logits.push(shared.logits(cache)?),
-            Want::Next { plan, mask, top } => chosen.push(choose(plan, mask, top, shared, cache)?),
-            Want::Verify { plan, masks, top, .. } => {
+            Answer::Logits => logits.push(shared.logits(cache)?),
+            Answer::Token { plan, masks, top } => {
                 let mask = masks.get(row.answered() + chosen.len());
                 chosen.push(choose(plan, mask, top, shared, cache)?);
             }
-            Want::Nothing => {}
+            Answer::Nothing => {}
         }
     }
-    Ok(match row.want() {
-        Want::EveryPosition { .. } => RowResult::Positions(positions),
-        Want::Verify { .. } => RowResult::Tokens(chosen),
-        Want::VerifyLogits { .. } => RowResult::LogitsEach(logits),
-        _ => match (chosen.pop(), logits.pop()) {
-            (Some(token), _) => RowResult::Token(token),
-            (_, Some(logits)) => RowResult::Logits(logits),
-            _ => RowResult::Extended,
-        },
+    Ok(match row.want().answer {
+        _ if unwanted == tokens.len() => RowResult::Extended,
+        Answer::Likelihoods { .. } => RowResult::Likelihoods(positions),
+        Answer::Token { .. } => RowResult::Tokens(chosen),
+        Answer::Logits => RowResult::Logits(logits),
+        Answer::Hidden | Answer::Nothing => RowResult::Extended,
     })
 }
 

@@ -72,7 +72,7 @@ fn a_bundle_claims_the_capabilities_of_its_programs_up_to_its_capacity() {
     session.rewind(sequence, 3).unwrap();
     session.step(&[Row::logits(sequence, &[5])], &Default::default(), &mut out).unwrap();
     assert!(out.rows()[0].is_ok());
-    let scored = Row::new(sequence, &[1, 2], Want::EveryPosition { top: 0 });
+    let scored = Row::new(sequence, &[1, 2], Want::likelihoods(0));
     session.step(&[scored], &Default::default(), &mut out).unwrap();
     assert_eq!(out.rows()[0].as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
 }
@@ -107,10 +107,7 @@ fn options_select_the_contents_of_a_bundle() {
     let model = trusting(&folder).load(&folder.as_path().into(), &load_options()).unwrap();
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     let (one, other) = (session.open().unwrap(), session.open().unwrap());
-    let rows = [
-        Row::new(one, &[1, 2, 3], Want::EveryPosition { top: 2 }),
-        Row::new(other, &[4], Want::EveryPosition { top: 2 }),
-    ];
+    let rows = [Row::new(one, &[1, 2, 3], Want::likelihoods(2)), Row::new(other, &[4], Want::likelihoods(2))];
     let mut out = StepOutput::default();
     session.step(&rows, &Default::default(), &mut out).unwrap();
     assert!(out.rows().iter().all(Result::is_ok), "{:?}", out.rows());

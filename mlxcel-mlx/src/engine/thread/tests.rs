@@ -33,7 +33,7 @@ fn choice(plan: SamplingPlan, history: Vec<Occurrence>) -> Choice {
 }
 
 fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> RowRequest {
-    let output = Output::Token(Box::new(choice));
+    let output = Output::Tokens(vec![choice]);
     let length = position + tokens.len();
     RowRequest { cache, position, length, tokens: tokens.to_vec(), capacity: 20, output }
 }
@@ -45,10 +45,7 @@ fn greedy(cache: CacheId, position: usize, tokens: &[TokenId]) -> RowRequest {
 /// The tokens that a pass over `rows` chooses.
 fn run(engine: &mut Engine, rows: Vec<RowRequest>) -> Vec<TokenId> {
     let reply = engine.run(PassRequest { rows }).unwrap();
-    let token = |row: RowReply| match row.answer.unwrap() {
-        RowResult::Token(token) => token.token,
-        other => panic!("{other:?} instead of a token"),
-    };
+    let token = |row: RowReply| row.answer.unwrap().into_token().unwrap().token;
     reply.rows.into_iter().map(token).collect()
 }
 
