@@ -130,6 +130,12 @@ impl<'a> Tensor<'a> {
         self.mapped.as_ref().is_some_and(|parts| parts.len() == 1)
     }
 
+    /// The error for a weight that does not have the length that its reference gives it.
+    pub(super) fn misfit(&self) -> Error {
+        let message = format!("the parts of {} do not have {} bytes", self.argument.tensor, self.bytes());
+        self.named(Error::new(ErrorKind::Internal, OPERATION, message))
+    }
+
     fn named(&self, error: Error) -> Error {
         error.with_context("tensor", &self.argument.tensor.tensor)
     }
@@ -176,7 +182,7 @@ fn load(
         let (target, behind) = rest.split_at_mut(place.len());
         let padding = behind.len().min(padding(place.len()));
         rest = &mut behind[padding..];
-        cut(tensor, target, &mut pieces);
+        cut(tensor, target, &mut pieces)?;
     }
     // Scratch memory: no more of it than threads.
     let rooms = Mutex::new(Vec::new());
@@ -324,7 +330,7 @@ mod tests {
             let tensor = Tensor { argument: &argument, panels: Some(panels), mapped: Some(mapped) };
             let mut target = vec![0; bytes.len()];
             let mut pieces = Vec::new();
-            cut(&tensor, &mut target, &mut pieces);
+            cut(&tensor, &mut target, &mut pieces).unwrap();
             pieces.into_iter().for_each(|piece| piece.load(&checkpoint, &mut Vec::new()).unwrap());
             target
         });
@@ -336,6 +342,31 @@ mod tests {
             // The first inputs of the first eight rows.
             let first: Vec<u8> = (0..8).flat_map(|row| source[row * 40..][..4].to_vec()).collect();
             assert_eq!(target[..32], first);
+        }
+    }
+
+    /// StableLM 2 with `qk_layernorm` has a norm of its own for each head, each a tensor: together they are one matrix.
+    #[test]
+    fn a_stack_of_vectors_is_copied_vector_by_vector() {
+        let (checkpoint, mut arguments) = open("architectures/llama");
+        let mut argument = arguments.remove(0);
+        let norms =
+            |head: usize| WeightRef::new(format!("norms.{head}"), mlxcel_models::ElementType::F32, [4]);
+        argument.tensor = norms(0).stacked((1..6).map(norms));
+        argument.ty = TensorType::new(ElementType::F32, [6, 4]);
+        let bytes: Vec<u8> = (0..argument.ty.bytes()).map(|i| i as u8).collect();
+        let tensor = |bytes| {
+            let parts = <[u8]>::chunks(bytes, 16).collect();
+            Tensor { argument: &argument, panels: None, mapped: Some(parts) }
+        };
+        let (mut target, mut pieces) = (vec![0; bytes.len()], Vec::new());
+        cut(&tensor(&bytes), &mut target, &mut pieces).unwrap();
+        assert_eq!(pieces.len(), 6);
+        pieces.into_iter().for_each(|piece| piece.load(&checkpoint, &mut Vec::new()).unwrap());
+        assert_eq!(target, bytes);
+        for bytes in [&bytes[1..], &[&bytes[..], &[0]].concat()] {
+            let error = cut(&tensor(bytes), &mut target, &mut Vec::new()).unwrap_err();
+            assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Internal, Some("norms.0")));
         }
     }
 
