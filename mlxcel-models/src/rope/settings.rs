@@ -171,6 +171,10 @@ impl<'a> RopeSettings<'a> {
         };
         match (self.kinds, kind) {
             (_, "default") => {}
+            // The base grows once a sequence exceeds `max_position_embeddings`; engines bound sequences to that.
+            (Kinds::All, "dynamic") => {
+                scaling.required_positive("factor")?;
+            }
             (Kinds::All, "linear") => {
                 let factor = scaling.required_positive("factor")? as f32;
                 rope.inv_freq.iter_mut().for_each(|frequency| *frequency /= factor);
@@ -206,7 +210,7 @@ impl<'a> RopeSettings<'a> {
             }
             (kinds, other) => {
                 let known = match kinds {
-                    Kinds::All => "default, linear, llama3, yarn and longrope are",
+                    Kinds::All => "default, dynamic, linear, llama3, yarn and longrope are",
                     Kinds::LongRope { .. } => "default and longrope are",
                 };
                 let message = format!(

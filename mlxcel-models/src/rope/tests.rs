@@ -48,6 +48,15 @@ fn linear_rope_divides_every_frequency() {
     }
 }
 
+/// transformers stretches the base only for sequences longer than `max_position_embeddings`, which engines refuse.
+#[test]
+fn dynamic_rope_is_the_default_one_within_the_context() {
+    let scaling = json!({"rope_scaling": {"rope_type": "dynamic", "factor": 2.5}});
+    assert_eq!(rope(scaling, 16).unwrap(), rope(json!({}), 16).unwrap());
+    let error = rope(json!({"rope_scaling": {"rope_type": "dynamic"}}), 16).unwrap_err();
+    assert_eq!(error.context("field"), Some("rope_scaling.factor"));
+}
+
 #[test]
 fn llama3_rope_agrees_with_its_formula_in_double_precision() {
     // Factor 4 over 256 positions, theta 10000, heads of 32: evaluated by hand from the definition of the method.
@@ -331,7 +340,7 @@ fn frequencies_that_overflow_are_refused() {
 
 #[test]
 fn unsupported_types_are_rejected_by_name() {
-    for name in ["dynamic", "proportional", "su", "mrope", "invented"] {
+    for name in ["proportional", "su", "mrope", "invented"] {
         let error = rope(json!({"rope_scaling": {"rope_type": name, "factor": 2.0}}), 16).unwrap_err();
         assert_eq!(
             (error.kind(), error.context("field")),
