@@ -84,7 +84,8 @@ pub(crate) fn dense(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Res
     }
     if view.shape != shape {
         let message = format!("the tensor is {:?} and config.json makes it {shape:?}", view.shape);
-        return Err(locate(Error::new(ErrorKind::Corrupt, OPERATION, message)));
+        return Err(locate(Error::new(ErrorKind::Corrupt, OPERATION, message))
+            .with_context("expected", format!("{shape:?}")));
     }
     if !view.element_type.is_dense_float() {
         let message = format!("its elements are {}; F32, F16 or BF16 are supported here", view.element_type);
