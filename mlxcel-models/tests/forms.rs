@@ -340,6 +340,23 @@ fn floats32(count: usize) -> (Vec<f32>, Vec<u8>) {
 }
 
 #[test]
+fn a_refused_packing_names_the_module() {
+    let mut draft = Draft::llama().set("quantization_config", json!({"quant_method": "fp8"}));
+    draft = draft.set("intermediate_size", json!(13));
+    for (name, dtype, shape) in [
+        ("gate_proj.weight", Dtype::BF16, [13, 8]),
+        ("up_proj.weight", Dtype::BF16, [13, 8]),
+        ("down_proj.weight", Dtype::F8_E4M3, [8, 13]),
+        ("down_proj.weight_scale", Dtype::F32, [8, 1]),
+    ] {
+        draft.put(&format!("model.layers.0.mlp.{name}"), dtype, &shape);
+    }
+    let error = draft.decoder().unwrap_err();
+    let tensor = Some("model.layers.0.mlp.down_proj");
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, tensor));
+}
+
+#[test]
 fn floats_of_8_bits_have_scales_for_blocks_rows_or_all() {
     let codes: Vec<_> = numbers(ROWS * COLUMNS, 256, 11)
         .into_iter()

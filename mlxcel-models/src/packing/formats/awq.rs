@@ -66,7 +66,7 @@ pub(super) fn matrix(
         Some(_) => Packing { offset: Offset::Zeros, ..Packing::symmetric(BITS, 0, group_size, element) },
         None => Packing::symmetric(BITS, 1 << (BITS - 1), group_size, element),
     };
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     let arrangement = Arrangement::Awq { groups: stored.div_ceil(group_size) };
     let in_groups = Arrangement::Grid { rows: 1, groups: stored.div_ceil(group_size), transposed: true };
     let scales = module.part(&packing, Part::Scales, &scales.name, in_groups);

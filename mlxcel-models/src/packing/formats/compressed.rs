@@ -206,7 +206,7 @@ fn integers(module: &Module<'_>, settings: Fields<'_>, tensor: &str) -> Result<W
         None => Packing::symmetric(bits, 1 << (bits - 1), group_size, element),
     };
     let packing = Packing { ordered, ..packing };
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     let stored = Compressed { bits, rows: block[0], groups: block[1].div_ceil(group_size), ordered };
     let mut parts = vec![grid::scales(module, &scales, &packing, block)?];
     let mut part = |part: Part, tensor: &Stored<'_>| {
@@ -245,7 +245,7 @@ fn expect_zeros(
 fn nvfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
     const GROUP: usize = 16;
     let packing = Packing { scale: Scale::Float(ElementType::F32), ..Packing::NVFP4 };
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     codes.expect(&[ElementType::U8], &[module.rows, module.columns / 2], "two codes a byte")?;
     let scales = module.tensor(SCALE)?;
     let shape = [module.rows, module.columns / GROUP];
@@ -263,7 +263,7 @@ fn nvfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
 /// 4-bit floats in groups of 32, with a power of two each.
 fn mxfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
     let packing = Packing::MXFP4;
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     codes.expect(&[ElementType::U8], &[module.rows, module.columns / 2], "two codes a byte")?;
     let scales = module.tensor(SCALE)?;
     let shape = [module.rows, module.columns / packing.group_size];

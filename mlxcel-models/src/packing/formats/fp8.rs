@@ -75,7 +75,7 @@ pub(super) fn floats(module: &Module<'_>, scales: &Stored<'_>, blocks: &[[usize;
         offset: Offset::None,
         ordered: false,
     };
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     let scales = grid::scales(module, scales, &packing, block)?;
     let codes = module.part(&packing, Part::Codes, &codes.name, Arrangement::Bytes);
     Ok(codes.with_packing(Packed::new(packing, [scales])))

@@ -88,7 +88,7 @@ pub(super) fn matrix(
         },
     };
     let packing = Packing { ordered, ..packing };
-    packing.check(module.columns)?;
+    module.check(&packing)?;
     let (scales, zeros, of_columns) = (&scales.name, &zeros.name, format!("{name}.g_idx"));
     let arrangement =
         Arrangement::Gptq(Gptq { bits, groups: stored.div_ceil(group_size), less_one, ordered });

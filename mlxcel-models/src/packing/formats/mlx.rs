@@ -263,7 +263,7 @@ fn packed(checkpoint: &Checkpoint, module: &str, shape: &[usize], scheme: Scheme
         (companion(&scales, |element| element == ElementType::U8, "U8", groups)?, None)
     };
     let packing = scheme.packing(scales.element);
-    packing.check(columns)?;
+    packing.check(columns).map_err(|error| error.with_context("tensor", module))?;
     let parts: Vec<_> = std::iter::once(scales).chain(biases).collect();
     Ok(WeightRef::new(weight, ElementType::U32, shape).with_packing(Packed::new(packing, parts)))
 }

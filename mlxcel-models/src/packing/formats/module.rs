@@ -55,6 +55,11 @@ impl<'a> Module<'a> {
         Ok((!stored.view.bytes.is_empty()).then_some(stored))
     }
 
+    /// Fails if its rows cannot be packed so.
+    pub(super) fn check(&self, packing: &Packing) -> Result<()> {
+        packing.check(self.columns).map_err(|error| error.with_context("tensor", self.name))
+    }
+
     /// The part of a packing that an arrangement reads out of the tensor called `tensor`.
     pub(super) fn part(
         &self,
