@@ -38,7 +38,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let rope = RopeSettings {
-        partial: Partial::Part { key: "partial_rotary_factor", default: 0.25 },
+        // transformers cuts heads behind an odd number of elements and turns one more.
+        partial: Partial::Even { key: "partial_rotary_factor", default: 0.25 },
         ..RopeSettings::new(config, sizes.head_dim, sizes.context)
     };
     let rope = rope.read()?;

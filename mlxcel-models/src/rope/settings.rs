@@ -47,6 +47,13 @@ pub(crate) enum Partial {
         /// The factor where there is none.
         default: f64,
     },
+    /// The same, where an odd number of elements means nothing.
+    Even {
+        /// The key.
+        key: &'static str,
+        /// The factor where there is none.
+        default: f64,
+    },
 }
 
 /// The kinds of scaling that a family supports.
@@ -234,12 +241,12 @@ impl<'a> RopeSettings<'a> {
         let inner = scaling.filter(|scaling| scaling.get(PARTIAL).is_some());
         let (fields, key) = match (inner, self.partial) {
             (Some(inner), _) => (inner, PARTIAL),
-            (None, Partial::Part { key, .. }) => (self.config, key),
+            (None, Partial::Part { key, .. } | Partial::Even { key, .. }) => (self.config, key),
             (None, Partial::Whole) => (self.config, PARTIAL),
         };
         let factor = match (fields.number(key)?, self.partial) {
-            (Some(factor), Partial::Part { .. }) => factor,
-            (None, Partial::Part { default, .. }) => default,
+            (Some(factor), Partial::Part { .. } | Partial::Even { .. }) => factor,
+            (None, Partial::Part { default, .. } | Partial::Even { default, .. }) => default,
             (None | Some(1.0), Partial::Whole) => 1.0,
             (Some(factor), Partial::Whole) => {
                 let message =
@@ -248,11 +255,15 @@ impl<'a> RopeSettings<'a> {
             }
         };
         let dim = (self.head_dim as f64 * factor) as usize;
+        if dim % 2 == 1 && matches!(self.partial, Partial::Even { .. }) {
+            let message = format!("rotating {dim} elements of each head is not supported, an even number is");
+            return Err(fields.unsupported(key, message));
+        }
         // An odd number has room for the other element of its last pair.
         if dim == 0 || dim > self.head_dim || dim + dim % 2 > self.head_dim {
             let message = match self.partial {
                 Partial::Whole => "the number should be even".to_owned(),
-                Partial::Part { .. } => {
+                Partial::Part { .. } | Partial::Even { .. } => {
                     format!("{factor} of them are rotated, which should be an even number")
                 }
             };

@@ -297,6 +297,13 @@ fn partial_rotation_follows_the_family() {
     let odd = partial(json!({"rotary_pct": 0.2}), 16).unwrap();
     assert_eq!((odd.rotary_dim, odd.inv_freq.len()), (4, 2));
     assert_close(&odd.inv_freq, &[1.0, 10_000f64.powf(-2.0 / 3.0)]);
+    let even = |config: Value| {
+        let partial = Partial::Even { key: "rotary_pct", default: 0.25 };
+        read(&config, |settings| RopeSettings { partial, ..settings }.read(), 16)
+    };
+    assert_eq!(even(json!({})).unwrap(), partial(json!({}), 16).unwrap());
+    let error = even(json!({"rotary_pct": 0.2})).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("rotary_pct")));
     for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1e30, 16), (-1.0, 16), (1.0, 15)] {
         let error = partial(json!({"rotary_pct": factor}), head_dim).unwrap_err();
         assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("head_dim")));
