@@ -38,6 +38,28 @@ fn windows(draft: &Draft) -> Vec<Option<usize>> {
     (0..decoder.layers.len()).map(|layer| attention(&decoder, layer).core.window).collect()
 }
 
+/// The name of the module is found by its matrix in every form.
+#[test]
+fn a_packed_router_is_found_under_both_names() {
+    for module in ["block_sparse_moe", "mlp"] {
+        let settings = json!({"quant_method": "gptq", "bits": 8, "group_size": 64, "sym": false});
+        let mut draft = Draft::fixture("mixtral").set("quantization_config", settings).renamed(|name| {
+            name.replace(".block_sparse_moe.", ".mlp.").replace(".mlp.", &format!(".{module}."))
+        });
+        for layer in 0..3 {
+            let gate = format!("model.layers.{layer}.{module}.gate");
+            let (_, shape, _) = draft.tensors.remove(&format!("{gate}.weight")).unwrap();
+            let &[experts, hidden] = &shape[..] else { panic!("{shape:?}") };
+            draft.put(&format!("{gate}.qweight"), Dtype::I32, &[hidden / 4, experts]);
+            draft.put(&format!("{gate}.qzeros"), Dtype::I32, &[1, experts / 4]);
+            draft.put(&format!("{gate}.scales"), Dtype::F16, &[1, experts]);
+        }
+        let decoder = draft.decoder().unwrap();
+        let router = experts(&decoder, 0).unwrap().router.projection.weight;
+        assert_eq!(decoder.weight(router).tensor, format!("model.layers.0.{module}.gate.qweight"));
+    }
+}
+
 #[test]
 fn deepseek_prints_as_a_summary() {
     let expected = "\

@@ -220,9 +220,9 @@ impl Roles<'_> {
         Ok(ExpertLinears::new(self, [gate, up, down]))
     }
 
-    /// The first of `modules` that has a tensor of this name, or the first where none has.
-    pub(super) fn first_module(&self, modules: &[String], tensor: &str) -> String {
-        let there = modules.iter().find(|module| self.has(&format!("{module}.{tensor}")));
+    /// The first of `modules` that is a matrix, dense or packed, or the first if none is.
+    pub(super) fn first_matrix(&self, modules: &[String]) -> String {
+        let there = modules.iter().find(|module| self.has_matrix(module));
         there.or(modules.first()).cloned().unwrap_or_default()
     }
 

@@ -89,7 +89,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         Ok(if side_by_side { parallel([attention, mlp]) } else { sequential([attention, mlp]) })
     };
     // Newer checkpoints call the head as all families do.
-    let head = if roles.has("embed_out.weight") { "embed_out" } else { "lm_head" };
+    let head = if roles.has_matrix("embed_out") { "embed_out" } else { "lm_head" };
     let outline = Outline {
         embedding: format!("{base}embed_in"),
         norm: format!("{base}final_layer_norm"),

@@ -58,7 +58,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let output_norm = norm(&name("post_attention_layernorm"))?;
         // transformers has renamed the module, and reads both.
         let modules = [name("block_sparse_moe.router.layer"), name("block_sparse_moe.router")];
-        let router = roles.linear(&roles.first_module(&modules, "weight"), count, sizes.hidden, false)?;
+        let router = roles.linear(&roles.first_matrix(&modules), count, sizes.hidden, false)?;
         let linears = expert_linears(roles, &name("block_sparse_moe"), experts)?;
         let experts =
             pre_norm(output_norm, linears.routed(experts, softmax_router(router, true), gating, None));

@@ -55,11 +55,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         );
         let output_norm = norm(&name("post_attention_layernorm"))?;
         // transformers has renamed the module, and reads both.
-        let module = roles.first_module(&[name("block_sparse_moe"), name("mlp")], "gate.weight");
-        let router =
-            softmax_router(roles.linear(&format!("{module}.gate"), count, sizes.hidden, false)?, true);
+        let gate = roles.first_matrix(&[name("block_sparse_moe.gate"), name("mlp.gate")]);
+        let router = softmax_router(roles.linear(&gate, count, sizes.hidden, false)?, true);
+        let module = gate.trim_end_matches(".gate");
         let experts =
-            roles.experts(&module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None);
+            roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None);
         Ok(sequential([attention, pre_norm(output_norm, experts)]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)

@@ -48,7 +48,7 @@ impl<'a> Roles<'a> {
     pub(super) fn base(&self, base: &str, probe: &str) -> String {
         let candidates =
             self.text.prefixes().iter().flat_map(|outer| [format!("{outer}{base}"), (*outer).to_owned()]);
-        let found = candidates.into_iter().find(|prefix| self.has(&format!("{prefix}{probe}.weight")));
+        let found = candidates.into_iter().find(|prefix| self.has_matrix(&format!("{prefix}{probe}")));
         found.unwrap_or_else(|| base.to_owned())
     }
 
@@ -57,7 +57,7 @@ impl<'a> Roles<'a> {
     /// the head is tied unless there is one.
     pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
         let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
-        let own = own.into_iter().find(|name| has_matrix(self.checkpoint, name));
+        let own = own.into_iter().find(|name| self.has_matrix(name));
         let differs = own.as_ref().is_some_and(|own| self.differs(&format!("{own}.weight"), &table.tensor));
         let tied = if self.is_wrapped() { own.is_none() } else { tied };
         let [vocabulary, hidden] = table.shape[..] else { return Ok((true, table)) };
@@ -99,6 +99,11 @@ impl<'a> Roles<'a> {
     /// Whether there is a tensor called `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.checkpoint.has(name)
+    }
+
+    /// Whether there is a matrix of the module called `module`, dense or packed.
+    pub(super) fn has_matrix(&self, module: &str) -> bool {
+        has_matrix(self.checkpoint, module)
     }
 
     /// The shape of the tensor called `name`, if there is one.
