@@ -64,6 +64,15 @@ pub fn iree() -> mlxcel_session::iree::IreeBackend {
     mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16)
 }
 
+/// Those that `MLXCEL_TEST_ENGINES` lists, or all.
+pub fn wanted_engines() -> Vec<Box<dyn Backend>> {
+    let mut engines = engines();
+    if let Ok(wanted) = std::env::var("MLXCEL_TEST_ENGINES") {
+        engines.retain(|engine| wanted.split(',').any(|wanted| wanted == engine.name()));
+    }
+    engines
+}
+
 /// Those, and the PJRT engine where there is a plugin.
 pub fn engines_and_plugin() -> Vec<Box<dyn Backend>> {
     #[allow(unused_mut, reason = "without the engine there is nothing to add")]

@@ -77,7 +77,23 @@ pub(crate) struct Routing {
 
 /// The logits at every position of `tokens`, which are the start of a sequence.
 pub(crate) fn logits(checkpoint: &Checkpoint, decoder: &Decoder, tokens: &[u32]) -> Result<Tensor> {
-    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
+    perturbed_logits(checkpoint, decoder, tokens, 0.0)
+}
+
+/// The same after every weight was changed by up to a part of itself, up or down: what rounding may do to them.
+pub(crate) fn perturbed_logits(
+    checkpoint: &Checkpoint,
+    decoder: &Decoder,
+    tokens: &[u32],
+    part: f32,
+) -> Result<Tensor> {
+    // Multiples of an irrational number, less their integers, are spread evenly.
+    let change = |index: usize| 1.0 + part * (2.0 * (index as f32 * 0.618_034).fract() - 1.0);
+    let weight = |weight: &WeightRef| {
+        let mut values = values(checkpoint, weight)?;
+        values.iter_mut().enumerate().for_each(|(index, value)| *value *= change(index));
+        Ok(Tensor::new(weight.shape.clone(), values))
+    };
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
     let mut ops = Naive { tokens, weights };
     let walk = Walk::new(decoder);
