@@ -166,6 +166,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     if in_ci() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         setup::pjrt(workspace)?;
     }
+    if in_ci()
+        && let Err(error) = setup::published(workspace)
+    {
+        eprintln!("the tests of a published model are skipped: {error:#}");
+    }
     let mut outcomes = Vec::new();
     for &check in Check::value_variants() {
         let is_chosen = match &arguments.only[..] {

