@@ -60,6 +60,25 @@ fn a_packed_router_is_found_under_both_names() {
     }
 }
 
+/// Products with the matrices of heads cannot undo another order of columns.
+#[test]
+fn projections_of_latents_with_act_order_are_refused() {
+    let settings = json!({"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": false});
+    let mut draft = Draft::fixture("deepseek_v3").set("quantization_config", settings);
+    let module = "model.layers.0.self_attn.kv_b_proj";
+    let (_, shape, _) = draft.tensors.remove(&format!("{module}.weight")).unwrap();
+    let &[rows, rank] = &shape[..] else { panic!("{shape:?}") };
+    draft.put(&format!("{module}.qweight"), Dtype::I32, &[rank / 8, rows]);
+    draft.put(&format!("{module}.qzeros"), Dtype::I32, &[rank / 16, rows / 8]);
+    draft.put(&format!("{module}.scales"), Dtype::F16, &[rank / 16, rows]);
+    draft.decoder().unwrap();
+    let groups = (0..rank).flat_map(|column| ((column % (rank / 16)) as i32).to_le_bytes()).collect();
+    draft.tensors.insert(format!("{module}.g_idx"), (Dtype::I32, vec![rank], groups));
+    let error = draft.decoder().unwrap_err();
+    let tensor = format!("{module}.qweight");
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(&*tensor)));
+}
+
 #[test]
 fn deepseek_prints_as_a_summary() {
     let expected = "\

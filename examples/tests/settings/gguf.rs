@@ -134,7 +134,11 @@ pub(crate) fn write(random: &mut Random, config: &Map<String, Value>, tensors: &
         let gguf = gguf.replace("input_layernorm", "attn_norm");
         let after = if family == "seed_oss" { "post_attention_norm" } else { "ffn_norm" };
         let gguf = gguf.replace("post_attention_layernorm", after);
-        if gguf.contains("mlp.") || gguf.contains("model.") {
+        let known = ["blk.", "output", "token_embd"].iter().any(|start| gguf.starts_with(start));
+        // This architecture has experts in every layer, as stacks.
+        let sparse = family != "qwen3_moe"
+            || ["gate.", "up.", "down."].iter().all(|part| !gguf.contains(&format!("ffn_{part}")));
+        if !known || !sparse || gguf.contains("mlp.") {
             return false;
         }
         let (number, bytes) = match tensor.shape[..] {

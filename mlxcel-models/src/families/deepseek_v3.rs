@@ -13,7 +13,7 @@ use super::experts::{
     sigmoid_router,
 };
 use super::outline::Outline;
-use super::roles::Roles;
+use super::roles::{Roles, refuse_order};
 use super::settings::{
     LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
     activation, expect_text, flag, positive,
@@ -186,6 +186,7 @@ impl AttentionSettings {
         } else {
             let stride = plain_dim + value_dim;
             let both = roles.matrix(&format!("{module}.kv_b_proj"), heads * stride, rank)?;
+            refuse_order(&both, "projections of latents")?;
             let part = |start, run| {
                 let rows = Selection { axis: 0, start, run, stride, runs: heads };
                 both.clone().select(rows).reshaped([heads, run, rank])

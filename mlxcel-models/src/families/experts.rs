@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::roles::{OPERATION, Roles};
+use super::roles::{OPERATION, Roles, refuse_order};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
@@ -232,11 +232,7 @@ impl Roles<'_> {
         let Some(first) = weights.next() else {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
         };
-        if first.packing().is_some_and(|packing| packing.ordered) {
-            let message = "experts with their own column order are not supported; quantize without act-order \
-                           (`desc_act`), or with static groups";
-            return Err(Error::unsupported(OPERATION, message).with_context("tensor", &first.tensor));
-        }
+        refuse_order(&first, "experts")?;
         let rest = weights.collect::<Vec<_>>();
         match rest.iter().find(|other| !alike(&first, other)) {
             None => Ok(first.stacked(rest)),

@@ -2,7 +2,7 @@
 
 use mlxcel_core::Result;
 
-use super::roles::Roles;
+use super::roles::{Roles, refuse_order};
 use super::settings::Sizes;
 use crate::decoder::{Decoder, Embedding, Head, Layer, Norm, PositionTable};
 
@@ -71,6 +71,7 @@ impl Roles<'_> {
             logit_soft_cap,
         } = outline;
         let table = self.matrix(&embedding, vocabulary, hidden)?;
+        refuse_order(&table, "embeddings")?;
         let element_type = self.activation_type(&table)?;
         let weight = self.add(table.clone());
         let positions = match positions {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, Result};
 
 use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
@@ -173,6 +173,18 @@ impl<'a> Roles<'a> {
         let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
         Ok(Norm { kind: NormKind::Layer, weight, bias, epsilon, offset: 0.0, width })
     }
+}
+
+/// Refuses a packed weight whose columns are in an order of their own, which only products with a single matrix undo.
+pub(super) fn refuse_order(weight: &WeightRef, what: &str) -> Result<()> {
+    if weight.packing().is_none_or(|packing| !packing.ordered) {
+        return Ok(());
+    }
+    let message = format!(
+        "{what} with their own column order are not supported; quantize without act-order (`desc_act`), or with static \
+         groups"
+    );
+    Err(Error::unsupported(OPERATION, message).with_context("tensor", &weight.tensor))
 }
 
 /// The type that `dtype` or `torch_dtype` names.
