@@ -176,6 +176,11 @@ impl<'a> RopeSettings<'a> {
             Some(length) => Ok(length),
             None => Ok(scaling.positive(ORIGINAL)?.unwrap_or(self.context_length as f64)),
         };
+        // These scale pairs by themselves, and transformers counts half a pair less than it has frequencies.
+        if dim % 2 == 1 && matches!(kind, "yarn" | "longrope" | "su") {
+            let message = format!("rope of type '{kind}' is not supported for {dim} elements of a head");
+            return Err(scaling.unsupported(key, message));
+        }
         match (self.kinds, kind) {
             (_, "default") => {}
             // The base grows once a sequence exceeds `max_position_embeddings`; engines bound sequences to that.

@@ -304,6 +304,10 @@ fn partial_rotation_follows_the_family() {
     assert_eq!(even(json!({})).unwrap(), partial(json!({}), 16).unwrap());
     let error = even(json!({"rotary_pct": 0.2})).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("rotary_pct")));
+    let scaling = json!({"rope_type": "yarn", "factor": 2.0});
+    let error = partial(json!({"rotary_pct": 0.2, "rope_scaling": scaling}), 16).unwrap_err();
+    let field = Some("rope_scaling.rope_type");
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, field));
     for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1e30, 16), (-1.0, 16), (1.0, 15)] {
         let error = partial(json!({"rotary_pct": factor}), head_dim).unwrap_err();
         assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("head_dim")));
