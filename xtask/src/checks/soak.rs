@@ -1,5 +1,5 @@
-//! The tests that take minutes and are ignored elsewhere: thousands of sessions from many threads on each engine, and programs that
-//! are killed while they write.
+//! The tests that take minutes and are ignored elsewhere: thousands of sessions from many threads on each engine, programs that
+//! are killed while they write, every text of a published model, and thousands of random checkpoints.
 
 use anyhow::{Result, bail};
 
@@ -9,10 +9,18 @@ use crate::workspace::Workspace;
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
-    let mut command = workspace.cargo(&["test", "--locked", "--workspace", "--features", &features]);
-    command.args(["--test", "load", "--test", "interrupted", "--", "--ignored", "--nocapture"]);
+    let tests = ["test", "--locked", "--workspace", "--features", &features];
+    let mut command = workspace.cargo(&tests);
+    let programs = ["--test", "load", "--test", "interrupted", "--test", "published"];
+    command.args(programs).args(["--", "--ignored", "--nocapture"]);
     let mut total = Counts::default();
     process::run_watched(&mut command, |line| total.add(line))?;
+    for (engines, checkpoints) in [("portable,mlx", "5000"), ("iree", "200")] {
+        let mut command = workspace.cargo(&tests);
+        command.args(["--test", "settings", "--", "--nocapture"]);
+        command.env("MLXCEL_SETTINGS", checkpoints).env("MLXCEL_TEST_ENGINES", engines);
+        process::run_watched(&mut command, |line| total.add(line))?;
+    }
     if total.passed == 0 {
         bail!("no test ran");
     }
