@@ -55,7 +55,7 @@ pub struct AttentionCore {
     pub query_scale: Option<PositionScale>,
 }
 
-/// The factor `1 + beta · ln(1 + ⌊position / original_context⌋)` of queries in Llama 4 and Ministral 3.
+/// The factor `1 + beta · ln(1 + ⌊position / original_context⌋)` of queries in Llama 4, Ministral 3 and Mistral 4.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
     /// The coefficient of the logarithm.
@@ -115,6 +115,8 @@ pub struct LatentAttention {
     pub scale: f32,
     /// The rotary embedding.
     pub rope: Rope,
+    /// A factor of queries that depends on the position.
+    pub query_scale: Option<PositionScale>,
 }
 
 /// The query projection of [`LatentAttention`].

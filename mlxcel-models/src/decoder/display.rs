@@ -108,10 +108,11 @@ impl Decoder {
             Mixer::Attention(attention) => self.describe_attention(attention),
             Mixer::Latent(latent) => {
                 let LatentAttention { heads, rank, rope_dim, value_dim, scale, rope, .. } = latent;
+                let scaled = latent.query_scale.map_or("", |_| ", queries scaled by position");
                 vec![
                     format!(
                         "attention  {heads} heads over latents of {rank} and keys of {rope_dim}, values of {value_dim}, scale \
-                         {scale}, {}",
+                         {scale}{scaled}, {}",
                         self.describe_projections(&[&latent.down, &latent.output])
                     ),
                     describe_rope(rope, *rope_dim),

@@ -48,7 +48,7 @@ features! {
     ScoreSoftCap => "soft cap of scores",
     /// [`AttentionCore::sinks`](super::AttentionCore::sinks).
     Sinks => "attention sinks",
-    /// [`AttentionCore::query_scale`](super::AttentionCore::query_scale).
+    /// [`AttentionCore::query_scale`](super::AttentionCore::query_scale), and that of latent attention.
     QueryScale => "scale of queries by position",
     /// A norm of queries or keys by head.
     HeadNorm => "norm of queries and keys by head",
@@ -174,6 +174,7 @@ impl FeatureSet {
             Mixer::Attention(attention) => self.attention(attention),
             Mixer::Latent(latent) => {
                 self.add(true, Feature::LatentAttention);
+                self.add(latent.query_scale.is_some(), Feature::QueryScale);
                 self.rope(&latent.rope);
             }
             Mixer::ShortConvolution(_) => self.add(true, Feature::ShortConvolution),

@@ -196,6 +196,7 @@ impl Collected {
             output,
             scale: _,
             rope: _,
+            query_scale: _,
         } = latent;
         match query {
             LatentQuery::Direct(query) => self.linears(WeightRole::Attention, [*query]),

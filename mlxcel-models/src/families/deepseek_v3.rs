@@ -172,6 +172,7 @@ impl AttentionSettings {
             output,
             scale,
             rope: self.rope.clone(),
+            query_scale: None,
         })
     }
 

@@ -111,6 +111,7 @@ fn attend_latent<O: Ops>(
         output,
         scale: _,
         rope,
+        query_scale,
     } = latent;
     let query = match query {
         LatentQuery::Direct(query) => ops.linear(x, query)?,
@@ -120,7 +121,10 @@ fn attend_latent<O: Ops>(
             ops.linear(&narrow, up)?
         }
     };
-    let query = ops.split_heads(&query, *heads)?;
+    let mut query = ops.split_heads(&query, *heads)?;
+    if let Some(scale) = query_scale {
+        query = ops.scale_by_position(&query, scale)?;
+    }
     let plain = ops.slice(&query, 0, *plain_dim)?;
     let mut rotary = ops.slice(&query, *plain_dim, plain_dim + rope_dim)?;
     let entry = ops.linear(x, down)?;

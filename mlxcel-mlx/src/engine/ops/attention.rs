@@ -51,6 +51,7 @@ impl PassOps<'_> {
             output: _,
             scale,
             rope: _,
+            query_scale: _,
         } = latent;
         let (rank, width) = (*rank, rank + rope_dim);
         let rotate_last = |x: &Array| {
