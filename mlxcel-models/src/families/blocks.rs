@@ -132,6 +132,21 @@ impl Roles<'_> {
         })
     }
 
+    /// The MLP without a gate with the projections `up_proj` and `down_proj` of the module `name`.
+    pub(super) fn plain_mlp(
+        &self,
+        name: &str,
+        [hidden, intermediate]: [usize; 2],
+        activation: Activation,
+        biases: bool,
+    ) -> Result<Mlp> {
+        Ok(Mlp::Plain {
+            activation,
+            up: self.linear(&format!("{name}.up_proj"), intermediate, hidden, biases)?,
+            down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, biases)?,
+        })
+    }
+
     /// The gated MLP whose `gate_up_proj` has the rows of the gate and behind them those of the up projection.
     pub(super) fn fused_gated_mlp(
         &self,

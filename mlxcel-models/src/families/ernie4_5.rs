@@ -39,6 +39,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         attention_biases: AttentionBiases::all(biases),
         mlp_biases: biases,
         tied: true,
+        ..Variant::PLAIN
     };
     decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
 }

@@ -13,13 +13,13 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
     positive, window,
 };
+use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family { model_types: &["exaone4"], stop_tokens: &[2], describe };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
-    const PATTERN: &str = "sliding_window_pattern";
     let config = roles.config;
     let defaults = SizeDefaults {
         vocabulary: 102_400,
@@ -35,22 +35,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
-    let window = window(config, "sliding_window", Some(4096))?;
-    let listed = config.get("layer_types").is_some();
-    let pattern = match config.get(PATTERN) {
-        // Letters are for the reader where types are listed too.
-        Some(letters) if letters.is_string() && !listed => {
-            let message = "a letter pattern is not supported; list the layers in layer_types".to_owned();
-            return Err(config.unsupported(PATTERN, message));
-        }
-        Some(number) if !listed && window.is_some() && !number.is_string() => {
-            config.size(PATTERN, 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4)
-        }
-        _ => 4,
-    };
-    let default = |index| if window.is_none() || (index + 1) % pattern == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window)?;
+    let views = views(config, sizes.layers)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
 
     let base = roles.base("model.", "embed_tokens");
@@ -58,8 +43,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let head_norm = |name: &str| roles.rms_norm(name, sizes.head_dim, epsilon);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let rope = Some(&rope).filter(|_| window.is_none() || types[index] == SLIDING);
-        let core = core(sizes.scale(), windows[index], rope);
+        let (window, rotated) = views[index];
+        let core = core(sizes.scale(), window, Some(&rope).filter(|_| rotated));
         Ok(sequential([
             post_norm(
                 Attention {
@@ -76,4 +61,27 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// Of each layer how many positions it sees, and whether it rotates queries and keys.
+pub(super) fn views(config: Fields<'_>, layers: usize) -> Result<Vec<(Option<usize>, bool)>> {
+    const PATTERN: &str = "sliding_window_pattern";
+    let window = window(config, "sliding_window", Some(4096))?;
+    let listed = config.get("layer_types").is_some();
+    let pattern = match config.get(PATTERN) {
+        // Letters are for the reader where types are listed too.
+        Some(letters) if letters.is_string() && !listed => {
+            let message = "a letter pattern is not supported; list the layers in layer_types".to_owned();
+            return Err(config.unsupported(PATTERN, message));
+        }
+        Some(number) if !listed && window.is_some() && !number.is_string() => {
+            config.size(PATTERN, 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4)
+        }
+        _ => 4,
+    };
+    let default = |index| if window.is_none() || (index + 1) % pattern == 0 { FULL } else { SLIDING };
+    let types = layer_types(config, layers, &[FULL, SLIDING], default)?;
+    let windows = layer_windows(config, &types, window)?;
+    let rotated = |layer_type: &str| window.is_none() || layer_type == SLIDING;
+    Ok(windows.into_iter().zip(types).map(|(window, layer_type)| (window, rotated(layer_type))).collect())
 }

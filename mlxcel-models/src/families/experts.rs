@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::roles::{OPERATION, Roles, refuse_order};
+use super::settings::{LARGEST_WIDTH, Sizes};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
@@ -71,49 +72,105 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
     }
 }
 
-/// DeepSeek-V3's router, which Glm4-MoE has too: sigmoids, a bias that only the choice sees, groups, and weights that add up to
-/// `routed_scaling_factor`.
-pub(super) fn sigmoid_router(
-    roles: &Roles<'_>,
-    module: &str,
-    sizes: ExpertSizes,
-    settings: SigmoidSettings,
-) -> Result<Router> {
-    let ExpertSizes { count, hidden, .. } = sizes;
-    let SigmoidSettings { groups, normalised, scale } = settings;
-    let bias = format!("{module}.e_score_correction_bias");
-    Ok(Router {
-        projection: roles.linear(module, count, hidden, false)?,
-        scoring: Scoring::Sigmoid,
-        // Where it is absent, transformers starts with zeros.
-        selection_bias: if roles.has(&bias) { Some(roles.tensor(&bias, &[count])?) } else { None },
-        groups,
-        normalised,
-        normaliser: 1e-20,
-        scale,
-    })
+/// The keys and defaults of [`GroupedExperts`], from a class of settings in transformers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupedDefaults {
+    /// Names for the number of experts, of which the first that is there counts.
+    pub(super) count_keys: &'static [&'static str],
+    /// The name of the number of shared experts.
+    pub(super) shared_key: &'static str,
+    pub(super) count: usize,
+    pub(super) chosen: usize,
+    pub(super) width: usize,
+    pub(super) groups: ExpertGroups,
+    pub(super) normalised: bool,
+    pub(super) scale: f64,
+    /// How logits become scores, which no setting changes.
+    pub(super) scoring: Scoring,
 }
 
-/// The settings of a [`sigmoid_router`].
+impl GroupedDefaults {
+    /// Those that most families have.
+    pub(super) const PLAIN: Self = Self {
+        count_keys: &["n_routed_experts", "num_local_experts"],
+        shared_key: "n_shared_experts",
+        count: 64,
+        chosen: 8,
+        width: 1024,
+        groups: ExpertGroups { count: 1, kept: 1 },
+        normalised: true,
+        scale: 1.0,
+        scoring: Scoring::Sigmoid,
+    };
+}
+
+/// The mixture of DeepSeek-V3 and its successors: a router with a bias that only the choice sees and with groups, weights that add up to
+/// `routed_scaling_factor`, and shared experts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SigmoidSettings {
+pub(super) struct GroupedExperts {
+    experts: ExpertSizes,
     groups: Option<ExpertGroups>,
     normalised: bool,
     scale: f32,
+    scoring: Scoring,
+    /// The width of the shared experts, which are one MLP; zero where there is none.
+    shared_width: usize,
+    /// The width of the MLP of layers without experts.
+    dense_width: usize,
+    activation: Activation,
 }
 
-impl SigmoidSettings {
-    /// Reads them, with defaults for groups and scale.
+impl GroupedExperts {
     pub(super) fn read(
         config: Fields<'_>,
-        sizes: ExpertSizes,
-        groups: ExpertGroups,
-        scale: f64,
+        sizes: &Sizes,
+        activation: Activation,
+        defaults: &GroupedDefaults,
     ) -> Result<Self> {
+        let count = expert_count(config, defaults.count_keys, 1, defaults.count)?;
+        let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(defaults.width);
+        let chosen = chosen_count(config, count, defaults.chosen)?;
+        let experts = ExpertSizes { count, chosen, hidden: sizes.hidden, width };
         Ok(Self {
-            groups: expert_groups(config, sizes, groups)?,
-            normalised: config.flag("norm_topk_prob")?.unwrap_or(true),
-            scale: config.number("routed_scaling_factor")?.unwrap_or(scale) as f32,
+            experts,
+            groups: expert_groups(config, experts, defaults.groups)?,
+            normalised: config.flag("norm_topk_prob")?.unwrap_or(defaults.normalised),
+            scale: config.number("routed_scaling_factor")?.unwrap_or(defaults.scale) as f32,
+            scoring: defaults.scoring,
+            shared_width: shared_width(config, defaults.shared_key, width)?,
+            dense_width: sizes.intermediate,
+            activation,
+        })
+    }
+
+    /// The experts of `module` if it is `sparse`, and else its MLP.
+    pub(super) fn or_mlp(&self, roles: &Roles<'_>, module: &str, sparse: bool) -> Result<Operation> {
+        let &Self { experts, shared_width, dense_width, activation, .. } = self;
+        if !sparse {
+            return Ok(roles.gated_mlp(module, [experts.hidden, dense_width], activation, false)?.into());
+        }
+        let router = self.router(roles, module)?;
+        let linears = roles.experts(module, PROJECTIONS, experts)?;
+        let shared = format!("{module}.shared_experts");
+        let shared = shared_experts(roles, &shared, [experts.hidden, shared_width], activation, false)?;
+        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+    }
+
+    /// The router of `module`.
+    fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
+        let &Self { experts, groups, normalised, scale, scoring, .. } = self;
+        let gate = format!("{module}.gate");
+        // The second is where EXAONE has it. Where there is none, transformers starts with zeros.
+        let biases = [&gate, module].map(|module| format!("{module}.e_score_correction_bias"));
+        let bias = biases.iter().find(|bias| roles.has(bias));
+        Ok(Router {
+            projection: roles.linear(&gate, experts.count, experts.hidden, false)?,
+            scoring,
+            selection_bias: bias.map(|bias| roles.tensor(bias, &[experts.count])).transpose()?,
+            groups,
+            normalised,
+            normaliser: 1e-20,
+            scale,
         })
     }
 }
@@ -207,17 +264,25 @@ impl Roles<'_> {
             [gate, up, down]
         } else {
             let [gate, up, down] = names;
-            let one_by_one = |name, rows, columns| {
-                let each = |index| self.matrix(&format!("{module}.experts.{index}.{name}"), rows, columns);
-                self.stack((0..count).map(each))
-            };
             [
-                one_by_one(gate, width, hidden)?,
-                one_by_one(up, width, hidden)?,
-                one_by_one(down, hidden, width)?,
+                self.one_by_one(module, gate, count, [width, hidden])?,
+                self.one_by_one(module, up, count, [width, hidden])?,
+                self.one_by_one(module, down, count, [hidden, width])?,
             ]
         };
         Ok(ExpertLinears::new(self, [gate, up, down]))
+    }
+
+    /// The projections `{module}.experts.{index}.{name}`, stacked.
+    fn one_by_one(
+        &self,
+        module: &str,
+        name: &str,
+        count: usize,
+        [rows, columns]: [usize; 2],
+    ) -> Result<WeightRef> {
+        let each = |index| self.matrix(&format!("{module}.experts.{index}.{name}"), rows, columns);
+        self.stack((0..count).map(each))
     }
 
     /// The first of `modules` that is a matrix, dense or packed, or the first if none is.
@@ -233,6 +298,11 @@ impl Roles<'_> {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
         };
         refuse_order(&first, "experts")?;
+        if first.packing().is_some_and(|packing| packing.ordered) {
+            let message = "experts with their own column order are not supported; quantize without act-order \
+                           (`desc_act`), or with static groups";
+            return Err(Error::unsupported(OPERATION, message).with_context("tensor", &first.tensor));
+        }
         let rest = weights.collect::<Vec<_>>();
         match rest.iter().find(|other| !alike(&first, other)) {
             None => Ok(first.stacked(rest)),
@@ -263,11 +333,10 @@ fn alike(a: &WeightRef, b: &WeightRef) -> bool {
     parts(a) == parts(b) && a.storage() == b.storage()
 }
 
-/// Reads the width of the shared experts, `n_shared_experts` times that of one; zero where there is none.
-pub(super) fn shared_width(config: Fields<'_>, sizes: ExpertSizes) -> Result<usize> {
-    const KEY: &str = "n_shared_experts";
-    let absent = usize::from(!config.mentions(KEY));
-    Ok(config.size(KEY, 0..=64)?.unwrap_or(absent) * sizes.width)
+/// Reads the width of the shared experts, of which the field `key` gives the number and each is `width` wide; zero where there is none.
+pub(super) fn shared_width(config: Fields<'_>, key: &str, width: usize) -> Result<usize> {
+    let absent = usize::from(!config.mentions(key));
+    Ok(config.size(key, 0..=64)?.unwrap_or(absent) * width)
 }
 
 /// The shared experts of a module, which are one MLP of this width.
@@ -276,11 +345,12 @@ pub(super) fn shared_experts(
     module: &str,
     [hidden, width]: [usize; 2],
     activation: Activation,
+    biases: bool,
 ) -> Result<Option<SharedExpert>> {
     if width == 0 {
         return Ok(None);
     }
-    let mlp = roles.gated_mlp(module, [hidden, width], activation, false)?;
+    let mlp = roles.gated_mlp(module, [hidden, width], activation, biases)?;
     Ok(Some(SharedExpert { mlp, gate: None }))
 }
 

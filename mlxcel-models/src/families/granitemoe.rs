@@ -12,7 +12,7 @@ use super::experts::{
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Block, Decoder, Gating};
+use crate::decoder::{Activation, Block, Decoder, Experts, Gating, SharedExpert};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family { model_types: &["granitemoe"], stop_tokens: &[2], describe };
@@ -56,12 +56,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             roles.attention(&name("self_attn"), &sizes, biases, core)?,
         );
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        // transformers has renamed the module, and reads both.
-        let modules = [name("block_sparse_moe.router.layer"), name("block_sparse_moe.router")];
-        let router = roles.linear(&roles.first_matrix(&modules), count, sizes.hidden, false)?;
-        let linears = expert_linears(roles, &name("block_sparse_moe"), experts)?;
-        let experts =
-            pre_norm(output_norm, linears.routed(experts, softmax_router(router, true), gating, None));
+        let experts = routed(roles, &name("block_sparse_moe"), experts, gating, None)?;
+        let experts = pre_norm(output_norm, experts);
         Ok(sequential([attention, experts].map(|block| Block { residual_scale, ..block })))
     };
     let outline = Outline {
@@ -70,6 +66,21 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
     };
     roles.decoder(outline, norm, layer)
+}
+
+/// The mixture of `module`, beside a shared expert.
+pub(super) fn routed(
+    roles: &Roles<'_>,
+    module: &str,
+    sizes: ExpertSizes,
+    gating: Gating,
+    shared: Option<SharedExpert>,
+) -> Result<Experts> {
+    // transformers has renamed the module, and reads both.
+    let modules = [format!("{module}.router.layer"), format!("{module}.router")];
+    let router = roles.linear(&roles.first_matrix(&modules), sizes.count, sizes.hidden, false)?;
+    let linears = expert_linears(roles, module, sizes)?;
+    Ok(linears.routed(sizes, softmax_router(router, true), gating, shared))
 }
 
 /// The experts, whose published names are not those of other families.

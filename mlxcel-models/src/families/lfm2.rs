@@ -34,12 +34,23 @@ const CONVOLUTION: &str = "conv";
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
+    let width = intermediate_size(config, sizes.intermediate)?;
+    decoder(roles, &sizes, |_, module| feed_forward(roles, module, [sizes.hidden, width]))
+}
+
+/// The decoder of a checkpoint with LFM2's structure and tensor names; `second` makes the operation behind the mixer from the index of
+/// its layer and the name of its module.
+pub(super) fn decoder(
+    roles: &Roles<'_>,
+    sizes: &Sizes,
+    second: impl Fn(usize, &str) -> Result<Operation>,
+) -> Result<Decoder> {
+    let config = roles.config;
     let hidden = sizes.hidden;
     let rope =
         RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
             .read()?;
     let epsilon = positive(config, "norm_eps", 1e-5)?;
-    let width = intermediate_size(config, sizes.intermediate)?;
     let taps = taps(config, "conv_L_cache", 3)?;
     let bias = flag(config, "conv_bias", false)?;
     // The second is the published name, which transformers prefers.
@@ -56,7 +67,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let input_norm = norm(&name("operator_norm"))?;
         let mixer = if types.get(index) == Some(&FULL) {
             let core = core(sizes.scale(), None, Some(&rope));
-            Mixer::Attention(attention(roles, &name("self_attn"), &sizes, epsilon, core)?)
+            Mixer::Attention(attention(roles, &name("self_attn"), sizes, epsilon, core)?)
         } else {
             Mixer::ShortConvolution(ShortConvolution {
                 input: roles.linear(&name("conv.in_proj"), 3 * hidden, hidden, bias)?,
@@ -65,16 +76,30 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             })
         };
         let output_norm = norm(&name("ffn_norm"))?;
-        let mlp = Mlp::Gated {
-            gating: Gating::Activated(Activation::Silu),
-            gate: roles.linear(&name("feed_forward.w1"), width, hidden, false)?,
-            up: roles.linear(&name("feed_forward.w3"), width, hidden, false)?,
-            down: roles.linear(&name("feed_forward.w2"), hidden, width, false)?,
-        };
-        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, mlp)]))
+        let second = second(index, &name("feed_forward"))?;
+        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
     };
-    let outline = Outline { norm: format!("{base}embedding_norm"), ..Outline::new(&sizes, &base, tied) };
+    let outline = Outline { norm: format!("{base}embedding_norm"), ..Outline::new(sizes, &base, tied) };
     roles.decoder(outline, norm, layer)
+}
+
+/// The MLP of `module`, whose projections mlx-lm has renamed for the model with experts.
+pub(super) fn feed_forward(
+    roles: &Roles<'_>,
+    module: &str,
+    [hidden, width]: [usize; 2],
+) -> Result<Operation> {
+    if roles.has(&format!("{module}.gate_proj.weight")) {
+        return Ok(roles.gated_mlp(module, [hidden, width], Activation::Silu, false)?.into());
+    }
+    let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
+    let mlp = Mlp::Gated {
+        gating: Gating::Activated(Activation::Silu),
+        gate: linear("w1", width, hidden)?,
+        up: linear("w3", width, hidden)?,
+        down: linear("w2", hidden, width)?,
+    };
+    Ok(mlp.into())
 }
 
 fn attention(

@@ -10,7 +10,7 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, AttentionCore, Decoder};
+use crate::decoder::{Activation, Attention, AttentionCore, Decoder, HeadNorm, NormScope, Operation};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family { model_types: &["llama"], stop_tokens: &[2], describe };
@@ -30,10 +30,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &defaults)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let variant = Variant {
-        epsilon: 1e-6,
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         mlp_biases: flag(config, "mlp_bias", false)?,
-        tied: false,
+        ..Variant::PLAIN
     };
     decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
 }
@@ -46,7 +45,23 @@ pub(super) struct Variant {
     pub(super) mlp_biases: bool,
     /// Whether the head is tied where `tie_word_embeddings` does not say.
     pub(super) tied: bool,
+    /// The norms of queries and keys, if there are any: the elements normalized together, and the names of both.
+    pub(super) head_norms: Option<(NormScope, [&'static str; 2])>,
 }
+
+impl Variant {
+    /// Llama without biases.
+    pub(super) const PLAIN: Self = Self {
+        epsilon: 1e-6,
+        attention_biases: AttentionBiases { inputs: false, output: false },
+        mlp_biases: false,
+        tied: false,
+        head_norms: None,
+    };
+}
+
+/// The norms of queries and keys of each head that Qwen3 and its successors have.
+pub(super) const HEAD_NORMS: Option<(NormScope, [&str; 2])> = Some((NormScope::Head, ["q_norm", "k_norm"]));
 
 /// The decoder of a checkpoint with Llama's structure and tensor names; `core` is the attention of a layer.
 pub(super) fn decoder(
@@ -55,29 +70,46 @@ pub(super) fn decoder(
     variant: &Variant,
     core: impl Fn(usize) -> AttentionCore,
 ) -> Result<Decoder> {
+    let activation = activation(roles.config, "hidden_act", Activation::Silu)?;
+    let shape = [sizes.hidden, sizes.intermediate];
+    decoder_with(roles, sizes, variant, core, |_, layer| {
+        Ok(roles.gated_mlp(&format!("{layer}.mlp"), shape, activation, variant.mlp_biases)?.into())
+    })
+}
+
+/// [`decoder`] with another operation instead of the MLP: `second` makes that of a layer from its index and name.
+pub(super) fn decoder_with(
+    roles: &Roles<'_>,
+    sizes: &Sizes,
+    variant: &Variant,
+    core: impl Fn(usize) -> AttentionCore,
+    second: impl Fn(usize, &str) -> Result<Operation>,
+) -> Result<Decoder> {
     let config = roles.config;
     let epsilon = positive(config, "rms_norm_eps", variant.epsilon)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", variant.tied)?;
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let head_norm = |module: &str, which: usize, width: usize| match variant.head_norms {
+        None => Ok(None),
+        Some((scope, names)) => {
+            let width = if scope == NormScope::Head { sizes.head_dim } else { width };
+            let norm = roles.rms_norm(&format!("{module}.{}", names[which]), width, epsilon)?;
+            Ok(Some(HeadNorm { norm, scope }))
+        }
+    };
     let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        Ok(sequential([
-            pre_norm(
-                norm(&name("input_layernorm"))?,
-                roles.attention(&name("self_attn"), sizes, variant.attention_biases, core(index))?,
-            ),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                roles.gated_mlp(
-                    &name("mlp"),
-                    [sizes.hidden, sizes.intermediate],
-                    activation,
-                    variant.mlp_biases,
-                )?,
-            ),
-        ]))
+        let name = format!("{base}layers.{index}");
+        let module = format!("{name}.self_attn");
+        let input_norm = norm(&format!("{name}.input_layernorm"))?;
+        let attention = Attention {
+            query_norm: head_norm(&module, 0, sizes.query_width())?,
+            key_norm: head_norm(&module, 1, sizes.kv_width())?,
+            ..roles.attention(&module, sizes, variant.attention_biases, core(index))?
+        };
+        let output_norm = norm(&format!("{name}.post_attention_layernorm"))?;
+        let second = second(index, &name)?;
+        Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, second)]))
     };
     roles.decoder(Outline::new(sizes, &base, tied), norm, layer)
 }

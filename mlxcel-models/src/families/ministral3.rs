@@ -39,12 +39,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rotary = if rotary { config } else { assumed.fields() };
     let rope = RopeSettings::new(rotary, sizes.head_dim, sizes.context).read()?;
     let query_scale = query_scale(rotary, sizes.context)?;
-    let variant = Variant {
-        epsilon: 1e-5,
-        attention_biases: AttentionBiases::all(false),
-        mlp_biases: false,
-        tied: false,
-    };
+    let variant = Variant { epsilon: 1e-5, attention_biases: AttentionBiases::all(false), ..Variant::PLAIN };
     decoder(roles, &sizes, &variant, |_| AttentionCore {
         query_scale,
         ..core(sizes.scale(), window, Some(&rope))
@@ -52,7 +47,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// How queries grow: from each multiple of the original context on by a little more.
-fn query_scale(config: Fields<'_>, context: usize) -> Result<Option<PositionScale>> {
+pub(super) fn query_scale(config: Fields<'_>, context: usize) -> Result<Option<PositionScale>> {
     const ORIGINAL: &str = "original_max_position_embeddings";
     let rotary = match config.object("rope_scaling")? {
         Some(rotary) => Some(rotary),

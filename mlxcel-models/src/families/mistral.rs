@@ -5,7 +5,7 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core};
+use super::blocks::core;
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, window};
@@ -30,11 +30,5 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     // `null` disables the window; it defaults to 4,096 only if the key is absent.
     let window = window(config, "sliding_window", Some(4096))?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
-    let variant = Variant {
-        epsilon: 1e-6,
-        attention_biases: AttentionBiases::all(false),
-        mlp_biases: false,
-        tied: false,
-    };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), window, Some(&rope)))
+    decoder(roles, &sizes, &Variant::PLAIN, |_| core(sizes.scale(), window, Some(&rope)))
 }

@@ -5,11 +5,11 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::core;
 use super::experts::{ExpertSizes, chosen_count, expert_count, softmax_router};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive, window};
+use super::settings::{SizeDefaults, Sizes, activation, window};
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
@@ -33,9 +33,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
             .read()?;
     let window = window(config, "sliding_window", None)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 8)?;
     let experts = ExpertSizes {
         count,
@@ -44,23 +42,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         width: sizes.intermediate,
     };
 
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), window, Some(&rope));
-        let attention = pre_norm(
-            norm(&name("input_layernorm"))?,
-            roles.attention(&name("self_attn"), &sizes, AttentionBiases::all(false), core)?,
-        );
-        let output_norm = norm(&name("post_attention_layernorm"))?;
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let core = |_| core(sizes.scale(), window, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
         // transformers has renamed the module, and reads both.
-        let gate = roles.first_matrix(&[name("block_sparse_moe.gate"), name("mlp.gate")]);
+        let gates = [format!("{layer}.block_sparse_moe.gate"), format!("{layer}.mlp.gate")];
+        let gate = roles.first_matrix(&gates);
         let router = softmax_router(roles.linear(&gate, count, sizes.hidden, false)?, true);
         let module = gate.trim_end_matches(".gate");
-        let experts =
-            roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None);
-        Ok(sequential([attention, pre_norm(output_norm, experts)]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+        Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
+    })
 }

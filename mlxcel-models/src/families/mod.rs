@@ -19,6 +19,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod latent;
 mod lfm2;
 mod llama;
 mod mamba2;
@@ -42,6 +43,7 @@ mod settings;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod state_space;
 mod text;
 
 use mlxcel_core::{Result, TokenId};
@@ -69,9 +71,9 @@ const FAMILIES: &[Family] = &[
     deepseek_v3::FAMILY,
     ernie4_5::FAMILY,
     exaone4::FAMILY,
+    gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
-    gemma::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
     gpt2::FAMILY,

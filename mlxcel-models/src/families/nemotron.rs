@@ -9,7 +9,7 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Decoder, Mlp, Norm};
+use crate::decoder::{Activation, Decoder, Norm};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family { model_types: &["nemotron"], stop_tokens: &[3], describe };
@@ -50,16 +50,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             ),
             pre_norm(
                 norm(&name("post_attention_layernorm"))?,
-                Mlp::Plain {
-                    activation,
-                    up: roles.linear(&name("mlp.up_proj"), sizes.intermediate, sizes.hidden, mlp_biases)?,
-                    down: roles.linear(
-                        &name("mlp.down_proj"),
-                        sizes.hidden,
-                        sizes.intermediate,
-                        mlp_biases,
-                    )?,
-                },
+                roles.plain_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, mlp_biases)?,
             ),
         ]))
     };

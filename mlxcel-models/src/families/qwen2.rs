@@ -34,12 +34,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &defaults)?;
     let windows = windows(config, sizes.layers)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
-    let variant = Variant {
-        epsilon: 1e-6,
-        attention_biases: AttentionBiases::inputs(true),
-        mlp_biases: false,
-        tied: false,
-    };
+    let variant = Variant { attention_biases: AttentionBiases::inputs(true), ..Variant::PLAIN };
     decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }
 

@@ -5,12 +5,12 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, by_head, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{HEAD_NORMS, Variant, decoder};
 use super::qwen2::windows;
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Attention, Decoder};
+use super::settings::{SizeDefaults, Sizes, flag};
+use crate::decoder::Decoder;
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family { model_types: &["qwen3"], stop_tokens: &[], describe };
@@ -28,33 +28,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: 32_768,
     };
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let windows = windows(config, sizes.layers)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let head_norm = |name: &str| roles.rms_norm(name, sizes.head_dim, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), windows[index], Some(&rope));
-        Ok(sequential([
-            pre_norm(
-                norm(&name("input_layernorm"))?,
-                Attention {
-                    query_norm: by_head(head_norm(&name("self_attn.q_norm"))?),
-                    key_norm: by_head(head_norm(&name("self_attn.k_norm"))?),
-                    ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-                },
-            ),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
-            ),
-        ]))
+    let variant = Variant {
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        head_norms: HEAD_NORMS,
+        ..Variant::PLAIN
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }

@@ -19,8 +19,8 @@ use super::settings::{
 };
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Mixer, Norm, Operation, Selection,
-    WeightRef,
+    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Linear, Mixer, Norm, Operation,
+    Selection, WeightRef,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -37,7 +37,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     context: 32_768,
 };
 /// What a layer with the gated delta rule is called in `layer_types`.
-const LINEAR: &str = "linear_attention";
+pub(super) const LINEAR: &str = "linear_attention";
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
@@ -101,7 +101,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// Attention whose query projection gives of each head the query, then the gate of its output.
-fn gated_attention(
+pub(super) fn gated_attention(
     roles: &Roles<'_>,
     module: &str,
     sizes: &Sizes,
@@ -134,7 +134,8 @@ fn gated_attention(
     })
 }
 
-struct DeltaSettings {
+/// The settings of the gated delta rule.
+pub(super) struct DeltaSettings {
     hidden: usize,
     key_heads: usize,
     value_heads: usize,
@@ -146,7 +147,12 @@ struct DeltaSettings {
 }
 
 impl DeltaSettings {
-    fn read(config: Fields<'_>, hidden: usize, activation: Activation, epsilon: f32) -> Result<Self> {
+    pub(super) fn read(
+        config: Fields<'_>,
+        hidden: usize,
+        activation: Activation,
+        epsilon: f32,
+    ) -> Result<Self> {
         const VALUE_HEADS: &str = "linear_num_value_heads";
         let heads = |key: &str, default| Ok(config.size(key, 1..=LARGEST_HEAD_COUNT)?.unwrap_or(default));
         let dim = |key: &str| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(128));
@@ -171,7 +177,7 @@ impl DeltaSettings {
     /// The mixer of `module`, whose two input projections have for each key head the rows of query, key, values and gates, and those of
     /// `beta` and `alpha`.
     fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
-        let &Self { hidden, key_heads, value_heads, key_dim, value_dim, taps, activation, epsilon } = self;
+        let &Self { hidden, key_heads, value_heads, key_dim, value_dim, .. } = self;
         let shared = value_heads / key_heads;
         let values = shared * value_dim;
         let name = |part: &str| format!("{module}.{part}");
@@ -182,18 +188,33 @@ impl DeltaSettings {
             let rows = Selection { axis: 0, start, run, stride, runs: key_heads };
             roles.projection(weight.clone().select(rows), None)
         };
-        let channels = 2 * key_heads * key_dim + value_heads * value_dim;
-        Ok(DeltaRule {
-            key_heads,
-            value_heads,
-            key_dim,
-            value_dim,
+        let inputs = DeltaInputs {
             query: part(&main, wide, 0, key_dim),
             key: part(&main, wide, key_dim, key_dim),
             value: part(&main, wide, 2 * key_dim, values),
             gate: part(&main, wide, 2 * key_dim + values, values),
             beta: part(&small, 2 * shared, 0, shared),
             alpha: part(&small, 2 * shared, shared, shared),
+        };
+        self.mixer(roles, module, inputs)
+    }
+
+    fn mixer(&self, roles: &Roles<'_>, module: &str, inputs: DeltaInputs) -> Result<DeltaRule> {
+        let &Self { hidden, key_heads, value_heads, key_dim, value_dim, taps, activation, epsilon } = self;
+        let DeltaInputs { query, key, value, gate, beta, alpha } = inputs;
+        let name = |part: &str| format!("{module}.{part}");
+        let channels = 2 * key_heads * key_dim + value_heads * value_dim;
+        Ok(DeltaRule {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            query,
+            key,
+            value,
+            gate,
+            beta,
+            alpha,
             convolution: roles.convolution(&name("conv1d"), [channels, taps], false, Some(activation))?,
             alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,
             decay: roles.tensor(&name("A_log"), &[value_heads])?,
@@ -201,4 +222,14 @@ impl DeltaSettings {
             output: roles.linear(&name("out_proj"), hidden, value_heads * value_dim, false)?,
         })
     }
+}
+
+/// The projections of a layer's input.
+struct DeltaInputs {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    gate: Linear,
+    beta: Linear,
+    alpha: Linear,
 }

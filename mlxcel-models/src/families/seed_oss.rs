@@ -29,13 +29,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &defaults)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let variant = Variant {
-        epsilon: 1e-6,
         attention_biases: AttentionBiases {
             inputs: flag(config, "attention_bias", true)?,
             output: flag(config, "attention_out_bias", false)?,
         },
         mlp_biases: flag(config, "mlp_bias", false)?,
-        tied: false,
+        ..Variant::PLAIN
     };
     decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
 }

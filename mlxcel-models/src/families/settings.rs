@@ -175,10 +175,20 @@ pub(super) fn layer_types(
     known: &[&'static str],
     default: impl Fn(usize) -> &'static str,
 ) -> Result<Vec<&'static str>> {
-    const KEY: &str = "layer_types";
-    let Some(types) = config.texts(KEY)? else { return Ok((0..layers).map(default).collect()) };
+    layer_kinds(config, "layer_types", layers, known, default)
+}
+
+/// What the field `key` calls each layer, which must be one of `known`; `default` by index where there is no such field.
+pub(super) fn layer_kinds(
+    config: Fields<'_>,
+    key: &str,
+    layers: usize,
+    known: &[&'static str],
+    default: impl Fn(usize) -> &'static str,
+) -> Result<Vec<&'static str>> {
+    let Some(types) = config.texts(key)? else { return Ok((0..layers).map(default).collect()) };
     if types.len() != layers {
-        return Err(config.wrong(KEY, format!("{} types are given for {layers} layers", types.len())));
+        return Err(config.wrong(key, format!("{} types are given for {layers} layers", types.len())));
     }
     let find = |name: &str| {
         known.iter().copied().find(|known| *known == name).ok_or_else(|| {
@@ -187,7 +197,7 @@ pub(super) fn layer_types(
                 name.escape_debug(),
                 known.join(", ")
             );
-            config.unsupported(KEY, message)
+            config.unsupported(key, message)
         })
     };
     types.into_iter().map(find).collect()

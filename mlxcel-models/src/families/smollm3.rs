@@ -39,10 +39,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope =
         RopeSettings { theta: 2e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
     let variant = Variant {
-        epsilon: 1e-6,
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         mlp_biases: flag(config, "mlp_bias", false)?,
         tied: true,
+        ..Variant::PLAIN
     };
     decoder(roles, &sizes, &variant, |index| {
         core(sizes.scale(), windows[index], Some(&rope).filter(|_| rotated[index]))

@@ -1,0 +1,203 @@
+//! Latent attention: config fields and tensor names of DeepSeek and those after it.
+
+use mlxcel_core::Result;
+
+use super::blocks::pre_norm;
+use super::roles::{Roles, refuse_order};
+use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, Sizes, flag};
+use crate::config::Fields;
+use crate::decoder::{
+    Block, HeadLinear, LatentAttention, LatentQuery, Mixer, Operation, PositionScale, Selection,
+};
+use crate::rope::{Partial, Rope, RopeSettings};
+
+/// That of the norms of latents, which no setting changes.
+const LATENT_EPSILON: f32 = 1e-6;
+
+/// Reads a scale from settings, given the context.
+type ReadScale = fn(Fields<'_>, usize) -> Result<Option<PositionScale>>;
+
+/// The sizes where the settings have none, from a class of settings in transformers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatentDefaults {
+    pub(super) plain_dim: usize,
+    pub(super) rope_dim: usize,
+    pub(super) value_dim: usize,
+    pub(super) rank: usize,
+    pub(super) query_rank: usize,
+    /// Whether adjacent elements are rotated together.
+    pub(super) interleaved: bool,
+    /// Reads how queries grow with positions, where the family has that.
+    pub(super) query_scale: Option<ReadScale>,
+}
+
+/// The settings of latent attention.
+pub(super) struct LatentSettings {
+    hidden: usize,
+    heads: usize,
+    plain_dim: usize,
+    rope_dim: usize,
+    value_dim: usize,
+    rank: usize,
+    /// `None`: one projection makes queries.
+    query_rank: Option<usize>,
+    bias: bool,
+    scale: f32,
+    rope: Rope,
+    query_scale: Option<PositionScale>,
+}
+
+impl LatentSettings {
+    /// Reads them, those of positions from `rotary`.
+    pub(super) fn read(
+        config: Fields<'_>,
+        rotary: Fields<'_>,
+        sizes: &Sizes,
+        defaults: &LatentDefaults,
+    ) -> Result<Self> {
+        let heads = sizes.query_heads;
+        let dim = |key: &str, default: usize| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(default));
+        let (plain_dim, rope_dim) =
+            (dim("qk_nope_head_dim", defaults.plain_dim)?, dim("qk_rope_head_dim", defaults.rope_dim)?);
+        // Settings may give the rotated part as a fraction of the head.
+        let head_dim = plain_dim + rope_dim;
+        let default = rope_dim as f64 / head_dim as f64;
+        let rope = RopeSettings {
+            interleaved: defaults.interleaved,
+            partial: Partial::Part { key: "partial_rotary_factor", default },
+            ..RopeSettings::new(rotary, head_dim, sizes.context)
+        };
+        let rope = rope.read()?;
+        if rope.rotary_dim != rope_dim {
+            let message = format!("{} elements are rotated by other settings", rope.rotary_dim);
+            return Err(config.wrong("qk_rope_head_dim", message));
+        }
+        let query_rank = match config.size("q_lora_rank", 1..=LARGEST_WIDTH)? {
+            None if !config.mentions("q_lora_rank") => Some(defaults.query_rank),
+            rank => rank,
+        };
+        const KV_HEADS: &str = "num_key_value_heads";
+        if config.size(KV_HEADS, 1..=LARGEST_HEAD_COUNT)?.is_some_and(|kv_heads| kv_heads != heads) {
+            let message = format!("all {heads} heads share the latents; another number is not supported");
+            return Err(config.wrong(KV_HEADS, message));
+        }
+        Ok(Self {
+            hidden: sizes.hidden,
+            heads,
+            plain_dim,
+            rope_dim,
+            value_dim: dim("v_head_dim", defaults.value_dim)?,
+            rank: config.size("kv_lora_rank", 1..=LARGEST_WIDTH)?.unwrap_or(defaults.rank),
+            query_rank,
+            bias: flag(config, "attention_bias", false)?,
+            scale: scale(rotary, head_dim)?,
+            rope,
+            query_scale: defaults.query_scale.map(|read| read(rotary, sizes.context)).transpose()?.flatten(),
+        })
+    }
+
+    /// The blocks of a layer called `layer`: attention, then `second`, each behind a norm.
+    pub(super) fn blocks(
+        &self,
+        roles: &Roles<'_>,
+        layer: &str,
+        epsilon: f32,
+        second: impl FnOnce(&str) -> Result<Operation>,
+    ) -> Result<[Block; 2]> {
+        let norm = |name: &str| roles.rms_norm(&format!("{layer}.{name}"), self.hidden, epsilon);
+        let input_norm = norm("input_layernorm")?;
+        let attention = self.describe(roles, &format!("{layer}.self_attn"))?;
+        let attention = pre_norm(input_norm, Operation::Mixer(Mixer::Latent(attention)));
+        let output_norm = norm("post_attention_layernorm")?;
+        Ok([attention, pre_norm(output_norm, second(&format!("{layer}.mlp"))?)])
+    }
+
+    fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<LatentAttention> {
+        let &Self { hidden, heads, plain_dim, rope_dim, value_dim, rank, bias, scale, .. } = self;
+        let linear = |part: &str, outputs, inputs, bias| {
+            roles.linear(&format!("{module}.{part}"), outputs, inputs, bias)
+        };
+        let norm = |part: &str, width| roles.rms_norm(&format!("{module}.{part}"), width, LATENT_EPSILON);
+        let queries = heads * (plain_dim + rope_dim);
+        let query = match self.query_rank {
+            None => LatentQuery::Direct(linear("q_proj", queries, hidden, false)?),
+            Some(query_rank) => LatentQuery::Compressed {
+                down: linear("q_a_proj", query_rank, hidden, bias)?,
+                norm: norm("q_a_layernorm", query_rank)?,
+                up: linear("q_b_proj", queries, query_rank, false)?,
+            },
+        };
+        let down = linear("kv_a_proj_with_mqa", rank + rope_dim, hidden, bias)?;
+        let norm = norm("kv_a_layernorm", rank)?;
+        let [key_up, value_up] = self.ups(roles, module)?;
+        let output = linear("o_proj", hidden, heads * value_dim, bias)?;
+        Ok(LatentAttention {
+            heads,
+            plain_dim,
+            rope_dim,
+            value_dim,
+            rank,
+            query,
+            down,
+            norm,
+            key_up,
+            value_up,
+            output,
+            scale,
+            rope: self.rope.clone(),
+            query_scale: self.query_scale,
+        })
+    }
+
+    /// What latents are projected with to keys and to values: of each head consecutively in `kv_b_proj`, or two stacks of
+    /// matrices as mlx-lm converts them, of which that for keys is the other way round.
+    fn ups(&self, roles: &Roles<'_>, module: &str) -> Result<[HeadLinear; 2]> {
+        let &Self { heads, plain_dim, value_dim, rank, .. } = self;
+        let converted = format!("{module}.embed_q");
+        let (key, value, transposed) = if roles.has(&format!("{converted}.weight")) {
+            let value = roles.matrices(&format!("{module}.unembed_out"), heads, value_dim, rank)?;
+            (roles.matrices(&converted, heads, rank, plain_dim)?, value, false)
+        } else {
+            let stride = plain_dim + value_dim;
+            let both = roles.matrix(&format!("{module}.kv_b_proj"), heads * stride, rank)?;
+            refuse_order(&both, "projections of latents")?;
+            let part = |start, run| {
+                let rows = Selection { axis: 0, start, run, stride, runs: heads };
+                both.clone().select(rows).reshaped([heads, run, rank])
+            };
+            (part(0, plain_dim), part(plain_dim, value_dim), true)
+        };
+        let key_up =
+            HeadLinear { weight: roles.add(key), transposed, heads, inputs: plain_dim, outputs: rank };
+        let value_up = HeadLinear {
+            weight: roles.add(value),
+            transposed: false,
+            heads,
+            inputs: rank,
+            outputs: value_dim,
+        };
+        Ok([key_up, value_up])
+    }
+}
+
+/// `1 / √dim`, times the square of YaRN's magnitude for all dimensions where the rotary embedding is scaled.
+fn scale(config: Fields<'_>, dim: usize) -> Result<f32> {
+    let mut scale = (dim as f64).powf(-0.5);
+    let scaling = match config.object("rope_scaling")? {
+        Some(scaling) => Some(scaling),
+        None => config.object("rope_parameters")?,
+    };
+    let Some(scaling) = scaling else { return Ok(scale as f32) };
+    let kind = match scaling.text("rope_type")? {
+        Some(kind) => Some(kind),
+        None => scaling.text("type")?,
+    };
+    let magnitude = scaling.number("mscale_all_dim")?.unwrap_or(0.0);
+    if kind.is_some_and(|kind| kind != "default") && magnitude != 0.0 {
+        let factor = scaling.required_positive("factor")?;
+        if factor > 1.0 {
+            scale *= (0.1 * magnitude * factor.ln() + 1.0).powi(2);
+        }
+    }
+    Ok(scale as f32)
+}

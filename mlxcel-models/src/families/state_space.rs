@@ -1,0 +1,121 @@
+//! Selective state spaces of Mamba 2: config fields and tensor names.
+
+use mlxcel_core::Result;
+
+use super::roles::Roles;
+use crate::config::Fields;
+use crate::decoder::{Activation, Mixer, Norm, NormKind, Operation, StateSpace};
+
+/// The settings of a state space.
+pub(super) struct StateSpaceSettings {
+    /// The width of the stream.
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) groups: usize,
+    pub(super) state_size: usize,
+    pub(super) taps: usize,
+    pub(super) bias: bool,
+    pub(super) convolution_bias: bool,
+    pub(super) activation: Activation,
+    pub(super) dt_limits: (f32, f32),
+    pub(super) epsilon: f32,
+}
+
+impl StateSpaceSettings {
+    /// Refuses heads that are not `expand` times `hidden` wide together, and groups that cannot share them, by the names of the keys.
+    pub(super) fn check(
+        &self,
+        config: Fields<'_>,
+        expand: usize,
+        [heads_key, groups_key]: [&str; 2],
+    ) -> Result<()> {
+        let &Self { hidden, heads, head_dim, groups, .. } = self;
+        if heads * head_dim != hidden * expand {
+            let message = format!("{heads} heads of {head_dim} are not {expand} times hidden_size, {hidden}");
+            return Err(config.wrong(heads_key, message));
+        }
+        if heads % groups != 0 {
+            return Err(
+                config.wrong(groups_key, format!("{groups} groups cannot share {heads} heads evenly"))
+            );
+        }
+        Ok(())
+    }
+
+    /// The width of what the heads give together.
+    fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// The channels of `x`, `B` and `C`.
+    fn channels(&self) -> usize {
+        self.inner() + 2 * self.groups * self.state_size
+    }
+
+    /// The mixer of module `name`, whose projection has the rows of the gate, the convolution's channels and dt.
+    pub(super) fn describe(&self, roles: &Roles<'_>, name: &str) -> Result<StateSpace> {
+        let &Self { hidden, heads, head_dim, groups, state_size, taps, bias, dt_limits, epsilon, .. } = self;
+        let (inner, channels) = (self.inner(), self.channels());
+        // The rows of the one projection: z, then what goes through the convolution, then dt.
+        let rows = inner + channels + heads;
+        let projection = format!("{name}.in_proj");
+        let weight = roles.matrix(&projection, rows, hidden)?;
+        let biases = if bias { Some(roles.dense(&format!("{projection}.bias"), &[rows])?) } else { None };
+        let part = |start: usize, outputs: usize| {
+            roles.projection(
+                weight.clone().rows(start, outputs),
+                biases.clone().map(|biases| biases.rows(start, outputs)),
+            )
+        };
+        let gate = part(0, inner);
+        let input = part(inner, channels);
+        let dt = part(inner + channels, heads);
+        let has_bias = self.convolution_bias;
+        let convolution = roles.convolution(
+            &format!("{name}.conv1d"),
+            [channels, taps],
+            has_bias,
+            Some(self.activation),
+        )?;
+        let width = inner / groups;
+        let factors = roles.dense(&format!("{name}.norm.weight"), &[inner])?;
+        let factors = if groups == 1 { factors } else { factors.reshaped([groups, width]) };
+        let norm = Norm {
+            kind: NormKind::Rms,
+            weight: Some(roles.add(factors)),
+            bias: None,
+            epsilon,
+            offset: 0.0,
+            width,
+        };
+        Ok(StateSpace {
+            heads,
+            head_dim,
+            groups,
+            state_size,
+            gate,
+            input,
+            dt,
+            convolution,
+            dt_bias: roles.tensor(&format!("{name}.dt_bias"), &[heads])?,
+            dt_limits,
+            decay: roles.tensor(&format!("{name}.A_log"), &[heads])?,
+            skip: roles.tensor(&format!("{name}.D"), &[heads])?,
+            norm: Some(norm),
+            output: roles.linear(&format!("{name}.out_proj"), hidden, inner, bias)?,
+        })
+    }
+}
+
+/// Reads the bounds of dt.
+pub(super) fn dt_limits(config: Fields<'_>) -> Result<(f32, f32)> {
+    let (least, most) = config.bounds("time_step_limit")?.unwrap_or((0.0, f64::INFINITY));
+    Ok((least as f32, most as f32))
+}
+
+impl From<StateSpace> for Operation {
+    fn from(mixer: StateSpace) -> Self {
+        Self::Mixer(Mixer::StateSpace(mixer))
+    }
+}
