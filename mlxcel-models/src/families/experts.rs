@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::roles::{OPERATION, Roles, refuse_order};
-use super::settings::{LARGEST_WIDTH, Sizes};
+use super::settings::{LARGEST_WIDTH, Sizes, layer_kinds};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
@@ -220,6 +220,15 @@ pub(super) fn sparse_layers(config: Fields<'_>, count: usize) -> Result<impl Fn(
     let dense = config.sizes("mlp_only_layers")?.unwrap_or_default();
     let step = config.size("decoder_sparse_step", 1..=MOST_EXPERTS)?.unwrap_or(1);
     Ok(move |index: usize| count > 0 && !dense.contains(&index) && (index + 1).is_multiple_of(step))
+}
+
+/// Reads which layers have experts: those that `mlp_layer_types` calls `sparse`, or all from layer `first` on.
+pub(super) fn sparse_layer_types(config: Fields<'_>, layers: usize, first: usize) -> Result<Vec<bool>> {
+    const SPARSE: &str = "sparse";
+    const DENSE: &str = "dense";
+    let default = |index| if index >= first { SPARSE } else { DENSE };
+    let kinds = layer_kinds(config, "mlp_layer_types", layers, &[SPARSE, DENSE], default)?;
+    Ok(kinds.into_iter().map(|kind| kind == SPARSE).collect())
 }
 
 /// A size under the first of several names that is there.

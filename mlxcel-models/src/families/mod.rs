@@ -14,6 +14,7 @@ mod gemma2;
 mod gemma3_text;
 mod glm4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -76,6 +77,7 @@ const FAMILIES: &[Family] = &[
     gemma3_text::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
+    glm4_moe_lite::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
