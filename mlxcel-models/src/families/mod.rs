@@ -24,6 +24,7 @@ mod latent;
 mod lfm2;
 mod llama;
 mod mamba2;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
@@ -86,6 +87,7 @@ const FAMILIES: &[Family] = &[
     lfm2::FAMILY,
     llama::FAMILY,
     mamba2::FAMILY,
+    minimax_m2::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,
     mixtral::FAMILY,

@@ -1,0 +1,95 @@
+//! MiniMax-M2: norms of queries and keys over all heads, rotary embedding of a part of each head, and experts in every
+//! layer that are routed by sigmoids.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `MiniMaxM2Config` and `MiniMaxM2ForCausalLM`. The
+//! multi-token prediction modules are ignored.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::core;
+use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::llama::{Variant, decoder_with};
+use super::roles::Roles;
+use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, expect_flag, expect_text};
+use crate::config::Fields;
+use crate::decoder::{Activation, Decoder, Gating, NormScope, Router, Scoring};
+use crate::rope::{Partial, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["minimax_m2"], stop_tokens: &[200_020], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 200_064,
+    hidden: 3072,
+    intermediate: 1536,
+    layers: 62,
+    query_heads: 48,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    context: 196_608,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    refuse_other_structures(config)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    // Published files give the width of the rotated part instead of a fraction.
+    let rotated = config.size("rotary_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(sizes.head_dim);
+    let default = rotated as f64 / sizes.head_dim as f64;
+    let rope = RopeSettings {
+        theta: 5_000_000.0,
+        partial: Partial::Part { key: "partial_rotary_factor", default },
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let rope = rope.read()?;
+    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
+    let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 256)?;
+    let experts = ExpertSizes {
+        count,
+        chosen: chosen_count(config, count, 8)?,
+        hidden: sizes.hidden,
+        width: sizes.intermediate,
+    };
+    let variant = Variant { head_norms: Some((NormScope::Full, ["q_norm", "k_norm"])), ..Variant::PLAIN };
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        // transformers has renamed the module, and reads both.
+        let gates = [format!("{layer}.block_sparse_moe.gate"), format!("{layer}.mlp.gate")];
+        let gate = roles.first_matrix(&gates);
+        let module = gate.trim_end_matches(".gate");
+        let bias = format!("{module}.e_score_correction_bias");
+        let router = Router {
+            projection: roles.linear(&gate, count, sizes.hidden, false)?,
+            scoring: Scoring::Sigmoid,
+            selection_bias: if roles.has(&bias) { Some(roles.tensor(&bias, &[count])?) } else { None },
+            groups: None,
+            normalised: true,
+            normaliser: 0.0,
+            scale: 1.0,
+        };
+        Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
+    })
+}
+
+/// The errors for what the keys of published files allow beyond what transformers implements.
+fn refuse_other_structures(config: Fields<'_>) -> Result<()> {
+    expect_text(config, "scoring_func", "sigmoid")?;
+    expect_text(config, "qk_norm_type", "per_layer")?;
+    expect_flag(config, "use_qk_norm", true)?;
+    const SHARED: &str = "shared_intermediate_size";
+    match config.size(SHARED, 0..=usize::MAX)? {
+        None | Some(0) => {}
+        Some(width) => {
+            let message = format!("a shared expert of width {width} is not supported for this model_type");
+            return Err(config.unsupported(SHARED, message));
+        }
+    }
+    // Attention of the first MiniMax models, a 0 for a linear one.
+    const TYPES: &str = "attn_type_list";
+    match config.sizes(TYPES)? {
+        Some(types) if types.contains(&0) => {
+            Err(config.unsupported(TYPES, "linear attention is not supported for this model_type".to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
