@@ -22,6 +22,7 @@ mod granite;
 mod granitemoe;
 mod latent;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod mamba2;
 mod minimax_m2;
@@ -85,6 +86,7 @@ const FAMILIES: &[Family] = &[
     granite::FAMILY,
     granitemoe::FAMILY,
     lfm2::FAMILY,
+    lfm2_moe::FAMILY,
     llama::FAMILY,
     mamba2::FAMILY,
     minimax_m2::FAMILY,

@@ -1,0 +1,55 @@
+//! LFM2 with experts: LFM2 with experts in all but the first layers, routed by sigmoids.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `Lfm2MoeConfig` and `Lfm2MoeForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::lfm2::{decoder, feed_forward};
+use super::roles::Roles;
+use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, flag, number};
+use crate::decoder::{Activation, Decoder, Gating, Router, Scoring};
+
+pub(super) const FAMILY: Family = Family { model_types: &["lfm2_moe"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 65_536,
+    hidden: 2048,
+    intermediate: 7168,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    context: 128_000,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let dense_layers = config.size("num_dense_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(2);
+    let count = expert_count(config, &["num_experts"], 1, 32)?;
+    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1792);
+    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden, width };
+    let biased = flag(config, "use_expert_bias", true)?;
+    let normalised = flag(config, "norm_topk_prob", true)?;
+    let scale = number(config, "routed_scaling_factor", 1.0)?;
+    decoder(roles, &sizes, |index, module| {
+        if index < dense_layers {
+            return feed_forward(roles, module, [hidden, sizes.intermediate]);
+        }
+        let bias = format!("{module}.expert_bias");
+        let router = Router {
+            projection: roles.linear(&format!("{module}.gate"), count, hidden, false)?,
+            scoring: Scoring::Sigmoid,
+            selection_bias: if biased { Some(roles.tensor(&bias, &[count])?) } else { None },
+            groups: None,
+            normalised,
+            normaliser: 1e-6,
+            scale,
+        };
+        let linears = roles.experts(module, ["w1", "w3", "w2"], experts)?;
+        Ok(linears.routed(experts, router, Gating::Activated(Activation::Silu), None).into())
+    })
+}
