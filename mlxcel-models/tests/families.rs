@@ -71,6 +71,7 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("granite", "hidden_act", json!("mish")),
         ("stablelm", "hidden_act", json!("mish")),
         ("glm4_moe_lite", "mlp_layer_types", json!(["dense", "sparse", "linear"])),
+        ("granitemoehybrid", "position_embedding_type", json!("learned")),
         ("minimax_m2", "scoring_func", json!("softmax")),
         ("minimax_m2", "shared_intermediate_size", json!(64)),
         ("minimax_m2", "attn_type_list", json!([1, 0, 1])),

@@ -30,6 +30,8 @@ fn states_follow_from_the_mixers() {
     assert_eq!(shapes("mamba2"), [(fixed(&[160, 3]), 3), (fixed(&[8, 16, 16]), 3)]);
     let cache = |head_dim| StateShape::Cache { kv_heads: 2, head_dim, window: None };
     assert_eq!(shapes("lfm2"), [(fixed(&[64, 2]), 3), (cache(16), 1)]);
+    let narrow = StateShape::Cache { kv_heads: 2, head_dim: 8, window: None };
+    assert_eq!(shapes("granitemoehybrid"), [(fixed(&[96, 3]), 2), (fixed(&[8, 8, 8]), 2), (narrow, 1)]);
     assert_eq!(shapes("qwen3_next"), [(fixed(&[128, 3]), 3), (fixed(&[4, 16, 16]), 3), (cache(32), 1)]);
 }
 

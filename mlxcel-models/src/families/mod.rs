@@ -20,6 +20,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -85,6 +86,7 @@ const FAMILIES: &[Family] = &[
     gpt_oss::FAMILY,
     granite::FAMILY,
     granitemoe::FAMILY,
+    granitemoehybrid::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,

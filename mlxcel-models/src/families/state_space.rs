@@ -2,7 +2,9 @@
 
 use mlxcel_core::Result;
 
+use super::convolution::taps;
 use super::roles::Roles;
+use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, flag};
 use crate::config::Fields;
 use crate::decoder::{Activation, Mixer, Norm, NormKind, Operation, StateSpace};
 
@@ -41,6 +43,35 @@ impl StateSpaceSettings {
             );
         }
         Ok(())
+    }
+
+    /// Reads the keys `mamba_…` that hybrids of state spaces and attention have.
+    pub(super) fn of_hybrid(
+        config: Fields<'_>,
+        hidden: usize,
+        activation: Activation,
+        epsilon: f32,
+    ) -> Result<Self> {
+        const HEAD_DIM: &str = "mamba_d_head";
+        let heads = config.size("mamba_n_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(128);
+        let expand = config.size("mamba_expand", 1..=64)?.unwrap_or(2);
+        let is_auto = config.get(HEAD_DIM).is_none_or(|width| width.as_str() == Some("auto"));
+        let head_dim = if is_auto { None } else { config.size(HEAD_DIM, 1..=LARGEST_HEAD_DIM)? };
+        let settings = Self {
+            hidden,
+            heads,
+            head_dim: head_dim.unwrap_or((hidden * expand / heads).max(1)),
+            groups: config.size("mamba_n_groups", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(1),
+            state_size: config.size("mamba_d_state", 1..=LARGEST_HEAD_DIM)?.unwrap_or(256),
+            taps: taps(config, "mamba_d_conv", 4)?,
+            bias: flag(config, "mamba_proj_bias", false)?,
+            convolution_bias: flag(config, "mamba_conv_bias", true)?,
+            activation,
+            dt_limits: dt_limits(config)?,
+            epsilon,
+        };
+        settings.check(config, expand, ["mamba_n_heads", "mamba_n_groups"])?;
+        Ok(settings)
     }
 
     /// The width of what the heads give together.

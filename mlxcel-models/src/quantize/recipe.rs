@@ -172,6 +172,7 @@ fn is_sensitive(model_type: &str, module: &str) -> bool {
         "qwen3_next" => &["mlp.gate", "shared_expert_gate"],
         "gpt_oss" => &["router"],
         "granite" => &["self_attn.o_proj", "mlp.down_proj", "lm_head"],
+        "granitemoehybrid" => &["block_sparse_moe.router.layer", "block_sparse_moe.router"],
         "lfm2_moe" => &["feed_forward.gate"],
         "minimax_m2" => &["block_sparse_moe.gate", "mlp.gate"],
         "granitemoe" => &["block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "lm_head"],

@@ -1,0 +1,120 @@
+//! Granite 4: state spaces in most layers and attention in the others, Granite's multipliers, and a shared MLP, with
+//! experts or without.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `GraniteMoeHybridConfig` and
+//! `GraniteMoeHybridForCausalLM`, but for `time_step_limit`, which applies to single tokens too, as in Mamba 2.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::granitemoe::routed;
+use super::outline::Outline;
+use super::qwen3_next::LINEAR;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, layer_kinds, number, positive,
+};
+use super::state_space::StateSpaceSettings;
+use crate::config::Fields;
+use crate::decoder::{Activation, Block, Decoder, Gating, Mlp, Operation, SharedExpert};
+use crate::rope::{Rope, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["granitemoehybrid"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 32_000,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+};
+/// What published files call the two types of layers.
+const PUBLISHED: [&str; 2] = ["mamba", "attention"];
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let rope = rope(config, &sizes)?;
+    let attention_scale = number(config, "attention_multiplier", 1.0)?;
+    let residual_scale = number(config, "residual_multiplier", 1.0)?;
+    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon)?;
+    let key = if config.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
+    let [mamba, attention] = PUBLISHED;
+    let types = layer_kinds(config, key, sizes.layers, &[LINEAR, FULL, mamba, attention], |_| LINEAR)?;
+    let count = expert_count(config, &["num_local_experts"], 0, 8)?;
+    let experts =
+        ExpertSizes { count, chosen: chosen_count(config, count, 2)?, hidden, width: sizes.intermediate };
+    let shared_width = config.size("shared_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1024);
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let input_norm = norm(&name("input_layernorm"))?;
+        let mixer: Operation = if [LINEAR, mamba].contains(&types[index]) {
+            state_space.describe(roles, &name("mamba"))?.into()
+        } else {
+            let core = core(attention_scale, None, rope.as_ref());
+            roles.attention(&name("self_attn"), &sizes, biases, core)?.into()
+        };
+        let output_norm = norm(&name("post_attention_layernorm"))?;
+        let mlp = shared_mlp(roles, &name(""), [hidden, shared_width], activation)?;
+        let second: Operation = if count == 0 {
+            mlp.into()
+        } else {
+            let shared = Some(SharedExpert { mlp, gate: None });
+            let gating = Gating::Activated(activation);
+            routed(roles, &name("block_sparse_moe"), experts, gating, shared)?.into()
+        };
+        let blocks = [pre_norm(input_norm, mixer), pre_norm(output_norm, second)];
+        Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
+    };
+    let outline = Outline {
+        embedding_scale: number(config, "embedding_multiplier", 1.0)?,
+        logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
+        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
+    };
+    roles.decoder(outline, norm, layer)
+}
+
+/// The rotary embedding, if `position_embedding_type` asks for one.
+fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Option<Rope>> {
+    const KEY: &str = "position_embedding_type";
+    match config.text(KEY)? {
+        Some("rope") => Ok(Some(RopeSettings::new(config, sizes.head_dim, sizes.context).read()?)),
+        None | Some("nope") => Ok(None),
+        Some(other) => {
+            let message = format!("'{}' is not supported; rope and nope are", other.escape_debug());
+            Err(config.unsupported(KEY, message))
+        }
+    }
+}
+
+/// The MLP that all tokens go through, whose projection of the input has the gate's rows in front, or which mlx-lm has split.
+fn shared_mlp(
+    roles: &Roles<'_>,
+    layer: &str,
+    [hidden, width]: [usize; 2],
+    activation: Activation,
+) -> Result<Mlp> {
+    let converted = format!("{layer}mlp");
+    if roles.has(&format!("{converted}.gate_proj.weight")) {
+        return roles.gated_mlp(&converted, [hidden, width], activation, false);
+    }
+    let fused = roles.matrix(&format!("{layer}shared_mlp.input_linear"), 2 * width, hidden)?;
+    Ok(Mlp::Gated {
+        gating: Gating::Activated(activation),
+        gate: roles.projection(fused.clone().rows(0, width), None),
+        up: roles.projection(fused.rows(width, width), None),
+        down: roles.linear(&format!("{layer}shared_mlp.output_linear"), hidden, width, false)?,
+    })
+}
