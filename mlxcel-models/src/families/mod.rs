@@ -6,6 +6,7 @@ mod blocks;
 mod cohere2;
 mod convolution;
 mod deepseek_v3;
+mod dots1;
 mod ernie4_5;
 mod exaone4;
 mod experts;
@@ -73,6 +74,7 @@ pub(crate) struct Family {
 const FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     deepseek_v3::FAMILY,
+    dots1::FAMILY,
     ernie4_5::FAMILY,
     exaone4::FAMILY,
     gemma::FAMILY,
