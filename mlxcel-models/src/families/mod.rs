@@ -9,6 +9,7 @@ mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
 mod exaone4;
+mod exaone_moe;
 mod experts;
 mod gemma;
 mod gemma2;
@@ -77,6 +78,7 @@ const FAMILIES: &[Family] = &[
     dots1::FAMILY,
     ernie4_5::FAMILY,
     exaone4::FAMILY,
+    exaone_moe::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,

@@ -1,0 +1,54 @@
+//! K-EXAONE: EXAONE 4's attention behind norms, and DeepSeek-V3's experts.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `ExaoneMoeConfig` and `ExaoneMoeForCausalLM`. The
+//! multi-token prediction layers, `mtp`, are ignored.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::core;
+use super::exaone4::views;
+use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::llama::{HEAD_NORMS, Variant, decoder_with};
+use super::roles::Roles;
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation};
+use crate::decoder::{Activation, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 102_400,
+    hidden: 4096,
+    intermediate: 16_384,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(32),
+    head_dim: None,
+    context: 2048,
+};
+const EXPERTS: GroupedDefaults = GroupedDefaults {
+    count_keys: &["num_experts"],
+    shared_key: "num_shared_experts",
+    scale: 2.5,
+    ..GroupedDefaults::PLAIN
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let views = views(config, sizes.layers)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
+    let sparse = sparse_layer_types(config, sizes.layers, dense_layers)?;
+    let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
+    let variant = Variant { epsilon: 1e-5, head_norms: HEAD_NORMS, ..Variant::PLAIN };
+    let core = |index: usize| {
+        let (window, rotated) = views[index];
+        core(sizes.scale(), window, Some(&rope).filter(|_| rotated))
+    };
+    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+        mixture.or_mlp(roles, &format!("{layer}.mlp"), sparse[index])
+    })
+}
