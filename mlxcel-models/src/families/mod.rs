@@ -8,6 +8,7 @@ mod convolution;
 mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod experts;
@@ -77,6 +78,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v3::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
+    ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     exaone_moe::FAMILY,
     gemma::FAMILY,

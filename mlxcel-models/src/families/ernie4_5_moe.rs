@@ -1,0 +1,115 @@
+//! ERNIE 4.5 with experts: ERNIE 4.5's attention, and experts that are routed by a softmax with a bias that only the
+//! choice sees.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `Ernie4_5_MoeConfig` and `Ernie4_5_MoeForCausalLM`. The
+//! multi-token prediction layers, `mtp`, are ignored.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::core;
+use super::experts::{ExpertSizes, PROJECTIONS, expert_count, shared_experts};
+use super::llama::{Variant, decoder_with};
+use super::roles::Roles;
+use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag};
+use crate::config::Fields;
+use crate::decoder::{Activation, Decoder, Gating, Router, Scoring};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["ernie4_5_moe"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 103_424,
+    hidden: 2560,
+    intermediate: 12_288,
+    layers: 28,
+    query_heads: 20,
+    kv_heads: Some(4),
+    head_dim: None,
+    context: 131_072,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    // With biases transformers' experts have none, and its head has one.
+    expect_flag(config, "use_bias", false)?;
+    refuse_lower_bound(config)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings {
+        theta: 500_000.0,
+        interleaved: true,
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let rope = rope.read()?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let experts = expert_sizes(config, sizes.hidden)?;
+    let is_sparse = sparse_layers(config)?;
+    let shared = config.size("moe_num_shared_experts", 0..=64)?.unwrap_or(2) * experts.width;
+    let variant = Variant { epsilon: 1e-5, tied: true, ..Variant::PLAIN };
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+        let module = format!("{layer}.mlp");
+        if !is_sparse(index) {
+            let mlp = roles.gated_mlp(&module, [sizes.hidden, sizes.intermediate], activation, false)?;
+            return Ok(mlp.into());
+        }
+        // transformers has moved the bias, and reads both.
+        let biases = ["moe_statics", "gate.moe_statics"]
+            .map(|statics| format!("{module}.{statics}.e_score_correction_bias"));
+        let bias = biases.iter().find(|bias| roles.has(bias));
+        let bias = bias.map(|bias| roles.dense(bias, &[1, experts.count])).transpose()?;
+        let router = Router {
+            projection: roles.linear(&format!("{module}.gate"), experts.count, sizes.hidden, false)?,
+            scoring: Scoring::Softmax,
+            selection_bias: bias.map(|bias| roles.add(bias.reshaped([experts.count]))),
+            groups: None,
+            normalised: true,
+            normaliser: 0.0,
+            scale: 1.0,
+        };
+        let linears = roles.experts(&module, PROJECTIONS, experts)?;
+        let shared = shared_experts(
+            roles,
+            &format!("{module}.shared_experts"),
+            [sizes.hidden, shared],
+            activation,
+            false,
+        )?;
+        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+    })
+}
+
+fn expert_sizes(config: Fields<'_>, hidden: usize) -> Result<ExpertSizes> {
+    const CHOSEN: &str = "moe_k";
+    let count = expert_count(config, &["moe_num_experts", "num_experts"], 1, 64)?;
+    let chosen = config.size(CHOSEN, 1..=LARGEST_WIDTH)?.unwrap_or(6);
+    if chosen > count {
+        return Err(config.wrong(CHOSEN, format!("{chosen} of {count} experts cannot be chosen")));
+    }
+    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1536);
+    Ok(ExpertSizes { count, chosen, hidden, width })
+}
+
+/// Reads which layers have experts: every `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, which is the
+/// last layer if it is −1.
+fn sparse_layers(config: Fields<'_>) -> Result<impl Fn(usize) -> bool> {
+    const LAST: &str = "moe_layer_end_index";
+    let first = config.size("moe_layer_start_index", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
+    let is_open = config.get(LAST).is_none_or(|last| last.as_i64() == Some(-1));
+    let last = if is_open { None } else { config.size(LAST, 0..=LARGEST_LAYER_COUNT)? };
+    let interval = config.size("moe_layer_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
+    Ok(move |index: usize| {
+        (index + 1).is_multiple_of(interval) && index >= first && last.is_none_or(|last| index <= last)
+    })
+}
+
+/// Refuses a lower bound of the weights' sum that is not negligible.
+fn refuse_lower_bound(config: Fields<'_>) -> Result<()> {
+    const BOUND: &str = "moe_norm_min";
+    match config.number(BOUND)? {
+        Some(bound) if bound > 1e-10 => {
+            Err(config.unsupported(BOUND, format!("a lower bound of {bound} is not supported; 1e-12 is")))
+        }
+        _ => Ok(()),
+    }
+}
