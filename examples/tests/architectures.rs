@@ -149,7 +149,8 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 6] = ["dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe_lite", "lfm2_moe", "minimax_m2"];
+const ALIKE: [&str; 7] =
+    ["arcee", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe_lite", "lfm2_moe", "minimax_m2"];
 
 /// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
 fn spares(engine: &dyn Backend) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! To add one, add a file here with a [`Family`] and list it in [`FAMILIES`].
 
+mod arcee;
 mod blocks;
 mod cohere2;
 mod convolution;
@@ -74,6 +75,7 @@ pub(crate) struct Family {
 
 /// Every supported family.
 const FAMILIES: &[Family] = &[
+    arcee::FAMILY,
     cohere2::FAMILY,
     deepseek_v3::FAMILY,
     dots1::FAMILY,
