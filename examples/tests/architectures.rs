@@ -149,8 +149,16 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 7] =
-    ["arcee", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe_lite", "lfm2_moe", "minimax_m2"];
+const ALIKE: [&str; 8] = [
+    "arcee",
+    "dots1",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "glm4_moe_lite",
+    "lfm2_moe",
+    "minimax_m2",
+    "qwen3_5_text",
+];
 
 /// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
 fn spares(engine: &dyn Backend) -> bool {

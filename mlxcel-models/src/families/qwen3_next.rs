@@ -199,6 +199,24 @@ impl DeltaSettings {
         self.mixer(roles, module, inputs)
     }
 
+    /// The mixer of `module`, which has projections of its own for queries, keys and values together, gates, `beta` and `alpha`.
+    pub(super) fn describe_separate(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
+        let &Self { hidden, value_heads, .. } = self;
+        let (keys, values) = (self.key_heads * self.key_dim, value_heads * self.value_dim);
+        let name = |part: &str| format!("{module}.{part}");
+        let main = roles.matrix(&name("in_proj_qkv"), 2 * keys + values, hidden)?;
+        let part = |start, run| roles.projection(main.clone().rows(start, run), None);
+        let inputs = DeltaInputs {
+            query: part(0, keys),
+            key: part(keys, keys),
+            value: part(2 * keys, values),
+            gate: roles.linear(&name("in_proj_z"), values, hidden, false)?,
+            beta: roles.linear(&name("in_proj_b"), value_heads, hidden, false)?,
+            alpha: roles.linear(&name("in_proj_a"), value_heads, hidden, false)?,
+        };
+        self.mixer(roles, module, inputs)
+    }
+
     fn mixer(&self, roles: &Roles<'_>, module: &str, inputs: DeltaInputs) -> Result<DeltaRule> {
         let &Self { hidden, key_heads, value_heads, key_dim, value_dim, taps, activation, epsilon } = self;
         let DeltaInputs { query, key, value, gate, beta, alpha } = inputs;

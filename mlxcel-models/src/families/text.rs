@@ -21,6 +21,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("llava_onevision", "qwen2"),
     ("mistral3", "mistral"),
     ("perception_lm", "llama"),
+    ("qwen3_5", "qwen3_5_text"),
     ("smolvlm", "llama"),
     ("video_llava", "llama"),
     ("vipllava", "llama"),
