@@ -149,7 +149,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 8] = [
+const ALIKE: [&str; 9] = [
     "arcee",
     "dots1",
     "ernie4_5_moe",
@@ -157,6 +157,7 @@ const ALIKE: [&str; 8] = [
     "glm4_moe_lite",
     "lfm2_moe",
     "minimax_m2",
+    "qwen3_5_moe_text",
     "qwen3_5_text",
 ];
 

@@ -145,6 +145,7 @@ fn multimodal_checkpoints_open_as_their_text_model() {
         ("mistral3", "mistral", old),
         ("mistral3", "ministral3", new),
         ("qwen3_5", "qwen3_5_text", new),
+        ("qwen3_5_moe", "qwen3_5_moe_text", new),
         ("llava", "llama", old),
         ("idefics3", "llama", ("model.text_model.", "")),
     ] {

@@ -43,6 +43,7 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5_moe_text;
 mod qwen3_5_text;
 mod qwen3_moe;
 mod qwen3_next;
@@ -112,6 +113,7 @@ const FAMILIES: &[Family] = &[
     qwen2::FAMILY,
     qwen2_moe::FAMILY,
     qwen3::FAMILY,
+    qwen3_5_moe_text::FAMILY,
     qwen3_5_text::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,

@@ -22,6 +22,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("mistral3", "mistral"),
     ("perception_lm", "llama"),
     ("qwen3_5", "qwen3_5_text"),
+    ("qwen3_5_moe", "qwen3_5_moe_text"),
     ("smolvlm", "llama"),
     ("video_llava", "llama"),
     ("vipllava", "llama"),

@@ -1,0 +1,46 @@
+//! Qwen3.5 with experts in every layer, beside a shared one behind a gate.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3_5MoeTextConfig` and `Qwen3_5MoeForCausalLM`. The
+//! multi-token prediction layers, `mtp`, are ignored.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::experts::{
+    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router,
+};
+use super::qwen3_5_text::decoder;
+use super::roles::Roles;
+use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes};
+use crate::decoder::{Decoder, Gating};
+
+pub(super) const FAMILY: Family = Family { model_types: &["qwen3_5_moe_text"], stop_tokens: &[], describe };
+
+// The class has no intermediate size: no layer is without experts.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 248_320,
+    hidden: 2048,
+    intermediate: 512,
+    layers: 40,
+    query_heads: 16,
+    kv_heads: Some(2),
+    head_dim: Some(256),
+    context: 32_768,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let width = |key: &str| Ok(config.size(key, 1..=LARGEST_WIDTH)?.unwrap_or(512));
+    let shared_width = width("shared_expert_intermediate_size")?;
+    let count = expert_count(config, &["num_experts"], 1, 256)?;
+    let chosen = chosen_count(config, count, 8)?;
+    let experts = ExpertSizes { count, chosen, hidden, width: width("moe_intermediate_size")? };
+    decoder(roles, &sizes, |module, activation| {
+        let router = softmax_router(roles.linear(&format!("{module}.gate"), count, hidden, false)?, true);
+        let linears = roles.experts(module, PROJECTIONS, experts)?;
+        let shared = gated_shared_expert(roles, module, [hidden, shared_width], activation)?;
+        Ok(linears.routed(experts, router, Gating::Activated(activation), Some(shared)).into())
+    })
+}
