@@ -70,6 +70,8 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("qwen3", "layer_types", json!(["chunked_attention", "full_attention", "full_attention"])),
         ("granite", "hidden_act", json!("mish")),
         ("stablelm", "hidden_act", json!("mish")),
+        ("deepseek_v2", "topk_method", json!("group_limited_greedy")),
+        ("deepseek_v2", "norm_topk_prob", json!(true)),
         ("ernie4_5_moe", "use_bias", json!(true)),
         ("ernie4_5_moe", "moe_norm_min", json!(0.5)),
         ("exaone_moe", "mlp_layer_types", json!(["dense", "sparse", "linear"])),

@@ -6,6 +6,7 @@ mod arcee;
 mod blocks;
 mod cohere2;
 mod convolution;
+mod deepseek_v2;
 mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
@@ -79,6 +80,7 @@ pub(crate) struct Family {
 const FAMILIES: &[Family] = &[
     arcee::FAMILY,
     cohere2::FAMILY,
+    deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,

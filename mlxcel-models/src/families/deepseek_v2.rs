@@ -1,0 +1,88 @@
+//! DeepSeek-V2: latent attention, and experts that are routed by a softmax beside shared ones.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `DeepseekV2Config` and `DeepseekV2ForCausalLM`. Choosing
+//! experts from the best groups, as the largest model does, is not supported.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::sequential;
+use super::experts::{
+    ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, softmax_router,
+};
+use super::latent::{LatentDefaults, LatentSettings};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
+    number, positive,
+};
+use crate::decoder::{Activation, Decoder, Gating, Router};
+
+pub(super) const FAMILY: Family = Family { model_types: &["deepseek_v2"], stop_tokens: &[2], describe };
+
+// As in DeepSeek-V3, nothing reads the width of heads.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 102_400,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: Some(64),
+    context: 2048,
+};
+const LATENTS: LatentDefaults = LatentDefaults {
+    plain_dim: 128,
+    rope_dim: 64,
+    value_dim: 128,
+    rank: 512,
+    query_rank: 1536,
+    interleaved: true,
+    query_scale: None,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    expect_text(config, "topk_method", "greedy")?;
+    expect_text(config, "scoring_func", "softmax")?;
+    expect_flag(config, "norm_topk_prob", false)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let attention = LatentSettings::read(config, config, &sizes, &LATENTS)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let biases = flag(config, "mlp_bias", false)?;
+    let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
+    let count = expert_count(config, &["n_routed_experts", "num_experts"], 1, 64)?;
+    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1407);
+    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 6)?, hidden, width };
+    let scale = number(config, "routed_scaling_factor", 1.0)?;
+    let shared = match config.get("n_shared_experts") {
+        None => 2 * width,
+        Some(_) => shared_width(config, "n_shared_experts", width)?,
+    };
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let layer = |index: usize| {
+        let second = |module: &str| {
+            if index < dense_layers {
+                return Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into());
+            }
+            let projection = roles.linear(&format!("{module}.gate"), count, hidden, false)?;
+            let router = Router { scale, ..softmax_router(projection, false) };
+            let linears = roles.experts(module, PROJECTIONS, experts)?;
+            let shared = shared_experts(
+                roles,
+                &format!("{module}.shared_experts"),
+                [hidden, shared],
+                activation,
+                biases,
+            )?;
+            Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        };
+        Ok(sequential(attention.blocks(roles, &format!("{base}layers.{index}"), epsilon, second)?))
+    };
+    roles.decoder(Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?), norm, layer)
+}
