@@ -149,7 +149,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 10] = [
+const ALIKE: [&str; 11] = [
     "arcee",
     "deepseek_v2",
     "dots1",
@@ -160,6 +160,7 @@ const ALIKE: [&str; 10] = [
     "minimax_m2",
     "qwen3_5_moe_text",
     "qwen3_5_text",
+    "solar_open",
 ];
 
 /// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.

@@ -52,6 +52,7 @@ mod roles;
 mod seed_oss;
 mod settings;
 mod smollm3;
+mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod state_space;
@@ -121,6 +122,7 @@ const FAMILIES: &[Family] = &[
     qwen3_next::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
+    solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
 ];

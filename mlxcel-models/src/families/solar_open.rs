@@ -1,0 +1,48 @@
+//! Solar Open: Llama's attention, and Glm4-MoE's experts in every layer.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `SolarOpenConfig` and `SolarOpenForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::experts::{GroupedDefaults, GroupedExperts};
+use super::llama::{Variant, decoder_with};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag};
+use crate::decoder::{Activation, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family { model_types: &["solar_open"], stop_tokens: &[], describe };
+
+// The class has no intermediate size: no layer is without experts.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 196_608,
+    hidden: 4096,
+    intermediate: 10_240,
+    layers: 48,
+    query_heads: 64,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    context: 131_072,
+};
+const EXPERTS: GroupedDefaults = GroupedDefaults { count: 128, width: 1280, ..GroupedDefaults::PLAIN };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope =
+        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
+            .read()?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::inputs(flag(config, "attention_bias", false)?),
+        ..Variant::PLAIN
+    };
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        mixture.or_mlp(roles, &format!("{layer}.mlp"), true)
+    })
+}
