@@ -149,8 +149,9 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 11] = [
+const ALIKE: [&str; 12] = [
     "arcee",
+    "bamba",
     "deepseek_v2",
     "dots1",
     "ernie4_5_moe",

@@ -3,6 +3,7 @@
 //! To add one, add a file here with a [`Family`] and list it in [`FAMILIES`].
 
 mod arcee;
+mod bamba;
 mod blocks;
 mod cohere2;
 mod convolution;
@@ -80,6 +81,7 @@ pub(crate) struct Family {
 /// Every supported family.
 const FAMILIES: &[Family] = &[
     arcee::FAMILY,
+    bamba::FAMILY,
     cohere2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,

@@ -1,0 +1,62 @@
+//! Bamba: state spaces in most layers and attention in the others, with MLPs.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `BambaConfig` and `BambaForCausalLM`, but for
+//! `time_step_limit`, which applies to single tokens too, as in Mamba 2.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::state_space::StateSpaceSettings;
+use crate::decoder::{Activation, Decoder, Operation};
+use crate::rope::{Partial, RopeSettings};
+
+pub(super) const FAMILY: Family = Family { model_types: &["bamba"], stop_tokens: &[2], describe };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 128_000,
+    hidden: 4096,
+    intermediate: 14_336,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    context: 262_144,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let partial = Partial::Part { key: "partial_rotary_factor", default: 0.5 };
+    let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let mlp_biases = flag(config, "mlp_bias", false)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon)?;
+    let attending = config.sizes("attn_layer_indices")?.unwrap_or_default();
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let input_norm = norm(&name("input_layernorm"))?;
+        let mixer: Operation = if attending.contains(&index) {
+            let core = core(sizes.scale(), None, Some(&rope));
+            roles.attention(&name("self_attn"), &sizes, biases, core)?.into()
+        } else {
+            state_space.describe(roles, &name("mamba"))?.into()
+        };
+        let output_norm = norm(&name("pre_ff_layernorm"))?;
+        let shape = [hidden, sizes.intermediate];
+        let mlp = roles.gated_mlp(&name("feed_forward"), shape, activation, mlp_biases)?;
+        Ok(sequential([pre_norm(input_norm, mixer), pre_norm(output_norm, mlp)]))
+    };
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let outline = Outline { norm: format!("{base}final_layernorm"), ..Outline::new(&sizes, &base, tied) };
+    roles.decoder(outline, norm, layer)
+}
