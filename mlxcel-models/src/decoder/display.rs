@@ -201,8 +201,10 @@ impl Decoder {
             Scoring::Sigmoid => "sigmoid",
         };
         let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
+        // The same projections twice are experts without a gate.
+        let gating = if gate == up { "relu²".to_owned() } else { format!("{gating} gate") };
         let mut lines = vec![format!(
-            "experts    {chosen} of {count}{} by {scoring}, {gating} gate, {} → {} → {}, {}",
+            "experts    {chosen} of {count}{} by {scoring}, {gating}, {} → {} → {}, {}",
             groups.unwrap_or_default(),
             gate.inputs,
             gate.outputs,

@@ -41,7 +41,8 @@ pub struct Experts {
     pub gating: Gating,
     /// The gate projections, `[experts, outputs, inputs]`: `hidden_size` to each expert's intermediate size.
     pub gate: Linear,
-    /// The up projections, of the same shape.
+    /// The up projections, of the same shape. Experts without a gate whose activation is a squared ReLU have the same
+    /// projections here and as `gate`, gated by [`Activation::Relu`]: `relu(u)² = relu(u) · u`. They are computed once.
     pub up: Linear,
     /// The down projections: each expert's intermediate size to `hidden_size`.
     pub down: Linear,

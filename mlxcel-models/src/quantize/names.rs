@@ -14,6 +14,11 @@ pub(super) fn experts_module(model_type: &str, tensor: &str, projection: &str) -
     const PLACES: [&str; 4] = [".experts.", ".switch_mlp.", ".input_linear.", ".output_linear."];
     let (mixture, _) = PLACES.iter().find_map(|place| tensor.split_once(place))?;
     let name = if model_type == "gpt_oss" { "experts" } else { "switch_mlp" };
+    let projection = match (model_type, projection) {
+        ("nemotron_h", "up_proj") => "fc1",
+        ("nemotron_h", "down_proj") => "fc2",
+        _ => projection,
+    };
     Some(format!("{mixture}.{name}.{projection}"))
 }
 
@@ -36,6 +41,7 @@ mod tests {
                 "model.layers.0.block_sparse_moe.input_linear.weight",
                 "block_sparse_moe.switch_mlp.up_proj",
             ),
+            ("nemotron_h", "model.layers.0.mixer.experts.up_proj", "mixer.switch_mlp.fc1"),
             ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "mlp.experts.up_proj"),
         ] {
             let name = experts_module(model_type, tensor, "up_proj").unwrap();

@@ -187,6 +187,9 @@ impl<'a, 'p> Planner<'a, 'p> {
             for (projection, linear) in
                 [("gate_proj", experts.gate), ("up_proj", experts.up), ("down_proj", experts.down)]
             {
+                if projection == "gate_proj" && linear == experts.up {
+                    continue; // These have no gate.
+                }
                 let Linear { weight, bias, .. } = linear;
                 let weight = decoder.weight(weight);
                 let Some(module) = experts_module(&decoder.model_type, &weight.tensor, projection) else {

@@ -7,9 +7,9 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
     let Experts { count, chosen, router, gating, gate, up, down, shared } = experts;
     let (indices, weights) = route(router, *chosen, x, ops)?;
     let (dispatched, routing) = ops.dispatch(x, &indices, *count)?;
-    let gate = ops.expert_linear(&dispatched, &routing, gate)?;
-    let up = ops.expert_linear(&dispatched, &routing, up)?;
-    let gated = ops.gate(*gating, &gate, &up)?;
+    let gated = ops.expert_linear(&dispatched, &routing, gate)?;
+    let up = if up == gate { gated.clone() } else { ops.expert_linear(&dispatched, &routing, up)? };
+    let gated = ops.gate(*gating, &gated, &up)?;
     let results = ops.expert_linear(&gated, &routing, down)?;
     let mut sum = ops.combine(&results, &routing, &weights)?;
     if let Some(SharedExpert { mlp, gate }) = shared {
