@@ -80,6 +80,8 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("minimax_m2", "scoring_func", json!("softmax")),
         ("minimax_m2", "shared_intermediate_size", json!(64)),
         ("minimax_m2", "attn_type_list", json!([1, 0, 1])),
+        ("nemotron_h", "moe_latent_size", json!(8)),
+        ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {
         let error = with(fixture, json!({key: value})).unwrap_err();
         assert_eq!(

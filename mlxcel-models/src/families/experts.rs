@@ -156,8 +156,13 @@ impl GroupedExperts {
         Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
     }
 
+    /// The sizes of the experts.
+    pub(super) fn sizes(&self) -> ExpertSizes {
+        self.experts
+    }
+
     /// The router of `module`.
-    fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
+    pub(super) fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
         let &Self { experts, groups, normalised, scale, scoring, .. } = self;
         let gate = format!("{module}.gate");
         // The second is where EXAONE has it. Where there is none, transformers starts with zeros.
@@ -283,7 +288,7 @@ impl Roles<'_> {
     }
 
     /// The projections `{module}.experts.{index}.{name}`, stacked.
-    fn one_by_one(
+    pub(super) fn one_by_one(
         &self,
         module: &str,
         name: &str,

@@ -37,6 +37,7 @@ mod ministral3;
 mod mistral;
 mod mixtral;
 mod nemotron;
+mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -111,6 +112,7 @@ const FAMILIES: &[Family] = &[
     mistral::FAMILY,
     mixtral::FAMILY,
     nemotron::FAMILY,
+    nemotron_h::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     olmoe::FAMILY,
