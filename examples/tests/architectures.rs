@@ -149,7 +149,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 12] = [
+const ALIKE: [&str; 13] = [
     "arcee",
     "bamba",
     "deepseek_v2",
@@ -159,6 +159,7 @@ const ALIKE: [&str; 12] = [
     "glm4_moe_lite",
     "lfm2_moe",
     "minimax_m2",
+    "mistral4",
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "solar_open",

@@ -144,6 +144,7 @@ fn multimodal_checkpoints_open_as_their_text_model() {
         ("gemma3", "gemma3_text", old),
         ("mistral3", "mistral", old),
         ("mistral3", "ministral3", new),
+        ("mistral3", "mistral4", new),
         ("qwen3_5", "qwen3_5_text", new),
         ("qwen3_5_moe", "qwen3_5_moe_text", new),
         ("llava", "llama", old),

@@ -35,6 +35,7 @@ mod mamba2;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod nemotron;
 mod nemotron_h;
@@ -110,6 +111,7 @@ const FAMILIES: &[Family] = &[
     minimax_m2::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,
+    mistral4::FAMILY,
     mixtral::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,

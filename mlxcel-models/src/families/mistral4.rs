@@ -1,0 +1,60 @@
+//! Mistral 4: DeepSeek-V3's latent attention with queries scaled by position, and experts in groups that are routed by a
+//! softmax.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `Mistral4Config` and `Mistral4ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::deepseek_v3::decoder;
+use super::experts::GroupedDefaults;
+use super::latent::LatentDefaults;
+use super::ministral3::query_scale;
+use super::roles::Roles;
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes};
+use crate::config::Config;
+use crate::decoder::{Decoder, Scoring};
+
+pub(super) const FAMILY: Family = Family { model_types: &["mistral4"], stop_tokens: &[2], describe };
+
+// As in DeepSeek-V3, nothing reads the width of heads.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 131_072,
+    hidden: 4096,
+    intermediate: 12_288,
+    layers: 36,
+    query_heads: 32,
+    kv_heads: Some(32),
+    head_dim: Some(128),
+    context: 1_048_576,
+};
+const LATENTS: LatentDefaults = LatentDefaults {
+    plain_dim: 64,
+    rope_dim: 64,
+    value_dim: 128,
+    rank: 256,
+    query_rank: 1024,
+    interleaved: true,
+    query_scale: Some(query_scale),
+};
+const EXPERTS: GroupedDefaults = GroupedDefaults {
+    count: 128,
+    chosen: 4,
+    width: 2048,
+    scoring: Scoring::Softmax,
+    ..GroupedDefaults::PLAIN
+};
+/// The rotary settings where there are none.
+const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+    "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1}}"#;
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let assumed = Config::parse("defaults of mistral4".to_owned(), ROPE)?;
+    let is_given = ["rope_scaling", "rope_parameters"].iter().any(|key| config.get(key).is_some());
+    let rotary = if is_given { config } else { assumed.fields() };
+    let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
+    decoder(roles, rotary, &sizes, &LATENTS, &EXPERTS, 1e-6, |index| index >= dense_layers)
+}
