@@ -149,7 +149,7 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 13] = [
+const ALIKE: [&str; 14] = [
     "arcee",
     "bamba",
     "deepseek_v2",
@@ -158,6 +158,7 @@ const ALIKE: [&str; 13] = [
     "exaone_moe",
     "glm4_moe_lite",
     "lfm2_moe",
+    "minicpm3",
     "minimax_m2",
     "mistral4",
     "qwen3_5_moe_text",

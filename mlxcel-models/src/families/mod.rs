@@ -32,6 +32,7 @@ mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod mamba2;
+mod minicpm3;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -108,6 +109,7 @@ const FAMILIES: &[Family] = &[
     lfm2_moe::FAMILY,
     llama::FAMILY,
     mamba2::FAMILY,
+    minicpm3::FAMILY,
     minimax_m2::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,

@@ -1,0 +1,71 @@
+//! MiniCPM3: latent attention without interleaving, MLPs, and factors of embeddings, residuals and logits.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `MiniCPM3Config` and `MiniCPM3ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::sequential;
+use super::latent::{LatentDefaults, LatentSettings};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive, positive,
+};
+use crate::decoder::{Activation, Block, Decoder};
+
+pub(super) const FAMILY: Family = Family { model_types: &["minicpm3"], stop_tokens: &[2], describe };
+
+// As in DeepSeek-V3, nothing reads the width of heads.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 73_448,
+    hidden: 2560,
+    intermediate: 6400,
+    layers: 62,
+    query_heads: 40,
+    kv_heads: Some(40),
+    head_dim: Some(32),
+    context: 32_768,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let hidden = sizes.hidden;
+    let latents = LatentDefaults {
+        plain_dim: 64,
+        rope_dim: 32,
+        value_dim: head_dim(config, "num_attention_heads", hidden, sizes.query_heads)?,
+        rank: 256,
+        query_rank: 768,
+        interleaved: false,
+        query_scale: None,
+    };
+    let attention = LatentSettings::read(config, config, &sizes, &latents)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let biases = flag(config, "mlp_bias", false)?;
+    let root = (sizes.layers as f64).sqrt();
+    let depth = optional_positive(config, "scale_depth", Some(1.4))?;
+    let residual_scale = depth.map_or(1.0, |depth| (f64::from(depth) / root) as f32);
+    let base_width = match config.size("dim_model_base", 1..=LARGEST_WIDTH)? {
+        None if config.mentions("dim_model_base") => hidden,
+        width => width.unwrap_or(256),
+    };
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let layer = |index: usize| {
+        let mlp = |module: &str| {
+            Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into())
+        };
+        let blocks = attention.blocks(roles, &format!("{base}layers.{index}"), epsilon, mlp)?;
+        Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
+    };
+    let outline = Outline {
+        embedding_scale: number(config, "scale_emb", 12.0)?,
+        logit_scale: (base_width as f64 / hidden as f64) as f32,
+        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", true)?)
+    };
+    roles.decoder(outline, norm, layer)
+}
