@@ -149,7 +149,8 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 }
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 14] = [
+const ALIKE: [&str; 15] = [
+    "afmoe",
     "arcee",
     "bamba",
     "deepseek_v2",

@@ -2,6 +2,7 @@
 //!
 //! To add one, add a file here with a [`Family`] and list it in [`FAMILIES`].
 
+mod afmoe;
 mod arcee;
 mod bamba;
 mod blocks;
@@ -83,6 +84,7 @@ pub(crate) struct Family {
 
 /// Every supported family.
 const FAMILIES: &[Family] = &[
+    afmoe::FAMILY,
     arcee::FAMILY,
     bamba::FAMILY,
     cohere2::FAMILY,

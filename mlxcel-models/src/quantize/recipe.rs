@@ -175,6 +175,7 @@ fn is_sensitive(model_type: &str, module: &str) -> bool {
         "granitemoehybrid" => &["block_sparse_moe.router.layer", "block_sparse_moe.router"],
         "lfm2_moe" => &["feed_forward.gate"],
         "minimax_m2" => &["block_sparse_moe.gate", "mlp.gate"],
+        "afmoe" => &["router.gate"],
         "qwen3_5_moe_text" => &["mlp.gate", "shared_expert_gate"],
         "granitemoe" => &["block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "lm_head"],
         _ => &[],
