@@ -312,11 +312,6 @@ impl Roles<'_> {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are no experts"));
         };
         refuse_order(&first, "experts")?;
-        if first.packing().is_some_and(|packing| packing.ordered) {
-            let message = "experts with their own column order are not supported; quantize without act-order \
-                           (`desc_act`), or with static groups";
-            return Err(Error::unsupported(OPERATION, message).with_context("tensor", &first.tensor));
-        }
         let rest = weights.collect::<Vec<_>>();
         match rest.iter().find(|other| !alike(&first, other)) {
             None => Ok(first.stacked(rest)),
