@@ -109,6 +109,44 @@ fn networks_that_are_not_known_are_refused_by_name() {
 }
 
 #[test]
+fn rope_settings_are_honoured_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |draft: &Draft| {
+        write(folder.path(), "model.gguf", draft);
+        Checkpoint::open(folder.path())
+    };
+    let refused_key = |draft: &Draft| {
+        let error = open(draft).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        error.context("key").unwrap_or_default().to_owned()
+    };
+    // Beside factors of frequencies an unknown type is as unknown as without.
+    for (factors, known) in [("rope_freqs.weight", "none"), ("rope_factors_long.weight", "longrope")] {
+        for kind in ["magic", "linear", "yarn"] {
+            let mut llama = model("llama");
+            llama.text("llama.rope.scaling.type", kind).tensor(factors, 0, &[1], &floats(&[1.0]));
+            assert_eq!(refused_key(&llama), "llama.rope.scaling.type", "{factors}, {kind}");
+        }
+        let mut llama = model("llama");
+        llama.text("llama.rope.scaling.type", known).tensor(factors, 0, &[1], &floats(&[1.0]));
+        open(&llama).unwrap();
+    }
+    // Heads have 2 elements.
+    for (architecture, rotated, accepted) in
+        [("llama", 2.0, true), ("llama", 1.0, false), ("qwen2", 4.0, false), ("stablelm", 1.0, true)]
+    {
+        let mut draft = model(architecture);
+        let key = format!("{architecture}.rope.dimension_count");
+        draft.number(&key, Kind::U32, rotated);
+        if accepted {
+            open(&draft).unwrap();
+        } else {
+            assert_eq!(refused_key(&draft), key);
+        }
+    }
+}
+
+#[test]
 fn what_the_converter_has_computed_is_computed_back() {
     let folder = tempfile::tempdir().unwrap();
     let read = |draft: &Draft, name: &str| {

@@ -106,6 +106,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     let mut draft = Draft::new(gguf, architecture);
     draft.common()?;
     (architecture.adapt)(&mut draft)?;
+    rope::check_dimensions(&draft)?;
     Ok(draft.fields)
 }
 

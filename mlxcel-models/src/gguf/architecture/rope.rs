@@ -6,6 +6,9 @@ use serde_json::{Map, Value, json};
 use super::super::numbers::floats;
 use super::draft::Draft;
 
+/// The settings that a number of rotated elements of a head ends in.
+const ROTATED_PART: [&str; 3] = ["partial_rotary_factor", "rotary_pct", "qk_rope_head_dim"];
+
 /// Sets `rope_theta`, `rope_scaling` and `rope_interleave`.
 pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
     draft.set("rope_interleave", draft.architecture.interleaved);
@@ -16,10 +19,33 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a number of rotated elements that the settings do not have.
+pub(super) fn check_dimensions(draft: &Draft<'_>) -> Result<()> {
+    const KEY: &str = "rope.dimension_count";
+    let is_setting = ROTATED_PART.iter().any(|setting| draft.fields.contains_key(*setting));
+    if is_setting || !draft.fields.contains_key("num_attention_heads") {
+        return Ok(());
+    }
+    let width = draft.head_dim()?;
+    match draft.size(KEY)?.filter(|rotated| *rotated != width) {
+        None => Ok(()),
+        Some(rotated) => {
+            let message =
+                format!("rotating {rotated} of the {width} elements of a head is not supported here");
+            Err(draft.metadata.unsupported(&draft.key(KEY), message))
+        }
+    }
+}
+
 fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
     const TYPE: &str = "rope.scaling.type";
     let key = draft.key(TYPE);
     let kind = draft.metadata.text(&key)?;
+    if let Some(other) = kind.filter(|kind| !["none", "linear", "yarn", "longrope"].contains(kind)) {
+        let message =
+            format!("scaling of type '{}' is not known; linear, yarn and longrope are", other.escape_debug());
+        return Err(draft.metadata.unsupported(&key, message));
+    }
     let factor = match draft.number("rope.scaling.factor")? {
         Some(factor) => Some(factor),
         // The older name of a linear one.
@@ -27,17 +53,22 @@ fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
     };
     let mut fields = Map::new();
     let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    let beside_factors = || match kind {
+        Some(kind @ ("linear" | "yarn")) => {
+            let message =
+                format!("scaling of type {kind} beside a factor for each frequency is not supported");
+            Err(draft.metadata.unsupported(&key, message))
+        }
+        _ => Ok(()),
+    };
     if let Some(long) = factors(draft, "rope_factors_long.weight")? {
+        beside_factors()?;
         set("rope_type", json!("longrope"));
         set("long_factor", long.into());
         set("short_factor", factors(draft, "rope_factors_short.weight")?.into());
         set("attention_factor", draft.number("rope.scaling.attn_factor")?.into());
     } else if let Some(factors) = factors(draft, "rope_freqs.weight")? {
-        if let Some(kind @ ("linear" | "yarn")) = kind {
-            let message =
-                format!("scaling of type {kind} beside a factor for each frequency is not supported");
-            return Err(draft.metadata.unsupported(&key, message));
-        }
+        beside_factors()?;
         set("rope_type", json!("freq_factors"));
         set("freq_factors", factors.into());
     } else {
@@ -46,8 +77,6 @@ fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
                 set("rope_type", json!("linear"));
                 set("factor", factor.into());
             }
-            (None | Some("none" | "linear"), _) => return Ok(None),
-            (Some("longrope"), _) => return Ok(None),
             (Some("yarn"), factor) => {
                 set("rope_type", json!("yarn"));
                 set("factor", factor.into());
@@ -55,13 +84,7 @@ fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
                 set("beta_fast", draft.number("rope.scaling.yarn_beta_fast")?.into());
                 set("beta_slow", draft.number("rope.scaling.yarn_beta_slow")?.into());
             }
-            (Some(other), _) => {
-                let message = format!(
-                    "scaling of type '{}' is not known; linear, yarn and longrope are",
-                    other.escape_debug()
-                );
-                return Err(draft.metadata.unsupported(&key, message));
-            }
+            _ => return Ok(None),
         }
     }
     set("original_max_position_embeddings", draft.size("rope.scaling.original_context_length")?.into());
