@@ -7,6 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use mlxcel_core::CancelToken;
 
+use crate::threads::catch_panic;
+
 /// By how much the thread, and the compiler that it starts, is nicer than others (Linux, where threads have a niceness of their own).
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
@@ -47,7 +49,14 @@ impl<T> Shared<T> {
                 return queue.is_running = false;
             };
             drop(queue);
-            (self.make)(&next, &self.cancel);
+            let made = catch_panic("make ahead", || {
+                (self.make)(&next, &self.cancel);
+                Ok(())
+            });
+            if let Err(error) = made {
+                // Who needs it makes it, and gets the error.
+                tracing::warn!(%error, "something was not made ahead");
+            }
         }
     }
 }
@@ -117,6 +126,17 @@ mod tests {
             Err(mpsc::RecvTimeoutError::Disconnected),
             "nothing is made twice"
         );
+    }
+
+    #[test]
+    fn a_panic_loses_one_program_and_no_other() {
+        let (made, seen) = mpsc::channel();
+        let ahead = Ahead::new(move |thing: &u32, _| {
+            assert_ne!(*thing, 1, "on purpose");
+            made.send(*thing).unwrap();
+        });
+        [1, 2].iter().for_each(|thing| ahead.make(thing));
+        assert_eq!(seen.recv_timeout(LONG), Ok(2));
     }
 
     #[test]

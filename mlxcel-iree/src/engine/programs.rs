@@ -159,7 +159,7 @@ impl Programs {
         if missing.len() < cores {
             on_idle_core();
         }
-        share_out(cores, missing, |shape| {
+        share_out("compile programs", cores, missing, |shape| {
             let made = self.making.make_once(shape, cancel, &report)?;
             compiled.fetch_or(!made.compile_time.is_zero(), Ordering::Relaxed);
             if left.fetch_sub(1, Ordering::Relaxed) <= cores {

@@ -187,7 +187,7 @@ fn load(
     // Scratch memory: no more of it than threads.
     let rooms = Mutex::new(Vec::new());
     let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
-    share_out(device.threads(), pieces, |piece| {
+    share_out(OPERATION, device.threads(), pieces, |piece| {
         control.check(OPERATION)?;
         let len = piece.len();
         let mut room = rooms().pop().unwrap_or_default();

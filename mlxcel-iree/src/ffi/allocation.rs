@@ -56,10 +56,7 @@ impl Device {
             }
             return Ok(buffer);
         }
-        self.create(bytes.len(), |target| {
-            memory::copy(target, bytes);
-            Ok(())
-        })
+        self.create(bytes.len(), |target| memory::copy(target, bytes))
     }
 
     /// The bytes of `source` in `range`: where they are if the device computes in host memory and their address is aligned
