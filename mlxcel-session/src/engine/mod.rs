@@ -67,7 +67,7 @@ use stream::About;
 /// # Scheduling
 ///
 /// * Requests wait for one of the session's sequences, ordered by [priority](Request::priority) and then by arrival. At
-///   most [`EngineOptions::queue`] requests wait: beyond that [`submit`](Self::submit) returns
+///   most [`EngineOptions::queue`] requests wait once all sequences are taken: beyond that [`submit`](Self::submit) returns
 ///   [`ErrorKind::ResourceExhausted`], and [`submit_within`](Self::submit_within) waits for room. An engine with one
 ///   sequence runs its requests one after another.
 /// * A step has a token budget ([`EngineOptions::step_tokens`]). Decoding requests go first and take one token each;

@@ -8,7 +8,8 @@ use mlxcel_core::{Capabilities, Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The length of the queue: how many requests may wait for a sequence. Further ones are rejected. Defaults to 256.
+    /// The length of the queue: how many requests may wait while all sequences are taken. Further ones are rejected.
+    /// Defaults to 256.
     pub queue: usize,
     /// How many requests run at once. The maximum and the default is [`Capabilities::sequences`].
     pub sequences: Option<usize>,

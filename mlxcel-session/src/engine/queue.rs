@@ -47,6 +47,8 @@ struct State {
     arrived: Vec<Entry>,
     /// How many requests have never had a sequence, those that the thread has seen included.
     waiting: usize,
+    /// How many sequences nobody holds or is owed, as of the last turn.
+    free: usize,
     /// How many requests were taken.
     submitted: u64,
     refused: u64,
@@ -59,7 +61,7 @@ struct State {
 impl Queue {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
-            state: Mutex::default(),
+            state: Mutex::new(State { free: limits.sequences, ..State::default() }),
             room: Condvar::new(),
             done: Condvar::new(),
             limits,
@@ -68,8 +70,8 @@ impl Queue {
         }
     }
 
-    /// Adds a request; where the queue is full it waits for room until `patience` is over. Gives the request's number and the
-    /// reader's end of its channel.
+    /// Adds a request; if neither a sequence is free nor the queue has room, it waits for room until `patience` is over.
+    /// Returns the request's number and the reader's end of its channel.
     pub(super) fn push(
         &self,
         generation: TextGeneration,
@@ -79,14 +81,14 @@ impl Queue {
     ) -> Result<(u64, Receiver)> {
         let mut state = lock(&self.state);
         if !patience.is_zero() {
-            let full = |state: &mut State| state.closed.is_none() && state.waiting >= self.limits.queue;
+            let full = |state: &mut State| state.closed.is_none() && self.is_full(state);
             let waited = self.room.wait_timeout_while(state, patience, full);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        if state.waiting >= self.limits.queue {
+        if self.is_full(&state) {
             state.refused += 1;
             return Err(Error::new(
                 ErrorKind::ResourceExhausted,
@@ -116,6 +118,12 @@ impl Queue {
         Ok((number, receiver))
     }
 
+    /// Whether as many requests wait as have free sequences or a place in the queue. The thread looks at new requests
+    /// between steps only, and a step may take long, so that those that are about to begin count as waiting.
+    fn is_full(&self, state: &State) -> bool {
+        state.waiting >= self.limits.queue.saturating_add(state.free)
+    }
+
     /// Takes the requests that arrived, for the thread. They count as queued until it publishes what became of them.
     pub(super) fn take(&self) -> Vec<Entry> {
         let mut state = lock(&self.state);
@@ -124,13 +132,16 @@ impl Queue {
         taken
     }
 
-    /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time.
-    pub(super) fn publish(&self, begun: usize, stats: &EngineStats) {
+    /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time, and `free` sequences
+    /// are left for others.
+    pub(super) fn publish(&self, begun: usize, free: usize, stats: &EngineStats) {
         let mut state = lock(&self.state);
         state.stats = *stats;
         state.waiting -= begun.min(state.waiting);
+        let more = begun > 0 || free > state.free;
+        state.free = free;
         drop(state);
-        if begun > 0 {
+        if more {
             self.room.notify_all();
         }
     }

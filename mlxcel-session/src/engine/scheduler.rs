@@ -171,6 +171,12 @@ impl Scheduler {
         }
     }
 
+    /// How many sequences are left once those that gave theirs up have them again.
+    pub(super) fn free(&self) -> usize {
+        let owed = self.waiting.iter().filter(|entry| entry.begun).count();
+        self.most.saturating_sub(self.running.len() + owed)
+    }
+
     /// Gives a request its sequence.
     pub(super) fn begin(&mut self, mut entry: Entry, sequence: SequenceId, computed: usize) {
         entry.generation.set_computed(computed);

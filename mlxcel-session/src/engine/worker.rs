@@ -45,7 +45,7 @@ fn drive(scheduler: &mut Scheduler, queue: &Queue) {
             queue.take().into_iter().for_each(|entry| scheduler.wait(entry));
             scheduler.cancel_all();
         }
-        queue.publish(std::mem::take(&mut scheduler.begun), &scheduler.stats);
+        queue.publish(std::mem::take(&mut scheduler.begun), scheduler.free(), &scheduler.stats);
         scheduler.deliver();
         match turn {
             Turn::Step => {}

@@ -45,6 +45,22 @@ fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
 }
 
 #[test]
+fn a_burst_on_an_idle_engine_fills_the_sequences_and_then_the_queue() {
+    let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
+    let engine = Engine::with_options(model, &EngineOptions::default().with_queue(1)).unwrap();
+    let submit = |n| engine.generate_tokens(&prompt(n, 4), &Options::new(1000));
+    let accepted: Vec<_> = (0..5).map(|n| submit(n).unwrap()).collect();
+    assert_eq!(submit(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+    wait_until(&engine, |stats| stats.running == 4 && stats.queued == 1);
+    assert_eq!(submit(6).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+    // Sequences that were left are free again.
+    drop(accepted);
+    wait_until(&engine, |stats| stats.running + stats.queued == 0);
+    let again: Vec<_> = (0..5).map(|n| submit(n).unwrap()).collect();
+    assert_eq!((again.len(), engine.stats().refused), (5, 2));
+}
+
+#[test]
 fn a_long_prompt_delays_others_by_one_chunk() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(16).with_delay(PASS), 8));
     let engine = Engine::new(faulty.model()).unwrap();
