@@ -305,6 +305,10 @@ impl TextGeneration {
         self.usage.spend(step, compile);
         if let Some(speculator) = &mut self.speculator {
             speculator.spend(step.saturating_sub(compile));
+            if !compile.is_zero() {
+                // A program's first run is longer than its compilation, and says nothing about the next.
+                speculator.disturb();
+            }
         }
     }
 
