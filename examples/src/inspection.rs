@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mlxcel_core::{Capabilities, Error, ErrorKind, Model, Result};
+use mlxcel_core::{
+    Capabilities, Capability, CapabilityValue, Error, ErrorKind, Model, Result, SamplingField,
+};
 use mlxcel_models::{Checkpoint, Decoder, StateShape, WeightRef};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use crate::one_line;
 
@@ -124,27 +127,32 @@ pub struct EngineAnswer {
     pub error: Option<String>,
 }
 
-/// What an engine claims for the checkpoint: the fields of [`Capabilities`].
-#[allow(missing_docs, reason = "each is documented there")]
-#[derive(Debug, Serialize)]
-pub struct EngineCapabilities {
-    /// All of them in words.
-    pub summary: String,
-    pub sequences: usize,
-    pub batch_rows: usize,
-    pub context: usize,
-    pub prompt_chunk: usize,
-    pub logits: bool,
-    pub top_logprobs: u16,
-    pub every_position: bool,
-    pub verification: bool,
-    pub hidden_states: Option<usize>,
-    pub token_masks: bool,
-    pub rewind: bool,
-    pub fork: bool,
-    pub snapshot: bool,
-    pub bitwise_batch_invariance: bool,
-    pub device_sampling: String,
+/// What an engine claims for the checkpoint. Serialises as a map of the fields of [`Capabilities`], with all of them in
+/// words as `summary`.
+#[derive(Debug)]
+pub struct EngineCapabilities(Capabilities);
+
+impl Serialize for EngineCapabilities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self(claimed) = self;
+        let mut map = serializer.serialize_map(Some(Capability::ALL.len() + 1))?;
+        map.serialize_entry("summary", &claimed.to_string())?;
+        for &capability in Capability::ALL {
+            let name = capability.as_str();
+            match claimed.value(capability) {
+                CapabilityValue::Flag(claimed) => map.serialize_entry(name, &claimed)?,
+                CapabilityValue::Limit(number) | CapabilityValue::Size(number) => {
+                    map.serialize_entry(name, &number)?;
+                }
+                CapabilityValue::Fields(fields) => {
+                    let fields: Vec<_> = fields.iter().map(SamplingField::as_str).collect();
+                    map.serialize_entry(name, &fields)?;
+                }
+                other => map.serialize_entry(name, &format!("{other:?}"))?,
+            }
+        }
+        map.end()
+    }
 }
 
 /// What keys, values and latents are kept in.
@@ -320,11 +328,7 @@ impl fmt::Display for Inspection {
         for EngineAnswer { engine, runs, capabilities, load_seconds, error } in &self.engines {
             let answer = match (runs, capabilities, error) {
                 (Some(true), Some(claimed), _) => {
-                    format!(
-                        "runs it, loaded in {:.1} s: {}",
-                        load_seconds.unwrap_or_default(),
-                        claimed.summary
-                    )
+                    format!("runs it, loaded in {:.1} s: {}", load_seconds.unwrap_or_default(), claimed.0)
                 }
                 (Some(_), _, error) => format!("does not run it: {}", error.as_deref().unwrap_or_default()),
                 (None, _, Some(error)) => format!("cannot tell: {error}"),
@@ -369,7 +373,7 @@ impl EngineAnswer {
         match loaded {
             Ok(model) => Self {
                 runs: Some(true),
-                capabilities: Some(model.capabilities().into()),
+                capabilities: Some(EngineCapabilities(model.capabilities().clone())),
                 load_seconds: Some(model.info().load_time.as_secs_f64()),
                 ..answer
             },
@@ -379,29 +383,6 @@ impl EngineAnswer {
                 error: Some(one_line(error)),
                 ..answer
             },
-        }
-    }
-}
-
-impl From<&Capabilities> for EngineCapabilities {
-    fn from(claimed: &Capabilities) -> Self {
-        Self {
-            summary: claimed.to_string(),
-            sequences: claimed.sequences,
-            batch_rows: claimed.batch_rows,
-            context: claimed.context,
-            prompt_chunk: claimed.prompt_chunk,
-            logits: claimed.logits,
-            top_logprobs: claimed.top_logprobs,
-            every_position: claimed.every_position,
-            verification: claimed.verification,
-            hidden_states: claimed.hidden_states,
-            token_masks: claimed.token_masks,
-            rewind: claimed.rewind,
-            fork: claimed.fork,
-            snapshot: claimed.snapshot,
-            bitwise_batch_invariance: claimed.bitwise_batch_invariance,
-            device_sampling: claimed.sampling.to_string(),
         }
     }
 }

@@ -30,64 +30,32 @@ mod verification;
 
 use std::fmt;
 
-use mlxcel_core::{Capabilities, SamplingField};
+use mlxcel_core::{Capabilities, Capability, SamplingField};
 
 use crate::failure::Outcome;
 use crate::subject::Subject;
 
-pub use batch::{
-    batch_equals_single, batches_take_one_pass, bitwise_invariance, mixed_steps, prompt_chunks_take_one_pass,
-    results_are_in_row_order,
-};
-pub use broken::broken_weights_are_refused;
-pub use cancel::{
-    cancelled_generations_resume, cancelled_prompts_resume, cancelled_rows_spare_the_others,
-    cancelled_steps_do_nothing,
-};
-pub use capacity::{fills_exactly, one_beyond_is_refused};
-pub use errors::{
-    bad_rows_are_refused, bad_rows_harm_no_others, duplicate_rows_are_refused, no_rows_are_refused,
-    stats_are_monotone,
-};
-pub use faults::{faults_anywhere_are_recoverable, faults_poison, faults_spare_the_others};
-pub use fork::{fork_computes_nothing, fork_continues, fork_is_independent, fork_takes_a_slot};
-pub use generation::{generation_ends_when_full, generation_leaves_nothing_open, streams_are_steps};
-pub use hidden::{
-    hidden_states_are_complete, hidden_states_do_not_depend_on_chunks, hidden_states_mix_with_other_wants,
-    mean_pooling_covers_the_row,
-};
-pub use isolation::{
-    sequences_are_isolated, sessions_are_isolated, stale_ids_are_rejected, threads_share_only_weights,
-};
-pub use lifecycle::{
-    describes_itself, drop_order_is_free, ids_are_not_reused, load_options_are_honoured, opens_and_closes,
-    sequences_are_limited, session_options_are_honoured, sessions_move_between_threads,
-};
-pub use logprobs::{
-    every_position_is_step_by_step, logits_are_complete, logprobs_sum_to_one, scored_drafts_can_be_rewound,
-    top_is_sorted,
-};
-pub use masks::{bad_masks_are_refused, masks_are_honoured, stop_tokens_are_tokens};
-pub use operations::operations;
-pub use prefill::{
-    chunked_prefill, greedy_is_argmax, logits_do_not_depend_on_chunks, positions_count_tokens, token_by_token,
-};
-pub use rewind::{rewind_computes_nothing, rewind_forgets, rewind_has_bounds};
-pub use sampling::{
-    biases_are_added, draws_are_stateless, draws_follow_probabilities, frequency_penalty_is_applied,
-    min_p_is_honoured, presence_penalty_is_applied, repetition_penalty_is_applied, seeds_differ,
-    seeds_repeat, top_k_is_honoured, top_p_is_honoured,
-};
-pub use snapshot::{
-    snapshot_computes_nothing, snapshot_outlives_its_session, snapshot_rejects_corruption,
-    snapshot_rejects_foreign, snapshot_rejects_other_models, snapshot_round_trip, snapshot_size_is_bounded,
-};
-pub use states::bounded_states_stop_growing;
-pub use unclaimed::unclaimed_is_unsupported;
-pub use verification::{
-    drafts_are_masked_individually, drafts_are_sampled_as_single_tokens, drafts_are_verified_in_one_row,
-    drafts_return_logits,
-};
+pub use batch::*;
+pub use broken::*;
+pub use cancel::*;
+pub use capacity::*;
+pub use errors::*;
+pub use faults::*;
+pub use fork::*;
+pub use generation::*;
+pub use hidden::*;
+pub use isolation::*;
+pub use lifecycle::*;
+pub use logprobs::*;
+pub use masks::*;
+pub use operations::*;
+pub use prefill::*;
+pub use rewind::*;
+pub use sampling::*;
+pub use snapshot::*;
+pub use states::*;
+pub use unclaimed::*;
+pub use verification::*;
 
 /// A property that every engine must have.
 #[derive(Clone, Copy)]
@@ -137,28 +105,10 @@ impl fmt::Debug for Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
+    /// This capability.
+    Claimed(Capability),
     /// [`Capabilities::sequences`] of at least two.
     TwoSequences,
-    /// [`Capabilities::logits`].
-    Logits,
-    /// [`Capabilities::top_logprobs`] of at least one.
-    TopLogprobs,
-    /// [`Capabilities::every_position`].
-    EveryPosition,
-    /// [`Capabilities::verification`].
-    Verification,
-    /// [`Capabilities::hidden_states`].
-    HiddenStates,
-    /// [`Capabilities::token_masks`].
-    TokenMasks,
-    /// [`Capabilities::rewind`].
-    Rewind,
-    /// [`Capabilities::fork`].
-    Fork,
-    /// [`Capabilities::snapshot`].
-    Snapshot,
-    /// [`Capabilities::bitwise_batch_invariance`].
-    BitwiseBatchInvariance,
     /// A field in [`Capabilities::sampling`].
     Sampling(SamplingField),
     /// Not a capability: [`Subject::with_faulty`].
@@ -172,24 +122,20 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether the subject, not the engine or the model, provides it: a check without it was not skipped deliberately.
+    /// Whether the subject, not the engine, provides it.
     pub(crate) fn is_of_subject(self) -> bool {
-        matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights)
+        matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights | Self::BoundedState)
+    }
+
+    /// Whether every subject can provide it, so that a check without it was not skipped deliberately.
+    pub(crate) fn is_of_every_subject(self) -> bool {
+        self.is_of_subject() && self != Self::BoundedState
     }
 
     fn is_met(self, subject: &Subject<'_>, claimed: &Capabilities) -> bool {
         match self {
+            Self::Claimed(capability) => claimed.claims(capability),
             Self::TwoSequences => claimed.sequences >= 2,
-            Self::Logits => claimed.logits,
-            Self::TopLogprobs => claimed.top_logprobs > 0,
-            Self::EveryPosition => claimed.every_position,
-            Self::Verification => claimed.verification,
-            Self::HiddenStates => claimed.hidden_states.is_some(),
-            Self::TokenMasks => claimed.token_masks,
-            Self::Rewind => claimed.rewind,
-            Self::Fork => claimed.fork,
-            Self::Snapshot => claimed.snapshot,
-            Self::BitwiseBatchInvariance => claimed.bitwise_batch_invariance,
             Self::Sampling(field) => claimed.sampling.contains(field),
             Self::Faults => !subject.fault_points().is_empty(),
             Self::OtherModel => subject.has_other_model(),
@@ -202,17 +148,8 @@ impl Need {
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Claimed(capability) => return write!(f, "{capability}"),
             Self::TwoSequences => "2 sequences",
-            Self::Logits => "logits",
-            Self::TopLogprobs => "top logprobs",
-            Self::EveryPosition => "every position",
-            Self::Verification => "verification",
-            Self::HiddenStates => "hidden states",
-            Self::TokenMasks => "token masks",
-            Self::Rewind => "rewind",
-            Self::Fork => "fork",
-            Self::Snapshot => "snapshot",
-            Self::BitwiseBatchInvariance => "bitwise batch invariance",
             Self::Sampling(field) => return write!(f, "device {}", field.as_str()),
             Self::Faults => "a faulty device",
             Self::OtherModel => "another model",
@@ -222,24 +159,55 @@ impl fmt::Display for Need {
     }
 }
 
-macro_rules! table {
-    ($($name:ident [$($need:expr),*] $property:literal)*) => {
-        /// Every check, in the order of a report.
-        pub const ALL: &[Check] = &[$(
-            Check { name: stringify!($name), property: $property, needs: &[$($need),*], run: $name }
-        ),*];
+/// One [`Need`] in the table: one of the subject's, a sampling field, or else a [`Capability`] by its name.
+macro_rules! need {
+    (TwoSequences) => {
+        Need::TwoSequences
+    };
+    (Faults) => {
+        Need::Faults
+    };
+    (OtherModel) => {
+        Need::OtherModel
+    };
+    (BrokenWeights) => {
+        Need::BrokenWeights
+    };
+    (BoundedState) => {
+        Need::BoundedState
+    };
+    (Sampling($field:ident)) => {
+        Need::Sampling(SamplingField::$field)
+    };
+    ($capability:ident) => {
+        Need::Claimed(Capability::$capability)
     };
 }
 
-use Need::{
-    BitwiseBatchInvariance, BoundedState, BrokenWeights, EveryPosition, Faults, Fork, HiddenStates, Logits,
-    OtherModel, Rewind, Sampling, Snapshot, TokenMasks, TopLogprobs, TwoSequences, Verification,
-};
-use SamplingField::{
-    FrequencyPenalty, LogitBias, MinP, PresencePenalty, RepetitionPenalty, Temperature, TopK, TopP,
-};
+/// Declares the checks in the order of a report, each with its needs and its property: [`ALL`], and the macro that makes
+/// a test of each. The first argument is a dollar sign, for the macro that this one writes.
+macro_rules! checks {
+    ($d:tt $($name:ident [$($need:ident $(($of:ident))?),*] $property:literal)*) => {
+        /// Every check, in the order of a report.
+        pub const ALL: &[Check] = &[$(
+            Check { name: stringify!($name), property: $property, needs: &[$(need!($need $(($of))?)),*], run: $name }
+        ),*];
 
-table! {
+        /// Generates the tests of [`suite!`](crate::suite).
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! __tests {
+            ($d expectations:expr) => {$(
+                #[test]
+                fn $name() {
+                    $d crate::__hold(stringify!($name), __subject(), &$d expectations);
+                }
+            )*};
+        }
+    };
+}
+
+checks! { $
     describes_itself [] "capabilities and model information are consistent"
     load_options_are_honoured [] "every load option is honoured or rejected by name"
     session_options_are_honoured [] "a session's own capacity is honoured"

@@ -39,9 +39,7 @@ impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Passed => f.write_str("passed"),
-            Self::Unclaimed(
-                need @ (Need::Faults | Need::OtherModel | Need::BrokenWeights | Need::BoundedState),
-            ) => {
+            Self::Unclaimed(need) if need.is_of_subject() => {
                 write!(f, "not run: the subject lacks {need}")
             }
             Self::Unclaimed(need) => write!(f, "not claimed: {need}"),
@@ -156,7 +154,7 @@ pub fn run(check: &Check, subject: &Subject<'_>, expectations: &Expectations) ->
     let exception = expectations.of(check.name);
     match (catch(|| check.unmet(subject).map_err(Failure::from)), exception) {
         (Ok(Some(need)), None) => return CheckResult::Unclaimed(need),
-        (Ok(Some(need)), Some(Exception::Skip(reason))) if need.is_of_subject() => {
+        (Ok(Some(need)), Some(Exception::Skip(reason))) if need.is_of_every_subject() => {
             return CheckResult::Skipped(reason.clone());
         }
         (Ok(Some(need)), Some(_)) => {

@@ -4,213 +4,224 @@ use std::fmt;
 
 use crate::{Error, Result, SamplingFields};
 
-/// What an engine supports for a model, known before a session is opened.
-///
-/// A claimed capability works; an unclaimed one returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). A
-/// wrapper or a test can withdraw capabilities with the same `with_` methods.
-///
-/// ```
-/// use mlxcel_core::Capabilities;
-///
-/// let capabilities = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
-/// assert_eq!(capabilities.to_string(), "sequences 4, batch rows 1, context 1024, logits, rewind");
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Capabilities {
+/// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`], its field,
+/// type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing, listings and the conformance kit's
+/// requirements follow by the type; see [`Claim`].
+macro_rules! capabilities {
+    ($($(#[doc = $doc:literal])* $name:ident => $field:ident: $type:ty = $least:expr, $with:ident;)*) => {
+        /// What an engine supports for a model, known before a session is opened.
+        ///
+        /// A claimed capability works; an unclaimed one returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). A
+        /// wrapper or a test can withdraw capabilities with the same `with_` methods.
+        ///
+        /// ```
+        /// use mlxcel_core::Capabilities;
+        ///
+        /// let capabilities = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
+        /// assert_eq!(capabilities.to_string(), "sequences 4, batch rows 1, context 1024, logits, rewind");
+        /// ```
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct Capabilities {
+            $($(#[doc = $doc])* pub $field: $type,)*
+        }
+
+        /// One of the [`Capabilities`], by name. Prints in words, such as `top logprobs`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Capability {
+            $(
+                #[doc = concat!("[`Capabilities::", stringify!($field), "`].")]
+                $name,
+            )*
+        }
+
+        impl Capability {
+            /// All of them, in the order in which they are printed.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The name of the field in [`Capabilities`].
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($field),)*
+                }
+            }
+        }
+
+        impl Capabilities {
+            /// The minimum: `sequences` sequences of up to `context` tokens, one row per pass, greedy decoding, no
+            /// optional capability.
+            pub fn new(sequences: usize, context: usize) -> Self {
+                Self { sequences, context, ..Self { $($field: $least),* } }
+            }
+
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $with(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+
+            /// The value of one capability: for listings.
+            pub fn value(&self, capability: Capability) -> CapabilityValue {
+                match capability {
+                    $(Capability::$name => self.$field.value(),)*
+                }
+            }
+
+            /// The intersection of these capabilities and `most`, with the smaller of each limit: for wrappers and
+            /// tests that withdraw capabilities. The sizes of hidden states and snapshots are not limits and are kept.
+            ///
+            /// ```
+            /// use mlxcel_core::Capabilities;
+            ///
+            /// let engine = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
+            /// let most = Capabilities::new(8, 512).with_rewind(true).with_fork(true);
+            /// assert_eq!(engine.limited_to(&most), Capabilities::new(4, 512).with_rewind(true));
+            /// ```
+            #[must_use]
+            pub fn limited_to(&self, most: &Self) -> Self {
+                let mut limited = Self { $($field: self.$field.limited_to(most.$field)),* };
+                limited.snapshot_bytes = limited.snapshot_bytes.filter(|_| limited.snapshot);
+                limited
+            }
+        }
+    };
+}
+
+capabilities! {
     /// The maximum number of open sequences per session.
-    pub sequences: usize,
+    Sequences => sequences: usize = 0, with_sequences;
     /// The maximum number of rows per pass over the weights. With 1, every row takes its own pass.
-    pub batch_rows: usize,
+    BatchRows => batch_rows: usize = 1, with_batch_rows;
     /// The maximum number of tokens per sequence.
-    pub context: usize,
+    Context => context: usize = 0, with_context;
     /// The maximum number of tokens of one row per pass over the weights; [`usize::MAX`] for no limit. A longer row
     /// takes several passes, and a step returns when all of its rows are done. So a scheduler feeds long prompts in
     /// rows of this many tokens, to keep other rows from waiting for the whole prompt.
-    pub prompt_chunk: usize,
-    /// [`Answer::Logits`](crate::Answer::Logits) works.
-    pub logits: bool,
+    PromptChunk => prompt_chunk: usize = usize::MAX, with_prompt_chunk;
     /// The largest `top` of [`Answer::Token`](crate::Answer::Token) and [`Answer::Likelihoods`](crate::Answer::Likelihoods):
     /// how many of the most likely tokens can be reported.
-    pub top_logprobs: u16,
+    TopLogprobs => top_logprobs: u16 = 0, with_top_logprobs;
+    /// [`Answer::Logits`](crate::Answer::Logits) works.
+    Logits => logits: bool = false, with_logits;
     /// [`Answer::Likelihoods`](crate::Answer::Likelihoods) works.
-    pub every_position: bool,
+    EveryPosition => every_position: bool = false, with_every_position;
     /// [`Positions::Drafts`](crate::Positions::Drafts) works with everything that is claimed for tokens, and with
     /// [`logits`](Self::logits) for logits: one pass verifies several draft tokens.
-    pub verification: bool,
+    Verification => verification: bool = false, with_verification;
     /// [`Answer::Hidden`](crate::Answer::Hidden) works and returns vectors of this many elements; `None` if unsupported.
-    pub hidden_states: Option<usize>,
+    HiddenStates => hidden_states: Option<usize> = None, with_hidden_states;
     /// A [`TokenMask`](crate::TokenMask) is honoured.
-    pub token_masks: bool,
+    TokenMasks => token_masks: bool = false, with_token_masks;
     /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works.
-    pub rewind: bool,
+    Rewind => rewind: bool = false, with_rewind;
     /// [`InferenceSession::fork`](crate::InferenceSession::fork) works.
-    pub fork: bool,
+    Fork => fork: bool = false, with_fork;
     /// [`InferenceSession::snapshot`](crate::InferenceSession::snapshot) and
     /// [`restore`](crate::InferenceSession::restore) work.
-    pub snapshot: bool,
-    /// The most bytes that the [payload](crate::Snapshot::payload) of a snapshot has, which is that of a sequence of
-    /// [`context`](Self::context) tokens: what reads snapshots from a place that it does not trust reads no more. None where it is not
-    /// known.
-    pub snapshot_bytes: Option<u64>,
+    Snapshot => snapshot: bool = false, with_snapshot;
+    /// The maximum size in bytes of the [payload](crate::Snapshot::payload) of a snapshot, which is that of a sequence
+    /// of [`context`](Self::context) tokens. Readers of untrusted files read no more. `None` if it is not known.
+    SnapshotBytes => snapshot_bytes: Option<u64> = None, with_snapshot_bytes;
     /// A sequence's results are bitwise equal for any batch composition and any prefill chunking.
-    pub bitwise_batch_invariance: bool,
+    BitwiseBatchInvariance => bitwise_batch_invariance: bool = false, with_bitwise_batch_invariance;
     /// The sampling fields that the engine applies itself, beyond greedy decoding.
-    pub sampling: SamplingFields,
+    Sampling => sampling: SamplingFields = SamplingFields::NONE, with_sampling;
+}
+
+/// The value of a [`Capability`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CapabilityValue {
+    /// Whether it is claimed.
+    Flag(bool),
+    /// A limit; `None` for no limit.
+    Limit(Option<u64>),
+    /// The size of results; `None` if it is not claimed, or not known.
+    Size(Option<u64>),
+    /// Sampling fields.
+    Fields(SamplingFields),
+}
+
+/// How capabilities of a type are limited and listed.
+trait Claim: Copy {
+    fn limited_to(self, most: Self) -> Self;
+    fn value(self) -> CapabilityValue;
+}
+
+impl Claim for bool {
+    fn limited_to(self, most: Self) -> Self {
+        self && most
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Flag(self)
+    }
+}
+
+impl Claim for usize {
+    fn limited_to(self, most: Self) -> Self {
+        self.min(most)
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Limit((self < Self::MAX).then_some(self as u64))
+    }
+}
+
+impl Claim for u16 {
+    fn limited_to(self, most: Self) -> Self {
+        self.min(most)
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Limit(Some(self.into()))
+    }
+}
+
+/// A size that claims a capability: withdrawn with it.
+impl Claim for Option<usize> {
+    fn limited_to(self, most: Self) -> Self {
+        self.filter(|_| most.is_some())
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Size(self.map(|size| size as u64))
+    }
+}
+
+/// An upper bound of a size: that of larger limits is one for smaller ones too.
+impl Claim for Option<u64> {
+    fn limited_to(self, _: Self) -> Self {
+        self
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Size(self)
+    }
+}
+
+impl Claim for SamplingFields {
+    fn limited_to(self, most: Self) -> Self {
+        self.intersection(most)
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Fields(self)
+    }
 }
 
 impl Capabilities {
-    /// The minimum: `sequences` sequences of up to `context` tokens, one row per pass, greedy decoding, no optional
-    /// capability.
-    pub fn new(sequences: usize, context: usize) -> Self {
-        Self {
-            sequences,
-            batch_rows: 1,
-            context,
-            prompt_chunk: usize::MAX,
-            logits: false,
-            top_logprobs: 0,
-            every_position: false,
-            verification: false,
-            hidden_states: None,
-            token_masks: false,
-            rewind: false,
-            fork: false,
-            snapshot: false,
-            snapshot_bytes: None,
-            bitwise_batch_invariance: false,
-            sampling: SamplingFields::NONE,
-        }
-    }
-
-    /// Sets the maximum number of rows per pass over the weights.
-    #[must_use]
-    pub fn with_batch_rows(mut self, rows: usize) -> Self {
-        self.batch_rows = rows;
-        self
-    }
-
-    /// Sets the maximum number of tokens of one row per pass; at least 1.
-    #[must_use]
-    pub fn with_prompt_chunk(mut self, tokens: usize) -> Self {
-        self.prompt_chunk = tokens;
-        self
-    }
-
-    /// Claims, or withdraws, logits.
-    #[must_use]
-    pub fn with_logits(mut self, claimed: bool) -> Self {
-        self.logits = claimed;
-        self
-    }
-
-    /// Sets how many of the most likely tokens can be reported.
-    #[must_use]
-    pub fn with_top_logprobs(mut self, most: u16) -> Self {
-        self.top_logprobs = most;
-        self
-    }
-
-    /// Claims, or withdraws, results at every position.
-    #[must_use]
-    pub fn with_every_position(mut self, claimed: bool) -> Self {
-        self.every_position = claimed;
-        self
-    }
-
-    /// Claims, or withdraws, the verification of draft tokens.
-    #[must_use]
-    pub fn with_verification(mut self, claimed: bool) -> Self {
-        self.verification = claimed;
-        self
-    }
-
-    /// Claims hidden states of this many elements, or withdraws them.
-    #[must_use]
-    pub fn with_hidden_states(mut self, elements: Option<usize>) -> Self {
-        self.hidden_states = elements;
-        self
-    }
-
-    /// Claims, or withdraws, token masks.
-    #[must_use]
-    pub fn with_token_masks(mut self, claimed: bool) -> Self {
-        self.token_masks = claimed;
-        self
-    }
-
-    /// Claims, or withdraws, rewind.
-    #[must_use]
-    pub fn with_rewind(mut self, claimed: bool) -> Self {
-        self.rewind = claimed;
-        self
-    }
-
-    /// Claims, or withdraws, fork.
-    #[must_use]
-    pub fn with_fork(mut self, claimed: bool) -> Self {
-        self.fork = claimed;
-        self
-    }
-
-    /// Claims, or withdraws, snapshot and restore.
-    #[must_use]
-    pub fn with_snapshot(mut self, claimed: bool) -> Self {
-        self.snapshot = claimed;
-        self
-    }
-
-    /// Sets the most bytes that the payload of a snapshot has.
-    #[must_use]
-    pub fn with_snapshot_bytes(mut self, most: Option<u64>) -> Self {
-        self.snapshot_bytes = most;
-        self
-    }
-
-    /// Claims, or withdraws, bitwise batch invariance.
-    #[must_use]
-    pub fn with_bitwise_batch_invariance(mut self, claimed: bool) -> Self {
-        self.bitwise_batch_invariance = claimed;
-        self
-    }
-
-    /// Sets the sampling fields that the engine applies itself.
-    #[must_use]
-    pub fn with_sampling(mut self, fields: SamplingFields) -> Self {
-        self.sampling = fields;
-        self
-    }
-
-    /// The intersection of these capabilities and `most`, with the smaller of each limit: for wrappers and tests that
-    /// withdraw capabilities. The size of hidden states is not a limit and is kept.
-    ///
-    /// ```
-    /// use mlxcel_core::Capabilities;
-    ///
-    /// let engine = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
-    /// let most = Capabilities::new(8, 512).with_rewind(true).with_fork(true);
-    /// assert_eq!(engine.limited_to(&most), Capabilities::new(4, 512).with_rewind(true));
-    /// ```
-    #[must_use]
-    pub fn limited_to(&self, most: &Self) -> Self {
-        Self {
-            sequences: self.sequences.min(most.sequences),
-            batch_rows: self.batch_rows.min(most.batch_rows),
-            context: self.context.min(most.context),
-            prompt_chunk: self.prompt_chunk.min(most.prompt_chunk),
-            logits: self.logits && most.logits,
-            top_logprobs: self.top_logprobs.min(most.top_logprobs),
-            every_position: self.every_position && most.every_position,
-            verification: self.verification && most.verification,
-            hidden_states: self.hidden_states.filter(|_| most.hidden_states.is_some()),
-            token_masks: self.token_masks && most.token_masks,
-            rewind: self.rewind && most.rewind,
-            fork: self.fork && most.fork,
-            snapshot: self.snapshot && most.snapshot,
-            // A longer context's is one for a shorter one too.
-            snapshot_bytes: self.snapshot_bytes.filter(|_| most.snapshot),
-            bitwise_batch_invariance: self.bitwise_batch_invariance && most.bitwise_batch_invariance,
-            sampling: self.sampling.intersection(most.sampling),
+    /// Whether `capability` is claimed: it is true, above 0, some or not empty.
+    pub fn claims(&self, capability: Capability) -> bool {
+        match self.value(capability) {
+            CapabilityValue::Flag(claimed) => claimed,
+            CapabilityValue::Limit(limit) => limit != Some(0),
+            CapabilityValue::Size(size) => size.is_some(),
+            CapabilityValue::Fields(fields) => fields != SamplingFields::NONE,
         }
     }
 
@@ -229,32 +240,26 @@ impl Capabilities {
     }
 }
 
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.as_str().replace('_', " "))
+    }
+}
+
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sequences {}, batch rows {}, context {}", self.sequences, self.batch_rows, self.context)?;
-        if self.prompt_chunk != usize::MAX {
-            write!(f, ", prompt chunk {}", self.prompt_chunk)?;
-        }
-        if self.top_logprobs > 0 {
-            write!(f, ", top logprobs {}", self.top_logprobs)?;
-        }
-        for (claimed, name) in [
-            (self.logits, "logits"),
-            (self.every_position, "every position"),
-            (self.verification, "verification"),
-            (self.hidden_states.is_some(), "hidden states"),
-            (self.token_masks, "token masks"),
-            (self.rewind, "rewind"),
-            (self.fork, "fork"),
-            (self.snapshot, "snapshot"),
-            (self.bitwise_batch_invariance, "bitwise batch invariance"),
-        ] {
-            if claimed {
-                write!(f, ", {name}")?;
+        let mut separator = "";
+        for &capability in Capability::ALL.iter().filter(|&&capability| self.claims(capability)) {
+            match self.value(capability) {
+                CapabilityValue::Limit(None) => continue,
+                CapabilityValue::Flag(_) => write!(f, "{separator}{capability}")?,
+                CapabilityValue::Limit(Some(number)) | CapabilityValue::Size(Some(number)) => {
+                    write!(f, "{separator}{capability} {number}")?;
+                }
+                CapabilityValue::Size(None) => write!(f, "{separator}{capability}")?,
+                CapabilityValue::Fields(fields) => write!(f, "{separator}device {capability} ({fields})")?,
             }
-        }
-        if self.sampling != SamplingFields::NONE {
-            write!(f, ", device sampling ({})", self.sampling)?;
+            separator = ", ";
         }
         Ok(())
     }

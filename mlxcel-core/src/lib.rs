@@ -92,7 +92,7 @@ pub use backend::{
     Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn,
 };
 pub use cancel::CancelToken;
-pub use capabilities::Capabilities;
+pub use capabilities::{Capabilities, Capability, CapabilityValue};
 pub use error::{Error, ErrorKind, Printable, Result};
 pub use faults::{FaultPoint, Faults};
 pub use generation::{

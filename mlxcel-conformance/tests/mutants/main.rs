@@ -12,6 +12,7 @@ mod state;
 mod twist;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks, run, run_all};
 use mlxcel_core::reference::ReferenceBackend;
@@ -65,29 +66,9 @@ fn subject(breaking: Break) -> Subject<'static> {
 
 /// The mutants that the docs of each check name.
 fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
-    let sources = [
-        include_str!("../../src/checks/batch.rs"),
-        include_str!("../../src/checks/broken.rs"),
-        include_str!("../../src/checks/cancel.rs"),
-        include_str!("../../src/checks/capacity.rs"),
-        include_str!("../../src/checks/errors.rs"),
-        include_str!("../../src/checks/faults.rs"),
-        include_str!("../../src/checks/fork.rs"),
-        include_str!("../../src/checks/generation.rs"),
-        include_str!("../../src/checks/hidden.rs"),
-        include_str!("../../src/checks/isolation.rs"),
-        include_str!("../../src/checks/lifecycle.rs"),
-        include_str!("../../src/checks/logprobs.rs"),
-        include_str!("../../src/checks/masks.rs"),
-        include_str!("../../src/checks/operations.rs"),
-        include_str!("../../src/checks/prefill.rs"),
-        include_str!("../../src/checks/rewind.rs"),
-        include_str!("../../src/checks/sampling.rs"),
-        include_str!("../../src/checks/snapshot.rs"),
-        include_str!("../../src/checks/states.rs"),
-        include_str!("../../src/checks/unclaimed.rs"),
-        include_str!("../../src/checks/verification.rs"),
-    ];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checks");
+    let sources = fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let sources: Vec<String> = sources.collect();
     let mut named = BTreeMap::new();
     let mut docs = String::new();
     for line in sources.iter().flat_map(|source| source.lines()) {
