@@ -1,87 +1,74 @@
 //! The arguments of programs that say how tokens are chosen.
 
-use clap::Args;
-use mlxcel_session::{Dry, DynamicTemperature, Mirostat, Model, SamplingParams, TokenId, Xtc};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use mlxcel_session::mlxcel_core::SamplingNumber;
+use mlxcel_session::{Dry, Model, SamplingParams, TokenId};
 
 use crate::Failure;
 
-/// How tokens are sampled; greedy by default. Filters (from --dynamic-temperature to --mirostat-eta)
-/// take effect at a temperature above 0.
+/// llama.cpp's names of arguments that have another name here.
+const ALIASES: [(&str, &str); 2] =
+    [("dynamic_temperature", "dynatemp-range"), ("dynamic_temperature_exponent", "dynatemp-exponent")];
+
+/// The numbers among the parameters: an argument for each, in the order of [`SamplingNumber::ALL`].
+struct Numbers(Vec<Option<f64>>);
+
+impl Args for Numbers {
+    fn augment_args(command: Command) -> Command {
+        SamplingNumber::ALL.iter().fold(command, |command, number| command.arg(argument(number)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(number: &'static SamplingNumber) -> Arg {
+    let mut help = number.about().replace('`', "");
+    if let Some(default) = number.default() {
+        help += &format!(" [default: {}]", default as f32);
+    }
+    // Commands live as long as the program.
+    let name: &'static str = number.name().replace('_', "-").leak();
+    let mut argument = Arg::new(number.name()).long(name).value_name("N").help(help);
+    for (_, alias) in ALIASES.iter().filter(|(own, _)| *own == number.name()) {
+        argument = argument.visible_alias(*alias);
+    }
+    argument = match number.is_whole() {
+        true => argument.value_parser(value_parser!(u32)),
+        false => argument.value_parser(value_parser!(f32)).allow_negative_numbers(number.allows(-1.0)),
+    };
+    match number.requires() {
+        Some(required) => argument.requires(required.name()),
+        None => argument,
+    }
+}
+
+impl FromArgMatches for Numbers {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |number: &SamplingNumber| match number.is_whole() {
+            true => matches.get_one::<u32>(number.name()).copied().map(f64::from),
+            false => matches.get_one::<f32>(number.name()).copied().map(f64::from),
+        };
+        Ok(Self(SamplingNumber::ALL.iter().map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// How tokens are sampled; greedy by default. Filters (from
+/// --top-n-sigma to --mirostat-eta) take effect at a temperature above 0.
 #[derive(Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
     /// Start from the checkpoint's generation_config.json; the arguments below override it
     #[arg(long)]
     checkpoint_sampling: bool,
-    /// Draw tokens at this temperature; 0 takes the most likely one (default)
-    #[arg(long, value_name = "T")]
-    temperature: Option<f32>,
-    /// Let the temperature follow the entropy of the distribution, by up to R to either side
-    #[arg(long, value_name = "R", visible_alias = "dynatemp-range")]
-    dynamic_temperature: Option<f32>,
-    /// How the entropy maps to the dynamic temperature; 1 is linear
-    #[arg(
-        long,
-        value_name = "E",
-        visible_alias = "dynatemp-exponent",
-        requires = "dynamic_temperature",
-        default_value_t = 1.0
-    )]
-    dynamic_temperature_exponent: f32,
-    /// Draw from tokens whose logits are within N standard deviations of the largest
-    #[arg(long, value_name = "N")]
-    top_n_sigma: Option<f32>,
-    /// Draw from the K most likely tokens
-    #[arg(long, value_name = "K")]
-    top_k: Option<u32>,
-    /// Draw from the most likely tokens whose probabilities reach P
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Draw from tokens at least P times as likely as the most likely one
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-    /// Draw from the tokens whose surprise is nearest to the entropy and whose probabilities reach P
-    #[arg(long, value_name = "P")]
-    typical_p: Option<f32>,
-    /// Exclude the top choices, but for the least likely of them, with probability P
-    #[arg(long, value_name = "P")]
-    xtc_probability: Option<f32>,
-    /// The probability that makes a token a top choice
-    #[arg(long, value_name = "P", requires = "xtc_probability", default_value_t = 0.1)]
-    xtc_threshold: f32,
-    /// Hold the surprise of drawn tokens near TAU bits (Mirostat 2)
-    #[arg(long, value_name = "TAU")]
-    mirostat_tau: Option<f32>,
-    /// How fast Mirostat learns
-    #[arg(long, value_name = "ETA", requires = "mirostat_tau", default_value_t = 0.1)]
-    mirostat_eta: f32,
-    /// Make tokens that are there already less likely, by this factor
-    #[arg(long, value_name = "R")]
-    repetition_penalty: Option<f32>,
-    /// Take this off the logit of each token that was generated
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    presence_penalty: Option<f32>,
-    /// Take this off the logit of a token for every time it was generated
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    frequency_penalty: Option<f32>,
-    /// How many of the last tokens these three penalties look at; defaults to all
-    #[arg(long, value_name = "N")]
-    penalty_window: Option<u32>,
-    /// Let no run of N tokens occur twice
-    #[arg(long, value_name = "N")]
-    no_repeat_ngram: Option<u32>,
-    /// Penalize going on with a repetition, with this strength (DRY)
-    #[arg(long, value_name = "M")]
-    dry_multiplier: Option<f32>,
-    /// How the DRY penalty grows with each repeated token
-    #[arg(long, value_name = "B", requires = "dry_multiplier", default_value_t = 1.75)]
-    dry_base: f32,
-    /// The shortest repetition that DRY penalizes, in tokens
-    #[arg(long, value_name = "N", requires = "dry_multiplier", default_value_t = 2)]
-    dry_allowed_length: u32,
-    /// How many of the last tokens DRY looks at; defaults to all
-    #[arg(long, value_name = "N", requires = "dry_multiplier")]
-    dry_window: Option<u32>,
+    #[command(flatten)]
+    numbers: Numbers,
     /// A text across which DRY looks for no repetition; may be given several times [default: line break, colon, quotation mark, asterisk]
     #[arg(long, value_name = "TEXT", requires = "dry_multiplier")]
     dry_breaker: Vec<String>,
@@ -117,23 +104,14 @@ impl SamplingArguments {
             true => model.default_sampling().clone(),
             false => SamplingParams::greedy(),
         };
-        params.temperature = self.temperature.unwrap_or(params.temperature);
-        params.dynamic_temperature = self
-            .dynamic_temperature
-            .map(|range| DynamicTemperature::new(range).with_exponent(self.dynamic_temperature_exponent));
-        params.top_n_sigma = self.top_n_sigma;
-        params.top_k = self.top_k.or(params.top_k);
-        params.top_p = self.top_p.or(params.top_p);
-        params.min_p = self.min_p.or(params.min_p);
-        params.typical_p = self.typical_p.or(params.typical_p);
-        params.xtc = self.xtc_probability.map(|probability| Xtc::new(probability, self.xtc_threshold));
-        params.mirostat = self.mirostat_tau.map(|tau| Mirostat::new(tau, self.mirostat_eta));
-        params.repetition_penalty = self.repetition_penalty.or(params.repetition_penalty);
-        params.presence_penalty = self.presence_penalty;
-        params.frequency_penalty = self.frequency_penalty;
-        params.penalty_window = self.penalty_window;
-        params.no_repeat_ngram = self.no_repeat_ngram.or(params.no_repeat_ngram);
-        params.dry = self.dry_multiplier.map(|multiplier| self.dry(multiplier, model)).transpose()?;
+        for (number, &value) in SamplingNumber::ALL.iter().zip(&self.numbers.0) {
+            if value.is_some() {
+                number.set(&mut params, value)?;
+            }
+        }
+        if let Some(dry) = &mut params.dry {
+            self.add_breakers(dry, model)?;
+        }
         params.logit_bias.clone_from(&self.logit_bias);
         params.allowed_tokens.clone_from(&self.allowed_tokens);
         params.forbidden_tokens.clone_from(&self.forbidden_tokens);
@@ -143,8 +121,8 @@ impl SamplingArguments {
         })
     }
 
-    fn dry(&self, multiplier: f32, model: &Model) -> Result<Dry, Failure> {
-        let mut breakers = Vec::new();
+    fn add_breakers(&self, dry: &mut Dry, model: &Model) -> Result<(), Failure> {
+        let breakers = &mut dry.breakers;
         match model.tokenizer() {
             Ok(tokenizer) if self.dry_breaker.is_empty() => {
                 // llama.cpp's.
@@ -158,12 +136,7 @@ impl SamplingArguments {
                 breakers.extend(self.dry_breaker.iter().flat_map(|text| tokenizer.tokens_containing(text)));
             }
         }
-        let mut dry = Dry::new(multiplier)
-            .with_base(self.dry_base)
-            .with_allowed_length(self.dry_allowed_length)
-            .with_breakers(breakers);
-        dry.window = self.dry_window;
-        Ok(dry)
+        Ok(())
     }
 }
 

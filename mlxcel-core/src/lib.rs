@@ -102,8 +102,8 @@ pub use generation::{
 pub use model::{Model, ModelInfo, SessionOptions};
 pub use pooling::{HiddenPool, Pooling};
 pub use sampling::{
-    Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingParams,
-    SamplingPlace, SamplingPlan, TokenMask, Xtc,
+    Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingNumber,
+    SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Xtc,
 };
 pub use session::{InferenceSession, InferenceSessionExt, SequenceId, SequenceState, SessionStats};
 pub use snapshot::Snapshot;

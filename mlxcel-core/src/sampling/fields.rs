@@ -1,56 +1,8 @@
-//! Names of sampling parameters, and sets of them.
+//! Sets of sampling parameters.
 
 use std::fmt;
 
-/// Declares the fields in the order in which they are applied.
-macro_rules! fields {
-    ($($field:ident $name:ident)*) => {
-        /// A parameter of [`SamplingParams`](crate::SamplingParams) that an engine may apply itself, in the order of
-        /// application.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum SamplingField {
-            $(
-                #[doc = concat!("[`SamplingParams::", stringify!($name), "`](crate::SamplingParams::", stringify!($name), ").")]
-                $field,
-            )*
-        }
-
-        impl SamplingField {
-            /// All fields, including those of later versions: for tests and listings. An engine must claim fields one
-            /// by one, by name.
-            pub const ALL: &[Self] = &[$(Self::$field),*];
-
-            /// The name of the field in [`SamplingParams`](crate::SamplingParams).
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$field => stringify!($name),)*
-                }
-            }
-        }
-    };
-}
-
-fields! {
-    AllowedTokens allowed_tokens
-    ForbiddenTokens forbidden_tokens
-    LogitBias logit_bias
-    PenaltyWindow penalty_window
-    RepetitionPenalty repetition_penalty
-    PresencePenalty presence_penalty
-    FrequencyPenalty frequency_penalty
-    Dry dry
-    NoRepeatNgram no_repeat_ngram
-    TopNSigma top_n_sigma
-    Temperature temperature
-    DynamicTemperature dynamic_temperature
-    TopK top_k
-    TopP top_p
-    MinP min_p
-    TypicalP typical_p
-    Xtc xtc
-    Mirostat mirostat
-}
+use super::SamplingField;
 
 /// A set of [`SamplingField`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,15 +1,15 @@
 //! Sampling: parameters, negotiation between engine and host, masks.
 
-mod builders;
 mod fields;
 mod groups;
 mod mask;
+mod number;
 mod params;
 mod plan;
-mod validate;
 
-pub use fields::{SamplingField, SamplingFields};
+pub use fields::SamplingFields;
 pub use groups::{Dry, DynamicTemperature, Mirostat, Xtc};
 pub use mask::TokenMask;
-pub use params::SamplingParams;
+pub use number::SamplingNumber;
+pub use params::{SamplingField, SamplingParams};
 pub use plan::{SamplingNeeds, SamplingPlace, SamplingPlan};

@@ -1,43 +1,41 @@
 //! The checkpoint's default sampling parameters: `generation_config.json`.
 
-use mlxcel_core::{ModelSource, Result, SamplingParams};
-use serde::Deserialize;
+use mlxcel_core::{ModelSource, Result, SamplingNumber, SamplingParams};
 use serde_json::{Map, Value};
 
 use crate::files;
 
 const FILE: &str = "generation_config.json";
 
-/// The fields of the file that are about sampling; what it does not have, or is null, is none.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct GenerationConfig {
-    do_sample: Option<bool>,
-    temperature: Option<f32>,
-    top_k: Option<i64>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    typical_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    no_repeat_ngram_size: Option<i64>,
+/// transformers' names of numbers that have another name here.
+const NAMES: [(&str, &str); 1] = [("no_repeat_ngram", "no_repeat_ngram_size")];
+
+/// The value of a field that is there and not null.
+fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
 }
 
-impl GenerationConfig {
-    fn params(self) -> SamplingParams {
-        // 0 and below turn these off.
-        let count = |count: Option<i64>| {
-            count.filter(|&count| count > 0).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+/// The numbers of the file by their names, as the file's `do_sample` says; `None` if one is of the wrong type.
+fn params(fields: &Map<String, Value>) -> Option<Result<SamplingParams>> {
+    let sample = field(fields, "do_sample").map_or(Some(false), Value::as_bool)?;
+    let mut params = SamplingParams::greedy().with_temperature(1.0);
+    for number in SamplingNumber::ALL {
+        let name =
+            NAMES.iter().find(|(own, _)| *own == number.name()).map_or(number.name(), |(_, name)| name);
+        let Some(value) = field(fields, name) else { continue };
+        let value = match number.is_whole() {
+            true => value.as_i64()? as f64,
+            false => value.as_f64()?,
         };
-        let mut params = SamplingParams::greedy();
-        if self.do_sample == Some(true) {
-            params.temperature = self.temperature.unwrap_or(1.0);
+        if let Err(error) = number.set(&mut params, Some(value).filter(|&value| !number.is_off(value))) {
+            return Some(Err(error));
         }
-        params.top_k = count(self.top_k);
-        (params.top_p, params.min_p, params.typical_p) = (self.top_p, self.min_p, self.typical_p);
-        params.repetition_penalty = self.repetition_penalty;
-        params.no_repeat_ngram = count(self.no_repeat_ngram_size);
-        params
     }
+    // Without `do_sample` transformers is greedy.
+    if !sample {
+        params.temperature = 0.0;
+    }
+    Some(params.validate().map(|()| params))
 }
 
 /// The sampling defaults of `source`; greedy if it has none.
@@ -46,14 +44,11 @@ impl GenerationConfig {
 ///
 /// [`ErrorKind::Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a file that is not such JSON, or has a value out of range.
 pub(crate) fn read(source: &ModelSource) -> Result<SamplingParams> {
-    // A map first: serde would take a list for a structure too.
     let fields: Map<String, Value> = files::read_json(source, FILE)?.unwrap_or_default();
     let corrupt = |message| files::corrupt(source, FILE, message);
-    let config = GenerationConfig::deserialize(Value::Object(fields))
-        .map_err(|error| corrupt("a sampling parameter is of the wrong type").with_source(error))?;
-    let params = config.params();
-    params.validate().map_err(|error| corrupt("a sampling parameter is out of range").with_source(error))?;
-    Ok(params)
+    params(&fields)
+        .ok_or_else(|| corrupt("a sampling parameter is of the wrong type"))?
+        .map_err(|error| corrupt("a sampling parameter is out of range").with_source(error))
 }
 
 #[cfg(test)]

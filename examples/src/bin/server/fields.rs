@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use mlxcel_session::mlxcel_core::SamplingNumber;
 use mlxcel_session::{FinishReason, Grammar, Options, TokenId, Usage};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::app::App;
@@ -14,26 +16,20 @@ const MOST_CHOICES: u32 = 16;
 /// As in OpenAI's API.
 const MOST_STOPS: usize = 16;
 
-/// What a request says about its answer. The last fields are not OpenAI's; other servers have them by these names.
+/// What a request says about its answer. Some fields are not OpenAI's; other servers have them by these names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Fields {
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
     n: Option<u32>,
     pub(crate) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     stop: Option<OneOrMore>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
     logit_bias: Option<BTreeMap<String, f32>>,
     seed: Option<i64>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    typical_p: Option<f32>,
-    repetition_penalty: Option<f32>,
+    #[serde(flatten)]
+    numbers: Numbers,
     ignore_eos: Option<bool>,
     response_format: Option<Value>,
     // What would change the answer, and is not there.
@@ -42,6 +38,28 @@ pub(crate) struct Fields {
     suffix: Option<String>,
     echo: Option<bool>,
     audio: Option<Value>,
+}
+
+/// The numbers of the sampling parameters that a request has, by their names.
+#[derive(Clone, Debug, Default)]
+struct Numbers(BTreeMap<&'static str, f64>);
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
+        let mut numbers = BTreeMap::new();
+        for number in SamplingNumber::ALL {
+            let Some(value) = fields.get(number.name()).filter(|value| !value.is_null()) else { continue };
+            let value = match number.is_whole() {
+                true => value.as_i64().map(|value| value as f64),
+                false => value.as_f64(),
+            };
+            let value =
+                value.ok_or_else(|| D::Error::custom(format!("{} must be a number", number.name())))?;
+            numbers.insert(number.name(), value);
+        }
+        Ok(Self(numbers))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -107,22 +125,10 @@ impl Fields {
         }
         options.sampling = app.sampling.clone();
         let sampling = &mut options.sampling;
-        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
-        for (field, asked) in [
-            (&mut sampling.top_p, self.top_p),
-            (&mut sampling.presence_penalty, self.presence_penalty),
-            (&mut sampling.frequency_penalty, self.frequency_penalty),
-            (&mut sampling.min_p, self.min_p),
-            (&mut sampling.typical_p, self.typical_p),
-            (&mut sampling.repetition_penalty, self.repetition_penalty),
-        ] {
-            *field = asked.or(*field);
-        }
-        match self.top_k {
-            None => {}
-            // 0 and -1 are how others say that there is none.
-            Some(..=0) => sampling.top_k = None,
-            Some(k) => sampling.top_k = Some(u32::try_from(k).unwrap_or(u32::MAX)),
+        for number in SamplingNumber::ALL {
+            if let Some(&value) = self.numbers.0.get(number.name()) {
+                number.set(sampling, Some(value).filter(|&value| !number.is_off(value)))?;
+            }
         }
         for (token, &bias) in self.logit_bias.iter().flatten() {
             let token: TokenId = token
