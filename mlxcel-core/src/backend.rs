@@ -85,7 +85,7 @@ impl From<&str> for ModelSource {
 }
 
 /// The numeric precision that a model runs with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Precision {
     /// float32 activations and accumulation, for any weight type: the precision that oracles are compared with.

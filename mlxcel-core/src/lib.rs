@@ -75,6 +75,7 @@ mod capabilities;
 mod error;
 mod faults;
 mod generation;
+mod identity;
 mod model;
 mod pooling;
 pub mod reference;
@@ -99,13 +100,16 @@ pub use generation::{
     FinishReason, GenerateExt, GenerateOptions, Generated, Generation, LogitsSampler, SamplingContext,
     TokenChoice, TokenStream,
 };
+pub use identity::StateIdentity;
 pub use model::{Model, ModelInfo, SessionOptions};
 pub use pooling::{HiddenPool, Pooling};
 pub use sampling::{
     Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingNumber,
     SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Xtc,
 };
-pub use session::{InferenceSession, InferenceSessionExt, SequenceId, SequenceState, SessionStats};
+pub use session::{
+    InferenceSession, InferenceSessionExt, SequenceId, SequenceOptions, SequenceState, SessionStats,
+};
 pub use snapshot::Snapshot;
 pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob};
 pub use stopwatch::Stopwatch;

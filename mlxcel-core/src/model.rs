@@ -65,6 +65,9 @@ pub struct ModelInfo {
     pub precision: Precision,
     /// Identifies the checkpoint: equal only for equal weights and configuration.
     pub fingerprint: String,
+    /// The version of the payload of [snapshots](crate::Snapshot), and what else their bytes depend on, such as the
+    /// type of the KV cache; part of [`StateIdentity`](crate::StateIdentity). Empty for an engine without snapshots.
+    pub state_format: String,
     /// Size of the weights on the device, in bytes.
     pub weight_bytes: u64,
     /// Time spent loading, including compilation.
@@ -84,6 +87,7 @@ impl ModelInfo {
             capacity: 0,
             precision: Precision::default(),
             fingerprint: String::new(),
+            state_format: String::new(),
             weight_bytes: 0,
             load_time: Duration::ZERO,
             compile_time: Duration::ZERO,

@@ -29,6 +29,24 @@ impl fmt::Display for SequenceId {
     }
 }
 
+/// Options of [`InferenceSession::open_with`]; start from [`SequenceOptions::default`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SequenceOptions {
+    /// The identity of the adapter that all tokens of the sequence are computed with. Forks and snapshots keep it, and
+    /// it is part of their [`StateIdentity`](crate::StateIdentity). Defaults to none.
+    pub adapter: Option<String>,
+}
+
+impl SequenceOptions {
+    /// Sets the adapter by its identity.
+    #[must_use]
+    pub fn with_adapter(mut self, adapter: impl Into<String>) -> Self {
+        self.adapter = Some(adapter.into());
+        self
+    }
+}
+
 /// The state of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -121,12 +139,26 @@ pub trait InferenceSession: Send {
     /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Opens an empty sequence.
+    /// Opens an empty sequence: [`open_with`](Self::open_with) and the default options.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::CapacityExceeded`] if [`Capabilities::sequences`] are open.
     fn open(&mut self) -> Result<SequenceId>;
+
+    /// Opens an empty sequence with options. An engine without adapters leaves this as it is.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Self::open); [`ErrorKind::Unsupported`] for an adapter if the engine has none.
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        match &options.adapter {
+            None => self.open(),
+            Some(adapter) => {
+                Err(Capabilities::unclaimed("open sequence", "adapters").with_context("adapter", adapter))
+            }
+        }
+    }
 
     /// Closes a sequence and frees its memory, also if it is poisoned.
     ///
@@ -196,8 +228,8 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`]; [`ErrorKind::InvalidInput`] for a snapshot of another engine or model or a longer one than
-    /// this session's capacity; [`ErrorKind::Corrupt`]; and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`]; [`ErrorKind::InvalidInput`] for a snapshot of another [identity](Snapshot::identity) or a
+    /// longer one than this session's capacity; [`ErrorKind::Corrupt`]; and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unclaimed("restore", "snapshot"))
@@ -251,6 +283,9 @@ macro_rules! forward {
             }
             fn open(&mut self) -> Result<SequenceId> {
                 (**self).open()
+            }
+            fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+                (**self).open_with(options)
             }
             fn close(&mut self, sequence: SequenceId) -> Result<()> {
                 (**self).close(sequence)

@@ -1,42 +1,30 @@
 //! Snapshots: the state of a sequence outside of its session.
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Precision, Result, StateIdentity};
 
 const MAGIC: &[u8; 8] = b"mlxcelSN";
 const VERSION: u32 = 1;
 
 /// The state of a sequence: its position and what the engine needs to continue.
 ///
-/// It is bound to the engine and model (by fingerprint) that created it, and can be written to disk with
-/// [`to_bytes`](Self::to_bytes). The payload is private to the engine.
+/// It is bound to its [`StateIdentity`], and can be written to disk with [`to_bytes`](Self::to_bytes). The payload is
+/// private to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    engine: String,
-    model: String,
+    identity: StateIdentity,
     position: usize,
     payload: Vec<u8>,
 }
 
 impl Snapshot {
-    /// A snapshot by `engine` (its name and the version of its payload format) of a sequence of `model` (its
-    /// fingerprint) at `position`.
-    pub fn new(
-        engine: impl Into<String>,
-        model: impl Into<String>,
-        position: usize,
-        payload: impl Into<Vec<u8>>,
-    ) -> Self {
-        Self { engine: engine.into(), model: model.into(), position, payload: payload.into() }
+    /// A snapshot of a sequence of this identity at `position`.
+    pub fn new(identity: StateIdentity, position: usize, payload: impl Into<Vec<u8>>) -> Self {
+        Self { identity, position, payload: payload.into() }
     }
 
-    /// The engine that created it, with the version of its payload.
-    pub fn engine(&self) -> &str {
-        &self.engine
-    }
-
-    /// The fingerprint of the model that it belongs to.
-    pub fn model(&self) -> &str {
-        &self.model
+    /// What it belongs to.
+    pub fn identity(&self) -> &StateIdentity {
+        &self.identity
     }
 
     /// The number of tokens of the sequence.
@@ -49,34 +37,17 @@ impl Snapshot {
         &self.payload
     }
 
-    /// Rejects a snapshot of another engine or model.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidInput`] naming what differs.
-    pub fn check(&self, engine: &str, model: &str) -> Result<()> {
-        let refuse = |field: &'static str, found: &str, expected: &str| {
-            Error::new(ErrorKind::InvalidInput, "restore", "the snapshot belongs to another engine or model")
-                .with_context("field", field)
-                .with_context("found", found)
-                .with_context("expected", expected)
-        };
-        if self.engine != engine {
-            return Err(refuse("engine", &self.engine, engine));
-        }
-        if self.model != model {
-            return Err(refuse("model", &self.model, model));
-        }
-        Ok(())
-    }
-
     /// The snapshot as bytes: versioned, little-endian, with a checksum; readable by [`from_bytes`](Self::from_bytes) anywhere.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(52 + self.engine.len() + self.model.len() + self.payload.len());
+        let StateIdentity { engine, state, model, precision, adapter } = &self.identity;
+        let names = [engine, state, model, precision.as_str(), adapter.as_deref().unwrap_or_default()];
+        let names = names.map(str::as_bytes);
+        let mut bytes = Vec::with_capacity(77 + names.concat().len() + self.payload.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.position as u64).to_le_bytes());
-        for part in [self.engine.as_bytes(), self.model.as_bytes(), &self.payload] {
+        bytes.push(u8::from(adapter.is_some()));
+        for part in names.into_iter().chain([&self.payload[..]]) {
             bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
             bytes.extend_from_slice(part);
         }
@@ -105,6 +76,10 @@ impl Snapshot {
             return Err(corrupt("it has another format version").with_context("version", version));
         }
         let position = le(take(8)?);
+        let has_adapter = match le(take(1)?) {
+            flag @ ..=1 => flag == 1,
+            _ => return Err(corrupt("a flag is neither 0 nor 1")),
+        };
         let mut part = || {
             let length = usize::try_from(le(take(8)?))
                 .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
@@ -113,7 +88,11 @@ impl Snapshot {
         let text =
             |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| corrupt("a name is not UTF-8"));
         let engine = text(part()?)?;
-        let model = text(part()?)?;
+        let (state, model, precision) = (text(part()?)?, text(part()?)?, text(part()?)?);
+        let adapter = Some(text(part()?)?).filter(|adapter| has_adapter || !adapter.is_empty());
+        if adapter.is_some() != has_adapter {
+            return Err(corrupt("it has an adapter and says that it has none"));
+        }
         let read = part()?;
         let mut payload = Vec::new();
         payload
@@ -129,7 +108,12 @@ impl Snapshot {
         }
         let position = usize::try_from(position)
             .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
-        Ok(Self { engine, model, position, payload })
+        // Exactly as it is written, so that bytes that are read are those that are written again.
+        let precision = [Precision::Exact, Precision::Native, Precision::Fast]
+            .into_iter()
+            .find(|known| known.as_str() == precision)
+            .ok_or_else(|| corrupt("it has an unknown precision").with_context("precision", &precision))?;
+        Ok(Self { identity: StateIdentity { engine, state, model, precision, adapter }, position, payload })
     }
 }
 
@@ -150,7 +134,14 @@ mod tests {
 
     #[test]
     fn snapshots_round_trip_and_truncation_or_corruption_is_rejected() {
-        let snapshot = Snapshot::new("iree/1", "abc", 7, vec![1, 2, 3]);
+        let mut info = crate::ModelInfo::new("iree", "llama", 4);
+        (info.fingerprint, info.state_format) = ("abc".to_owned(), "kv/1".to_owned());
+        let identity = StateIdentity::of(&info);
+        for identity in [identity.clone(), identity.clone().with_adapter("")] {
+            let snapshot = Snapshot::new(identity, 7, []);
+            assert_eq!(Snapshot::from_bytes(&snapshot.to_bytes()).unwrap(), snapshot);
+        }
+        let snapshot = Snapshot::new(identity.with_adapter("poems"), 7, [1, 2, 3]);
         let bytes = snapshot.to_bytes();
         assert_eq!(Snapshot::from_bytes(&bytes).unwrap(), snapshot);
         for length in 0..bytes.len() {
@@ -167,13 +158,5 @@ mod tests {
         }
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Snapshot::from_bytes(&longer).unwrap_err().kind(), ErrorKind::Corrupt);
-    }
-
-    #[test]
-    fn snapshots_of_other_engines_or_models_are_rejected() {
-        let snapshot = Snapshot::new("iree/1", "abc", 7, vec![]);
-        snapshot.check("iree/1", "abc").unwrap();
-        assert_eq!(snapshot.check("mlx/1", "abc").unwrap_err().context("field"), Some("engine"));
-        assert_eq!(snapshot.check("iree/1", "abd").unwrap_err().context("field"), Some("model"));
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
     Backend, CancelToken, Capabilities, Control, ErrorKind, FaultPoint, Faults, GenerateOptions,
-    InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelSource, Precision, Result, Row,
-    RowResult, SampledToken, SamplingFields, SamplingParams, SamplingPlan, SequenceId, SessionOptions,
-    Snapshot, StepOutput, TokenChoice, TokenId, TokenMask, TokenStream, Want,
+    InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelInfo, ModelSource, Precision, Result,
+    Row, RowResult, SampledToken, SamplingFields, SamplingParams, SamplingPlan, SequenceId, SessionOptions,
+    Snapshot, StateIdentity, StepOutput, TokenChoice, TokenId, TokenMask, TokenStream, Want,
 };
 
 const PROMPT: [TokenId; 40] = {
@@ -127,7 +127,7 @@ fn foreign_oversized_or_corrupt_snapshots_are_rejected() {
     let mut damaged = snapshot.payload().to_vec();
     damaged[20] ^= 1;
     for payload in [damaged, snapshot.payload()[..479].to_vec(), Vec::new()] {
-        let damaged = Snapshot::new(snapshot.engine(), snapshot.model(), snapshot.position(), payload);
+        let damaged = Snapshot::new(snapshot.identity().clone(), snapshot.position(), payload);
         assert_eq!(kind(session.restore(&damaged)), ErrorKind::Corrupt);
     }
 }
@@ -178,7 +178,8 @@ fn removed_capabilities_return_unsupported() {
     assert_eq!(kind(session.rewind(a, 0)), ErrorKind::Unsupported);
     assert_eq!(kind(session.fork(a)), ErrorKind::Unsupported);
     assert_eq!(kind(session.snapshot(a)), ErrorKind::Unsupported);
-    assert_eq!(kind(session.restore(&Snapshot::new("", "", 0, vec![]))), ErrorKind::Unsupported);
+    let foreign = Snapshot::new(StateIdentity::of(&ModelInfo::new("", "", 0)), 0, []);
+    assert_eq!(kind(session.restore(&foreign)), ErrorKind::Unsupported);
     session.open().unwrap();
     assert_eq!(kind(session.open()), ErrorKind::CapacityExceeded);
 }

@@ -96,7 +96,6 @@ pub(crate) struct Shared<E> {
     /// The length beyond which no state grows, where there is one.
     pub(crate) bound: Option<usize>,
     pub(crate) chunks: Chunks,
-    pub(crate) kv_cache: KvCacheType,
     pub(crate) independent_rows: IndependentRows,
     /// How many passes would have cost less by programs for shorter rows.
     pub(crate) padded_passes: AtomicU32,
@@ -135,6 +134,18 @@ impl GraphModelOptions {
     /// The errors of [`Numerics::new`].
     pub fn numerics(&self, decoder: &Decoder) -> Result<Numerics> {
         Ok(Numerics::new(self.precision, decoder)?.with_kv_cache(self.kv_cache))
+    }
+
+    /// The version of the states, and what their bytes depend on besides the precision.
+    fn state_format(&self, layouts: &[StateLayout]) -> String {
+        let mut format = "state/3".to_owned();
+        if self.kv_cache != KvCacheType::Precision {
+            format += &format!(" {}", self.kv_cache);
+        }
+        for ring in layouts.iter().filter_map(|layout| layout.ring) {
+            format += &format!(" ring {ring}");
+        }
+        format
     }
 
     /// The layouts of the states of sequences of `decoder`.
@@ -246,6 +257,7 @@ impl<E: Executor> GraphModel<E> {
         let written = capacity.saturating_add(chunks.largest());
         info.capacity = capacity;
         info.precision = options.precision;
+        info.state_format = options.state_format(&layouts);
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
         let capabilities = Capabilities::new(options.sequences, capacity)
             .with_batch_rows(options.width())
@@ -271,7 +283,6 @@ impl<E: Executor> GraphModel<E> {
             lengths: options.lengths_for(decoder)?,
             bound: bounded_room(decoder, chunks.largest()),
             chunks,
-            kv_cache: options.kv_cache,
             independent_rows: options.independent_rows,
             padded_passes: AtomicU32::new(0),
         })))

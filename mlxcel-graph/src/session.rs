@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceState, SequenceTable,
-    SessionStats, Snapshot, StepOutput,
+    SessionStats, Snapshot, StateIdentity, StepOutput,
 };
 
 use crate::executor::Executor;
 use crate::model::Shared;
-use crate::numerics::KvCacheType;
 use sequence::{Sequence, States};
 
 /// An [`InferenceSession`] over the decoder programs of an [`Executor`].
@@ -31,19 +30,6 @@ impl<E: Executor> GraphSession<E> {
         capabilities.context = capacity;
         let table = SequenceTable::new(capabilities, shared.info.vocabulary_size, Sequence::position);
         Self { shared, table, stats: SessionStats::default() }
-    }
-
-    /// What tags this session's snapshots: the engine, the payload's version, and what its bytes depend on.
-    fn snapshot_engine(&self) -> String {
-        let Shared { info, kv_cache, layouts, .. } = &*self.shared;
-        let mut tag = format!("{} state/3 {}", info.backend, info.precision);
-        if *kv_cache != KvCacheType::Precision {
-            tag += &format!(" {kv_cache}");
-        }
-        for ring in layouts.iter().filter_map(|layout| layout.ring) {
-            tag += &format!(" ring {ring}");
-        }
-        tag
     }
 }
 
@@ -99,14 +85,13 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let source = self.table.for_snapshot(sequence)?;
         let payload = self.shared.pack(source)?;
-        let model = self.shared.info.fingerprint.clone();
-        let (engine, position) = (self.snapshot_engine(), source.position);
+        let position = source.position;
         self.stats.read_back_bytes += payload.len() as u64;
-        Ok(Snapshot::new(engine, model, position, payload))
+        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), position, payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.table.check_restore(snapshot, &self.snapshot_engine(), &self.shared.info.fingerprint)?;
+        self.table.check_restore(snapshot, &StateIdentity::of(&self.shared.info))?;
         let length_for = |positions| self.shared.length_for("restore", positions);
         let restored = self.shared.unpack(snapshot.position(), snapshot.payload(), length_for)?;
         self.stats.uploaded_bytes += snapshot.payload().len() as u64;

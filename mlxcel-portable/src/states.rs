@@ -142,7 +142,7 @@ fn every_kind_of_state_is_forked_and_restored() {
             assert_near(&logits(&mut *elsewhere, restored, rest), &expected, &format!("restored {what}"));
             let mut payload = snapshot.payload().to_vec();
             payload.pop();
-            let cut = Snapshot::new(snapshot.engine(), snapshot.model(), split, payload);
+            let cut = Snapshot::new(snapshot.identity().clone(), split, payload);
             assert_eq!(elsewhere.restore(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
             for sequence in [original, fork, whole] {
                 session.close(sequence).unwrap();

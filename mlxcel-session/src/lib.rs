@@ -63,6 +63,7 @@ mod sampling;
 mod score;
 mod select;
 mod speculation;
+mod state_file;
 mod stop;
 mod stream;
 #[cfg(feature = "structured")]

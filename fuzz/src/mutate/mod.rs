@@ -80,7 +80,10 @@ mod tests {
         let mut rng = Rng::with_seed(2);
         let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
         let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
-        let snapshot = mlxcel_core::Snapshot::new("e", "m", 1, vec![1, 2, 3]).to_bytes();
+        let snapshot = {
+            let identity = mlxcel_core::StateIdentity::of(&mlxcel_core::ModelInfo::new("e", "m", 4));
+            mlxcel_core::Snapshot::new(identity, 1, [1, 2, 3]).to_bytes()
+        };
         let (mut headers, mut sums) = (0, 0);
         for _ in 0..1000 {
             let made = mutate(Format::Safetensors, &file, &file, 1 << 16, &mut rng);

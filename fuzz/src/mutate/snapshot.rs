@@ -10,11 +10,17 @@ pub(super) fn mutate(base: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (Ok(old), Ok(other)) = (Snapshot::from_bytes(base), Snapshot::from_bytes(other)) else {
         return bytes::mutate(base, other, rng);
     };
-    let (mut engine, mut model) = (old.engine().to_owned(), old.model().to_owned());
+    let (mut identity, foreign) = (old.identity().clone(), other.identity());
     let (mut position, mut payload) = (old.position(), old.payload().to_vec());
     match rng.u8(..8) {
-        0 => engine = other.engine().to_owned(),
-        1 => model = other.model().to_owned(),
+        0 => match rng.u8(..5) {
+            0 => identity.engine.clone_from(&foreign.engine),
+            1 => identity.state.clone_from(&foreign.state),
+            2 => identity.precision = foreign.precision,
+            3 => identity.adapter = Some(foreign.engine.clone()),
+            _ => identity.model.clone_from(&foreign.model),
+        },
+        1 => identity = foreign.clone(),
         2 | 3 => {
             position = match rng.u8(..3) {
                 0 => interesting(rng) as usize,
@@ -25,5 +31,5 @@ pub(super) fn mutate(base: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
         4 => payload.truncate(rng.usize(..=payload.len())),
         _ => payload = bytes::mutate(&payload, other.payload(), rng),
     }
-    Snapshot::new(engine, model, position, payload).to_bytes()
+    Snapshot::new(identity, position, payload).to_bytes()
 }

@@ -1,6 +1,6 @@
 //! Snapshots. Needs [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
 
-use mlxcel_core::{ErrorKind, SessionOptions, Snapshot};
+use mlxcel_core::{ErrorKind, Precision, SessionOptions, Snapshot, StateIdentity};
 
 use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, stands_at};
@@ -61,25 +61,37 @@ pub fn snapshot_outlives_its_session(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot of another engine or model, or longer than the session's capacity, is rejected.
+/// Makes an identity another one.
+type Change = fn(&mut StateIdentity);
+
+/// A snapshot of another engine, model, precision or adapter, or longer than the session's capacity, is rejected.
 ///
-/// Kills: `restores_anything`, `restores_oversized_snapshots`.
+/// Kills: `restores_anything`, `identity_forgets_the_adapter`, `identity_forgets_the_precision`, `restores_oversized_snapshots`.
 pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;
     extend(&mut *session, sequence, &subject.tokens(4, 10)?)?;
     let own = session.snapshot(sequence)?;
     session.close(sequence)?;
-    ensure!(
-        own.model() == subject.model()?.info().fingerprint,
-        "a snapshot is of model `{}`, not of this one's fingerprint",
-        own.model()
-    );
+    let identity = StateIdentity::of(subject.model()?.info());
+    ensure!(*own.identity() == identity, "a snapshot belongs to `{}`, not to `{identity}`", own.identity());
     let invalid = ErrorKind::InvalidInput;
-    let foreign = Snapshot::new("no-such-engine", own.model(), own.position(), own.payload());
-    refused(session.restore(&foreign), invalid, "a snapshot of another engine")?;
-    let foreign = Snapshot::new(own.engine(), "no-such-model", own.position(), own.payload());
-    refused(session.restore(&foreign), invalid, "a snapshot of another model")?;
+    let changes: [(&str, Change); 5] = [
+        ("engine", |other| other.engine = "no-such-engine".to_owned()),
+        ("format of states", |other| other.state.push_str("/no-such-version")),
+        ("model", |other| other.model = "no-such-model".to_owned()),
+        ("precision", |other| {
+            let is_exact = other.precision == Precision::Exact;
+            other.precision = if is_exact { Precision::Native } else { Precision::Exact };
+        }),
+        ("adapter", |other| other.adapter = Some("no-such-adapter".to_owned())),
+    ];
+    for (what, change) in changes {
+        let mut other = identity.clone();
+        change(&mut other);
+        let foreign = Snapshot::new(other, own.position(), own.payload());
+        refused(session.restore(&foreign), invalid, format_args!("a snapshot of another {what}"))?;
+    }
     let mut small = subject.model()?.open_session(&SessionOptions::default().with_capacity(9))?;
     refused(small.restore(&own), invalid, "a snapshot of 10 tokens in a session for 9")?;
     small.open()?;
@@ -100,9 +112,9 @@ pub fn snapshot_rejects_other_models(subject: &Subject<'_>) -> Outcome {
     extend(&mut *session, sequence, &subject.tokens(5, 3)?)?;
     let snapshot = session.snapshot(sequence)?;
     ensure!(
-        other.info().fingerprint != snapshot.model(),
+        other.info().fingerprint != snapshot.identity().model,
         "two models have the fingerprint `{}`",
-        snapshot.model()
+        snapshot.identity().model
     );
     let mut session = other.open_session(&SessionOptions::default())?;
     refused(session.restore(&snapshot), ErrorKind::InvalidInput, "a snapshot of the first model").map(drop)
@@ -128,7 +140,7 @@ pub fn snapshot_rejects_corruption(subject: &Subject<'_>) -> Outcome {
         (11, payload, "a payload of 10 tokens for 11"),
         (0, payload, "a payload of 10 tokens for none"),
     ] {
-        let damaged = Snapshot::new(own.engine(), own.model(), position, payload);
+        let damaged = Snapshot::new(own.identity().clone(), position, payload);
         refused(session.restore(&damaged), ErrorKind::Corrupt, what)?;
     }
     for _ in 0..session.capabilities().sequences {

@@ -2,7 +2,7 @@
 
 use mlxcel_core::{
     Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan,
-    Snapshot, TokenMask, Want,
+    SequenceOptions, Snapshot, StateIdentity, TokenMask, Want,
 };
 
 use crate::checks::sampling::unclaimed_plans;
@@ -13,7 +13,7 @@ use crate::subject::Subject;
 /// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for the host
 /// never runs on the device.
 ///
-/// Kills: `performs_unclaimed_operations`, `samples_for_the_host`.
+/// Kills: `performs_unclaimed_operations`, `ignores_adapters`, `samples_for_the_host`.
 pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
     let vocabulary = model.info().vocabulary_size;
@@ -34,9 +34,12 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     }
     if !claimed.snapshot {
         refused(session.snapshot(sequence), unsupported, "snapshot")?;
-        let foreign = Snapshot::new(model.info().backend.clone(), model.info().fingerprint.clone(), 0, []);
+        let foreign = Snapshot::new(StateIdentity::of(model.info()), 0, []);
         refused(session.restore(&foreign), unsupported, "restore")?;
     }
+    // No capability of this version claims adapters.
+    let adapted = SequenceOptions::default().with_adapter("no-such-adapter");
+    refused(session.open_with(&adapted), unsupported, "a sequence with an adapter")?;
     let greedy = SamplingPlan::greedy();
     let mask = TokenMask::allowing(vocabulary, [0]);
     let beyond = claimed.top_logprobs.checked_add(1);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mlxcel_core::{
-    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, StepOutput,
-    TokenId,
+    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceOptions, SequenceState, SessionStats,
+    Snapshot, StateIdentity, StepOutput, TokenId,
 };
 
 use crate::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
@@ -49,6 +49,15 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
         Broken::new(reference).with_twist(|| Box::new(SnapshotHandle::default()))
     }),
     ("restores_anything", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresAnything))),
+    ("identity_forgets_the_adapter", |reference| {
+        Broken::new(reference)
+            .with_twist(|| Box::new(ForgetsPart(|found, own| found.adapter.clone_from(&own.adapter))))
+    }),
+    ("identity_forgets_the_precision", |reference| {
+        Broken::new(reference)
+            .with_twist(|| Box::new(ForgetsPart(|found, own| found.precision = own.precision)))
+    }),
+    ("ignores_adapters", |reference| Broken::new(reference).with_twist(|| Box::new(IgnoresAdapters))),
     ("restores_oversized_snapshots", |reference| {
         Broken::new(reference).with_twist(|| Box::new(RestoresTooLong))
     }),
@@ -379,12 +388,8 @@ struct SnapshotHandle {
 impl Twist for SnapshotHandle {
     fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
         let snapshot = inner.session.snapshot(sequence)?;
-        let handle = Snapshot::new(
-            snapshot.engine(),
-            snapshot.model(),
-            snapshot.position(),
-            self.kept.len().to_le_bytes(),
-        );
+        let handle =
+            Snapshot::new(snapshot.identity().clone(), snapshot.position(), self.kept.len().to_le_bytes());
         self.kept.push(snapshot);
         Ok(handle)
     }
@@ -405,8 +410,31 @@ impl Twist for RestoresAnything {
         let sequence = inner.scratch.open()?;
         let own = inner.scratch.snapshot(sequence)?;
         inner.scratch.close(sequence)?;
-        let adopted = Snapshot::new(own.engine(), own.model(), snapshot.position(), snapshot.payload());
+        let adopted = Snapshot::new(own.identity().clone(), snapshot.position(), snapshot.payload());
         inner.session.restore(&adopted)
+    }
+}
+
+/// Compares identities without one field, which it takes from its own.
+struct ForgetsPart(fn(&mut StateIdentity, &StateIdentity));
+
+impl Twist for ForgetsPart {
+    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+        let sequence = inner.scratch.open()?;
+        let own = inner.scratch.snapshot(sequence)?;
+        inner.scratch.close(sequence)?;
+        let mut identity = snapshot.identity().clone();
+        (self.0)(&mut identity, own.identity());
+        inner.session.restore(&Snapshot::new(identity, snapshot.position(), snapshot.payload()))
+    }
+}
+
+/// Opens a sequence without the adapter that it is asked for.
+struct IgnoresAdapters;
+
+impl Twist for IgnoresAdapters {
+    fn open_with(&mut self, inner: &mut Inner, _: &SequenceOptions) -> Result<SequenceId> {
+        inner.session.open()
     }
 }
 

@@ -6,8 +6,8 @@ use std::thread::ThreadId;
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
     Backend, Capabilities, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelInfo,
-    ModelSource, Result, Row, RowResult, SequenceId, SequenceState, SessionOptions, SessionStats, Snapshot,
-    StepOutput, TokenId,
+    ModelSource, Result, Row, RowResult, SequenceId, SequenceOptions, SequenceState, SessionOptions,
+    SessionStats, Snapshot, StepOutput, TokenId,
 };
 
 /// What is behind a twist.
@@ -31,6 +31,9 @@ pub(crate) struct Shared {
 pub(crate) trait Twist: Send {
     fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
         inner.session.open()
+    }
+    fn open_with(&mut self, inner: &mut Inner, options: &SequenceOptions) -> Result<SequenceId> {
+        inner.session.open_with(options)
     }
     fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
         inner.session.close(sequence)
@@ -187,6 +190,9 @@ impl InferenceSession for TwistedSession {
     }
     fn open(&mut self) -> Result<SequenceId> {
         self.twist.open(&mut self.inner)
+    }
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        self.twist.open_with(&mut self.inner, options)
     }
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
         self.twist.close(&mut self.inner, sequence)

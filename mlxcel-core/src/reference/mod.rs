@@ -289,6 +289,7 @@ impl Backend for ReferenceBackend {
         info.capacity = checked.capacity;
         info.precision = checked.precision;
         info.fingerprint = language.fingerprint(&self.stop_tokens);
+        info.state_format = "kv/1".to_owned();
         match self.memory {
             Memory::Full => {}
             Memory::Window(window) => info.fingerprint.push_str(&format!("-window-{window}")),

@@ -8,11 +8,8 @@ use super::language::Entry;
 use super::model::{Cache, Shared};
 use crate::{
     Capabilities, Control, Error, ErrorKind, FaultPoint, InferenceSession, Result, Row, SequenceId,
-    SequenceState, SequenceTable, SessionStats, Snapshot, StepOutput, StepRows,
+    SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRows,
 };
-
-/// What tags the snapshots: the engine and the version of their payload.
-const SNAPSHOT_ENGINE: &str = "reference kv/1";
 
 /// The bytes of the payload of a snapshot of `tokens` tokens.
 pub(super) fn payload_bytes(tokens: usize) -> u64 {
@@ -118,11 +115,11 @@ impl InferenceSession for ReferenceSession {
         let cache = &self.table.for_snapshot(sequence)?.entries;
         self.check_fault(FaultPoint::ReadBack, "snapshot")?;
         let payload: Vec<u8> = cache.iter().flat_map(|entry| entry.to_bytes()).collect();
-        Ok(Snapshot::new(SNAPSHOT_ENGINE, &self.shared.info.fingerprint, cache.len(), payload))
+        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), cache.len(), payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.table.check_restore(snapshot, SNAPSHOT_ENGINE, &self.shared.info.fingerprint)?;
+        self.table.check_restore(snapshot, &StateIdentity::of(&self.shared.info))?;
         let mut chunks = snapshot.payload().chunks_exact(Entry::BYTES);
         let cache: Vec<Entry> = chunks.by_ref().filter_map(Entry::from_bytes).collect();
         let language = &self.shared.language;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 pub use rows::{StepRow, StepRows};
 
 use crate::{
-    Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, Snapshot, StepOutput,
+    Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, Snapshot,
+    StateIdentity, StepOutput,
 };
 
 /// For engines: the sequences of a session, each with the engine's state `S`, such as its KV cache or a handle of it.
@@ -255,14 +256,14 @@ impl<S> SequenceTable<S> {
         self.get("snapshot", id)
     }
 
-    /// Checks that a snapshot can be restored by `engine` (with its payload version) for `model` (its fingerprint).
+    /// Checks that a snapshot can be restored for states of `identity`.
     ///
     /// # Errors
     ///
     /// The errors of [`InferenceSession::restore`](crate::InferenceSession::restore) that precede reading the payload.
-    pub fn check_restore(&self, snapshot: &Snapshot, engine: &str, model: &str) -> Result<()> {
+    pub fn check_restore(&self, snapshot: &Snapshot, identity: &StateIdentity) -> Result<()> {
         Capabilities::require(self.capabilities.snapshot, "restore", "snapshot")?;
-        snapshot.check(engine, model)?;
+        identity.check(snapshot.identity())?;
         self.check_room("restore")?;
         let (tokens, capacity) = (snapshot.position(), self.capabilities.context);
         if tokens > capacity {

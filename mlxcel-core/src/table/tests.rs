@@ -1,5 +1,5 @@
 use super::*;
-use crate::{CancelToken, Control, Pooling, PositionResult, TokenId, TokenLogprob, Want};
+use crate::{CancelToken, Control, ModelInfo, Pooling, PositionResult, TokenId, TokenLogprob, Want};
 
 type Table = SequenceTable<Vec<TokenId>>;
 
@@ -79,21 +79,23 @@ fn unclaimed_or_oversized_operations_are_rejected() {
     let id = open(&mut table, &[1, 2]);
     assert_eq!(kind(table.for_rewind(id, 3)), Some(ErrorKind::InvalidInput));
     assert_eq!(table.for_rewind(id, 2).unwrap(), &[1, 2]);
-    let snapshot = |position| Snapshot::new("engine", "model", position, []);
-    assert_eq!(kind(table.check_restore(&snapshot(9), "engine", "model")), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "other")), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "model")), None);
+    let identity = StateIdentity::of(&ModelInfo::new("engine", "llama", 10));
+    let other = identity.clone().with_adapter("other");
+    let snapshot = |position| Snapshot::new(identity.clone(), position, []);
+    assert_eq!(kind(table.check_restore(&snapshot(9), &identity)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(table.check_restore(&snapshot(8), &other)), Some(ErrorKind::InvalidInput));
+    assert_eq!(kind(table.check_restore(&snapshot(8), &identity)), None);
     open(&mut table, &[]);
     open(&mut table, &[]);
     assert_eq!(kind(table.for_fork(id)), Some(ErrorKind::CapacityExceeded));
-    assert_eq!(kind(table.check_restore(&snapshot(8), "engine", "model")), Some(ErrorKind::CapacityExceeded));
+    assert_eq!(kind(table.check_restore(&snapshot(8), &identity)), Some(ErrorKind::CapacityExceeded));
     let mut least = SequenceTable::new(Capabilities::new(1, 8), 10, Vec::<TokenId>::len);
     let id = least.open("open sequence", Vec::new()).unwrap();
     for error in [
         kind(least.for_rewind(id, 0)),
         kind(least.for_fork(id)),
         kind(least.for_snapshot(id)),
-        kind(least.check_restore(&snapshot(1), "engine", "model")),
+        kind(least.check_restore(&snapshot(1), &identity)),
     ] {
         assert_eq!(error, Some(ErrorKind::Unsupported));
     }

@@ -98,15 +98,8 @@ pub(super) fn load(
         .with_sampling(SamplingFields::from(super::sampling::FIELDS));
     // Windows that are never filled keep all positions.
     let kept = if rewind { "" } else { " windows" };
-    let snapshot_engine = format!("{NAME} kv/2 {:?}{kept}", numerics.kv).to_lowercase();
-    Ok(Arc::new(MlxModel(Arc::new(Shared {
-        worker,
-        info,
-        capabilities,
-        epochs,
-        snapshot_engine,
-        caches: AtomicU64::new(0),
-    }))))
+    info.state_format = format!("kv/2 {:?}{kept}", numerics.kv).to_lowercase();
+    Ok(Arc::new(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches: AtomicU64::new(0) }))))
 }
 
 fn at_least_one(field: &'static str, value: usize) -> Result<usize> {

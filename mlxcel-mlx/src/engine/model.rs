@@ -18,8 +18,6 @@ pub(super) struct Shared {
     pub(super) capabilities: Capabilities,
     /// The sequence lengths at which a cache must be recomputed.
     pub(super) epochs: RopeEpochs,
-    /// The tag of snapshots.
-    pub(super) snapshot_engine: String,
     pub(super) caches: AtomicU64,
 }
 

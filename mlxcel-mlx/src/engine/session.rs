@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
-    SequenceTable, SessionStats, Snapshot, StepOutput, StepRow, StepRows, TokenId,
+    SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRow, StepRows, TokenId,
 };
 
 use super::model::Shared;
@@ -241,13 +241,12 @@ impl InferenceSession for MlxSession {
         let states = states?;
         self.stats.read_back_bytes += states.len() as u64;
         let payload = Contents { tokens, cached, epoch, states }.encode();
-        let model = self.shared.info.fingerprint.clone();
-        Ok(Snapshot::new(self.shared.snapshot_engine.clone(), model, position, payload))
+        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), position, payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        let Shared { info, snapshot_engine, epochs, .. } = &*self.shared;
-        self.table.check_restore(snapshot, snapshot_engine, &info.fingerprint)?;
+        let Shared { info, epochs, .. } = &*self.shared;
+        self.table.check_restore(snapshot, &StateIdentity::of(info))?;
         let contents = snapshot::decode(snapshot, info.vocabulary_size, epochs.count() - 1)?;
         let Contents { tokens, cached, epoch, states } = contents;
         let (cache, uploaded) = (self.shared.new_cache(), states.len() as u64);

@@ -64,11 +64,15 @@ fn parse(payload: &[u8], position: usize) -> Option<Contents> {
 
 #[cfg(test)]
 mod tests {
+    use mlxcel_core::{ModelInfo, StateIdentity};
+
     use super::*;
 
     #[test]
     fn snapshots_round_trip_and_inconsistent_ones_are_rejected() {
-        let of = |position, payload: Vec<u8>| Snapshot::new("mlx", "model", position, payload);
+        let of = |position, payload: Vec<u8>| {
+            Snapshot::new(StateIdentity::of(&ModelInfo::new("mlx", "llama", 701)), position, payload)
+        };
         let contents = Contents { tokens: vec![3, 700], cached: 1, epoch: 1, states: vec![1, 2, 3] };
         let payload = contents.clone().encode();
         assert_eq!(decode(&of(2, payload.clone()), 701, 1).unwrap(), contents);

@@ -6,13 +6,14 @@ mod shared;
 use std::ops::Range;
 use std::path::Path;
 
-use mlxcel_core::{Error, ErrorKind, InferenceSession, Result, SequenceId, SessionOptions, TokenId};
+use mlxcel_core::{
+    Error, ErrorKind, InferenceSession, Result, SequenceId, SessionOptions, StateIdentity, TokenId,
+};
 
 use crate::stream::Record;
 use crate::{
     ChatOptions, Detokenizer, Message, Model, Options, ReasoningSplitter, TextGeneration, TextStream,
 };
-use saved::{Cache, Saved};
 use shared::SharedSession;
 
 /// What a conversation does if a turn does not fit into the context.
@@ -93,16 +94,15 @@ impl Conversation {
     /// Reads a conversation that [`save`](Self::save) or [`save_with_cache`](Self::save_with_cache) wrote.
     pub(crate) fn restore(model: Model, path: &Path) -> Result<Self> {
         let engine = model.engine();
-        let Saved { messages, cache, .. } = Saved::read_for(path, engine.info(), engine.capabilities())?;
+        let identity = StateIdentity::of(engine.info());
+        let (messages, cache) = saved::read(path, &identity, engine.capabilities())?;
         let mut conversation = Self::new(model)?;
         conversation.messages = messages;
-        if let Some(cache) = cache
-            && let Some(snapshot) = &cache.snapshot
-        {
-            let sequence = conversation.session.restore(snapshot)?;
+        if let Some((tokens, snapshot)) = cache {
+            let sequence = conversation.session.restore(&snapshot)?;
             conversation.session.close(conversation.sequence)?;
             conversation.sequence = sequence;
-            conversation.tokens = cache.tokens;
+            conversation.tokens = tokens;
         }
         Ok(conversation)
     }
@@ -246,7 +246,7 @@ impl Conversation {
     /// file is kept on failure.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
-        Saved::new(self.messages.clone(), None).write(path.as_ref())
+        saved::write(path.as_ref(), &self.messages, None)
     }
 
     /// As [`save`](Self::save), with the KV cache: the restored conversation continues without recomputing, but only
@@ -260,9 +260,8 @@ impl Conversation {
     pub fn save_with_cache(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
         let snapshot = self.session.snapshot(self.sequence)?;
-        let held = self.tokens[..snapshot.position().min(self.tokens.len())].to_vec();
-        let cache = Cache::new(self.model.info(), held, snapshot);
-        Saved::new(self.messages.clone(), Some(cache)).write(path.as_ref())
+        let held = &self.tokens[..snapshot.position().min(self.tokens.len())];
+        saved::write(path.as_ref(), &self.messages, Some((held, &snapshot)))
     }
 
     /// Reads the messages of a saved conversation, whichever model its cache belongs to.
@@ -271,7 +270,7 @@ impl Conversation {
     ///
     /// The errors of [`Model::restore_conversation`], except those about the cache.
     pub fn read_messages(path: impl AsRef<Path>) -> Result<Vec<Message>> {
-        Ok(Saved::read(path.as_ref())?.messages)
+        saved::read_messages(path.as_ref())
     }
 
     /// Writes down the answer of the last turn.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlxcel_core::{
-    Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot,
-    StepOutput,
+    Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceOptions, SequenceState,
+    SessionStats, Snapshot, StepOutput,
 };
 
 /// A session behind a lock, which is held for a step at a time.
@@ -33,6 +33,10 @@ impl InferenceSession for SharedSession {
 
     fn open(&mut self) -> Result<SequenceId> {
         self.lock().open()
+    }
+
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        self.lock().open_with(options)
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<()> {

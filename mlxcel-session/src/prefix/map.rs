@@ -83,6 +83,7 @@ fn common(a: &[TokenId], b: &[TokenId]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mlxcel_core::{ModelInfo, StateIdentity};
     use proptest::prelude::*;
 
     use super::*;
@@ -93,9 +94,10 @@ mod tests {
             keys in proptest::collection::btree_set(proptest::collection::vec(0u32..3, 1..6), 0..20),
             wanted in proptest::collection::vec(0u32..3, 1..7),
         ) {
+            let identity = StateIdentity::of(&ModelInfo::new("test", "llama", 3));
             let mut map = Map::default();
             for key in &keys {
-                let snapshot = Arc::new(Snapshot::new("test", "model", key.len(), []));
+                let snapshot = Arc::new(Snapshot::new(identity.clone(), key.len(), []));
                 map.insert(key.clone(), Entry { snapshot, used: 0 });
             }
             let most = keys.iter().map(|key| common(key, &wanted)).max().filter(|&most| most > 0);

@@ -8,7 +8,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mlxcel_core::{ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, Snapshot, TokenId};
+use mlxcel_core::{
+    ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, Snapshot, StateIdentity, TokenId,
+};
 
 use map::{Entry, Map};
 
@@ -24,8 +26,8 @@ const LEAST_TOKENS: usize = 16;
 /// a snapshot is taken at that position for the next one. Reuse does not change the generated tokens. An engine without
 /// [`snapshot`](mlxcel_core::Capabilities::snapshot) reuses nothing.
 ///
-/// The entries never exceed the budget: the least recently used one is evicted first. Entries are bound to a model's
-/// weights, engine and precision; one cache may serve several models.
+/// The entries never exceed the budget: the least recently used one is evicted first. Entries are bound to a
+/// [`StateIdentity`]: engine, weights, precision and adapter; one cache may serve several models.
 ///
 /// ```no_run
 /// use mlxcel_session::{Model, Options, PrefixCache};
@@ -44,8 +46,8 @@ pub struct PrefixCache(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     budget: u64,
-    /// By model.
-    maps: BTreeMap<String, Map>,
+    /// By what their states belong to.
+    maps: BTreeMap<StateIdentity, Map>,
     bytes: u64,
     clock: u64,
     stats: PrefixStats,
@@ -110,10 +112,10 @@ impl PrefixCache {
                         inner.stats.reused_tokens += length as u64;
                         return Ok((sequence, length));
                     }
-                    // It is of another cache type, or was damaged on disk.
+                    // It was damaged on disk.
                     Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Corrupt) => {
                         tracing::debug!(%error, "forget a prefix");
-                        self.lock().remove(&binding(info), &key);
+                        self.lock().remove(&StateIdentity::of(info), &key);
                     }
                     Err(error) => return Err(error),
                 }
@@ -145,14 +147,14 @@ impl PrefixCache {
             return Ok(false);
         }
         let snapshot = session.snapshot(sequence)?;
-        Ok(self.lock().insert(&binding(info), tokens.to_vec(), snapshot, rewind))
+        Ok(self.lock().insert(&StateIdentity::of(info), tokens.to_vec(), snapshot, rewind))
     }
 
     /// Where the computation of `tokens` should rest for a [`keep`](Self::keep): where they leave a text that is known, and the engine can
     /// reuse whole states only.
     pub(crate) fn branch(&self, info: &ModelInfo, tokens: &[TokenId], rewind: bool) -> Option<usize> {
         let inner = self.lock();
-        let map = inner.maps.get(&binding(info)).filter(|_| !rewind)?;
+        let map = inner.maps.get(&StateIdentity::of(info)).filter(|_| !rewind)?;
         let most = tokens.len().checked_sub(1)?;
         let shared = map.nearest(tokens)?.0.min(most);
         let known = map.longest_prefix(&tokens[..most]).map_or(0, <[TokenId]>::len);
@@ -174,9 +176,9 @@ impl PrefixCache {
             let entries = |map: &Map| -> Vec<_> {
                 map.iter().map(|(tokens, entry)| (tokens.to_vec(), entry.clone())).collect()
             };
-            inner.maps.iter().map(|(model, map)| (model.clone(), entries(map))).collect()
+            inner.maps.iter().map(|(identity, map)| (identity.clone(), entries(map))).collect()
         };
-        models.iter().try_for_each(|(model, entries)| disk::write(folder, model, entries))
+        models.iter().try_for_each(|(identity, entries)| disk::write(folder, identity, entries))
     }
 
     /// Reads entries that [`save`](Self::save) wrote into `folder` for the model of `info`, up to the budget, and
@@ -186,12 +188,12 @@ impl PrefixCache {
     ///
     /// Errors of the file system; a missing folder is not an error.
     pub fn load(&self, info: &ModelInfo, folder: &Path) -> Result<usize> {
-        let (model, budget) = (binding(info), self.lock().budget);
-        let entries = disk::read(folder, &model, budget)?;
+        let (identity, budget) = (StateIdentity::of(info), self.lock().budget);
+        let entries = disk::read(folder, &identity, budget)?;
         let mut inner = self.lock();
         let mut taken = 0;
         for (tokens, snapshot) in entries {
-            taken += usize::from(inner.insert(&model, tokens, snapshot, false));
+            taken += usize::from(inner.insert(&identity, tokens, snapshot, false));
         }
         Ok(taken)
     }
@@ -207,7 +209,7 @@ impl PrefixCache {
         let mut inner = self.lock();
         inner.clock += 1;
         let now = inner.clock;
-        let map = inner.maps.get_mut(&binding(info))?;
+        let map = inner.maps.get_mut(&StateIdentity::of(info))?;
         let (length, key) = if rewind {
             map.nearest(tokens).map(|(length, key)| (length.min(most), key.to_vec()))?
         } else {
@@ -225,7 +227,7 @@ impl PrefixCache {
         let mut inner = self.lock();
         inner.clock += 1;
         let now = inner.clock;
-        let Some(map) = inner.maps.get_mut(&binding(info)) else { return false };
+        let Some(map) = inner.maps.get_mut(&StateIdentity::of(info)) else { return false };
         let key = match map.nearest(tokens) {
             Some((length, key)) if length == tokens.len() && (rewind || key.len() == length) => key.to_vec(),
             _ => return false,
@@ -241,34 +243,40 @@ impl PrefixCache {
 
 impl Inner {
     /// Puts an entry in, after as many of the least recently used as must go for it. False where it is larger than the budget.
-    fn insert(&mut self, model: &str, tokens: Vec<TokenId>, snapshot: Snapshot, rewind: bool) -> bool {
+    fn insert(
+        &mut self,
+        identity: &StateIdentity,
+        tokens: Vec<TokenId>,
+        snapshot: Snapshot,
+        rewind: bool,
+    ) -> bool {
         self.clock += 1;
         let entry = Entry { snapshot: Arc::new(snapshot), used: self.clock };
         let bytes = entry.bytes(&tokens);
         if bytes > self.budget {
             return false;
         }
-        self.remove(model, &tokens);
+        self.remove(identity, &tokens);
         // The longer one serves whom they served.
         while let Some(shorter) =
-            self.maps.get(model).filter(|_| rewind).and_then(|map| map.longest_prefix(&tokens))
+            self.maps.get(identity).filter(|_| rewind).and_then(|map| map.longest_prefix(&tokens))
         {
             let shorter = shorter.to_vec();
-            self.remove(model, &shorter);
+            self.remove(identity, &shorter);
         }
         while self.bytes + bytes > self.budget {
-            let oldest = self.maps.iter().filter_map(|(model, map)| Some((map.oldest()?, model))).min();
-            let Some(((_, tokens), model)) = oldest else { break };
-            let (model, tokens) = (model.clone(), tokens.to_vec());
-            self.remove(&model, &tokens);
+            let oldest = self.maps.iter().filter_map(|(identity, map)| Some((map.oldest()?, identity))).min();
+            let Some(((_, tokens), identity)) = oldest else { break };
+            let (identity, tokens) = (identity.clone(), tokens.to_vec());
+            self.remove(&identity, &tokens);
         }
         self.bytes += bytes;
-        self.maps.entry(model.to_owned()).or_default().insert(tokens, entry);
+        self.maps.entry(identity.clone()).or_default().insert(tokens, entry);
         true
     }
 
-    fn remove(&mut self, model: &str, tokens: &[TokenId]) {
-        if let Some(entry) = self.maps.get_mut(model).and_then(|map| map.remove(tokens)) {
+    fn remove(&mut self, identity: &StateIdentity, tokens: &[TokenId]) {
+        if let Some(entry) = self.maps.get_mut(identity).and_then(|map| map.remove(tokens)) {
             self.bytes -= entry.bytes(tokens);
         }
     }
@@ -281,11 +289,6 @@ impl fmt::Debug for PrefixCache {
             .field("stats", &self.stats())
             .finish()
     }
-}
-
-/// What the entries of a model are bound to. Which cache type a state was made with its snapshot says itself.
-fn binding(info: &ModelInfo) -> String {
-    format!("{} {} {}", info.backend, info.precision, info.fingerprint)
 }
 
 /// Opens a sequence of the first `length` tokens of `snapshot`.

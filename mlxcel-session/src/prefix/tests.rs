@@ -136,8 +136,8 @@ fn prefixes_on_disk_serve_the_next_run_and_corrupt_ones_are_ignored() {
 fn an_entry_that_the_engine_rejects_is_removed() {
     let mut setup = Setup::new(true, 1 << 20);
     let tokens = text(0, 1, 100);
-    let model = binding(&setup.info);
-    let foreign = Snapshot::new("another engine", "model", 100, [1, 2, 3]);
+    let model = StateIdentity::of(&setup.info);
+    let foreign = Snapshot::new(model.clone().with_adapter("another"), 100, [1, 2, 3]);
     assert!(setup.cache.lock().insert(&model, tokens.clone(), foreign, true));
     assert_eq!(setup.compute(&tokens), 0);
     assert_eq!(setup.compute(&tokens), 99);

@@ -43,6 +43,7 @@ impl Backend for MyBackend {
         info.capacity = capacity;
         info.precision = options.precision;
         info.fingerprint.clone_from(name);
+        info.state_format = "tokens/1".to_owned();
         let sampling = [SamplingField::Temperature, SamplingField::TopK, SamplingField::LogitBias];
         let capabilities = Capabilities::new(sequences, capacity)
             .with_batch_rows(sequences)

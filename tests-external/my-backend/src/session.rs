@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use mlxcel_core::{
     Answer, Capabilities, Control, Error, ErrorKind, FaultPoint, Faults, InferenceSession, Positions, Result,
     Row, RowResult, SampledToken, SamplingParams, SamplingPlace, SequenceId, SequenceState, SessionStats,
-    Snapshot, StepOutput, TokenId, TokenMask, Want,
+    Snapshot, StateIdentity, StepOutput, TokenId, TokenMask, Want,
 };
 
 use crate::Counter;
-
-/// Tags snapshots: the engine and the version of the payload.
-const SNAPSHOT: &str = "my tokens/1";
 
 pub(crate) struct Counting {
     model: Counter,
@@ -228,11 +225,11 @@ impl InferenceSession for Counting {
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let tokens = &self.healthy("snapshot", sequence)?.tokens;
         let payload: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-        Ok(Snapshot::new(SNAPSHOT, &self.model.info.fingerprint, tokens.len(), payload))
+        Ok(Snapshot::new(StateIdentity::of(&self.model.info), tokens.len(), payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        snapshot.check(SNAPSHOT, &self.model.info.fingerprint)?;
+        StateIdentity::of(&self.model.info).check(snapshot.identity())?;
         if snapshot.position() > self.model.capabilities.context {
             return Err(error(
                 ErrorKind::InvalidInput,
