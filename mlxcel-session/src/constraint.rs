@@ -6,9 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mlxcel_core::{
-    Error, ErrorKind, LogitsSampler, Result, SampledToken, SamplingContext, TokenId, TokenMask,
-};
+use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
 use crate::Model;
 
@@ -61,7 +59,7 @@ pub trait Constraint: Send {
     ///
     /// # Errors
     ///
-    /// Those of computing a mask; nothing is drafted then.
+    /// Any error; the generation fails with it.
     fn masks_ahead(&mut self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
         let _ = draft_tokens;
         Ok(Vec::new())
@@ -126,8 +124,6 @@ impl Slot {
 pub(crate) struct Constrained {
     constraint: Shared,
     next: Arc<Slot>,
-    /// What the sampler looks at: `next`, too.
-    current: Arc<Mutex<Arc<Slot>>>,
     /// Tokens that the text has to continue with.
     forced: VecDeque<TokenId>,
     complete: bool,
@@ -138,23 +134,17 @@ impl Constrained {
         let constraint: Shared = Arc::new(Mutex::new(constraint));
         let next = Arc::new(Slot { constraint: Arc::clone(&constraint), mask: OnceLock::new() });
         next.begin();
-        let current = Arc::new(Mutex::new(Arc::clone(&next)));
-        Ok(Self { constraint, next, current, forced: VecDeque::new(), complete: false })
-    }
-
-    /// The sampler, under the mask.
-    pub(crate) fn sampler(&self, sampler: impl LogitsSampler + 'static) -> Box<dyn LogitsSampler> {
-        Box::new(Masked { sampler, current: Arc::clone(&self.current) })
+        Ok(Self { constraint, next, forced: VecDeque::new(), complete: false })
     }
 
     /// The mask for the next token.
-    pub(crate) fn mask(&self) -> &Result<TokenMask> {
-        self.next.mask()
+    pub(crate) fn mask(&self) -> Result<TokenMask> {
+        self.next.mask().clone()
     }
 
     /// The masks for the next token and behind each of `draft_tokens`, as far as these can be verified.
     pub(crate) fn masks_ahead(&self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
-        let mut masks = vec![self.mask().as_ref().map_err(Clone::clone)?.clone()];
+        let mut masks = vec![self.mask()?];
         masks.extend(lock(&self.constraint).masks_ahead(draft_tokens)?);
         masks.truncate(draft_tokens.len() + 1);
         Ok(masks)
@@ -172,7 +162,6 @@ impl Constrained {
             self.complete = constraint.is_complete();
         }
         self.next = Arc::new(Slot { constraint: Arc::clone(&self.constraint), mask: OnceLock::new() });
-        *lock(&self.current) = Arc::clone(&self.next);
         if !self.complete {
             self.next.begin();
         }
@@ -201,18 +190,66 @@ impl fmt::Debug for Constrained {
     }
 }
 
-/// A sampler that waits for the mask when there are logits to draw from, and not before.
-struct Masked<S> {
-    sampler: S,
-    current: Arc<Mutex<Arc<Slot>>>,
-}
+#[cfg(test)]
+mod tests {
+    use mlxcel_core::reference::ReferenceBackend;
+    use mlxcel_core::{LoadOptions, Model as _};
 
-impl<S: LogitsSampler> LogitsSampler for Masked<S> {
-    fn sample(&self, logits: &[f32], context: &SamplingContext<'_>) -> Result<SampledToken> {
-        let slot = Arc::clone(&lock(&self.current));
-        let mask = slot.mask().as_ref().map_err(Clone::clone)?;
-        let mut context = *context;
-        context.mask = context.mask.or(Some(mask));
-        self.sampler.sample(logits, &context)
+    use super::*;
+    use crate::{Engine, Options};
+
+    /// Allows one token, up to a mask that fails.
+    #[derive(Debug)]
+    struct Failing {
+        left: usize,
+    }
+
+    impl ConstraintSource for Failing {
+        fn start(&self, _: &Model) -> Result<Box<dyn Constraint>> {
+            Ok(Box::new(Self { left: self.left }))
+        }
+    }
+
+    impl Constraint for Failing {
+        fn mask(&mut self) -> Result<TokenMask> {
+            match self.left {
+                0 => Err(Error::new(ErrorKind::Corrupt, "mask", "it was broken for this test")),
+                _ => Ok(TokenMask::allowing(64, [9])),
+            }
+        }
+
+        fn accept(&mut self, _: TokenId) -> Result<()> {
+            self.left -= 1;
+            Ok(())
+        }
+
+        fn is_complete(&mut self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_failed_mask_is_an_error_wherever_tokens_are_chosen() {
+        let all = ReferenceBackend::new();
+        let claimed = all.model().unwrap().capabilities().clone();
+        for claimed in [claimed.clone(), claimed.with_token_masks(false)] {
+            let backend = all.clone().with_capabilities(claimed);
+            let options = |left| Options::new(8).with_constraint(Failing { left });
+            for left in [0, 3] {
+                let source = ReferenceBackend::source();
+                let model = Model::load(&backend, source, &LoadOptions::default()).unwrap();
+                let mut stream = model.generate_tokens(&[1, 2, 3], &options(left)).unwrap();
+                let tokens: Vec<_> = std::iter::from_fn(|| stream.next_token()).collect();
+                let error = tokens.last().unwrap().as_ref().unwrap_err();
+                assert_eq!((tokens.len(), error.kind()), (left + 1, ErrorKind::Corrupt));
+                assert_eq!(stream.tokens(), vec![9; left]);
+                drop(stream);
+                let engine = Engine::new(model).unwrap();
+                let mut stream = engine.generate_tokens(&[1, 2, 3], &options(left)).unwrap();
+                let tokens: Vec<_> = std::iter::from_fn(|| stream.next_token()).collect();
+                assert_eq!(tokens.len(), left + 1);
+                assert_eq!(tokens.last().unwrap().as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
+            }
+        }
     }
 }

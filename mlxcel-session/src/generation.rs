@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{
-    CancelToken, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession, Positions,
-    Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId, Stopwatch,
-    TokenChoice, TokenId, TokenLogprob,
+    CancelToken, Control, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession,
+    InferenceSessionExt, Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan,
+    SequenceId, Stopwatch, TokenChoice, TokenId,
 };
 
 use crate::constraint::Constrained;
@@ -31,8 +31,6 @@ pub struct TextGeneration {
     stops: StopStrings,
     /// Text that is whole and not taken yet.
     text: String,
-    logprobs: Vec<f32>,
-    top_logprobs: Vec<Vec<TokenLogprob>>,
     usage: Usage,
     constraint: Option<Constrained>,
     /// Whether the engine chooses.
@@ -91,10 +89,7 @@ impl TextGeneration {
                 let sampler = HostSampler::new(plan.params().clone())?;
                 let steps = options.steps.iter().cloned();
                 let sampler = steps.fold(sampler, HostSampler::with_step);
-                TokenChoice::Host(match &constraint {
-                    Some(constraint) => constraint.sampler(sampler),
-                    None => Box::new(sampler),
-                })
+                TokenChoice::Host(Box::new(sampler))
             }
             _ => TokenChoice::Engine(plan),
         };
@@ -123,8 +118,6 @@ impl TextGeneration {
             silent: model_stops,
             stops: StopStrings::new(&options.stop_strings)?,
             text: String::new(),
-            logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
             constraint,
             on_device,
@@ -134,45 +127,57 @@ impl TextGeneration {
     }
 
     /// The next row to compute on `sequence`, of at most `most` tokens. `None` if the generation has ended or tokens
-    /// are [ready](Self::next_ready).
-    pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
+    /// are [ready](Self::next_ready). If the engine samples, it waits for the mask of the row's token.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Constraint::mask`](crate::Constraint::mask).
+    pub fn row(&mut self, sequence: SequenceId, most: usize) -> Result<Option<Row<'_>>> {
         if self.stops.matched().is_some() || self.is_forced() {
-            return None;
+            return Ok(None);
         }
-        let mut row = self.generation.row(sequence, most)?;
-        if let (Positions::Last, Some(constraint)) = (row.want.positions, &self.constraint) {
-            // Where there is none, the token that comes is refused with the reason.
-            let mask = constraint.mask().as_ref().map(std::slice::from_ref);
-            row.want = row.want.with_masks(mask.unwrap_or_default());
+        if self.on_device {
+            self.set_mask(most)?;
         }
-        Some(row)
+        Ok(self.generation.row(sequence, most))
+    }
+
+    /// Sets the mask of the token after a row of `fed` tokens: none if that is part of a prompt. [`draft`](Self::draft)
+    /// sets those of draft tokens.
+    fn set_mask(&mut self, fed: usize) -> Result<()> {
+        let chooses = fed >= self.generation.pending().len() && !self.generation.has_ready();
+        if let Some(constraint) =
+            self.constraint.as_ref().filter(|_| chooses && self.generation.drafts() == 0)
+        {
+            self.generation.set_mask(Some(constraint.mask()?));
+        }
+        Ok(())
     }
 
     /// Drafts at most `most` tokens for the next row by [`Options::speculation`](crate::Options::speculation) and
     /// returns how many; the row may be that many tokens longer. Call it before each row to decode speculatively, on a
     /// session that claims verification and rewind.
-    pub fn draft(&mut self, most: usize) -> usize {
-        let Some(speculator) = &mut self.speculator else { return 0 };
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Constraint::masks_ahead`](crate::Constraint::masks_ahead).
+    pub fn draft(&mut self, most: usize) -> Result<usize> {
+        let Some(speculator) = &mut self.speculator else { return Ok(0) };
         let generation = &mut self.generation;
-        if let (Some(_), false) = (&self.constraint, self.on_device) {
-            // Those of the last draft tokens; the sampler asks for the next one itself.
-            generation.set_masks(Vec::new());
-        }
         // A prompt's last row would be cut where it is not without draft tokens.
         if generation.generated().is_empty() || generation.pending().len() != 1 || generation.has_ready() {
-            return 0;
+            return Ok(0);
         }
         let mut drafts = speculator.draft(generation.tokens(), most);
         if let Some(constraint) = self.constraint.as_ref().filter(|_| !drafts.is_empty()) {
             if constraint.is_forced() {
-                return 0;
+                return Ok(0);
             }
-            // Who needs the mask meets the error again.
-            let Ok(masks) = constraint.masks_ahead(&drafts) else { return 0 };
+            let masks = constraint.masks_ahead(&drafts)?;
             drafts.truncate(masks.len().saturating_sub(1));
             generation.set_masks(masks);
         }
-        generation.set_drafts(&drafts)
+        Ok(generation.set_drafts(&drafts))
     }
 
     /// Records that its row shares a pass whose time says nothing about drafting, such as one with a prompt.
@@ -191,9 +196,22 @@ impl TextGeneration {
     /// The errors of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode), and of the
     /// [`Constraint`](crate::Constraint) in the options.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
-        let token = self.generation.accept(fed, result)?;
+        let token = self.choose(fed, result)?;
         self.count_drafts();
         self.take_chosen(token)
+    }
+
+    /// Hands the result of a row to the tokens. If the host samples, it waits for the mask here, which was computed
+    /// while the engine computed the row.
+    fn choose(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
+        if !self.on_device
+            && let Err(error) = self.set_mask(fed)
+        {
+            // The sequence holds the row's tokens all the same, and there is nothing to draw.
+            let _ = self.generation.accept(fed, RowResult::Extended);
+            return Err(error);
+        }
+        self.generation.accept(fed, result)
     }
 
     /// The next token that is known without computing a row: a verified draft token, or one that a grammar forces (log
@@ -242,25 +260,19 @@ impl TextGeneration {
         session: &mut S,
         sequence: SequenceId,
     ) -> Result<Option<SampledToken>> {
-        if let Some(token) = self.next_ready()? {
-            return Ok(Some(token));
+        loop {
+            if let Some(token) = self.next_ready()? {
+                return Ok(Some(token));
+            }
+            if self.poll_end()? {
+                self.rewind(session, sequence)?;
+                return Ok(None);
+            }
+            self.draft(usize::MAX)?;
+            if let Some(token) = self.run_row(session, sequence, usize::MAX)? {
+                return Ok(Some(token));
+            }
         }
-        if self.finish_reason().is_some() {
-            self.rewind(session, sequence)?;
-            self.flush()?;
-            return Ok(None);
-        }
-        if let (true, Some(constraint)) = (self.on_device, &self.constraint) {
-            self.generation.set_mask(Some(constraint.mask().as_ref().map_err(Clone::clone)?.clone()));
-        }
-        self.draft(usize::MAX);
-        let token = self.timed(session, |generation, session| generation.advance(session, sequence))?;
-        self.count_drafts();
-        let token = self.take_chosen(token)?;
-        if self.finish_reason().is_some() {
-            self.rewind(session, sequence)?;
-        }
-        Ok(token)
     }
 
     /// As [`mlxcel_core::Generation::advance_to`].
@@ -274,7 +286,13 @@ impl TextGeneration {
         sequence: SequenceId,
         tokens: usize,
     ) -> Result<bool> {
-        self.timed(session, |generation, session| generation.advance_to(session, sequence, tokens))
+        while self.generation.computed() < tokens.min(self.generation.prompt_length() - 1) {
+            if self.poll_end()? {
+                return Ok(false);
+            }
+            self.run_row(session, sequence, tokens - self.generation.computed())?;
+        }
+        Ok(true)
     }
 
     /// Ends the generation if it was cancelled or its time limit has passed. Returns whether it has ended, for any
@@ -337,16 +355,6 @@ impl TextGeneration {
         !self.text.is_empty()
     }
 
-    /// The natural log probability of each token generated so far, by the model's own distribution.
-    pub fn logprobs(&self) -> &[f32] {
-        &self.logprobs
-    }
-
-    /// The most likely tokens at each place of the text, as many as [`Options::top_logprobs`] asks for.
-    pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
-        &self.top_logprobs
-    }
-
     /// Tokens and time spent so far.
     pub fn usage(&self) -> Usage {
         self.usage
@@ -384,30 +392,56 @@ impl TextGeneration {
         self.cancel.clone()
     }
 
-    /// Runs steps of `session` and adds their time to the usage.
-    fn timed<S: InferenceSession + ?Sized, T>(
+    /// Runs its next row, of at most `most` tokens, and adds the time to the usage. Cancellation is not an error: it ends
+    /// the generation.
+    fn run_row<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
-        run: impl FnOnce(&mut Generation, &mut S) -> Result<T>,
-    ) -> Result<T> {
+        sequence: SequenceId,
+        most: usize,
+    ) -> Result<Option<SampledToken>> {
+        self.rewind(session, sequence)?;
         let compiled = session.stats().compile_time;
         let computed = self.generation.computed();
         let span = match self.generation.generated() {
             [] => tracing::debug_span!("prefill", computed, tokens = self.generation.pending().len()),
             _ => tracing::trace_span!("step", computed),
         };
-        let _entered = span.enter();
+        let entered = span.entered();
         let start = Stopwatch::start();
-        let result = run(&mut self.generation, session);
+        let (cancel, deadline) = (self.cancel.clone(), self.generation.options().deadline);
+        let mut control = Control::cancelled_by(&cancel);
+        control.deadline = deadline;
+        let Some(row) = self.row(sequence, most)? else { return Ok(None) };
+        let fed = row.tokens.len();
+        let chosen = match session.run_row(row, &control) {
+            Ok(result) => self.choose(fed, result),
+            Err(error) => Err(error),
+        };
         let compile = session.stats().compile_time.saturating_sub(compiled);
+        drop(entered);
         self.spend(start.elapsed(), compile);
-        result
+        match chosen {
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                self.generation.set_computed(session.state(sequence)?.position);
+                // Nothing else cancels a step of ours.
+                if !self.poll_end()? {
+                    self.generation.end(FinishReason::Cancelled);
+                }
+                Ok(None)
+            }
+            chosen => {
+                self.count_drafts();
+                let token = self.take_chosen(chosen?)?;
+                self.rewind(session, sequence)?;
+                Ok(token)
+            }
+        }
     }
 
     /// Processes a chosen token.
     fn take_chosen(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
         if let (Some(token), Some(constraint)) = (&token, &mut self.constraint) {
-            constraint.mask().as_ref().map_err(Clone::clone)?;
             constraint.accept(token.token)?;
             self.end_where_complete();
         }
@@ -439,8 +473,6 @@ impl TextGeneration {
     fn take_in(&mut self, token: Option<SampledToken>) -> Result<Option<SampledToken>> {
         if let Some(token) = &token {
             self.usage.count_token();
-            self.logprobs.push(token.logprob);
-            self.top_logprobs.push(token.top.clone());
             let silent = self.silent.contains(&token.token);
             let piece = match &mut self.detokenizer {
                 Some(detokenizer) if !silent => detokenizer.push(token.token)?,

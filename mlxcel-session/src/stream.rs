@@ -1,7 +1,6 @@
 //! A running generation as an iterator over text.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use mlxcel_core::{
@@ -31,21 +30,136 @@ pub struct Completion {
     pub usage: Usage,
 }
 
-impl Completion {
-    /// What `generation` gave, with `text` as its whole text.
-    pub(crate) fn new(generation: &TextGeneration, text: String) -> Self {
-        Self {
+/// What a stream has yielded so far.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Text that is whole and not taken yet.
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) logprobs: Vec<f32>,
+    pub(crate) top_logprobs: Vec<Vec<TokenLogprob>>,
+    pub(crate) usage: Usage,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) stop_string: Option<String>,
+}
+
+impl Progress {
+    /// Adds a token.
+    pub(crate) fn add(&mut self, token: &SampledToken) {
+        self.tokens.push(token.token);
+        self.logprobs.push(token.logprob);
+        self.top_logprobs.push(token.top.clone());
+    }
+
+    /// All of it, with `text` as the whole text.
+    pub(crate) fn complete(&mut self, text: String) -> Completion {
+        let all = std::mem::take(self);
+        Completion {
             text,
-            tokens: generation.generated().to_vec(),
-            logprobs: generation.logprobs().to_vec(),
-            top_logprobs: generation.top_logprobs().to_vec(),
+            tokens: all.tokens,
+            logprobs: all.logprobs,
+            top_logprobs: all.top_logprobs,
             // A generation without an error ends with a reason, and one that is left early was stopped by its caller.
-            finish_reason: generation.finish_reason().unwrap_or(FinishReason::Cancelled),
-            stop_string: generation.stop_string().map(str::to_owned),
-            usage: generation.usage(),
+            finish_reason: all.finish.unwrap_or(FinishReason::Cancelled),
+            stop_string: all.stop_string,
+            usage: all.usage,
         }
     }
 }
+
+/// The methods of a stream that has a [`Progress`] and `next_token`.
+macro_rules! reads_progress {
+    ($stream:ty) => {
+        impl $stream {
+            /// Takes the complete characters that were not returned yet; may be empty.
+            pub fn take_text(&mut self) -> String {
+                std::mem::take(&mut self.progress.text)
+            }
+
+            /// Generates to the end. [`Completion::text`](crate::Completion::text) is the text that was not taken before.
+            ///
+            /// # Errors
+            ///
+            /// The error that ended the generation.
+            pub fn complete(self) -> Result<crate::Completion> {
+                self.complete_with(|_| std::ops::ControlFlow::Continue(()))
+            }
+
+            /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
+            /// generation ends with [`FinishReason::Cancelled`].
+            ///
+            /// # Errors
+            ///
+            /// The errors of [`complete`](Self::complete).
+            pub fn complete_with(
+                mut self,
+                mut on_piece: impl FnMut(&str) -> std::ops::ControlFlow<()>,
+            ) -> Result<crate::Completion> {
+                let mut text = String::new();
+                for piece in &mut self {
+                    let piece = piece?;
+                    text.push_str(&piece);
+                    if on_piece(&piece).is_break() {
+                        break;
+                    }
+                }
+                Ok(self.progress.complete(text))
+            }
+
+            /// The tokens returned so far, without the stop token but including the tokens of a stop string.
+            pub fn tokens(&self) -> &[TokenId] {
+                &self.progress.tokens
+            }
+
+            /// The natural log probability of each token returned so far, by the model's own distribution.
+            pub fn logprobs(&self) -> &[f32] {
+                &self.progress.logprobs
+            }
+
+            /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
+            pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
+                &self.progress.top_logprobs
+            }
+
+            /// Why the generation ended; `None` while it is running or if it failed.
+            pub fn finish_reason(&self) -> Option<FinishReason> {
+                self.progress.finish
+            }
+
+            /// The stop string that ended it, if any.
+            pub fn stop_string(&self) -> Option<&str> {
+                self.progress.stop_string.as_deref()
+            }
+
+            /// Tokens and time spent, up to the last token returned.
+            pub fn usage(&self) -> Usage {
+                self.progress.usage
+            }
+        }
+
+        impl Iterator for $stream {
+            type Item = Result<String>;
+
+            fn next(&mut self) -> Option<Self::Item> {
+                loop {
+                    if !self.progress.text.is_empty() {
+                        return Some(Ok(self.take_text()));
+                    }
+                    match self.next_token() {
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => return Some(Err(error)),
+                        // The withheld text becomes whole by the end.
+                        None if self.progress.text.is_empty() => return None,
+                        None => {}
+                    }
+                }
+            }
+        }
+    };
+}
+pub(crate) use reads_progress;
+
+reads_progress!(TextStream<'_>);
 
 /// What a stream reports to its conversation while it runs.
 #[derive(Debug, Default)]
@@ -79,8 +193,7 @@ pub struct TextStream<'a> {
     generation: TextGeneration,
     record: Option<&'a mut Record>,
     keeper: Option<Keeper>,
-    /// Text that is whole and not given yet.
-    text: String,
+    progress: Progress,
     ended: bool,
 }
 
@@ -91,7 +204,24 @@ impl<'a> TextStream<'a> {
         generation: TextGeneration,
         record: Option<&'a mut Record>,
     ) -> Self {
-        Self { session, sequence, generation, record, keeper: None, text: String::new(), ended: false }
+        let mut stream = Self {
+            session,
+            sequence,
+            generation,
+            record,
+            keeper: None,
+            progress: Progress::default(),
+            ended: false,
+        };
+        stream.follow();
+        stream
+    }
+
+    /// Takes over what the generation says of itself.
+    fn follow(&mut self) {
+        self.progress.usage = self.generation.usage();
+        self.progress.finish = self.generation.finish_reason();
+        self.progress.stop_string = self.generation.stop_string().map(str::to_owned);
     }
 
     /// What it computes is kept at its end.
@@ -112,7 +242,9 @@ impl<'a> TextStream<'a> {
             record.text.push_str(&piece);
             record.tokens.extend(token.iter().flatten().map(|token| token.token));
         }
-        self.text.push_str(&piece);
+        self.progress.text.push_str(&piece);
+        token.iter().flatten().for_each(|token| self.progress.add(token));
+        self.follow();
         self.ended = !matches!(token, Some(Ok(_)));
         token
     }
@@ -156,72 +288,9 @@ impl<'a> TextStream<'a> {
         Ok(AnswerParts::new(self, splitter))
     }
 
-    /// Takes the complete characters that were not returned yet; may be empty.
-    pub fn take_text(&mut self) -> String {
-        std::mem::take(&mut self.text)
-    }
-
-    /// Generates to the end. [`Completion::text`] is the text that was not taken before.
-    ///
-    /// # Errors
-    ///
-    /// The error of the token that failed.
-    pub fn complete(self) -> Result<Completion> {
-        self.complete_with(|_| ControlFlow::Continue(()))
-    }
-
-    /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
-    /// generation ends with [`FinishReason::Cancelled`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`complete`](Self::complete).
-    pub fn complete_with(mut self, mut on_piece: impl FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
-        let mut text = String::new();
-        for piece in &mut self {
-            let piece = piece?;
-            text.push_str(&piece);
-            if on_piece(&piece).is_break() {
-                break;
-            }
-        }
-        Ok(Completion::new(&self.generation, text))
-    }
-
-    /// The tokens generated so far, without the stop token but including the tokens of a stop string.
-    pub fn tokens(&self) -> &[TokenId] {
-        self.generation.generated()
-    }
-
-    /// The natural log probability of each token generated so far, by the model's own distribution.
-    pub fn logprobs(&self) -> &[f32] {
-        self.generation.logprobs()
-    }
-
-    /// The most likely tokens at each position of the text, [`Options::top_logprobs`](crate::Options::top_logprobs)
-    /// many.
-    pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
-        self.generation.top_logprobs()
-    }
-
     /// The number of prompt tokens; in a conversation, including all earlier turns.
     pub fn prompt_tokens(&self) -> usize {
         self.generation.tokens().prompt_length()
-    }
-
-    /// Why the generation ended; `None` while it is running or if it failed.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.generation.finish_reason()
-    }
-
-    /// The stop string that ended it, if any.
-    pub fn stop_string(&self) -> Option<&str> {
-        self.generation.stop_string()
-    }
-
-    /// Tokens and time spent so far.
-    pub fn usage(&self) -> Usage {
-        self.generation.usage()
     }
 
     /// Cancels the generation from any thread, at the next token or prompt chunk.
@@ -252,25 +321,6 @@ impl Drop for TextStream<'_> {
         if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, held) {
             // The text is there; the next one is computed from its beginning.
             tracing::debug!(%error, "a prefix was not stored");
-        }
-    }
-}
-
-impl Iterator for TextStream<'_> {
-    type Item = Result<String>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if !self.text.is_empty() {
-                return Some(Ok(self.take_text()));
-            }
-            match self.next_token() {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Some(Err(error)),
-                // The withheld text becomes whole by the end.
-                None if self.text.is_empty() => return None,
-                None => {}
-            }
         }
     }
 }

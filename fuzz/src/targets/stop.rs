@@ -102,7 +102,7 @@ fn generate(
     }
     let mut generation = model.generation([0u32].as_slice(), &options)?;
     let mut tokens = tokens.iter();
-    while let Some(row) = generation.row(SequenceId::new(0), usize::MAX) {
+    while let Some(row) = generation.row(SequenceId::new(0), usize::MAX)? {
         let Some(&token) = tokens.next() else { break };
         let fed = row.tokens.len();
         generation.accept(fed, RowResult::Tokens(vec![SampledToken::new(token, 0.0)]))?;

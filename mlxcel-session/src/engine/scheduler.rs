@@ -221,19 +221,26 @@ impl Scheduler {
             })
             .collect();
         let mut planned = plan(&wanted, self.limits.step_tokens, self.limits.chunk);
-        self.draft(&ready, &wanted, &mut planned);
+        let mut fates = self.draft(&ready, &wanted, &mut planned);
         let mut served: Vec<Planned> = Vec::with_capacity(planned.len());
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(planned.len());
+        let mut running: Vec<_> = self.running.iter_mut().map(Some).collect();
         for Planned { index, tokens } in planned {
             let index = ready[index];
-            let Running { entry, sequence, .. } = &self.running[index];
-            if let Some(row) = entry.generation.row(*sequence, tokens) {
-                served.push(Planned { index, tokens: row.tokens.len() });
-                rows.push(row);
+            let Some(Running { entry, sequence, .. }) = running[index].take() else { continue };
+            match entry.generation.row(*sequence, tokens) {
+                Ok(Some(row)) => {
+                    served.push(Planned { index, tokens: row.tokens.len() });
+                    rows.push(row);
+                }
+                Ok(None) => {}
+                Err(error) => fates.push((index, Fate::Over(Err(error)))),
             }
         }
         if rows.is_empty() {
-            return false;
+            let failed = !fates.is_empty();
+            self.settle(fates);
+            return failed;
         }
         let tokens: usize = served.iter().map(|row| row.tokens).sum();
         let span = tracing::debug_span!("step", rows = rows.len(), tokens).entered();
@@ -255,7 +262,7 @@ impl Scheduler {
             Answer { index, tokens, result }
         });
         let answers = answers.collect();
-        let fates = self.accept(answers, now, compile);
+        fates.extend(self.accept(answers, now, compile));
         self.settle(fates);
         true
     }
@@ -263,20 +270,31 @@ impl Scheduler {
     /// Drafts tokens for the requests of a step, one request after another, as far as its token budget allows. Not beside a
     /// prompt: a pass over one is long
     /// enough without.
-    fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) {
+    ///
+    /// Returns what becomes of those whose masks failed; they have no row.
+    fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) -> Vec<(usize, Fate)> {
+        let mut fates = Vec::new();
         let prompts = planned.iter().any(|row| wanted[row.index].pending > 1);
         let mut left = self.limits.step_tokens.saturating_sub(planned.iter().map(|row| row.tokens).sum());
         for row in planned {
-            let generation = &mut self.running[ready[row.index]].entry.generation;
+            let index = ready[row.index];
+            let generation = &mut self.running[index].entry.generation;
+            let drafts = generation.draft(if prompts { 0 } else { left });
             if prompts {
-                generation.draft(0);
                 generation.disturb();
-                continue;
             }
-            let drafts = generation.draft(left);
-            row.tokens += drafts;
-            left -= drafts;
+            match drafts {
+                Ok(drafts) => {
+                    row.tokens += drafts;
+                    left -= drafts;
+                }
+                Err(error) => {
+                    row.tokens = 0;
+                    fates.push((index, Fate::Over(Err(error))));
+                }
+            }
         }
+        fates
     }
 
     /// Lets those go that end, and makes room where memory was short.

@@ -1,7 +1,6 @@
 //! The caller's handle of a request.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -9,7 +8,8 @@ use mlxcel_core::{CancelToken, FinishReason, Result, SampledToken, TokenId, Toke
 
 use super::Life;
 use super::channel::{Event, Receiver};
-use crate::{AnswerParts, Completion, ReasoningSplitter, TextGeneration, Usage};
+use crate::stream::{Progress, reads_progress};
+use crate::{AnswerParts, ReasoningSplitter, TextGeneration, Usage};
 
 /// A request run by an [`Engine`](super::Engine), as an iterator over pieces of text.
 ///
@@ -26,18 +26,13 @@ pub struct RequestStream {
     cancel: CancelToken,
     splitter: ReasoningSplitter,
     prompt_tokens: usize,
-    /// Text that is whole and not given yet.
-    text: String,
-    tokens: Vec<TokenId>,
-    logprobs: Vec<f32>,
-    top_logprobs: Vec<Vec<TokenLogprob>>,
-    usage: Usage,
-    finish: Option<FinishReason>,
-    stop_string: Option<String>,
+    progress: Progress,
     ended: bool,
     /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no reader.
     _life: Arc<Life>,
 }
+
+reads_progress!(RequestStream);
 
 /// What a request passes to its stream before it starts.
 pub(super) struct About {
@@ -62,13 +57,7 @@ impl RequestStream {
             cancel,
             splitter,
             prompt_tokens: usage.prompt_tokens,
-            text: String::new(),
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
-            usage,
-            finish: None,
-            stop_string: None,
+            progress: Progress { usage, ..Progress::default() },
             ended: false,
             _life: life,
         }
@@ -94,7 +83,7 @@ impl RequestStream {
     /// As the iterator's `next`, for async tasks: wakes the task when a piece or the end is available.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
         loop {
-            if !self.text.is_empty() {
+            if !self.progress.text.is_empty() {
                 return Poll::Ready(Some(Ok(self.take_text())));
             }
             match self.poll_token(context) {
@@ -102,54 +91,9 @@ impl RequestStream {
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 // The withheld text becomes whole by the end.
-                Poll::Ready(None) if self.text.is_empty() => return Poll::Ready(None),
+                Poll::Ready(None) if self.progress.text.is_empty() => return Poll::Ready(None),
                 Poll::Ready(None) => {}
             }
-        }
-    }
-
-    /// Takes the complete characters that were not returned yet; may be empty.
-    pub fn take_text(&mut self) -> String {
-        std::mem::take(&mut self.text)
-    }
-
-    /// Waits for the end. [`Completion::text`](crate::Completion::text) is the text that was not taken before.
-    ///
-    /// # Errors
-    ///
-    /// The error that ended the request.
-    pub fn complete(self) -> Result<Completion> {
-        self.complete_with(|_| ControlFlow::Continue(()))
-    }
-
-    /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
-    /// request ends with [`FinishReason::Cancelled`].
-    ///
-    /// # Errors
-    ///
-    /// The error that ended the request.
-    pub fn complete_with(mut self, mut on_piece: impl FnMut(&str) -> ControlFlow<()>) -> Result<Completion> {
-        let mut text = String::new();
-        for piece in &mut self {
-            let piece = piece?;
-            text.push_str(&piece);
-            if on_piece(&piece).is_break() {
-                break;
-            }
-        }
-        Ok(self.into_completion(text))
-    }
-
-    /// What it gave so far, as a whole; with `text` as its text.
-    fn into_completion(self, text: String) -> Completion {
-        Completion {
-            text,
-            tokens: self.tokens,
-            logprobs: self.logprobs,
-            top_logprobs: self.top_logprobs,
-            finish_reason: self.finish.unwrap_or(FinishReason::Cancelled),
-            stop_string: self.stop_string,
-            usage: self.usage,
         }
     }
 
@@ -170,39 +114,9 @@ impl RequestStream {
         self.number
     }
 
-    /// The tokens read so far, without the stop token but including the tokens of a stop string.
-    pub fn tokens(&self) -> &[TokenId] {
-        &self.tokens
-    }
-
-    /// The natural log probability of each token read, by the model's own distribution.
-    pub fn logprobs(&self) -> &[f32] {
-        &self.logprobs
-    }
-
-    /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
-    pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
-        &self.top_logprobs
-    }
-
     /// The number of prompt tokens.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
-    }
-
-    /// Why it ended; `None` before the end was read or if it failed.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.finish
-    }
-
-    /// The stop string that ended it, if any.
-    pub fn stop_string(&self) -> Option<&str> {
-        self.stop_string.as_deref()
-    }
-
-    /// Tokens and time spent, up to the last token read.
-    pub fn usage(&self) -> Usage {
-        self.usage
     }
 
     /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the token in
@@ -214,21 +128,19 @@ impl RequestStream {
     fn take_in(&mut self, event: Option<Event>) -> Option<Result<SampledToken>> {
         match event {
             Some(Event::Item(item)) => {
-                self.text.push_str(&item.text);
-                self.tokens.push(item.token.token);
-                self.logprobs.push(item.token.logprob);
-                self.top_logprobs.push(item.token.top.clone());
-                self.usage = item.usage;
+                self.progress.text.push_str(&item.text);
+                self.progress.add(&item.token);
+                self.progress.usage = item.usage;
                 Some(Ok(item.token))
             }
             Some(Event::End(end)) => {
                 self.ended = true;
-                self.text.push_str(&end.text);
-                self.stop_string = end.stop_string;
-                self.usage = end.usage.unwrap_or(self.usage);
+                self.progress.text.push_str(&end.text);
+                self.progress.stop_string = end.stop_string;
+                self.progress.usage = end.usage.unwrap_or(self.progress.usage);
                 match end.reason {
                     Ok(reason) => {
-                        self.finish = Some(reason);
+                        self.progress.finish = Some(reason);
                         None
                     }
                     Err(error) => Some(Err(error)),
@@ -237,25 +149,6 @@ impl RequestStream {
             None => {
                 self.ended = true;
                 None
-            }
-        }
-    }
-}
-
-impl Iterator for RequestStream {
-    type Item = Result<String>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if !self.text.is_empty() {
-                return Some(Ok(self.take_text()));
-            }
-            match self.next_token() {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Some(Err(error)),
-                // The withheld text becomes whole by the end.
-                None if self.text.is_empty() => return None,
-                None => {}
             }
         }
     }
@@ -274,8 +167,8 @@ impl fmt::Debug for RequestStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestStream")
             .field("number", &self.number)
-            .field("tokens", &self.tokens.len())
-            .field("finish_reason", &self.finish)
+            .field("tokens", &self.progress.tokens.len())
+            .field("finish_reason", &self.progress.finish)
             .finish_non_exhaustive()
     }
 }
