@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToken};
 
 use super::channel::Item;
+use super::guard::{EngineId, caught};
 use super::scheduler::{Running, Scheduler};
 use crate::TextGeneration;
 
@@ -97,7 +98,7 @@ impl Scheduler {
             }
             // All that stops a row is looked at again before the next step.
             ErrorKind::Cancelled if self.stop.is_cancelled() => Fate::On,
-            ErrorKind::Cancelled => match entry.generation.poll_end() {
+            ErrorKind::Cancelled => match caught(|| entry.generation.poll_end()) {
                 Ok(true) => Fate::On,
                 _ => Fate::Over(Err(error)),
             },
@@ -115,7 +116,7 @@ impl Scheduler {
                     self.stats.generated_tokens += 1;
                     let (text, usage) = (entry.generation.take_text(), entry.generation.usage());
                     entry.sender.send(Item { token, text, usage });
-                    next = entry.generation.next_ready();
+                    next = caught(|| entry.generation.next_ready());
                 }
                 Ok(None) => {
                     return entry
@@ -148,7 +149,7 @@ struct Draw<'a> {
 
 impl Draw<'_> {
     fn run(self) -> (usize, Result<Option<SampledToken>>) {
-        (self.index, self.generation.accept(self.tokens, self.result))
+        (self.index, caught(|| self.generation.accept(self.tokens, self.result)))
     }
 
     fn logits(&self) -> usize {
@@ -167,12 +168,15 @@ fn draw(mut draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<S
     if threads <= 1 {
         return run(draws);
     }
-    let share = draws.len().div_ceil(threads);
+    let (share, engine) = (draws.len().div_ceil(threads), EngineId::current());
     std::thread::scope(|scope| {
         let mut others = Vec::with_capacity(threads);
         while draws.len() > share {
             let part = draws.split_off(draws.len() - share);
-            others.push(scope.spawn(move || run(part)));
+            others.push(scope.spawn(move || {
+                EngineId::enter(engine);
+                run(part)
+            }));
         }
         let mut drawn = run(draws);
         for other in others {

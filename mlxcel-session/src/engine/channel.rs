@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
 
 use super::bell::{Bell, lock};
+use super::guard::EngineId;
 use crate::Usage;
 
 /// A token, the text that became whole by it, and what the request took so far.
@@ -152,6 +153,11 @@ pub(super) fn thread_is_gone() -> Error {
     Error::new(ErrorKind::Internal, "run engine", "the engine's thread panicked; create a new engine")
 }
 
+fn waits_for_itself() -> Error {
+    let message = "code of a request waits for the engine that runs it; read the stream on another thread";
+    Error::new(ErrorKind::InvalidInput, "read stream", message)
+}
+
 /// The reader's end. Dropped, it cancels the request.
 pub(super) struct Receiver(Arc<Shared>);
 
@@ -162,6 +168,10 @@ impl Receiver {
         loop {
             match self.0.take(&mut state) {
                 None if state.ended => return None,
+                None if EngineId::of(&self.0.bell).is_waiting_for_us() => {
+                    state.ended = true;
+                    return Some(Event::End(End::lost(waits_for_itself())));
+                }
                 None => state = self.0.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
                 event => return event,
             }

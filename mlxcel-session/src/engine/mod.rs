@@ -3,6 +3,7 @@
 mod accept;
 mod bell;
 mod channel;
+mod guard;
 mod memory;
 mod options;
 mod plan;
@@ -91,7 +92,9 @@ use stream::About;
 /// The thread ends when the last clone of the engine and the last of its streams are dropped, and that drop blocks
 /// until the running step reaches its next chunk. Streams keep the thread alive and run to their ends after the engine
 /// is dropped. [`shutdown`](Self::shutdown) is the orderly way. If the code of a backend panics, all running and later
-/// requests fail with [`ErrorKind::Internal`].
+/// requests fail with [`ErrorKind::Internal`]; if a request's own sampling step, constraint or drafter does, only that
+/// request. Such code may submit requests to its engine, but a stream of it that has no token yet ends there with
+/// [`ErrorKind::InvalidInput`], since the engine waits for that code.
 #[derive(Clone)]
 pub struct Engine {
     model: Model,
@@ -229,8 +232,9 @@ impl Life {
         self.queue.stop.cancel();
         self.queue.bell.ring();
         let Some(thread) = lock(&self.thread).take() else { return };
-        // A task that the thread wakes may drop the last stream there.
-        if thread.thread().id() != std::thread::current().id() {
+        // A task that the thread wakes, or code of a request, may drop the last stream there.
+        let is_ours = guard::EngineId::of(&self.queue.bell).is_waiting_for_us();
+        if !is_ours {
             // The readers know of the panic.
             let _ = thread.join();
         }

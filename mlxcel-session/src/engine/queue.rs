@@ -7,6 +7,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
 use super::bell::{Bell, lock};
 use super::channel::{Receiver, Sender, channel, thread_is_gone};
+use super::guard::EngineId;
 use super::options::Limits;
 use super::stats::EngineStats;
 use crate::TextGeneration;
@@ -80,7 +81,7 @@ impl Queue {
         patience: Duration,
     ) -> Result<(u64, Receiver)> {
         let mut state = lock(&self.state);
-        if !patience.is_zero() {
+        if !patience.is_zero() && !EngineId::of(&self.bell).is_waiting_for_us() {
             let full = |state: &mut State| state.closed.is_none() && self.is_full(state);
             let waited = self.room.wait_timeout_while(state, patience, full);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -197,6 +198,9 @@ impl Queue {
     /// Waits for the end of the thread, at most for `limit`; false where it has not ended.
     pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
         let state = lock(&self.state);
+        if EngineId::of(&self.bell).is_waiting_for_us() {
+            return state.done;
+        }
         let waited = self.done.wait_timeout_while(state, limit, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done
     }

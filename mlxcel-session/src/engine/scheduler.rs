@@ -9,6 +9,7 @@ use mlxcel_core::{
 
 use super::accept::{Answer, Fate};
 use super::channel::{End, Sender};
+use super::guard::{caught, discard};
 use super::options::Limits;
 use super::plan::{Planned, Wanted, plan};
 use super::queue::Entry;
@@ -143,7 +144,7 @@ impl Scheduler {
             if entry.sender.is_abandoned() {
                 return Some(Ok(FinishReason::Cancelled));
             }
-            match entry.generation.poll_end() {
+            match caught(|| entry.generation.poll_end()) {
                 Ok(false) => None,
                 Ok(true) => entry.generation.finish_reason().map(Ok),
                 Err(error) => Some(Err(error)),
@@ -228,7 +229,8 @@ impl Scheduler {
         for Planned { index, tokens } in planned {
             let index = ready[index];
             let Some(Running { entry, sequence, .. }) = running[index].take() else { continue };
-            match entry.generation.row(*sequence, tokens) {
+            let (generation, sequence) = (&mut entry.generation, *sequence);
+            match caught(move || generation.row(sequence, tokens)) {
                 Ok(Some(row)) => {
                     served.push(Planned { index, tokens: row.tokens.len() });
                     rows.push(row);
@@ -279,7 +281,8 @@ impl Scheduler {
         for row in planned {
             let index = ready[row.index];
             let generation = &mut self.running[index].entry.generation;
-            let drafts = generation.draft(if prompts { 0 } else { left });
+            let most = if prompts { 0 } else { left };
+            let drafts = caught(|| generation.draft(most));
             if prompts {
                 generation.disturb();
             }
@@ -329,7 +332,11 @@ impl Scheduler {
     /// Ends a request that has a sequence.
     pub(super) fn leave(&mut self, request: Running, reason: Result<FinishReason>) {
         let Running { entry, sequence, .. } = request;
-        self.give_up(sequence, &entry);
+        match &reason {
+            Ok(_) => self.give_up(sequence, &entry),
+            // It may not hold what the request knows of.
+            Err(_) => self.close(sequence),
+        }
         self.end(entry, reason);
         self.relax();
     }
@@ -359,6 +366,7 @@ impl Scheduler {
             usage: Some(usage),
         };
         self.ended.push((entry.sender, end));
+        discard(entry.generation);
     }
 
     fn count(&mut self) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
+use super::guard::EngineId;
 use super::queue::Queue;
 use super::scheduler::{Scheduler, Turn};
 
@@ -26,6 +27,7 @@ pub(super) fn start(scheduler: Scheduler, queue: &Arc<Queue>) -> Result<JoinHand
 }
 
 fn run(mut scheduler: Scheduler, queue: &Queue) {
+    EngineId::enter(Some(EngineId::of(&queue.bell)));
     let panicked = catch_unwind(AssertUnwindSafe(|| drive(&mut scheduler, queue))).is_err();
     if panicked {
         tracing::error!("the engine's thread panicked");

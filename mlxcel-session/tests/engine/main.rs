@@ -4,6 +4,7 @@
 
 mod ends;
 mod harness;
+mod own_code;
 mod pressure;
 mod same_texts;
 mod waiting;
