@@ -1,26 +1,91 @@
 //! Stop strings.
 
+use std::collections::HashMap;
+
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::nfa::contiguous::NFA;
 use mlxcel_core::{Error, ErrorKind, Result};
+
+/// The most bytes of all stop strings of a text.
+const MOST_BYTES: usize = 64 << 10;
 
 /// Ends a text at the first of some strings, however the text is cut into pieces.
 ///
 /// Text that may be the beginning of such a string is held back until it is known not to be one, so no part of a stop string is
 /// ever given. Of several strings the one that is complete first ends the text, and the longest where several are complete at once.
+/// Each byte of the text is looked at once, however many strings there are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopStrings {
     strings: Vec<String>,
+    /// None without strings.
+    search: Option<Search>,
     /// Text that may be the beginning of a stop string.
     held: String,
     matched: Option<usize>,
 }
 
+/// The automaton of the strings, and where in it the text is.
+#[derive(Clone, Debug)]
+struct Search {
+    automaton: NFA,
+    state: StateID,
+    /// How many bytes of a string have been read in each state: so many at the end of the text may be its beginning.
+    lengths: HashMap<StateID, usize>,
+}
+
+impl Search {
+    fn new(strings: &[String]) -> Result<Self> {
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+            Error::new(ErrorKind::Internal, "generate", "the stop strings cannot be searched for")
+                .with_source(error)
+        };
+        let automaton = NFA::new(strings).map_err(|error| failed(error.into()))?;
+        let start = automaton.start_state(Anchored::No).map_err(|error| failed(error.into()))?;
+        let mut lengths = HashMap::new();
+        for string in strings {
+            let mut state = start;
+            for (index, byte) in string.bytes().enumerate() {
+                state = automaton.next_state(Anchored::No, state, byte);
+                lengths.insert(state, index + 1);
+            }
+        }
+        Ok(Self { automaton, state: start, lengths })
+    }
+
+    /// Reads `piece`; gives a string that it completes, the longest of several, and how many bytes of `piece` end with it.
+    fn read(&mut self, piece: &str, strings: &[String]) -> Option<(usize, usize)> {
+        for (index, byte) in piece.bytes().enumerate() {
+            self.state = self.automaton.next_state(Anchored::No, self.state, byte);
+            if self.automaton.is_match(self.state) {
+                let found = (0..self.automaton.match_len(self.state))
+                    .map(|nth| self.automaton.match_pattern(self.state, nth).as_usize());
+                let longest = found.max_by_key(|&string| (strings[string].len(), std::cmp::Reverse(string)));
+                return longest.map(|string| (string, index + 1));
+            }
+        }
+        None
+    }
+
+    /// How many bytes at the end of the text may be the beginning of a string.
+    fn pending(&self) -> usize {
+        self.lengths.get(&self.state).copied().unwrap_or(0)
+    }
+}
+
 impl StopStrings {
     pub(crate) fn new(strings: &[String]) -> Result<Self> {
+        let invalid = |message| {
+            Error::new(ErrorKind::InvalidInput, "generate", message).with_context("field", "stop_strings")
+        };
         if strings.iter().any(String::is_empty) {
-            return Err(Error::new(ErrorKind::InvalidInput, "generate", "a stop string must not be empty")
-                .with_context("field", "stop_strings"));
+            return Err(invalid("a stop string must not be empty"));
         }
-        Ok(Self { strings: strings.to_vec(), held: String::new(), matched: None })
+        if strings.iter().map(String::len).sum::<usize>() > MOST_BYTES {
+            return Err(invalid("the stop strings are too long").with_context("most_bytes", MOST_BYTES));
+        }
+        let search = if strings.is_empty() { None } else { Some(Search::new(strings)?) };
+        Ok(Self { strings: strings.to_vec(), search, held: String::new(), matched: None })
     }
 
     /// The stop string that ended the text.
@@ -33,42 +98,23 @@ impl StopStrings {
         if self.matched.is_some() {
             return String::new();
         }
-        if self.strings.is_empty() {
-            return piece.to_owned();
+        let Some(search) = &mut self.search else { return piece.to_owned() };
+        let found = search.read(piece, &self.strings);
+        if let Some((string, end)) = found {
+            self.matched = Some(string);
+            let mut given = std::mem::take(&mut self.held);
+            given.push_str(&piece[..end]);
+            given.truncate(given.len() - self.strings[string].len());
+            return given;
         }
         self.held.push_str(piece);
-        let found = self.strings.iter().enumerate().filter_map(|(index, string)| {
-            let start = self.held.find(string.as_str())?;
-            Some((start + string.len(), start, index))
-        });
-        let keep_from = match found.min() {
-            Some((_, start, index)) => {
-                self.matched = Some(index);
-                start
-            }
-            None => self.beginning(),
-        };
-        let rest = self.held.split_off(keep_from);
-        let given = std::mem::replace(&mut self.held, rest);
-        if self.matched.is_some() {
-            self.held.clear();
-        }
-        given
+        let rest = self.held.split_off(self.held.len() - search.pending());
+        std::mem::replace(&mut self.held, rest)
     }
 
     /// Ends the text; gives the withheld text.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
-    }
-
-    /// Where the longest end of the held text starts that a stop string begins with.
-    fn beginning(&self) -> usize {
-        let longest = self.strings.iter().map(String::len).max().unwrap_or(0);
-        let from = self.held.len().saturating_sub(longest.saturating_sub(1));
-        (from..self.held.len())
-            .filter(|&at| self.held.is_char_boundary(at))
-            .find(|&at| self.strings.iter().any(|string| string.starts_with(&self.held[at..])))
-            .unwrap_or(self.held.len())
     }
 }
 
@@ -96,6 +142,16 @@ mod tests {
         assert_eq!(run(&["é"], &["caf", "é!"]), ("caf".into(), Some("é".into())));
         assert_eq!(run(&[], &["a", "b"]), ("ab".into(), None));
         assert_eq!(StopStrings::new(&[String::new()]).unwrap_err().context("field"), Some("stop_strings"));
+    }
+
+    #[test]
+    fn stop_strings_have_a_limit_together() {
+        let stops = |bytes: usize| StopStrings::new(&["a".repeat(bytes), "b".repeat(100)]);
+        assert_eq!(stops(MOST_BYTES).unwrap_err().context("field"), Some("stop_strings"));
+        let mut long = stops(MOST_BYTES - 100).unwrap();
+        let given: usize = (0..20_000).map(|_| long.push("aaa").len()).sum();
+        assert_eq!((given, long.matched()), (0, None));
+        assert_eq!(long.push("x").len(), 60_001);
     }
 
     proptest! {
