@@ -257,7 +257,9 @@ pub(super) fn answers(
                 own.into_iter().collect::<Result<_>>().map(RowResult::Tokens)
             }
             Output::Logits(count) => {
-                logits.by_ref().take(count).map(finite).collect::<Result<_>>().map(RowResult::Logits)
+                // All of the row's, whichever are not numbers: the next row's come behind them.
+                let own: Vec<_> = logits.by_ref().take(count).collect();
+                own.into_iter().map(finite).collect::<Result<_>>().map(RowResult::Logits)
             }
             Output::Likelihoods { top, following } => {
                 let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;

@@ -222,19 +222,26 @@ fn nan_logits_fail_only_their_row() {
             Want::token(&greedy).with_masks(std::slice::from_ref(&mask)).with_top(3),
             Want::token(&drawn),
             Want::logits(),
+            Want::logits().with_drafts(1),
             Want::likelihoods(2),
         ];
         for want in wants {
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
-            let (bad, good) = (session.open().unwrap(), session.open().unwrap());
+            let [bad, good, other] = [(); 3].map(|()| session.open().unwrap());
             let mut out = StepOutput::new();
-            let rows = [Row::new(bad, &[5, 7], want), Row::next(good, &[5, 8], &greedy)];
+            let rows = [
+                Row::new(bad, &[7, 5], want),
+                Row::next(good, &[5, 8], &greedy),
+                Row::logits(other, &[5, 8]),
+            ];
             session.step(&rows, &Control::default(), &mut out).unwrap();
-            let [first, second] = <[_; 2]>::try_from(out.take()).unwrap();
+            let [first, second, third] = <[_; 3]>::try_from(out.take()).unwrap();
             let (error, second) = (first.unwrap_err(), second.unwrap());
             assert_eq!((error.kind(), error.message()), (ErrorKind::Device, "a logit is not a number"));
             assert!(session.state(bad).unwrap().poisoned && !session.state(good).unwrap().poisoned);
             let token = second.into_token().unwrap();
+            let logits = third.unwrap().into_logits().unwrap();
+            assert!(logits.iter().all(|&logit| logit <= logits[token.token as usize]), "{want:?}");
             let row = Row::next(good, std::slice::from_ref(&token.token), &greedy);
             assert!(session.run_row(row, &Control::default()).is_ok(), "{want:?}");
         }
