@@ -134,7 +134,7 @@ pub struct SessionStats {
 /// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in that row's
 /// result and do not affect other rows; `step` itself fails only if no row was touched. Sequences that a device fault
 /// may have left half-written are poisoned. Methods without a body are required. The optional ones return
-/// [`ErrorKind::Unsupported`] by default; claim them in the capabilities when you implement them.
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in the capabilities when you implement them.
 pub trait InferenceSession: Send {
     /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
@@ -143,14 +143,14 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`] if [`Capabilities::sequences`] are open.
+    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) if [`Capabilities::sequences`] are open.
     fn open(&mut self) -> Result<SequenceId>;
 
     /// Opens an empty sequence with options. An engine without adapters leaves this as it is.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open); [`ErrorKind::Unsupported`] for an adapter if the engine has none.
+    /// The errors of [`open`](Self::open); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an adapter if the engine has none.
     fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
         match &options.adapter {
             None => self.open(),
@@ -164,14 +164,14 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the sequence is not open.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the sequence is not open.
     fn close(&mut self, sequence: SequenceId) -> Result<()>;
 
     /// The state of a sequence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the sequence is not open.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the sequence is not open.
     fn state(&self, sequence: SequenceId) -> Result<SequenceState>;
 
     /// Appends each row's tokens to its sequence and writes one result per row to `out`, as the row's
@@ -183,10 +183,10 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// Of the call: [`ErrorKind::InvalidInput`] for an empty step. Of a row: [`ErrorKind::NotFound`] (no such
-    /// sequence), [`ErrorKind::InvalidInput`] (no tokens, a token outside the vocabulary, a second row of one
-    /// sequence), [`ErrorKind::CapacityExceeded`] (before any work), [`ErrorKind::Unsupported`] (a want that is not
-    /// claimed), [`ErrorKind::Poisoned`], [`ErrorKind::Cancelled`], [`ErrorKind::Device`].
+    /// Of the call: [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty step. Of a row: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) (no such
+    /// sequence), [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) (no tokens, a token outside the vocabulary, a second row of one
+    /// sequence), [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) (before any work), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) (a want that is not
+    /// claimed), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), [`ErrorKind::Device`](crate::ErrorKind::Device).
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
 
     /// Counters of the session.
@@ -196,7 +196,7 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`]; [`ErrorKind::InvalidInput`] if the
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned); [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the
     /// sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
@@ -207,7 +207,7 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and the errors of [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
         Err(Capabilities::unclaimed("fork", "fork"))
@@ -217,7 +217,7 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`].
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let _ = sequence;
         Err(Capabilities::unclaimed("snapshot", "snapshot"))
@@ -228,8 +228,8 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`]; [`ErrorKind::InvalidInput`] for a snapshot of another [identity](Snapshot::identity) or a
-    /// longer one than this session's capacity; [`ErrorKind::Corrupt`]; and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported); [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a snapshot of another [identity](Snapshot::identity) or a
+    /// longer one than this session's capacity; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt); and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unclaimed("restore", "snapshot"))
