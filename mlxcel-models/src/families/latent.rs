@@ -61,7 +61,7 @@ impl LatentSettings {
             (dim("qk_nope_head_dim", defaults.plain_dim)?, dim("qk_rope_head_dim", defaults.rope_dim)?);
         // Settings may give the rotated part as a fraction of the head.
         let head_dim = plain_dim + rope_dim;
-        let default = rope_dim as f64 / head_dim as f64;
+        let default = fraction(rope_dim, head_dim);
         let rope = RopeSettings {
             interleaved: defaults.interleaved,
             partial: Partial::Part { key: "partial_rotary_factor", default },
@@ -200,4 +200,24 @@ fn scale(config: Fields<'_>, dim: usize) -> Result<f32> {
         }
     }
     Ok(scale as f32)
+}
+
+/// The fraction of `whole` elements that `part` of them are: a half more than these, since the number of elements is found by rounding
+/// down.
+fn fraction(part: usize, whole: usize) -> f64 {
+    (part as f64 + 0.5) / whole as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_of_a_head_is_the_number_of_its_elements() {
+        for whole in 1..400 {
+            for part in 0..whole {
+                assert_eq!((whole as f64 * fraction(part, whole)) as usize, part, "{part} of {whole}");
+            }
+        }
+    }
 }
