@@ -10,7 +10,7 @@ use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SamplingPlan, SequenceId, SessionOptions, StepOutput,
 };
-use support::{Case, Fixture, engines_and_plugin, load};
+use support::{Case, FOLDER_VARIABLE, Fixture, engines_and_plugin, is_spared, load, spares};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
 const HONEST_MARGIN: f32 = 1e-3;
@@ -18,9 +18,6 @@ const HONEST_MARGIN: f32 = 1e-3;
 const LOGPROBS: f32 = 3e-3;
 /// The largest difference of prefill logits, relative to the largest magnitude.
 const LOGITS: f32 = 1e-3;
-
-/// A folder of checkpoints with oracles that replaces the repository's; every engine runs all of them, batches too.
-const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 type Checked = Result<(), String>;
 
@@ -148,30 +145,6 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
     Ok(())
 }
 
-/// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 15] = [
-    "afmoe",
-    "arcee",
-    "bamba",
-    "deepseek_v2",
-    "dots1",
-    "ernie4_5_moe",
-    "exaone_moe",
-    "glm4_moe_lite",
-    "lfm2_moe",
-    "minicpm3",
-    "minimax_m2",
-    "mistral4",
-    "qwen3_5_moe_text",
-    "qwen3_5_text",
-    "solar_open",
-];
-
-/// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
-fn spares(engine: &dyn Backend) -> bool {
-    ["iree", "pjrt"].contains(&engine.name()) && std::env::var_os(FOLDER_VARIABLE).is_none()
-}
-
 /// Of engines that compile, batches are programs of their own: a folder for each kind of state takes part in them.
 fn batches(engine: &dyn Backend, folder: &str) -> bool {
     !spares(engine) || ["gemma2", "deepseek_v3", "lfm2", "gpt_oss", "qwen3_next", "mamba2"].contains(&folder)
@@ -199,7 +172,7 @@ fn every_family_is_exact_on_every_engine() {
                 let mut failures = Vec::new();
                 for fixture in folders.iter().skip(half).step_by(2) {
                     for engine in engines_and_plugin() {
-                        if spares(&*engine) && ALIKE.contains(&fixture.name) {
+                        if is_spared(&*engine, fixture) {
                             continue;
                         }
                         if let Err(error) = check(&*engine, fixture) {

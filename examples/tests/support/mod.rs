@@ -103,6 +103,38 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
     is_there.then(|| engine.with_cache_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pjrt-cache")))
 }
 
+/// A folder of checkpoints with oracles that replaces the repository's; every engine runs all of them, batches too.
+pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
+
+/// Folders whose layers are those of others in another order or with other names and constants.
+const ALIKE: [&str; 15] = [
+    "afmoe",
+    "arcee",
+    "bamba",
+    "deepseek_v2",
+    "dots1",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "glm4_moe_lite",
+    "lfm2_moe",
+    "minicpm3",
+    "minimax_m2",
+    "mistral4",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "solar_open",
+];
+
+/// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
+pub fn spares(engine: &dyn Backend) -> bool {
+    ["iree", "pjrt"].contains(&engine.name()) && std::env::var_os(FOLDER_VARIABLE).is_none()
+}
+
+/// Whether an engine is spared a folder whose programs are like those of another.
+pub fn is_spared(engine: &dyn Backend, fixture: &Fixture) -> bool {
+    spares(engine) && ALIKE.contains(&fixture.name)
+}
+
 /// Where the tests keep compiled programs.
 pub fn cache_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache")
