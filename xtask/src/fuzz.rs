@@ -54,7 +54,7 @@ pub(crate) struct Fuzzer(PathBuf);
 
 impl Fuzzer {
     pub(crate) fn build(workspace: &Workspace) -> Result<Self> {
-        Ok(Self(workspace.program(PACKAGE)?.get_program().into()))
+        Ok(Self(workspace.program(PACKAGE, "catching")?.get_program().into()))
     }
 
     fn command(&self) -> Command {

@@ -67,10 +67,12 @@ impl Workspace {
         Ok(features.join(","))
     }
 
-    /// A program of a package here, built with the features of the whole workspace, as tests are: then there is little to build.
-    pub(crate) fn program(&self, name: &str) -> Result<Command> {
+    /// A program of a package here, built for the package's integration test `test` with the features of the whole workspace: so it is there
+    /// once all tests are compiled. (`cargo build` would compile again what has more features in tests.)
+    pub(crate) fn program(&self, name: &str, test: &str) -> Result<Command> {
         let features = self.features()?;
-        let arguments = ["build", "--locked", "--workspace", "--features", &features, "--bin", name];
+        let arguments =
+            ["test", "--locked", "--workspace", "--features", &features, "--test", test, "--no-run"];
         process::run(&mut self.cargo(&arguments))?;
         let target = self.metadata()?.target_directory.into_std_path_buf();
         Ok(Command::new(target.join("debug").join(name).with_extension(std::env::consts::EXE_EXTENSION)))
