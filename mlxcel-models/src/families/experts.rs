@@ -113,7 +113,7 @@ pub(super) struct GroupedExperts {
     normalised: bool,
     scale: f32,
     scoring: Scoring,
-    /// The width of the shared experts, which are one MLP; zero where there is none.
+    /// The width of the shared experts, which are one MLP; zero if there is none.
     shared_width: usize,
     /// The width of the MLP of layers without experts.
     dense_width: usize,
@@ -165,7 +165,7 @@ impl GroupedExperts {
     pub(super) fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
         let &Self { experts, groups, normalised, scale, scoring, .. } = self;
         let gate = format!("{module}.gate");
-        // The second is where EXAONE has it. Where there is none, transformers starts with zeros.
+        // The second is where EXAONE has it. If there is none, transformers starts with zeros.
         let biases = [&gate, module].map(|module| format!("{module}.e_score_correction_bias"));
         let bias = biases.iter().find(|bias| roles.has(bias));
         Ok(Router {
@@ -342,7 +342,7 @@ fn alike(a: &WeightRef, b: &WeightRef) -> bool {
     parts(a) == parts(b) && a.storage() == b.storage()
 }
 
-/// Reads the width of the shared experts, of which the field `key` gives the number and each is `width` wide; zero where there is none.
+/// Reads the width of the shared experts, of which the field `key` gives the number and each is `width` wide; zero if there is none.
 pub(super) fn shared_width(config: Fields<'_>, key: &str, width: usize) -> Result<usize> {
     let absent = usize::from(!config.mentions(key));
     Ok(config.size(key, 0..=64)?.unwrap_or(absent) * width)

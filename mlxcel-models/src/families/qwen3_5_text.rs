@@ -9,11 +9,9 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::outline::Outline;
-use super::qwen3_next::{DeltaSettings, LINEAR, gated_attention};
+use super::qwen3_next::{DeltaSettings, gated_attention, mixer_types};
 use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, layer_types, positive,
-};
+use super::settings::{FULL, SizeDefaults, Sizes, activation, flag, positive};
 use crate::decoder::{Activation, Attention, Decoder, Mixer, Norm, Operation};
 use crate::rope::{Partial, RopeSettings};
 
@@ -51,10 +49,7 @@ pub(super) fn decoder(
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let delta = DeltaSettings::read(config, sizes.hidden, activation, epsilon)?;
-    let interval = config.size("full_attention_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
-    let types = layer_types(config, sizes.layers, &[FULL, LINEAR], |index| {
-        if (index + 1).is_multiple_of(interval) { FULL } else { LINEAR }
-    })?;
+    let types = mixer_types(config, sizes.layers)?;
 
     let base = roles.base("model.", "embed_tokens");
     // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, with convolutions the other way round.

@@ -49,10 +49,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let delta = DeltaSettings::read(config, sizes.hidden, activation, epsilon)?;
-    let interval = config.size("full_attention_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
-    let types = layer_types(config, sizes.layers, &[FULL, LINEAR], |index| {
-        if (index + 1).is_multiple_of(interval) { FULL } else { LINEAR }
-    })?;
+    let types = mixer_types(config, sizes.layers)?;
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
     let count = expert_count(config, &["num_experts"], 0, 512)?;
     let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
@@ -98,6 +95,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), block]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// The type of each layer, [`FULL`] or [`LINEAR`]: by default every fourth has attention.
+pub(super) fn mixer_types(config: Fields<'_>, layers: usize) -> Result<Vec<&'static str>> {
+    let interval = config.size("full_attention_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
+    layer_types(config, layers, &[FULL, LINEAR], |index| {
+        if (index + 1).is_multiple_of(interval) { FULL } else { LINEAR }
+    })
 }
 
 /// Attention whose query projection gives of each head the query, then the gate of its output.

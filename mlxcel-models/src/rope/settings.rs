@@ -44,14 +44,14 @@ pub(crate) enum Partial {
     Part {
         /// The key.
         key: &'static str,
-        /// The factor where there is none.
+        /// The factor if there is none.
         default: f64,
     },
     /// The same, where an odd number of elements means nothing.
     Even {
         /// The key.
         key: &'static str,
-        /// The factor where there is none.
+        /// The factor if there is none.
         default: f64,
     },
 }
