@@ -72,6 +72,7 @@ mod advice;
 mod backend;
 mod cancel;
 mod capabilities;
+mod distribution;
 mod error;
 mod faults;
 mod generation;
@@ -94,6 +95,7 @@ pub use backend::{
 };
 pub use cancel::CancelToken;
 pub use capabilities::{Capabilities, Capability, CapabilityValue};
+pub use distribution::{Distribution, most_likely};
 pub use error::{Error, ErrorKind, Printable, Result};
 pub use faults::{FaultPoint, Faults};
 pub use generation::{

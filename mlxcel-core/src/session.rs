@@ -77,7 +77,8 @@ impl SequenceState {
 pub struct SessionStats {
     /// Passes over the weights.
     pub passes: u64,
-    /// Tokens computed; rewind, fork and restore add none.
+    /// Tokens of rows that were fed. Padding and tokens that the engine computes again do not count; rewind, fork and
+    /// restore add none.
     pub tokens: u64,
     /// Bytes sent to the device: token ids, positions. Weights do not count.
     pub uploaded_bytes: u64,

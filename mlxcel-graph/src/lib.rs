@@ -30,7 +30,6 @@ pub mod packed;
 mod plan;
 mod program;
 mod reachable;
-mod results;
 mod session;
 mod shape;
 mod signature;

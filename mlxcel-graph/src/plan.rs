@@ -35,7 +35,7 @@ impl Wants {
 /// Which of the pending rows the next pass feeds, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
-    /// For each row of the program: the index of the pending row, its tokens, and the room that the program has for them.
+    /// For each row of the program: the index of the row of the step, its tokens, and the room that the program has for them.
     pub(crate) rows: Vec<PassRow>,
     /// What the program gives.
     pub(crate) outputs: Outputs,
@@ -44,7 +44,7 @@ pub(crate) struct Pass {
 /// One row of a [`Pass`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PassRow {
-    pub(crate) pending: usize,
+    pub(crate) row: usize,
     pub(crate) tokens: usize,
     pub(crate) room: usize,
 }
@@ -151,8 +151,7 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
         };
         pending.iter().enumerate().filter(fits)
     };
-    let row =
-        |(index, row): (usize, &Pending)| PassRow { pending: index, tokens: row.remaining.min(room), room };
+    let row = |(index, row): (usize, &Pending)| PassRow { row: index, tokens: row.remaining.min(room), room };
     let rows = fitting(2).chain(fitting(1)).take(together).map(row).collect();
     Some(Pass { rows, outputs: Outputs::Every })
 }
@@ -192,13 +191,13 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         .map(|index| {
             let remaining = ahead(&pending[index]);
             let room = if remaining > 1 { chunks.size_for(remaining) } else { 1 };
-            PassRow { pending: index, tokens: remaining.min(room), room }
+            PassRow { row: index, tokens: remaining.min(room), room }
         })
         .into_iter()
-        .chain(decoding.map(|(index, _)| PassRow { pending: index, tokens: 1, room: 1 }))
+        .chain(decoding.map(|(index, _)| PassRow { row: index, tokens: 1, room: 1 }))
         .take(width)
         .collect();
-    let asks = |row: &PassRow| match pending[row.pending].wants {
+    let asks = |row: &PassRow| match pending[row.row].wants {
         Wants::Last | Wants::Ends(_) => Outputs::Last,
         // The last position of a single token is its every position.
         Wants::Every => {
@@ -208,7 +207,7 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
                 Outputs::Last
             }
         }
-        Wants::LastHidden if row.tokens < pending[row.pending].remaining => Outputs::Last,
+        Wants::LastHidden if row.tokens < pending[row.row].remaining => Outputs::Last,
         Wants::LastHidden | Wants::EveryHidden => Outputs::Hidden,
     };
     // What gives more gives what the others ask for too.
@@ -232,9 +231,9 @@ mod tests {
         let mut passes = Vec::new();
         while let Some(pass) = next_pass(&pending, &chunks, width) {
             for row in &pass.rows {
-                pending[row.pending].remaining -= row.tokens;
+                pending[row.row].remaining -= row.tokens;
             }
-            passes.push(pass.rows.iter().map(|row| (row.pending, row.tokens, row.room)).collect());
+            passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
         }
         passes
     }
@@ -271,15 +270,15 @@ mod tests {
             let mut passes = Vec::new();
             while let Some(pass) = next_pass(&pending, &chunks, width) {
                 for row in &pass.rows {
-                    pending[row.pending].remaining -= row.tokens;
-                    let Pending { remaining, wants } = &mut pending[row.pending];
+                    pending[row.row].remaining -= row.tokens;
+                    let Pending { remaining, wants } = &mut pending[row.row];
                     if let Wants::Ends(ends) = wants {
                         *ends = (*ends).min(*remaining);
                     }
                 }
                 let verified = pass.rows.iter().any(|row| row.room > 1) && pass.rows[0].room < 128;
                 assert_eq!(pass.outputs == Outputs::Every, verified);
-                passes.push(pass.rows.iter().map(|row| (row.pending, row.tokens, row.room)).collect());
+                passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
             }
             passes
         };
@@ -310,7 +309,7 @@ mod tests {
         let pending: Vec<_> =
             pending.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect();
         let pass = next_pass(&pending, &Chunks::new(&[64]), 4).unwrap();
-        (pass.rows.iter().map(|row| row.pending).collect(), pass.outputs)
+        (pass.rows.iter().map(|row| row.row).collect(), pass.outputs)
     }
 
     #[test]
@@ -351,7 +350,7 @@ mod tests {
         let chunks = Chunks::new(&[16, 128]);
         let shortened = |rows: &[(usize, usize)], outputs| {
             let rows = rows.iter().enumerate();
-            let rows = rows.map(|(pending, &(tokens, room))| PassRow { pending, tokens, room }).collect();
+            let rows = rows.map(|(row, &(tokens, room))| PassRow { row, tokens, room }).collect();
             let pass = chunks.shortened(&Pass { rows, outputs }, 4)?;
             assert_eq!(pass.outputs, Outputs::Every);
             Some(pass.rows.iter().map(|row| (row.tokens, row.room)).collect::<Vec<_>>())

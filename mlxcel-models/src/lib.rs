@@ -28,6 +28,7 @@ mod config;
 mod decoder;
 mod element;
 mod families;
+mod feed;
 pub mod files;
 mod fingerprint;
 mod gather;
@@ -52,6 +53,7 @@ pub use decoder::{
 };
 pub use element::ElementType;
 pub use families::supported_model_types;
+pub use feed::{Feed, Held};
 pub use gather::WeightView;
 pub use packing::{Packed, Packing, Part};
 pub use parallel::SplitAlong;

@@ -269,6 +269,7 @@ fn longrope_switches_frequencies_as_if_always_long() {
     // Back below the boundary, by way of a fork and a snapshot, and across it once more.
     let (_, at_30) = &expected[0];
     let (_, at_60) = &expected[4];
+    let before = session.stats().tokens;
     let sequence = session.open().unwrap();
     logits(&mut *session, sequence, &text[..50]);
     session.rewind(sequence, 25).unwrap();
@@ -281,6 +282,8 @@ fn longrope_switches_frequencies_as_if_always_long() {
         assert_near(&logits(&mut *session, sequence, &text[30..60]), at_60, "long again");
         assert_eq!(session.state(sequence).unwrap().position, 60);
     }
+    // What is computed again when the frequencies change is not counted.
+    assert_eq!(session.stats().tokens - before, 50 + 2 * (5 + 30));
 }
 
 #[test]

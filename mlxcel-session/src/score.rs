@@ -1,8 +1,9 @@
 //! Scoring: log probabilities and perplexity of a text.
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt,
-    PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
+    CancelToken, Capabilities, Control, Distribution, Error, ErrorKind, InferenceSession,
+    InferenceSessionExt, PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId,
+    TokenLogprob, Want,
 };
 
 use crate::Model;
@@ -207,7 +208,7 @@ impl Scorer {
         let mut scored = Vec::with_capacity(tokens.len());
         for pair in tokens.windows(2) {
             let logits = self.run(Row::logits(sequence, &pair[..1]))?.into_logits()?;
-            scored.push(position(&logits, pair[1], self.top));
+            scored.push(Distribution::new(&logits)?.position(Some(pair[1]), self.top));
         }
         Ok(scored)
     }
@@ -256,22 +257,6 @@ fn other_answer() -> Error {
     Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
 }
 
-/// What logits say about the token that `following` it is; the softmax is summed in double precision.
-fn position(logits: &[f32], following: TokenId, top: u16) -> PositionResult {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    let total = f64::from(largest) + sum.ln();
-    let entry = |token: TokenId| {
-        let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        TokenLogprob { token, logprob: (f64::from(logit) - total) as f32 }
-    };
-    let mut order: Vec<TokenId> = (0..).take(logits.len()).collect();
-    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
-    let best = entry(order.first().copied().unwrap_or_default());
-    let most_likely = order.into_iter().take(usize::from(top)).map(entry).collect();
-    PositionResult::new(best, Some(entry(following).logprob)).with_top(most_likely)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,14 +275,5 @@ mod tests {
         for stride in [0, 8] {
             assert_eq!(windows(9, 8, Some(stride)).unwrap_err().context("field"), Some("stride"));
         }
-    }
-
-    #[test]
-    fn scores_from_logits_equal_scores_of_positions() {
-        let result = position(&[0.0, 2.0, 2.0, 1.0], 3, 2);
-        assert_eq!(result.best.token, 1);
-        assert_eq!(result.top.iter().map(|entry| entry.token).collect::<Vec<_>>(), [1, 2]);
-        let total = (1.0 + 2.0 * 2f64.exp() + 1f64.exp()).ln();
-        assert!((f64::from(result.following.unwrap()) - (1.0 - total)).abs() < 1e-6);
     }
 }

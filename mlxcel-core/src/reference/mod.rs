@@ -40,7 +40,6 @@
 
 mod language;
 mod model;
-mod results;
 mod sampling;
 mod session;
 

@@ -24,7 +24,7 @@ impl<'r, W: Default> StepRows<'r, W> {
             gathered: None,
             hidden: HiddenPool::of(&row.want),
             answer: checked.err().map(Err),
-            work: W::default(),
+            progress: W::default(),
         };
         Self { rows: rows.iter().zip(checked).map(begin).collect() }
     }
@@ -100,8 +100,8 @@ pub struct StepRow<'r, W = ()> {
     /// The hidden states so far.
     hidden: Option<HiddenPool>,
     answer: Option<Result<RowResult>>,
-    /// Data of the engine for this row.
-    pub work: W,
+    /// The engine's own progress with this row.
+    pub progress: W,
 }
 
 impl<'r, W> StepRow<'r, W> {

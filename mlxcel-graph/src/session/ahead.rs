@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use mlxcel_core::{Control, Result};
 
 use super::GraphSession;
-use super::rows::{self, Works};
+use super::rows::{self, FedRows};
 use super::sequence::Sequence;
 use crate::executor::Executor;
 use crate::model::{IndependentRows, Shared};
@@ -25,7 +25,7 @@ const PADDED_PASSES: u32 = 4;
 
 impl<E: Executor> GraphSession<E> {
     /// `pass` by a program for shorter rows, where its chunk is mostly padding, such a program is ready, and results are the same.
-    pub(super) fn shortened(&self, pass: Pass, works: &Works<'_>) -> Pass {
+    pub(super) fn shortened(&self, pass: Pass, rows: &FedRows<'_>) -> Pass {
         let Shared { independent_rows, chunks, padded_passes, executor, .. } = &*self.shared;
         let capabilities = self.table.capabilities();
         if *independent_rows == IndependentRows::No || !capabilities.verification {
@@ -36,7 +36,7 @@ impl<E: Executor> GraphSession<E> {
             padded_passes.fetch_add(1, Ordering::Relaxed);
             return pass;
         }
-        match self.shape_to_run(&shorter, works) {
+        match self.shape_to_run(&shorter, rows) {
             Ok(shape) if executor.prepare_ahead(&shape) => shorter,
             _ => pass,
         }
@@ -44,11 +44,11 @@ impl<E: Executor> GraphSession<E> {
 
     /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them have been longer than they
     /// need to be for a while, as after a pass with a long sequence, the least length is gone back to if its program is ready.
-    pub(super) fn shape_to_run(&self, pass: &Pass, works: &Works<'_>) -> Result<ProgramShape> {
-        let states_of = |row: usize| self.table.get("step", works[row].sequence()).ok();
+    pub(super) fn shape_to_run(&self, pass: &Pass, rows: &FedRows<'_>) -> Result<ProgramShape> {
+        let states_of = |row: usize| self.table.get("step", rows[row].sequence()).ok();
         let shape = self.shape_of(pass, |row| states_of(row).map_or((0, 0), Sequence::extent))?;
         let is_spare = |row: &PassRow| {
-            let states = states_of(row.pending).and_then(|sequence| sequence.states.as_ref());
+            let states = states_of(row.row).and_then(|sequence| sequence.states.as_ref());
             states.is_none_or(|states| states.spare >= SPARE_PASSES)
         };
         if pass.rows.iter().all(is_spare) {
@@ -68,7 +68,7 @@ impl<E: Executor> GraphSession<E> {
         extent: impl Fn(usize) -> (usize, usize),
     ) -> Result<ProgramShape> {
         let needed = pass.rows.iter().map(|row| {
-            let (computed, allocated) = extent(row.pending);
+            let (computed, allocated) = extent(row.row);
             allocated.max(computed + row.room)
         });
         Ok(ProgramShape {
@@ -80,22 +80,22 @@ impl<E: Executor> GraphSession<E> {
 
     /// Makes the programs of a step that takes several passes at once, so that they compile side by side. What fails here is tried
     /// again, and told, by the pass that needs it.
-    pub(super) fn prepare_together(&mut self, works: &Works<'_>, control: &Control<'_>) {
+    pub(super) fn prepare_together(&mut self, rows: &FedRows<'_>, control: &Control<'_>) {
         let width = self.table.capabilities().batch_rows;
-        let mut pending: Vec<_> = works.iter().map(rows::pending).collect();
+        let mut pending: Vec<_> = rows.iter().map(rows::pending).collect();
         if pending.len() <= width && pending.iter().all(|row| row.remaining <= 1) {
             return;
         }
-        let mut extents: Vec<_> = works
+        let mut extents: Vec<_> = rows
             .iter()
-            .map(|work| self.table.get("step", work.sequence()).map_or((0, 0), Sequence::extent))
+            .map(|row| self.table.get("step", row.sequence()).map_or((0, 0), Sequence::extent))
             .collect();
         let mut shapes = Vec::new();
         while let Some(pass) = next_pass(&pending, &self.shared.chunks, width) {
             let Ok(shape) = self.shape_of(&pass, |row| extents[row]) else { return };
             for row in &pass.rows {
-                pending[row.pending].remaining -= row.tokens;
-                extents[row.pending] = (extents[row.pending].0 + row.tokens, shape.length);
+                pending[row.row].remaining -= row.tokens;
+                extents[row.row] = (extents[row.row].0 + row.tokens, shape.length);
             }
             if !shapes.contains(&shape) {
                 shapes.push(shape);

@@ -1,6 +1,7 @@
 //! A sequence: its tokens, and its state.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+use mlxcel_models::Held;
 
 use crate::executor::Executor;
 use crate::model::Shared;
@@ -52,9 +53,8 @@ impl<S> Sequence<S> {
         }
     }
 
-    /// The tokens that it holds and its states do not.
-    pub(super) fn missing(&self) -> &[TokenId] {
-        self.tokens.get(self.computed..self.position).unwrap_or_default()
+    pub(super) fn held(&self) -> Held {
+        Held { position: self.position, computed: self.computed, epoch: self.epoch }
     }
 
     /// Its states hold `count` tokens more, of which `new` are the last; these are kept where they `may_return`.

@@ -1,9 +1,6 @@
 //! One pass over the weights: builds the graph, evaluates it, reads the results.
 
-use mlxcel_core::{
-    Error, ErrorKind, HiddenPool, Pooling, PositionResult, Result, RowResult, SampledToken, TokenId,
-    TokenLogprob,
-};
+use mlxcel_core::{Distribution, Error, ErrorKind, HiddenPool, Pooling, Result, RowResult, SampledToken};
 
 use super::compute::Compute;
 use super::network::{Network, Span, Wanted};
@@ -48,7 +45,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// Sorted by want: tokens, logits, every position, hidden states.
+    /// Sorted by want: tokens, logits, hidden states.
     fn of(rows: &[RowRequest], spans: &[Span]) -> Self {
         let mut wanted = Self::default();
         let ends = |span: &Span, count: usize| {
@@ -61,13 +58,8 @@ impl Sources {
             wanted.tokens += tokens;
         }
         for (row, span) in rows.iter().zip(spans) {
-            wanted.indices.extend(ends(span, row.output.logits()));
-            wanted.logits += row.output.logits();
-        }
-        for (row, span) in rows.iter().zip(spans) {
-            if matches!(row.output, Output::Likelihoods { .. }) {
-                wanted.indices.extend((span.start..span.start + span.count).map(|index| index as u32));
-            }
+            wanted.indices.extend(ends(span, row.logits()));
+            wanted.logits += row.logits();
         }
         let logits = wanted.indices.len();
         for (row, span) in rows.iter().zip(spans) {
@@ -144,24 +136,8 @@ fn read_out(
         0 => None,
         count => Some(choose(compute, rows, spans, &logits.slice_axis(0, 0, count)?, counted, parts)?),
     };
-    let mut next = wanted.tokens;
     if wanted.logits > 0 {
-        parts.push(words(&logits.slice_axis(0, next, next + wanted.logits)?)?);
-        next += wanted.logits;
-    }
-    for (row, span) in rows.iter().zip(spans) {
-        let Output::Likelihoods { top, following } = row.output else { continue };
-        let own = logits.slice_axis(0, next, next + span.count)?;
-        next += span.count;
-        let best = own.argmax(-1, true)?;
-        // The entry of the last token is unused if its successor is unknown.
-        let mut follow: Vec<TokenId> = row.tokens.iter().skip(1).copied().collect();
-        follow.push(following.unwrap_or(0));
-        let follow = Array::from_slice(&follow, &[span.count, 1])?;
-        parts.push(words(&best)?);
-        parts.push(words(&compute.logprobs(&own, &best)?)?);
-        parts.push(words(&compute.logprobs(&own, &follow)?)?);
-        push_top(compute, &own, top, parts)?;
+        parts.push(words(&logits.slice_axis(0, wanted.tokens, wanted.tokens + wanted.logits)?)?);
     }
     Ok(chosen)
 }
@@ -206,19 +182,11 @@ fn choose(
     parts.push(chosen.clone());
     parts.push(words(&compute.logprobs(logits, &chosen.expand_dims(&[1])?)?)?);
     for (index, (choice, _)) in choices.iter().enumerate() {
-        push_top(compute, &logits.slice_axis(0, index, index + 1)?, choice.top, parts)?;
+        if choice.top > 0 {
+            parts.push(words(&logits.slice_axis(0, index, index + 1)?)?);
+        }
     }
     Ok(chosen)
-}
-
-/// Adds the `count` most likely tokens of each row of `logits` to `parts`, and their log probabilities.
-fn push_top(compute: Compute, logits: &Array, count: u16, parts: &mut Vec<Array>) -> Result<()> {
-    if count > 0 {
-        let top = sampling::top(logits, usize::from(count))?;
-        parts.push(words(&top)?);
-        parts.push(words(&compute.logprobs(logits, &top)?)?);
-    }
-    Ok(())
 }
 
 /// The bits of an array of 32-bit elements, consecutively.
@@ -242,11 +210,15 @@ pub(super) fn answers(
     let (tokens, logprobs) = (words.take(tops.len())?, words.floats(tops.len())?);
     let mut chosen = Vec::with_capacity(tops.len());
     for ((&token, &logprob), &top) in tokens.iter().zip(&logprobs).zip(&tops) {
-        let token = SampledToken::new(token, logprob).with_top(words.top(1, top)?.remove(0));
-        chosen.push(said([logprob], token));
+        chosen.push(match top {
+            // The log probability of a chosen token is finite unless the logits make no distribution.
+            0 if logprob.is_finite() => Ok(SampledToken::new(token, logprob)),
+            0 => Err(Error::not_a_number("step")),
+            top => Distribution::new(&words.floats(vocabulary)?).map(|own| own.sampled(token, top)),
+        });
     }
     let mut chosen = chosen.into_iter();
-    let count: usize = rows.iter().map(|row| row.output.logits()).sum();
+    let count: usize = rows.iter().map(RowRequest::logits).sum();
     let mut logits = (0..count).map(|_| words.floats(vocabulary)).collect::<Result<Vec<_>>>()?.into_iter();
     let mut answers = Vec::with_capacity(rows.len());
     for row in rows {
@@ -259,12 +231,18 @@ pub(super) fn answers(
             Output::Logits(count) => {
                 // All of the row's, whichever are not numbers: the next row's come behind them.
                 let own: Vec<_> = logits.by_ref().take(count).collect();
-                own.into_iter().map(finite).collect::<Result<_>>().map(RowResult::Logits)
+                let checked = own.iter().try_for_each(|logits| Distribution::check(logits));
+                checked.map(|()| RowResult::Logits(own))
             }
-            Output::Likelihoods { top, following } => {
-                let positions = positions(&mut words, row.tokens.len(), top, following.is_some())?;
-                let best: Vec<f32> = positions.iter().map(|position| position.best.logprob).collect();
-                said(best, RowResult::Likelihoods(positions))
+            Output::Likelihoods { count, top, following } => {
+                let own: Vec<_> = logits.by_ref().take(count).collect();
+                let last = &row.tokens[row.tokens.len() - count.min(row.tokens.len())..];
+                let following = last.iter().skip(1).copied().map(Some).chain([following]);
+                let positions = own
+                    .iter()
+                    .zip(following)
+                    .map(|(logits, following)| Ok(Distribution::new(logits)?.position(following, top)));
+                positions.collect::<Result<_>>().map(RowResult::Likelihoods)
             }
             Output::Hidden(_) => {
                 // A NaN state is an error.
@@ -275,36 +253,6 @@ pub(super) fn answers(
         });
     }
     Ok(answers)
-}
-
-/// `logits`, unless one is NaN or the largest is infinite.
-fn finite(logits: Vec<f32>) -> Result<Vec<f32>> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let not_a_number = logits.iter().copied().find(|logit| logit.is_nan());
-    said([not_a_number.unwrap_or(largest)], logits)
-}
-
-/// `answer`, unless one of its numbers is not finite: the log probability of a chosen token is finite unless a logit is NaN or the
-/// largest is infinite.
-fn said<T>(numbers: impl IntoIterator<Item = f32>, answer: T) -> Result<T> {
-    match numbers.into_iter().all(f32::is_finite) {
-        true => Ok(answer),
-        false => Err(Error::not_a_number("step")),
-    }
-}
-
-/// The results of `count` positions; `followed` if the token after the last is known.
-fn positions(words: &mut Words<'_>, count: usize, top: u16, followed: bool) -> Result<Vec<PositionResult>> {
-    let (best, logprobs) = (words.take(count)?, words.floats(count)?);
-    let following = words.floats(count)?;
-    let tops = words.top(count, top)?;
-    let positions = best.iter().zip(logprobs).zip(following).zip(tops).enumerate();
-    Ok(positions
-        .map(|(index, (((&token, logprob), following), top))| {
-            let following = (index + 1 < count || followed).then_some(following);
-            PositionResult::new(TokenLogprob { token, logprob }, following).with_top(top)
-        })
-        .collect())
 }
 
 /// A reader of words, front to back.
@@ -319,18 +267,6 @@ impl<'a> Words<'a> {
 
     fn floats(&mut self, count: usize) -> Result<Vec<f32>> {
         Ok(self.take(count)?.iter().map(|&bits| f32::from_bits(bits)).collect())
-    }
-
-    /// The `top` most likely tokens of each of `rows` rows.
-    fn top(&mut self, rows: usize, top: u16) -> Result<Vec<Vec<TokenLogprob>>> {
-        let top = usize::from(top);
-        if top == 0 {
-            return Ok(vec![Vec::new(); rows]);
-        }
-        let (tokens, logprobs) = (self.take(rows * top)?, self.floats(rows * top)?);
-        let pair = |(&token, &logprob)| TokenLogprob { token, logprob };
-        let rows = tokens.chunks(top).zip(logprobs.chunks(top));
-        Ok(rows.map(|(tokens, logprobs)| tokens.iter().zip(logprobs).map(pair).collect()).collect())
     }
 }
 

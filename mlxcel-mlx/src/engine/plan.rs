@@ -2,25 +2,25 @@
 
 /// Some tokens of a row, fed in one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Feed {
+pub(super) struct PassRow {
     /// The index of the row.
     pub(super) row: usize,
     /// The number of its tokens.
     pub(super) tokens: usize,
 }
 
-/// The feeds of the next pass, given each row's remaining tokens: up to `width` rows, and up to `chunk` prompt tokens in
+/// The rows of the next pass, given each row's remaining tokens: up to `width` rows, and up to `chunk` prompt tokens in
 /// total.
 ///
 /// A row with one remaining token is decoding: it joins any pass, so that it neither waits for a long prompt nor reads
 /// the weights a second time. Short prompts share a pass, a long one takes several; cancellation is checked after each.
-pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<Feed> {
+pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<PassRow> {
     let mut room = chunk.max(1);
     let mut pass = Vec::new();
     for (row, &left) in remaining.iter().enumerate().filter(|&(_, &left)| left > 0) {
         let tokens = if left == 1 { 1 } else { left.min(room) };
         if tokens > 0 && pass.len() < width {
-            pass.push(Feed { row, tokens });
+            pass.push(PassRow { row, tokens });
             room -= if left == 1 { 0 } else { tokens };
         }
     }
@@ -40,8 +40,8 @@ mod tests {
             if pass.is_empty() {
                 return passes;
             }
-            pass.iter().for_each(|feed| remaining[feed.row] -= feed.tokens);
-            passes.push(pass.iter().map(|feed| (feed.row, feed.tokens)).collect());
+            pass.iter().for_each(|row| remaining[row.row] -= row.tokens);
+            passes.push(pass.iter().map(|row| (row.row, row.tokens)).collect());
         }
     }
 
@@ -64,7 +64,7 @@ mod tests {
         for (chunk, width) in [(1, 1), (2, 3), (7, 2), (64, 16)] {
             let passes = passes(&[5, 1, 17, 2], chunk, width);
             let fed =
-                |row| passes.iter().flatten().filter(|feed| feed.0 == row).map(|feed| feed.1).sum::<usize>();
+                |row| passes.iter().flatten().filter(|fed| fed.0 == row).map(|fed| fed.1).sum::<usize>();
             assert_eq!([0, 1, 2, 3].map(fed), [5, 1, 17, 2]);
             assert!(passes.iter().all(|pass| pass.len() <= width));
         }

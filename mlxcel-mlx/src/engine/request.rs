@@ -26,6 +26,16 @@ pub(super) struct RowRequest {
     pub(super) output: Output,
 }
 
+impl RowRequest {
+    /// How many of the row's last tokens the logits are read after.
+    pub(super) fn logits(&self) -> usize {
+        match self.output {
+            Output::Logits(count) | Output::Likelihoods { count, .. } => count,
+            _ => 0,
+        }
+    }
+}
+
 /// The results wanted after a row's tokens.
 #[derive(Debug)]
 pub(super) enum Output {
@@ -34,8 +44,9 @@ pub(super) enum Output {
     Tokens(Vec<Choice>),
     /// The logits after this many of the row's last tokens.
     Logits(usize),
-    /// Likelihoods at each of the row's tokens.
+    /// Likelihoods at this many of the row's last tokens.
     Likelihoods {
+        count: usize,
         top: u16,
         /// The token after the row's last, if known.
         following: Option<TokenId>,
@@ -50,14 +61,6 @@ impl Output {
         match self {
             Self::Tokens(choices) => choices,
             _ => &[],
-        }
-    }
-
-    /// How many of the row's last tokens the logits are read after.
-    pub(super) fn logits(&self) -> usize {
-        match self {
-            Self::Logits(count) => *count,
-            _ => 0,
         }
     }
 

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Answer, Positions, SamplingField, SamplingPlan, StepRow, TokenId};
+use mlxcel_core::{Answer, SamplingField, SamplingPlan, StepRow, TokenId};
+use mlxcel_models::Feed;
 
 use super::request::{Choice, Occurrence, Output};
 
 /// The output wanted after the next `count` tokens of a row, whose sequence has `held` before those.
-pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Output {
+pub(super) fn output(row: &StepRow<'_, Feed>, count: usize, held: &[TokenId]) -> Output {
     let wanted = row.wanted(count);
     match row.want().answer {
         _ if wanted == 0 => Output::Nothing,
-        Answer::Likelihoods { top } => Output::Likelihoods { top, following: row.following(count) },
+        Answer::Likelihoods { top } => {
+            Output::Likelihoods { count: wanted, top, following: row.following(count) }
+        }
         Answer::Hidden => Output::Hidden(wanted),
         Answer::Logits => Output::Logits(wanted),
         Answer::Token { plan, masks, top } => {
@@ -25,11 +28,6 @@ pub(super) fn output(row: &StepRow<'_>, count: usize, held: &[TokenId]) -> Outpu
         }
         _ => Output::Nothing,
     }
-}
-
-/// Whether a row wants results at every position.
-pub(super) fn wants_every(row: &StepRow<'_>) -> bool {
-    row.want().positions == Positions::All
 }
 
 /// The tokens of `held` and `next` that `plan` counts, in id order.

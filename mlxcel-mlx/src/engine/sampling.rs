@@ -184,10 +184,5 @@ fn uniform(seed: u64, position: usize) -> f32 {
     (rng.next_u64() >> 40) as f32 * (-24f32).exp2()
 }
 
-/// The `count` most likely tokens of each row (`[rows, count]`), most likely first, ties go to the lowest id.
-pub(super) fn top(logits: &Array, count: usize) -> Result<Array> {
-    logits.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
-}
-
 #[cfg(test)]
 mod tests;

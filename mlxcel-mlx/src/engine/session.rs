@@ -6,12 +6,19 @@ use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
     SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRow, StepRows, TokenId,
 };
+use mlxcel_models::{Feed, Held};
 
 use super::model::Shared;
-use super::plan::{Feed, next_pass};
-use super::request::{CacheId, Output, PassRequest, RowRequest};
-use super::rows::{output, wants_every};
+use super::plan::{PassRow, next_pass};
+use super::request::{CacheId, PassRequest, RowRequest};
+use super::rows::output;
 use super::snapshot::{self, Contents};
+
+/// A row of a step, with the tokens that it feeds next.
+type FedRow<'r> = StepRow<'r, Feed>;
+
+/// The rows of a step.
+type FedRows<'r> = StepRows<'r, Feed>;
 
 /// Sequences of one model.
 pub(super) struct MlxSession {
@@ -35,24 +42,9 @@ impl Sequence {
     fn position(&self) -> usize {
         self.tokens.len()
     }
-}
 
-/// The next feed of a row.
-struct Outlook {
-    /// The epoch in which it runs.
-    epoch: usize,
-    /// How many of the sequence's tokens are in the cache with that epoch.
-    start: usize,
-    /// The length of the sequence.
-    position: usize,
-    /// Its length at the end of the epoch or of the row.
-    length: usize,
-}
-
-impl Outlook {
-    /// Whether tokens of the sequence must be recomputed before the row's tokens.
-    fn is_behind(&self) -> bool {
-        self.start < self.position
+    fn held(&self) -> Held {
+        Held { position: self.position(), computed: self.cached, epoch: self.epoch }
     }
 }
 
@@ -64,30 +56,11 @@ impl MlxSession {
         Self { shared, table, stats: SessionStats::default() }
     }
 
-    /// The next feed of a row.
-    fn outlook(&self, row: &StepRow<'_>) -> Result<Outlook> {
+    /// Plans the next feed of a row.
+    fn begin_feed(&self, row: &mut FedRow<'_>) -> Result<()> {
         let sequence = self.table.get("step", row.sequence())?;
-        let position = sequence.position();
-        let mut length = position + row.remaining();
-        let draft_tokens = row.drafts_left();
-        if wants_every(row) || draft_tokens > 0 {
-            // A position depends only on those before it: its epoch is that of the sequence ending with it.
-            let from = if draft_tokens > 0 { length - draft_tokens - 1 } else { position };
-            let end = self.shared.epochs.end_after(from);
-            length = end.map_or(length, |end| length.min(end));
-        }
-        let epoch = self.shared.epochs.at(length);
-        let start = if epoch == sequence.epoch { sequence.cached } else { 0 };
-        Ok(Outlook { epoch, start, position, length })
-    }
-
-    /// How many tokens a row feeds before its result, or before it continues with others.
-    fn remaining(&self, row: &StepRow<'_>) -> usize {
-        match self.outlook(row) {
-            Ok(outlook) if row.remaining() > 0 && outlook.is_behind() => outlook.position - outlook.start,
-            Ok(outlook) => outlook.length - outlook.position,
-            Err(_) => 0,
-        }
+        row.progress = Feed::next(row, sequence.held(), &self.shared.epochs);
+        Ok(())
     }
 
     /// Has the thread free the cache of a closed sequence.
@@ -107,26 +80,22 @@ impl MlxSession {
     }
 
     /// Runs one pass; if it fails, its rows return the error.
-    fn run_pass(&mut self, pass: &[Feed], rows: &mut StepRows<'_>) -> Result<()> {
+    fn run_pass(&mut self, pass: &[PassRow], rows: &mut FedRows<'_>) -> Result<()> {
         let mut requests = Vec::with_capacity(pass.len());
-        let mut outlooks = Vec::with_capacity(pass.len());
-        for feed in pass {
-            let row = &rows[feed.row];
+        for &PassRow { row, tokens } in pass {
+            let row = &rows[row];
             let sequence = self.table.get("step", row.sequence())?;
-            let outlook = self.outlook(row)?;
-            let (tokens, output) = match outlook.is_behind() {
-                true => (&sequence.tokens[outlook.start..outlook.start + feed.tokens], Output::Nothing),
-                false => (row.next(feed.tokens), output(row, feed.tokens, &sequence.tokens)),
-            };
+            let feed = &row.progress;
+            let own = feed.new_within(tokens);
+            let again = sequence.tokens.get(feed.recomputed_within(tokens)).unwrap_or_default();
             requests.push(RowRequest {
                 cache: sequence.cache,
-                position: outlook.start,
-                length: outlook.length,
-                tokens: tokens.to_vec(),
+                position: feed.recompute.start,
+                length: feed.length,
+                tokens: [again, row.next(own)].concat(),
                 capacity: self.table.capabilities().context,
-                output,
+                output: output(row, own, &sequence.tokens),
             });
-            outlooks.push(outlook);
         }
         let request = PassRequest { rows: requests };
         let reply = self.shared.worker.call("step", move |engine| Ok(engine.run(request)));
@@ -136,14 +105,15 @@ impl MlxSession {
                 self.stats.passes += 1;
                 self.stats.uploaded_bytes += reply.uploaded_bytes;
                 self.stats.read_back_bytes += reply.read_back_bytes;
-                for ((feed, outlook), reply) in pass.iter().zip(outlooks).zip(reply.rows) {
-                    let row = &mut rows[feed.row];
-                    let own = if outlook.is_behind() { 0 } else { feed.tokens };
+                for (&PassRow { row, tokens }, reply) in pass.iter().zip(reply.rows) {
+                    let row = &mut rows[row];
+                    let own = row.progress.new_within(tokens);
                     let sequence = self.table.get_mut("step", row.sequence())?;
                     sequence.tokens.extend_from_slice(row.next(own));
-                    sequence.cached = outlook.start + feed.tokens;
-                    sequence.epoch = outlook.epoch;
+                    sequence.cached = row.progress.recompute.start + tokens;
+                    sequence.epoch = row.progress.epoch;
                     sequence.kv_bytes = reply.kv_bytes;
+                    row.progress.advance(tokens);
                     self.stats.tokens += own as u64;
                     let answer = reply.answer.map(|answer| match answer {
                         RowResult::Hidden(sum) => {
@@ -161,8 +131,8 @@ impl MlxSession {
             Err(error) => (error, false),
         };
         if !harmless {
-            for feed in pass {
-                let lost = self.table.fault(&mut rows[feed.row], error.clone());
+            for row in pass {
+                let lost = self.table.fault(&mut rows[row.row], error.clone());
                 self.free(lost);
             }
         }
@@ -192,16 +162,20 @@ impl InferenceSession for MlxSession {
     }
 
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        let mut rows = self.table.begin(rows, out)?;
+        let mut rows: FedRows<'_> = self.table.begin(rows, out)?;
         while rows.wait(control) {
-            let remaining: Vec<usize> = rows.iter().map(|row| self.remaining(row)).collect();
+            for row in rows.iter_mut().filter(|row| row.is_waiting() && row.progress.tokens() == 0) {
+                self.begin_feed(row).unwrap_or_else(|error| row.fail(error));
+            }
+            let remaining = |row: &FedRow<'_>| if row.is_waiting() { row.progress.tokens() } else { 0 };
+            let remaining: Vec<usize> = rows.iter().map(remaining).collect();
             let claimed = self.table.capabilities();
             let pass = next_pass(&remaining, claimed.prompt_chunk, claimed.batch_rows);
             if pass.is_empty() {
                 break;
             }
             if let Err(error) = self.run_pass(&pass, &mut rows) {
-                pass.iter().for_each(|feed| rows[feed.row].fail(error.clone()));
+                pass.iter().for_each(|row| rows[row.row].fail(error.clone()));
             }
         }
         rows.finish(out);

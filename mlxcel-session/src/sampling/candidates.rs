@@ -1,10 +1,6 @@
 //! The candidate tokens of a sampling step.
 
-use std::cmp::Ordering;
-
-use mlxcel_core::{Error, ErrorKind, Result, TokenId};
-
-use super::select::most_likely;
+use mlxcel_core::{Error, ErrorKind, Result, TokenId, most_likely};
 
 /// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,10 +16,11 @@ impl Candidate {
     pub(super) fn new(token: TokenId, score: f64) -> Self {
         Self { token, score }
     }
+}
 
-    /// The higher score first, ties go to the lower id.
-    pub(super) fn more_likely(&self, other: &Self) -> Ordering {
-        other.score.total_cmp(&self.score).then(self.token.cmp(&other.token))
+impl From<(TokenId, f64)> for Candidate {
+    fn from((token, score): (TokenId, f64)) -> Self {
+        Self { token, score }
     }
 }
 
@@ -68,9 +65,9 @@ impl Candidates {
         let candidates = (0..).zip(logits).filter_map(|(token, &logit)| {
             broken |= logit.is_nan();
             best = if logit > best { logit } else { best };
-            (logit > f32::NEG_INFINITY).then(|| Candidate::new(token, f64::from(logit)))
+            (logit > f32::NEG_INFINITY).then_some((token, f64::from(logit)))
         });
-        let mut list = most_likely(candidates, count);
+        let mut list: Vec<_> = most_likely(candidates, count).into_iter().map(Candidate::from).collect();
         list.sort_unstable_by_key(|candidate| candidate.token);
         Self::of(list, false, (logits.len(), broken, best))
     }

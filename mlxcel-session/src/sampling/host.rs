@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    LogitsSampler, Result, SampledToken, SamplingContext, SamplingParams, TokenId, TokenLogprob,
+    Distribution, LogitsSampler, Result, SampledToken, SamplingContext, SamplingParams, TokenId,
 };
 
 use super::random::Random;
-use super::select::most_likely_first;
-use super::{Candidate, Candidates, SamplingStep, StepContext, steps};
+use super::{Candidates, SamplingStep, StepContext, steps};
 
 /// Applies every field of [`SamplingParams`] and custom steps to logits; identical for every engine.
 ///
@@ -121,10 +120,8 @@ impl LogitsSampler for HostSampler {
         let candidates = self.candidates(logits, context)?;
         let (weights, total) = weights(&candidates);
         let (token, weight) = draw(&weights, total * self.random.uniform(context.tokens.len(), 0));
-        let own = OwnDistribution::new(logits);
-        Ok(SampledToken::new(token, own.logprob(token))
-            .with_drawn_logprob((weight / total).ln() as f32)
-            .with_top(own.top(context.top)))
+        let own = Distribution::new(logits)?;
+        Ok(own.sampled(token, context.top).with_drawn_logprob((weight / total).ln() as f32))
     }
 }
 
@@ -148,76 +145,9 @@ fn draw(weights: &[(TokenId, f64)], target: f64) -> (TokenId, f64) {
     passed.or(weights.last()).copied().unwrap_or_default()
 }
 
-/// e to the power of `x`, at most zero, with a relative error below 3e-7; below -86, where it is less than 4.5e-38, that of -86.
-///
-/// The method is that of `expf` of Moshier's Cephes library, without branches: `x = n ln 2 + r`, a polynomial in `r`, and `n` added
-/// to the exponent.
-fn exponential(x: f32) -> f32 {
-    /// The last bit of a number of this size counts ones, so adding it rounds.
-    const LARGE: f32 = 12_582_912.0;
-    const POLYNOMIAL: [f32; 6] =
-        [1.987_569_2e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
-    let x = x.max(-86.0);
-    let sum = x * std::f32::consts::LOG2_E + LARGE;
-    let n = sum - LARGE;
-    // ln 2 in two parts: n times the first, of few bits, is exact.
-    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
-    let value = POLYNOMIAL.iter().fold(0.0, |value, coefficient| value * r + coefficient);
-    let value = value * (r * r) + r + 1.0;
-    f32::from_bits(value.to_bits().wrapping_add(sum.to_bits() << 23))
-}
-
-/// What the model itself makes of the next token: the softmax of its logits.
-struct OwnDistribution<'a> {
-    logits: &'a [f32],
-    /// The logarithm of the sum of their exponentials.
-    total: f64,
-}
-
-impl<'a> OwnDistribution<'a> {
-    fn new(logits: &'a [f32]) -> Self {
-        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // Side by side, so that compilers vectorize it.
-        let mut sums = [0.0f64; 16];
-        let (whole, rest) = logits.as_chunks::<16>();
-        for logits in whole {
-            for (sum, &logit) in sums.iter_mut().zip(logits) {
-                *sum += f64::from(exponential(logit - most));
-            }
-        }
-        let rest: f64 = rest.iter().map(|&logit| f64::from(exponential(logit - most))).sum();
-        Self { logits, total: f64::from(most) + (sums.iter().sum::<f64>() + rest).ln() }
-    }
-
-    /// The natural log probability of `token`.
-    fn logprob(&self, token: TokenId) -> f32 {
-        let logit = self.logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        (f64::from(logit) - self.total) as f32
-    }
-
-    /// The `count` most likely tokens, most likely first.
-    fn top(&self, count: u16) -> Vec<TokenLogprob> {
-        let all = (0..).zip(self.logits).map(|(token, &logit)| Candidate::new(token, f64::from(logit)));
-        most_likely_first(all, usize::from(count))
-            .into_iter()
-            .map(|Candidate { token, .. }| TokenLogprob { token, logprob: self.logprob(token) })
-            .collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exponentials_are_those_of_the_standard_library() {
-        for i in 0..=860_000_u32 {
-            let x = -(i as f32) / 10_000.0;
-            let (got, wanted) = (f64::from(exponential(x)), f64::from(x).exp());
-            assert!((got - wanted).abs() <= 3e-7 * wanted, "{x}: {got} is not {wanted}");
-        }
-        assert!(exponential(f32::NEG_INFINITY) < 1e-37);
-    }
 
     #[test]
     fn the_most_likely_tokens_are_enough_where_nothing_before_top_k_reorders() {

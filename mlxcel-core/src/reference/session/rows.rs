@@ -1,9 +1,10 @@
 //! What a pass computes of a row.
 
 use crate::reference::model::{Cache, Shared};
-use crate::reference::results::Distribution;
 use crate::reference::sampling;
-use crate::{Answer, Error, ErrorKind, Result, RowResult, SampledToken, SamplingPlan, StepRow, TokenMask};
+use crate::{
+    Answer, Distribution, Error, ErrorKind, Result, RowResult, SampledToken, SamplingPlan, StepRow, TokenMask,
+};
 
 /// Feeds the next `count` tokens of a row into its cache, and gives what they say.
 pub(super) fn run(
@@ -24,7 +25,7 @@ pub(super) fn run(
             Answer::Hidden => row.add_hidden(&shared.hidden(cache), 1),
             Answer::Likelihoods { top } => {
                 let following = tokens.get(index + 1).copied().or_else(|| row.following(count));
-                positions.push(Distribution::new(&shared.logits(cache)?).position(following, top));
+                positions.push(Distribution::new(&shared.logits(cache)?)?.position(following, top));
             }
             Answer::Logits => logits.push(shared.logits(cache)?),
             Answer::Token { plan, masks, top } => {
@@ -54,7 +55,5 @@ fn choose(
     let logits = shared.logits(cache)?;
     let token = sampling::choose(plan, mask, &logits, &cache.entries)?
         .ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row without allowed tokens was run"))?;
-    let distribution = Distribution::new(&logits);
-    let chosen = SampledToken::new(token, distribution.logprob(token));
-    Ok(chosen.with_top(distribution.top(top)))
+    Ok(Distribution::new(&logits)?.sampled(token, top))
 }

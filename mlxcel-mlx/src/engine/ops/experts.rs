@@ -5,7 +5,6 @@ use mlxcel_models::Linear;
 
 use super::PassOps;
 use crate::array::{Array, DType};
-use crate::engine::sampling::top;
 
 /// The mapping between tokens and rows for experts.
 #[derive(Debug)]
@@ -24,6 +23,12 @@ impl Routing {
     pub(super) fn experts(&self) -> &Array {
         &self.experts
     }
+}
+
+/// [`Ops::top`](mlxcel_models::walk::Ops::top): the indices of the `count` highest scores of each row (`[rows, count]`),
+/// highest first, ties go to the lowest index.
+pub(super) fn top(scores: &Array, count: usize) -> Result<Array> {
+    scores.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
 }
 
 /// [`Ops::dispatch`](mlxcel_models::walk::Ops::dispatch): `[tokens · chosen, width]`.

@@ -276,7 +276,7 @@ impl Ops for PassOps<'_> {
     }
 
     fn top(&mut self, x: &Array, count: usize) -> Result<Array> {
-        super::sampling::top(x, count)
+        experts::top(x, count)
     }
 
     fn pick(&mut self, x: &Array, indices: &Array) -> Result<Array> {

@@ -197,9 +197,3 @@ fn token_counts_on_device_and_host_agree() {
     }
     assert!(Counted::new(&[], 6).unwrap().is_none());
 }
-
-#[test]
-fn top_logprobs_are_sorted_and_ties_go_to_the_lowest_id() {
-    let logits = Array::from_slice(&[0.0f32, 2.0, 2.0, -1.0, 3.0, 2.0, 0.0, 0.0], &[2, 4]).unwrap();
-    assert_eq!(top(&logits, 3).unwrap().to_vec::<u32>().unwrap(), [1, 2, 0, 0, 1, 2]);
-}

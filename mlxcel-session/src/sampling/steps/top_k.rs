@@ -1,8 +1,7 @@
 //! `top_k`: transformers' `TopKLogitsWarper`, but ties go to the lowest id.
 
-use mlxcel_core::SamplingField;
+use mlxcel_core::{SamplingField, most_likely};
 
-use super::super::select::most_likely;
 use super::*;
 
 #[derive(Debug)]
@@ -20,7 +19,8 @@ impl SamplingStep for TopK {
 
     fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
         if self.0 < candidates.len() {
-            candidates.keep(most_likely(candidates.iter(), self.0));
+            let scores = candidates.iter().map(|candidate| (candidate.token, candidate.score));
+            candidates.keep(most_likely(scores, self.0).into_iter().map(Candidate::from).collect());
         }
         Ok(())
     }

@@ -33,7 +33,11 @@ impl SamplingStep for XtcStep {
         }
         let least = self.threshold * candidates.total(best.score);
         let reaches = |candidate: &Candidate| (candidate.score - best.score).exp() >= least;
-        if let Some(last) = candidates.iter().filter(reaches).max_by(Candidate::more_likely) {
+        if let Some(last) = candidates
+            .iter()
+            .filter(reaches)
+            .min_by(|a, b| a.score.total_cmp(&b.score).then(b.token.cmp(&a.token)))
+        {
             candidates.retain(|candidate| !reaches(&candidate) || candidate.token == last.token);
         }
         Ok(())
