@@ -9,6 +9,9 @@ use mlxcel_session::{HostSampler, LogitsSampler, SamplingContext, SamplingParams
 
 const ROUNDS: usize = 51;
 
+/// What is measured, by name.
+type Row<'a> = (&'static str, Box<dyn Fn() + 'a>);
+
 fn main() {
     // A few likely tokens and a long tail.
     let logit = |token: u32| (token.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 21) as f32;
@@ -23,7 +26,7 @@ fn main() {
             drop(black_box(sampler.sample(black_box(logits), &context)));
         }
     };
-    let rows: [(&str, Box<dyn Fn()>); 9] = [
+    let rows: [Row<'_>; 9] = [
         ("check of logits", Box::new(|| drop(black_box(Distribution::check(black_box(&logits)))))),
         ("log-softmax", Box::new(|| drop(black_box(Distribution::new(black_box(&logits)))))),
         (
