@@ -29,7 +29,7 @@ pub(crate) fn family(number: u64, wanted: &str) -> &'static str {
 }
 
 /// Models whose text part is one of a family, with what precedes the names of its modules.
-const WRAPPERS: [(&str, &str); 7] = [
+const WRAPPERS: [(&str, &str); 9] = [
     ("aya_vision", "cohere2"),
     ("exaone4_5", "exaone4"),
     ("gemma3", "gemma3_text"),
@@ -37,6 +37,8 @@ const WRAPPERS: [(&str, &str); 7] = [
     ("lighton_ocr", "qwen3"),
     ("llava", "llama"),
     ("mistral3", "ministral3"),
+    ("qwen3_5", "qwen3_5_text"),
+    ("qwen3_5_moe", "qwen3_5_moe_text"),
 ];
 
 /// Draws and writes a checkpoint into `folder`, which is empty.

@@ -31,7 +31,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let partial = Partial::Part { key: "partial_rotary_factor", default: 0.5 };
+    // transformers overwrites the key outside of the rotary settings.
+    let partial = Partial::Inner { default: 0.5 };
     let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let mlp_biases = flag(config, "mlp_bias", false)?;

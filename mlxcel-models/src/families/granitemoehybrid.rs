@@ -106,11 +106,13 @@ fn shared_mlp(
     [hidden, width]: [usize; 2],
     activation: Activation,
 ) -> Result<Mlp> {
-    let converted = format!("{layer}mlp");
-    if roles.has(&format!("{converted}.gate_proj.weight")) {
-        return roles.gated_mlp(&converted, [hidden, width], activation, false);
+    let module = format!("{layer}mlp");
+    let modules = [format!("{module}.gate_proj"), format!("{layer}shared_mlp.input_linear")];
+    let found = roles.first_matrix(&modules);
+    if found == modules[0] {
+        return roles.gated_mlp(&module, [hidden, width], activation, false);
     }
-    let fused = roles.matrix(&format!("{layer}shared_mlp.input_linear"), 2 * width, hidden)?;
+    let fused = roles.matrix(&found, 2 * width, hidden)?;
     Ok(Mlp::Gated {
         gating: Gating::Activated(activation),
         gate: roles.projection(fused.clone().rows(0, width), None),

@@ -47,7 +47,12 @@ pub(crate) enum Partial {
         /// The factor if there is none.
         default: f64,
     },
-    /// The same, where an odd number of elements means nothing.
+    /// The fraction `partial_rotary_factor` of the rope settings object, which no key outside of it sets.
+    Inner {
+        /// The factor if there is none.
+        default: f64,
+    },
+    /// The same as `Part`, where an odd number of elements means nothing.
     Even {
         /// The key.
         key: &'static str,
@@ -247,11 +252,18 @@ impl<'a> RopeSettings<'a> {
         let (fields, key) = match (inner, self.partial) {
             (Some(inner), _) => (inner, PARTIAL),
             (None, Partial::Part { key, .. } | Partial::Even { key, .. }) => (self.config, key),
-            (None, Partial::Whole) => (self.config, PARTIAL),
+            (None, Partial::Whole | Partial::Inner { .. }) => (self.config, PARTIAL),
         };
-        let factor = match (fields.number(key)?, self.partial) {
-            (Some(factor), Partial::Part { .. } | Partial::Even { .. }) => factor,
-            (None, Partial::Part { default, .. } | Partial::Even { default, .. }) => default,
+        let given = match (inner, self.partial) {
+            (None, Partial::Inner { .. }) => None,
+            _ => fields.number(key)?,
+        };
+        let factor = match (given, self.partial) {
+            (Some(factor), Partial::Part { .. } | Partial::Inner { .. } | Partial::Even { .. }) => factor,
+            (
+                None,
+                Partial::Part { default, .. } | Partial::Inner { default } | Partial::Even { default, .. },
+            ) => default,
             (None | Some(1.0), Partial::Whole) => 1.0,
             (Some(factor), Partial::Whole) => {
                 let message =
@@ -268,7 +280,7 @@ impl<'a> RopeSettings<'a> {
         if dim == 0 || dim > self.head_dim || dim + dim % 2 > self.head_dim {
             let message = match self.partial {
                 Partial::Whole => "the number should be even".to_owned(),
-                Partial::Part { .. } | Partial::Even { .. } => {
+                Partial::Part { .. } | Partial::Inner { .. } | Partial::Even { .. } => {
                     format!("{factor} of them are rotated, which should be an even number")
                 }
             };

@@ -1,0 +1,74 @@
+//! Settings of families with latent attention.
+
+use serde_json::{Value, json};
+
+use super::draw::{Draft, HeadDim, Ropes};
+use super::families::query_scale;
+use super::mixtures::{grouped_experts, sparse_types};
+
+/// Sizes of latents and heads, and their rotary embedding.
+fn latents(d: &mut Draft) {
+    let heads = d.random.pick(&[1, 2, 3, 4]);
+    d.sizes_of(heads, heads, HeadDim::Derived);
+    let packable = d.packable;
+    for (key, values, packed) in [
+        ("qk_nope_head_dim", [2, 8, 12, 24], [32, 64, 32, 64]),
+        ("qk_rope_head_dim", [2, 4, 8, 16], [32, 8, 16, 64]),
+        ("v_head_dim", [4, 8, 10, 24], [32, 64, 32, 64]),
+        ("kv_lora_rank", [5, 12, 16, 40], [64, 32, 96, 64]),
+    ] {
+        d.one(key, if packable { &packed } else { &values });
+    }
+    d.one("q_lora_rank", &[json!(if packable { 64 } else { 10 }), json!(32), Value::Null]);
+    let rope_dim = d.size("qk_rope_head_dim");
+    // Rotary settings are of a part of heads, which other families do not know.
+    d.set("head_dim", rope_dim);
+    d.rope(Ropes::All, None);
+    if d.random.one_in(3) {
+        d.markers.push("model.layers.#.self_attn.embed_q.weight".to_owned());
+    }
+    d.usual();
+    d.flag("attention_bias");
+}
+
+pub(crate) fn deepseek_v2(d: &mut Draft) {
+    latents(d);
+    d.flag("mlp_bias");
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    d.experts(&["n_routed_experts", "num_experts"]);
+    let width = d.width();
+    d.set("moe_intermediate_size", width);
+    d.any("n_shared_experts", &[1, 2]);
+    d.any("routed_scaling_factor", &[1.0, 2.5, 0.7]);
+    d.expert_layout("model.layers.#.mlp");
+}
+
+pub(crate) fn deepseek_v3(d: &mut Draft) {
+    latents(d);
+    d.flag("rope_interleave");
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
+pub(crate) fn glm4_moe_lite(d: &mut Draft) {
+    latents(d);
+    d.flag("rope_interleave");
+    sparse_types(d);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
+pub(crate) fn minicpm3(d: &mut Draft) {
+    latents(d);
+    d.flag("mlp_bias");
+    d.any("scale_depth", &[0.5, 1.4]);
+    d.any("scale_emb", &[0.5, 12.0]);
+    d.any("dim_model_base", &[json!(8), json!(64), Value::Null]);
+}
+
+pub(crate) fn mistral4(d: &mut Draft) {
+    latents(d);
+    d.flag("rope_interleave");
+    query_scale(d);
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}

@@ -1,0 +1,122 @@
+//! Settings of families with mixtures of experts.
+
+use serde_json::{Value, json};
+
+use super::draw::{Draft, HeadDim, Ropes};
+use super::families::{FULL, SLIDING, exaone4, rotated};
+
+pub(crate) fn afmoe(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "mup_enabled"]);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.any("global_attn_every_n_layers", &[1, 2, 3]);
+    d.layer_types(&[FULL, SLIDING]);
+    d.one("num_dense_layers", &[0, 0, 1, 2]);
+    d.experts(&["num_experts"]);
+    let width = d.width();
+    d.set("moe_intermediate_size", width);
+    d.any("num_shared_experts", &[1, 2]);
+    d.any("route_scale", &[1.0, 2.5, 0.7]);
+    d.markers.push("model.layers.#.mlp.expert_bias".to_owned());
+    d.expert_layout("model.layers.#.mlp");
+}
+
+pub(crate) fn dots1(d: &mut Draft) {
+    rotated(d);
+    d.flag("attention_bias");
+    d.window("sliding_window");
+    d.any("max_window_layers", &[0, 1, 2]);
+    if d.config.get("sliding_window").is_some_and(Value::is_number) {
+        d.layer_types(&[FULL, SLIDING]);
+    }
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
+pub(crate) fn ernie4_5_moe(d: &mut Draft) {
+    rotated(d);
+    let count = d.random.pick(&[2, 3, 4, 6, 8]);
+    let chosen = 1 + d.random.below(count.min(4));
+    let key = d.random.pick(&["moe_num_experts", "num_experts"]);
+    d.set(key, count);
+    d.set("moe_k", chosen);
+    let width = d.width();
+    d.set("moe_intermediate_size", width);
+    d.any("moe_num_shared_experts", &[0, 1, 2]);
+    d.any("moe_layer_start_index", &[0, 1]);
+    d.any("moe_layer_end_index", &[-1, 1, 2]);
+    d.any("moe_layer_interval", &[1, 1, 2]);
+    let module = d.random.pick(&["moe_statics", "gate.moe_statics"]);
+    d.markers.push(format!("model.layers.#.mlp.{module}.e_score_correction_bias"));
+    d.expert_layout("model.layers.#.mlp");
+}
+
+pub(crate) fn exaone_moe(d: &mut Draft) {
+    exaone4(d);
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    sparse_types(d);
+    grouped_experts(d, "num_experts", "num_shared_experts");
+}
+
+pub(crate) fn glm4_moe(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    d.rope(Ropes::All, Some("partial_rotary_factor"));
+    d.usual();
+    d.flags(&["attention_bias", "use_qk_norm"]);
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
+pub(crate) fn minimax_m2(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    d.rope(Ropes::All, Some("partial_rotary_factor"));
+    // Published files give the width of the rotated part instead of a fraction.
+    let rotated = (d.head_dim() as f64 * d.config["partial_rotary_factor"].as_f64().unwrap()) as usize;
+    if rotated.is_multiple_of(2) && d.random.one_in(2) {
+        d.config.remove("partial_rotary_factor");
+        d.set("rotary_dim", rotated);
+    }
+    d.usual();
+    d.experts(&["num_local_experts", "num_experts"]);
+    let module = d.random.pick(&["block_sparse_moe", "mlp"]);
+    d.markers.push(format!("model.layers.#.{module}.gate.weight"));
+    d.markers.push(format!("model.layers.#.{module}.e_score_correction_bias"));
+    d.expert_layout(&format!("model.layers.#.{module}"));
+}
+
+/// Granite's experts, under their published names or those of other families.
+pub(crate) fn granite_experts(d: &mut Draft) {
+    d.markers.push("model.layers.#.block_sparse_moe.router.layer.weight".to_owned());
+    if d.random.one_in(2) {
+        d.markers.push("model.layers.#.block_sparse_moe.input_linear.weight".to_owned());
+    } else {
+        d.expert_layout("model.layers.#.block_sparse_moe");
+    }
+}
+
+/// Which layers have experts, by a list, in half of all cases.
+pub(crate) fn sparse_types(d: &mut Draft) {
+    if d.random.one_in(2) {
+        let types: Vec<_> = (0..d.layers()).map(|_| d.random.pick(&["sparse", "dense"])).collect();
+        d.set("mlp_layer_types", types);
+    }
+}
+
+/// A router by sigmoids, with groups of experts, and shared experts.
+pub(crate) fn grouped_experts(d: &mut Draft, count_key: &str, shared_key: &str) {
+    let (count, groups) = d.random.pick(&[(2, 1), (4, 2), (6, 3), (8, 2), (8, 4), (5, 1)]);
+    let kept = 1 + d.random.below(groups);
+    let chosen = 1 + d.random.below((kept * (count / groups)).min(4));
+    d.set(count_key, count);
+    d.set("n_group", groups);
+    d.set("topk_group", kept);
+    d.set("num_experts_per_tok", chosen);
+    d.one(shared_key, &[json!(1), json!(2)]);
+    let width = d.width();
+    d.set("moe_intermediate_size", width);
+    d.flag("norm_topk_prob");
+    d.any("routed_scaling_factor", &[1.0, 2.5, 0.7]);
+    let module = d.random.pick(&["mlp.gate", "mlp"]);
+    d.markers.push(format!("model.layers.#.{module}.e_score_correction_bias"));
+    d.expert_layout("model.layers.#.mlp");
+}
