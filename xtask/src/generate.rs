@@ -34,11 +34,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String> {
     Ok(format!("{files} files are up to date"))
 }
 
-/// A command that runs the generator.
-pub(crate) fn generator(workspace: &Workspace, arguments: &[&OsStr]) -> Command {
-    let mut command = workspace.cargo(&["run", "--locked", "--quiet", "--package", GENERATOR, "--"]);
+/// A command that runs the generator, compiled with the features of the whole workspace: tests need the same crates.
+pub(crate) fn generator(workspace: &Workspace, arguments: &[&OsStr]) -> Result<Command> {
+    let features = workspace.features()?;
+    let build = ["build", "--locked", "--quiet", "--workspace", "--features", &features, "--bin", GENERATOR];
+    process::run(&mut workspace.cargo(&build))?;
+    let mut command = workspace.built(GENERATOR)?;
     command.args(arguments);
-    command
+    Ok(command)
 }
 
 fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
@@ -51,7 +54,7 @@ fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
     };
     libclang.install(workspace, find_python).context("pip could not install libclang")?;
     let upstream = setup::iree_upstream(workspace)?;
-    let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()]);
+    let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()])?;
     command.envs(setup::libclang_variables(&workspace.toolchain().join("libclang"))?);
     process::run(&mut command)
 }

@@ -74,6 +74,11 @@ impl Workspace {
         let arguments =
             ["test", "--locked", "--workspace", "--features", &features, "--test", test, "--no-run"];
         process::run(&mut self.cargo(&arguments))?;
+        self.built(name)
+    }
+
+    /// A program that cargo has built in the dev profile.
+    pub(crate) fn built(&self, name: &str) -> Result<Command> {
         let target = self.metadata()?.target_directory.into_std_path_buf();
         Ok(Command::new(target.join("debug").join(name).with_extension(std::env::consts::EXE_EXTENSION)))
     }

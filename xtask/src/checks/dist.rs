@@ -88,7 +88,7 @@ fn lay_out(workspace: &Workspace, distribution: &Path) -> Result<()> {
     if fs::read_to_string(&stamp_at).is_ok_and(|found| found == stamp) {
         return Ok(());
     }
-    let mut command = generate::generator(workspace, &["distribution".as_ref(), distribution.as_os_str()]);
+    let mut command = generate::generator(workspace, &["distribution".as_ref(), distribution.as_os_str()])?;
     process::run(&mut command)?;
     fs::write(&stamp_at, stamp).context("writing the stamp of the distribution")
 }

@@ -4,6 +4,7 @@
 //! change, which take at most half an hour on two cores, and with `--all` those of a night as well.
 
 mod architecture;
+mod aside;
 mod beside;
 mod bundle;
 mod compile;
@@ -25,6 +26,8 @@ mod wasm;
 
 pub(crate) use packages::is_published;
 
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -33,6 +36,7 @@ use clap::ValueEnum;
 use crate::workspace::Workspace;
 use crate::{aarch64, generate, sanitize, setup};
 
+use aside::Aside;
 pub(crate) use compile::Counts;
 
 /// Which checks to run.
@@ -141,12 +145,18 @@ impl Check {
             Self::Msrv
                 | Self::Semver
                 | Self::Features
+                | Self::Dist
                 | Self::Beside
                 | Self::Wasm
                 | Self::Soak
                 | Self::Sanitize
                 | Self::Aarch64
         )
+    }
+
+    /// Whether it runs tests that are skipped without the downloads of [`set_up_for_ci`].
+    fn wants_downloads(self) -> bool {
+        matches!(self, Self::Test | Self::Soak | Self::Sanitize)
     }
 
     fn name(self) -> String {
@@ -163,6 +173,42 @@ struct Outcome {
 /// Sets up, runs the chosen checks in order and prints a summary; an error if one of them failed.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
+    let chosen = Check::value_variants().iter().copied().filter(|check| match &arguments.only[..] {
+        [] => arguments.all || !check.is_nightly(),
+        only => only.contains(check),
+    });
+    let chosen: Vec<_> = chosen.collect();
+    let mut aside = (chosen.len() > 1 && chosen.contains(&Check::Newcomer))
+        .then(|| Aside::start(workspace, Check::Newcomer))
+        .transpose()?;
+    let outcomes = thread::scope(|scope| {
+        // Downloaded while the first checks compile.
+        let wanted = chosen.iter().any(|check| check.wants_downloads());
+        let mut downloads = wanted.then(|| scope.spawn(|| set_up_for_ci(workspace)));
+        let mut outcomes = Vec::new();
+        for check in chosen {
+            if check.wants_downloads()
+                && let Some(downloads) = downloads.take()
+            {
+                downloads.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            }
+            eprintln!("\n==== {} ====", check.name());
+            let start = Instant::now();
+            let result = match aside.take_if(|aside| aside.check == check) {
+                Some(aside) => aside.finish(),
+                None => check.run(workspace, arguments),
+            };
+            let outcome = Outcome { check, result, time: start.elapsed() };
+            eprintln!("{}", describe(&outcome));
+            outcomes.push(outcome);
+        }
+        anyhow::Ok(outcomes)
+    })?;
+    report(&outcomes)
+}
+
+/// Provides what tests skip elsewhere if it is missing: a PJRT plugin and a published model.
+fn set_up_for_ci(workspace: &Workspace) -> Result<()> {
     if in_ci() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         setup::pjrt(workspace)?;
     }
@@ -171,23 +217,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     {
         eprintln!("the tests of a published model are skipped: {error:#}");
     }
-    let mut outcomes = Vec::new();
-    for &check in Check::value_variants() {
-        let is_chosen = match &arguments.only[..] {
-            [] => arguments.all || !check.is_nightly(),
-            only => only.contains(&check),
-        };
-        if !is_chosen {
-            continue;
-        }
-        eprintln!("\n==== {} ====", check.name());
-        let start = Instant::now();
-        let result = check.run(workspace, arguments);
-        let outcome = Outcome { check, result, time: start.elapsed() };
-        eprintln!("{}", describe(&outcome));
-        outcomes.push(outcome);
-    }
-    report(&outcomes)
+    Ok(())
 }
 
 fn report(outcomes: &[Outcome]) -> Result<()> {
