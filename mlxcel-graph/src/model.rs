@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use mlxcel_core::{
-    Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo, Precision, Result,
-    SessionOptions,
+    AdapterLimits, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
+    Precision, Result, SessionOptions,
 };
 use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
 
 use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
+use crate::resident::{ResidentArgument, resident_arguments};
 use crate::session::{GraphSession, payload};
 use crate::shape::{LengthSteps, Lengths};
 use crate::state::{StateLayout, bounded_room, state_layouts};
@@ -44,6 +45,8 @@ pub struct GraphModelOptions {
     pub hidden_states: bool,
     /// Where what programs compute of a row does not depend on the tokens and rows beside it.
     pub independent_rows: IndependentRows,
+    /// The room for adapters, of which programs have arguments and products of their own; defaults to none.
+    pub adapters: Option<AdapterLimits>,
 }
 
 /// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed with it.
@@ -76,6 +79,7 @@ impl Default for GraphModelOptions {
             verification: true,
             hidden_states: true,
             independent_rows: IndependentRows::No,
+            adapters: None,
         }
     }
 }
@@ -155,6 +159,15 @@ impl GraphModelOptions {
     /// The errors of [`Numerics::new`] and [`state_layouts`].
     pub fn layouts(&self, decoder: &Decoder) -> Result<Vec<StateLayout>> {
         state_layouts(decoder, self.numerics(decoder)?, Chunks::new(&self.chunks).largest())
+    }
+
+    /// The residents of the programs of `decoder`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Numerics::new`].
+    pub fn residents(&self, decoder: &Decoder) -> Result<Vec<ResidentArgument>> {
+        Ok(resident_arguments(decoder, self.numerics(decoder)?.operand, self.adapters))
     }
 
     /// The capacity of a sequence of `decoder`.

@@ -217,7 +217,7 @@ impl IreeBackend {
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
-        let executor = IreeExecutor::new(device, programs, weights).with_profiler(self.profiler.clone());
+        let executor = IreeExecutor::new(device, programs, weights)?.with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }

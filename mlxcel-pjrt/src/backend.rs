@@ -232,7 +232,7 @@ impl PjrtBackend {
             info.compile_time += programs.prepare(&shape, options.cancel.as_ref())?.compile_time;
         }
         info.load_time = started.elapsed();
-        let executor = run_by(PjrtExecutor::new(programs, weights, self.profiler.clone()));
+        let executor = run_by(PjrtExecutor::new(programs, weights, self.profiler.clone())?);
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }
