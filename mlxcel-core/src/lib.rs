@@ -90,7 +90,7 @@ mod support;
 mod table;
 mod want;
 
-pub use adapter::AdapterLimits;
+pub use adapter::{Adapter, AdapterLimits, AdapterSlots};
 pub use advice::ErrorAdvice;
 pub use backend::{
     Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn,

@@ -20,6 +20,7 @@
 //! use, up to the ratio between buckets, not the capacity.
 #![forbid(unsafe_code)]
 
+mod adapters;
 pub mod cached;
 mod executor;
 mod faulty;

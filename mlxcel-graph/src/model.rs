@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use mlxcel_core::{
-    AdapterLimits, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
-    Precision, Result, SessionOptions,
+    Adapter, AdapterLimits, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
+    ModelSource, Precision, Result, SessionOptions,
 };
 use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
 
+use crate::adapters::{self, AdapterRoom};
 use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
@@ -101,6 +102,8 @@ pub(crate) struct Shared<E> {
     pub(crate) bound: Option<usize>,
     pub(crate) chunks: Chunks,
     pub(crate) independent_rows: IndependentRows,
+    /// The adapters, if there is room for any.
+    pub(crate) adapters: Option<AdapterRoom>,
     /// How many passes would have cost less by programs for shorter rows.
     pub(crate) padded_passes: AtomicU32,
 }
@@ -116,6 +119,7 @@ impl From<&LoadOptions> for GraphModelOptions {
             precision: options.precision,
             capacity: options.capacity,
             sequences: options.sequences.unwrap_or(default.sequences),
+            adapters: options.adapters,
             ..default
         }
     }
@@ -281,11 +285,14 @@ impl<E: Executor> GraphModel<E> {
             .with_verification(options.verification)
             .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
             .with_token_masks(true)
+            .with_adapters(options.adapters)
             .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
             .with_snapshot(true)
             .with_snapshot_bytes(Some(payload::most_bytes(&layouts, capacity)));
+        let residents = options.residents(decoder)?;
+        let adapters = options.adapters.map(|room| AdapterRoom::new(room, decoder, residents));
         Ok(Self(Arc::new(Shared {
             executor,
             info,
@@ -297,6 +304,7 @@ impl<E: Executor> GraphModel<E> {
             bound: bounded_room(decoder, chunks.largest()),
             chunks,
             independent_rows: options.independent_rows,
+            adapters,
             padded_passes: AtomicU32::new(0),
         })))
     }
@@ -314,5 +322,10 @@ impl<E: Executor> Model for GraphModel<E> {
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
         let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(GraphSession::new(Arc::clone(&self.0), capacity)))
+    }
+
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let Shared { adapters, executor, .. } = &*self.0;
+        adapters::room(adapters.as_ref(), "load adapter")?.load(executor, source)
     }
 }

@@ -180,7 +180,9 @@ impl IreeBackend {
         let decoder = checkpoint.decoder()?;
         decoder.require(&FeatureSet::all(), NAME)?;
         let drivers = Driver::KNOWN.map(Driver::name);
-        OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).check(options)?;
+        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).with_adapters();
+        support.check(options)?;
+        checkpoint.check_adapters(options.adapters)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
         let (graph, programs) = match bundle {
             Some(bundle) => {

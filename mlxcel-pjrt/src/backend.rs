@@ -195,7 +195,9 @@ impl PjrtBackend {
         let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
         graph.chunks = vec![chunk, (chunk / 4).max(2)];
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
-        OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
+        let support = OptionSupport::new(stored.context_length, graph.sequences);
+        support.with_devices(&device).with_adapters().check(options)?;
+        checkpoint.check_adapters(options.adapters)?;
         if options.threads.is_some() {
             let message =
                 "the number of threads is up to the PJRT plugin; do not set it, or use the plugin's options";
