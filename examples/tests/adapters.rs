@@ -6,9 +6,11 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 
+use mlxcel_conformance::{Need, Subject, checks};
 use mlxcel_core::{
     Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
-    Model, Precision, Row, SamplingPlan, SequenceOptions, SessionOptions, StepOutput, Want,
+    LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
+    Want,
 };
 use support::{CAPACITY, Case, Fixture, engines_and_plugin};
 
@@ -28,6 +30,11 @@ fn options(adapter: Option<&Adapter>) -> SequenceOptions {
     adapter.map_or_else(|| options.clone(), |adapter| options.clone().with_adapter(adapter))
 }
 
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.map(|(token, _)| token as u32).unwrap()
+}
+
 /// One sequence for each case, fed its prompt, whose logits are those of the oracle; then all decode together.
 fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)], what: &str) {
     let mut rows = Vec::new();
@@ -41,13 +48,23 @@ fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)],
         assert!(error < LOGITS, "{what}, sequence {index}: logits differ by {error}");
         rows.push((sequence, case.greedy[0]));
     }
-    let plan = SamplingPlan::greedy();
+    let (plan, mut out) = (SamplingPlan::greedy(), StepOutput::new());
     let least = cases.iter().map(|(case, _)| case.greedy.len()).min().unwrap();
     for step in 1..least {
-        let chosen = session.decode_step(&rows, &plan, &Control::default()).unwrap();
-        for (index, (chosen, (case, _))) in chosen.into_iter().zip(cases).enumerate() {
-            let (token, expected) = (chosen.unwrap().token, case.greedy[step]);
-            let honest = case.margins[step] < HONEST_MARGIN;
+        let tokens: Vec<[u32; 1]> = rows.iter().map(|&(_, token)| [token]).collect();
+        // Rows want different things in different steps.
+        let wants =
+            (0..).map(|index| if (index + step) % 2 == 0 { Want::logits() } else { Want::token(&plan) });
+        let fed = rows.iter().zip(&tokens).zip(wants);
+        let fed: Vec<_> =
+            fed.map(|(((sequence, _), token), want)| Row::new(*sequence, token, want)).collect();
+        session.step(&fed, &Control::default(), &mut out).unwrap();
+        for (index, (result, (case, _))) in out.take().into_iter().zip(cases).enumerate() {
+            let token = match result.unwrap() {
+                RowResult::Tokens(chosen) => chosen[0].token,
+                result => argmax(&result.into_logits().unwrap()),
+            };
+            let (expected, honest) = (case.greedy[step], case.margins[step] < HONEST_MARGIN);
             assert!(token == expected || honest, "{what}, sequence {index}, token {step}: {token}");
             // Where both are honest, the oracle's goes on.
             rows[index].1 = expected;
@@ -56,13 +73,19 @@ fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)],
     rows.iter().for_each(|(sequence, _)| session.close(*sequence).unwrap());
 }
 
-/// The base model with room for two adapters of up to five dimensions.
-fn load(engine: &dyn Backend, base: &'static str) -> mlxcel_core::Result<Arc<dyn Model>> {
-    let options = support::options(&Fixture::named(base), Precision::Exact).with_capacity(CAPACITY);
-    engine.load(
-        &Fixture::named(base).path.into(),
-        &options.with_adapters(AdapterLimits::new(2, 5)).with_sequences(3),
-    )
+/// Room for two adapters of a rank up to five.
+fn room() -> AdapterLimits {
+    AdapterLimits::new(2, 5)
+}
+
+/// How a base model is loaded: the same for all tests, so that they share programs.
+fn load_options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact).with_capacity(CAPACITY).with_sequences(3)
+}
+
+/// The base model with room for adapters.
+fn load(engine: &dyn Backend, base: &'static str) -> Arc<dyn Model> {
+    engine.load(&Fixture::named(base).path.into(), &load_options().with_adapters(room())).unwrap()
 }
 
 #[test]
@@ -70,38 +93,45 @@ fn adapters_together_equal_peft_on_every_engine() {
     let oracles = [adapter("llama-attention"), adapter("llama-all")];
     for engine in engines_and_plugin() {
         let name = engine.name();
-        let model = match load(&*engine, "llama") {
-            Err(error) if name == "mlx" => {
-                assert_eq!(
-                    (error.kind(), error.context("field")),
-                    (ErrorKind::Unsupported, Some("adapters"))
-                );
-                continue;
-            }
-            model => model.unwrap(),
-        };
-        assert_eq!(model.capabilities().adapters, Some(AdapterLimits::new(2, 5)));
+        let model = load(&*engine, "llama");
+        assert_eq!(model.capabilities().adapters, Some(room()));
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         let load = |index: usize| model.load_adapter(&oracles[index].path.clone().into()).unwrap();
         let loaded = [load(0), load(1)];
-        let plain = Fixture::named("llama").cases();
-        for case in 0..2 {
+        let [plain, first, second] =
+            [&Fixture::named("llama"), &oracles[0], &oracles[1]].map(|fixture| fixture.cases());
+        for (index, ((plain, first), second)) in plain.iter().zip(&first).zip(&second).enumerate() {
             let cases = [
-                (plain[case].clone(), None),
-                (oracles[0].cases()[case].clone(), Some(&loaded[0])),
-                (oracles[1].cases()[case].clone(), Some(&loaded[1])),
+                (plain.clone(), None),
+                (first.clone(), Some(&loaded[0])),
+                (second.clone(), Some(&loaded[1])),
             ];
-            check(&mut *session, &cases, &format!("{name}, case {case}"));
+            check(&mut *session, &cases, &format!("{name}, case {index}"));
         }
         // In the other's slot, each is what it was.
         drop(loaded);
         let loaded = [load(1), load(0)];
         let cases = [
-            (oracles[0].cases()[0].clone(), Some(&loaded[1])),
+            (first[0].clone(), Some(&loaded[1])),
             (plain[0].clone(), None),
-            (oracles[1].cases()[0].clone(), Some(&loaded[0])),
+            (second[0].clone(), Some(&loaded[0])),
         ];
         check(&mut *session, &cases, &format!("{name}, reloaded"));
+    }
+}
+
+#[test]
+fn adapters_hold_the_contract_on_every_engine() {
+    let sources = ["llama-zero", "llama-attention", "llama-all"].map(|name| adapter(name).path.into());
+    for engine in engines_and_plugin() {
+        let name = engine.name().to_owned();
+        let subject = Subject::new(engine, Fixture::named("llama").path)
+            .with_load(load_options())
+            .with_adapters(room(), sources.clone());
+        for check in checks::ALL.iter().filter(|check| check.needs.contains(&Need::Adapters)) {
+            let result = (check.run)(&subject);
+            assert!(result.is_ok(), "{name}, {}: {result:?}", check.name);
+        }
     }
 }
 
@@ -110,7 +140,7 @@ fn adapters_of_fused_projections_and_recurrences_equal_peft() {
     // The portable engine: how adapters lie is the same on all.
     let engine = mlxcel_session::portable::PortableBackend::new();
     for (base, name) in [("phi3", "phi3-fused"), ("lfm2", "lfm2-recurrence")] {
-        let model = load(&engine, base).unwrap();
+        let model = load(&engine, base);
         let oracle = adapter(name);
         let loaded = model.load_adapter(&oracle.path.clone().into()).unwrap();
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
@@ -123,7 +153,7 @@ fn adapters_of_fused_projections_and_recurrences_equal_peft() {
 #[test]
 fn rows_of_several_tokens_and_adapters_share_a_pass() {
     let engine = mlxcel_session::portable::PortableBackend::new();
-    let model = load(&engine, "llama").unwrap();
+    let model = load(&engine, "llama");
     let load = |name| model.load_adapter(&adapter(name).path.into()).unwrap();
     let loaded = [load("llama-attention"), load("llama-all")];
     let adapters = [Some(&loaded[0]), None, Some(&loaded[1])];
@@ -155,7 +185,7 @@ fn rows_of_several_tokens_and_adapters_share_a_pass() {
 #[test]
 fn gguf_files_have_no_room_for_adapters() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/gguf-llama-q8_0");
-    let options = mlxcel_core::LoadOptions::default().with_adapters(AdapterLimits::new(1, 4));
+    let options = LoadOptions::default().with_adapters(AdapterLimits::new(1, 4));
     let error = mlxcel_session::portable::PortableBackend::new().load(&folder.into(), &options);
     let error = error.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));

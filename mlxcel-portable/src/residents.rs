@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
-use mlxcel_conformance::{Subject, checks};
-use mlxcel_core::{AdapterLimits, ErrorKind, LoadOptions, Precision};
+use mlxcel_core::{AdapterLimits, ErrorKind, Precision};
 use mlxcel_graph::{Executor, GraphModelOptions, Outputs, ProgramShape, ProgramWriter, Resident, StepInputs};
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::eval::Workers;
 
-use crate::PortableBackend;
 use crate::executor::PortableExecutor;
 
 /// A program of a prompt of four tokens and of two decoding rows.
@@ -125,25 +123,4 @@ fn models_without_room_for_adapters_have_the_same_programs_as_before() {
     assert_eq!(executor.write_resident(0, 0, &[]).unwrap_err().kind(), ErrorKind::Internal);
     let (_, adapted) = self::executor("llama", Some(AdapterLimits::new(1, 1)));
     assert_eq!(adapted.residents.len(), 2 * 7 * writer.decoder.layers.len());
-}
-
-#[test]
-fn adapters_hold_the_contract() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-    let adapter = |name: &str| fixtures.join("adapters").join(name).into();
-    let subject = Subject::new(PortableBackend::new(), fixtures.join("architectures/llama"))
-        .with_load(LoadOptions::default().with_precision(Precision::Exact).with_capacity(64))
-        .with_adapters(
-            AdapterLimits::new(3, 5),
-            [adapter("llama-zero"), adapter("llama-attention"), adapter("llama-all")],
-        );
-    for check in [
-        checks::adapters_change_their_sequences,
-        checks::adapters_share_a_pass,
-        checks::forks_keep_their_adapter,
-        checks::snapshots_belong_to_their_adapter,
-        checks::adapter_slots_are_reused,
-    ] {
-        check(&subject).unwrap();
-    }
 }

@@ -123,3 +123,68 @@ fn an_adapter_of_another_model_or_without_room_is_refused() {
     let error = plain.load_adapter(ReferenceBackend::adapter(1)).unwrap_err();
     assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some("adapters")));
 }
+
+/// Numbers that look random, the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+}
+
+#[test]
+fn no_schedule_of_loads_drops_and_requests_changes_a_text() {
+    const SLOTS: usize = 2;
+    let model = model(SLOTS);
+    let prompts = [40, 41, 60].map(|length| prompt()[..length].to_vec());
+    // The texts of three adapters and of none.
+    let expected: Vec<Vec<_>> = (0..4)
+        .map(|number| {
+            let adapter =
+                (number > 0).then(|| model.load_adapter(ReferenceBackend::adapter(number)).unwrap());
+            let text = |prompt: &Vec<TokenId>| {
+                let stream = model.generate_tokens(prompt, &options(adapter.as_ref())).unwrap();
+                stream.complete().unwrap().tokens
+            };
+            prompts.iter().map(text).collect()
+        })
+        .collect();
+    let cached = model.clone().with_prefix_cache(PrefixCache::new(1 << 18));
+    for seed in 0..100 {
+        let mut random = Numbers(seed);
+        let own = if random.below(2) == 0 { &model } else { &cached };
+        let engine =
+            Engine::with_options(own.clone(), &EngineOptions::default().with_sequences(1 + random.below(4)))
+                .unwrap();
+        let (mut loaded, mut running) = (Vec::new(), Vec::new());
+        for _ in 0..12 {
+            match random.below(5) {
+                0 => {
+                    let number = 1 + random.below(3);
+                    match own.load_adapter(ReferenceBackend::adapter(number as u64)) {
+                        Ok(adapter) => loaded.push((number, adapter)),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::CapacityExceeded),
+                    }
+                }
+                1 if !loaded.is_empty() => drop(loaded.remove(random.below(loaded.len()))),
+                2 if !running.is_empty() => {
+                    // Abandoned in the middle.
+                    drop(running.remove(random.below(running.len())));
+                }
+                _ => {
+                    let chosen = loaded.get(random.below(SLOTS + 1));
+                    let (number, adapter) = chosen.map_or((0, None), |(number, own)| (*number, Some(own)));
+                    let prompt = random.below(prompts.len());
+                    let stream = engine.generate_tokens(&prompts[prompt], &options(adapter)).unwrap();
+                    running.push((number, prompt, stream));
+                }
+            }
+        }
+        for (number, prompt, stream) in running {
+            let found = stream.complete().unwrap().tokens;
+            assert_eq!(found, expected[number][prompt], "schedule {seed}, adapter {number}");
+        }
+    }
+}
