@@ -242,6 +242,16 @@ impl Model {
         TextGeneration::new(self, &tokens, options, detokenizer)
     }
 
+    /// The rank of the adapter in `source`, for the [room](crate::AdapterLimits::rank) of a model that is to load it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a file is missing,
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged one.
+    pub fn adapter_rank(source: impl Into<ModelSource>) -> Result<usize> {
+        mlxcel_models::AdapterWeights::rank(&source.into())
+    }
+
     /// Loads an adapter in the format of the PEFT library, a folder with `adapter_config.json` and
     /// `adapter_model.safetensors`, for generations with [`Options::with_adapter`]. Generations with other adapters and
     /// without one run meanwhile and share steps. It takes one of the slots that the model was

@@ -152,7 +152,7 @@ fn no_schedule_of_loads_drops_and_requests_changes_a_text() {
         })
         .collect();
     let cached = model.clone().with_prefix_cache(PrefixCache::new(1 << 18));
-    for seed in 0..100 {
+    for seed in 0..60 {
         let mut random = Numbers(seed);
         let own = if random.below(2) == 0 { &model } else { &cached };
         let engine =

@@ -4,10 +4,12 @@ mod config;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
+use crate::bytes::FileBytes;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
@@ -91,7 +93,51 @@ impl Checkpoint {
     }
 }
 
+/// The files of an adapter.
+struct Files {
+    source: Source,
+    settings: Cow<'static, [u8]>,
+    weights: FileBytes,
+    /// The tensors of the weights, by name.
+    entries: Vec<Entry>,
+}
+
+impl Files {
+    fn open(source: &ModelSource) -> Result<Self> {
+        let source = match source {
+            ModelSource::Folder(folder) => Source::at(folder)?,
+            ModelSource::Embedded(files) => Source::embedded(files)?,
+            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter")),
+        };
+        let missing = |name: &str, message: &'static str| {
+            Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", source.locate(name))
+        };
+        let settings = source.read(CONFIG)?;
+        let settings = settings.ok_or_else(|| missing(CONFIG, "the folder has no adapter_config.json"))?;
+        let weights = source.map(WEIGHTS)?.ok_or_else(|| {
+            missing(WEIGHTS, "the folder has no adapter_model.safetensors; save the adapter with safetensors")
+        })?;
+        let mut entries = read_header(&source.locate(WEIGHTS), &weights)?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { source, settings, weights, entries })
+    }
+}
+
 impl AdapterWeights {
+    /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank) that holds it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
+    pub fn rank(source: &ModelSource) -> Result<usize> {
+        let entries = Files::open(source)?.entries;
+        let ranks = entries.iter().filter_map(|entry| match module_of(&entry.name)? {
+            (_, 0) => entry.shape.first().copied(),
+            _ => None,
+        });
+        Ok(ranks.max().unwrap_or_default())
+    }
+
     /// Reads the adapter in `source`, a folder with `adapter_config.json` and `adapter_model.safetensors`, for `decoder`.
     ///
     /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is supported, also
@@ -103,24 +149,10 @@ impl AdapterWeights {
     /// not finite, and shapes that contradict each other; [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
     /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above `room`.
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
-        let source = match source {
-            ModelSource::Folder(folder) => Source::at(folder)?,
-            ModelSource::Embedded(files) => Source::embedded(files)?,
-            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter")),
-        };
-        let missing = |name: &str, message: &'static str| {
-            Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", source.locate(name))
-        };
-        let text = source.read(CONFIG)?;
-        let text = text.ok_or_else(|| missing(CONFIG, "the folder has no adapter_config.json"))?;
+        let Files { source, settings: text, weights: file, entries } = Files::open(source)?;
         let config = Config::parse(source.locate(CONFIG), &text)?;
         let settings = Settings::read(config.fields())?;
-        let file = source.map(WEIGHTS)?.ok_or_else(|| {
-            missing(WEIGHTS, "the folder has no adapter_model.safetensors; save the adapter with safetensors")
-        })?;
         let location = source.locate(WEIGHTS);
-        let mut entries = read_header(&location, &file)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
         let bytes_of = |entry: &Entry| file.get(entry.range.clone()).unwrap_or_default();
         let tensors =
             entries.iter().map(|entry| (&*entry.name, entry.element, &entry.shape[..], bytes_of(entry)));

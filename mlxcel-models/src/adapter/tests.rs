@@ -87,6 +87,13 @@ fn matrices_are_read_beside_their_weight_and_scaled() {
 }
 
 #[test]
+fn the_largest_rank_is_the_room_that_an_adapter_needs() {
+    let tensors = [query(), matrices("model.layers.0.self_attn.q_proj", 64, 64, 7)].concat();
+    let folder = folder(&settings(), &tensors);
+    assert_eq!(AdapterWeights::rank(&ModelSource::Folder(PathBuf::from(folder.path()))).unwrap(), 7);
+}
+
+#[test]
 fn identities_differ_by_numbers_and_settings() {
     let identity = |settings: &Value, tensors: &[Tensor]| read(settings, tensors).unwrap().identity;
     let (settings, tensors) = (settings(), query());
