@@ -105,6 +105,23 @@ fn ids(tokens: &[u32]) -> String {
 }
 
 #[test]
+fn an_adapter_generates_the_tokens_of_peft() {
+    let [model, adapter] =
+        ["architectures/llama", "adapters/llama-all"].map(|name| repository().join("fixtures").join(name));
+    let case = oracle(&adapter).remove(0);
+    let (model, folder) = (model.to_str().unwrap(), adapter.to_str().unwrap());
+    let (tokens, n) = (ids(&case.prompt), case.greedy.len().to_string());
+    let common = ["--backend", "portable", "--precision", "exact", "--ignore-eos", "-n", &n];
+    let run = |adapter: &str| {
+        let own = ["--model", model, "--tokens", &tokens, "--adapter", adapter];
+        generate(&[&common[..], &own, &["--json"]].concat())
+    };
+    assert_case(&serde_json::from_str(&run(folder).out).unwrap(), &case);
+    let missing = run(model);
+    assert_eq!((missing.status, missing.err.lines().count()), (2, 1), "{}", missing.err);
+}
+
+#[test]
 fn the_bundled_model_generates_the_text_of_transformers() {
     let cases = oracle(&storyteller());
     let chat = cases.iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 1)).unwrap();

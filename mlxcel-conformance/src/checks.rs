@@ -6,6 +6,7 @@
 //!
 //! The docs of each check name the mutants that it kills: deliberately broken engines in the kit's own tests.
 
+mod adapters;
 mod batch;
 mod broken;
 mod cancel;
@@ -35,6 +36,7 @@ use mlxcel_core::{Capabilities, Capability, SamplingField};
 use crate::failure::Outcome;
 use crate::subject::Subject;
 
+pub use adapters::*;
 pub use batch::*;
 pub use broken::*;
 pub use cancel::*;
@@ -119,17 +121,22 @@ pub enum Need {
     BrokenWeights,
     /// Not a capability: [`Subject::with_bounded_state`].
     BoundedState,
+    /// Not a capability: [`Subject::with_adapters`].
+    Adapters,
 }
 
 impl Need {
     /// Whether the subject, not the engine, provides it.
     pub(crate) fn is_of_subject(self) -> bool {
-        matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights | Self::BoundedState)
+        matches!(
+            self,
+            Self::Faults | Self::OtherModel | Self::BrokenWeights | Self::BoundedState | Self::Adapters
+        )
     }
 
     /// Whether every subject can provide it, so that a check without it was not skipped deliberately.
     pub(crate) fn is_of_every_subject(self) -> bool {
-        self.is_of_subject() && self != Self::BoundedState
+        self.is_of_subject() && !matches!(self, Self::BoundedState | Self::Adapters)
     }
 
     fn is_met(self, subject: &Subject<'_>, claimed: &Capabilities) -> bool {
@@ -141,6 +148,7 @@ impl Need {
             Self::OtherModel => subject.has_other_model(),
             Self::BrokenWeights => subject.has_broken_weights(),
             Self::BoundedState => subject.bounded_state().is_some(),
+            Self::Adapters => subject.has_adapters(),
         }
     }
 }
@@ -155,6 +163,7 @@ impl fmt::Display for Need {
             Self::OtherModel => "another model",
             Self::BrokenWeights => "NaN weights",
             Self::BoundedState => "a state that stops growing",
+            Self::Adapters => "adapters",
         })
     }
 }
@@ -175,6 +184,9 @@ macro_rules! need {
     };
     (BoundedState) => {
         Need::BoundedState
+    };
+    (Adapters) => {
+        Need::Adapters
     };
     (Sampling($field:ident)) => {
         Need::Sampling(SamplingField::$field)
@@ -247,6 +259,11 @@ checks! { $
     snapshot_rejects_corruption [Snapshot] "a corrupt snapshot is detected"
     snapshot_size_is_bounded [Snapshot] "a snapshot has at most the claimed size"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
+    adapters_change_their_sequences [Adapters] "an adapter changes its sequences and no others"
+    adapters_share_a_pass [Adapters] "sequences with different adapters share passes"
+    forks_keep_their_adapter [Adapters, Fork] "a fork has the adapter of its sequence"
+    snapshots_belong_to_their_adapter [Adapters, Snapshot] "a snapshot belongs to an adapter"
+    adapter_slots_are_reused [Adapters] "slots of adapters are limited, kept while used, and clean"
     bounded_states_stop_growing [BoundedState] "memory of windows and recurrences stops growing"
     logits_are_complete [Logits] "a finite logit for every token"
     logprobs_sum_to_one [TopLogprobs] "log probabilities sum to one"

@@ -120,17 +120,7 @@ impl Subject<'_> {
         }
         let mut session = self.session()?;
         let sequence = session.open()?;
-        let claimed = session.capabilities().clone();
-        let outlook = if claimed.logits {
-            Outlook::of_logits(logits(&mut *session, sequence, tokens)?)?
-        } else {
-            let chosen = choose(&mut *session, sequence, tokens, claimed.top_logprobs.min(2))?;
-            let margin = match &chosen.top[..] {
-                [first, second] => Some(first.logprob - second.logprob),
-                _ => None,
-            };
-            Outlook { token: chosen.token, logprob: chosen.logprob, margin, logits: None }
-        };
+        let outlook = outlook_in(&mut *session, sequence, tokens)?;
         session.close(sequence)?;
         self.learn_outlook(tokens, outlook.clone());
         Ok(outlook)
@@ -145,6 +135,24 @@ impl Subject<'_> {
     ) -> Outcome {
         self.outlook(tokens)?.agrees(chosen, &self.tolerance()?, what)
     }
+}
+
+/// The result of `sequence`, which is empty, after it is fed all of `tokens` at once.
+pub(crate) fn outlook_in(
+    session: &mut dyn InferenceSession,
+    sequence: SequenceId,
+    tokens: &[TokenId],
+) -> Outcome<Outlook> {
+    let claimed = session.capabilities().clone();
+    if claimed.logits {
+        return Outlook::of_logits(logits(session, sequence, tokens)?);
+    }
+    let chosen = choose(session, sequence, tokens, claimed.top_logprobs.min(2))?;
+    let margin = match &chosen.top[..] {
+        [first, second] => Some(first.logprob - second.logprob),
+        _ => None,
+    };
+    Ok(Outlook { token: chosen.token, logprob: chosen.logprob, margin, logits: None })
 }
 
 /// Feeds `tokens` and returns the greedy token, with the `top` most likely.

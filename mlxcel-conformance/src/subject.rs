@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mlxcel_core::{
-    Backend, FaultPoint, Faults, InferenceSession, LoadOptions, Model, ModelSource, Result, SessionOptions,
-    TokenId,
+    AdapterLimits, Backend, Error, ErrorKind, FaultPoint, Faults, InferenceSession, LoadOptions, Model,
+    ModelSource, Result, SessionOptions, TokenId,
 };
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -47,6 +47,7 @@ pub struct Subject<'a> {
     broken: Option<OtherModel<'a>>,
     window: Option<usize>,
     bounded: Option<usize>,
+    adapters: Option<(AdapterLimits, [ModelSource; 3])>,
     model: OnceLock<Arc<dyn Model>>,
     /// The expected results after these tokens in a fresh sequence: computed once, used by many checks.
     pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
@@ -67,6 +68,7 @@ impl<'a> Subject<'a> {
             broken: None,
             window: None,
             bounded: None,
+            adapters: None,
             model: OnceLock::new(),
             outlooks: Mutex::new(HashMap::new()),
         }
@@ -145,6 +147,14 @@ impl<'a> Subject<'a> {
         self
     }
 
+    /// Declares that the engine supports adapters: the model can be loaded with this room, of at least two slots, and these
+    /// are adapters for it: one that changes nothing, and two others.
+    #[must_use]
+    pub fn with_adapters(mut self, room: AdapterLimits, sources: [ModelSource; 3]) -> Self {
+        self.adapters = Some((room, sources));
+        self
+    }
+
     /// The engine.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
@@ -201,6 +211,21 @@ impl<'a> Subject<'a> {
     /// The bound of [`with_bounded_state`](Self::with_bounded_state), if set.
     pub fn bounded_state(&self) -> Option<usize> {
         self.bounded
+    }
+
+    /// Whether [`with_adapters`](Self::with_adapters) is set.
+    pub fn has_adapters(&self) -> bool {
+        self.adapters.is_some()
+    }
+
+    /// The model of [`with_adapters`](Self::with_adapters), loaded for one check, since checks fill its slots; and the adapters.
+    pub(crate) fn adapted_model(&self) -> Result<(Arc<dyn Model>, [ModelSource; 3])> {
+        let Some((room, sources)) = &self.adapters else {
+            let message = "the subject has no adapters";
+            return Err(Error::new(ErrorKind::InvalidInput, "test adapters", message));
+        };
+        let model = self.backend.load(&self.source, &self.load.clone().with_adapters(*room))?;
+        Ok((model, sources.clone()))
     }
 
     /// The loaded model.

@@ -3,7 +3,7 @@
 
 use mlxcel_conformance::{CheckResult, Expectations, Need, Subject, checks};
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Backend, Capability, FaultPoint, LoadOptions};
+use mlxcel_core::{AdapterLimits, Backend, Capability, FaultPoint, LoadOptions};
 
 /// Where the engine can fail.
 const POINTS: [FaultPoint; 3] = [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
@@ -13,6 +13,7 @@ fn subject() -> Subject<'static> {
         .with_other_model(|| ReferenceBackend::new().with_weights_seed(1).model())
         .with_broken_weights(|| ReferenceBackend::new().with_broken_weights().model())
         .with_faulty(POINTS, |faults| Box::new(ReferenceBackend::new().with_faults(faults)))
+        .with_adapters(AdapterLimits::new(3, 4), [0, 1, 2].map(ReferenceBackend::adapter))
         .with_cases(64)
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::{CancelToken, Error, ErrorKind, Model, Result};
+use crate::{AdapterLimits, CancelToken, Error, ErrorKind, Model, Result};
 
 /// An engine: loads models.
 ///
@@ -231,6 +231,8 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// The device, by the engine's name for it; defaults to the engine's choice.
     pub device: Option<String>,
+    /// The room for adapters; defaults to none. It takes memory, and a part of the time of every step.
+    pub adapters: Option<AdapterLimits>,
     /// Which programs are compiled while loading.
     pub prepare: Prepare,
     /// Called with progress while loading, and later when a step waits for compilation.
@@ -278,6 +280,13 @@ impl LoadOptions {
         self
     }
 
+    /// Sets the room for adapters.
+    #[must_use]
+    pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
+        self.adapters = Some(room);
+        self
+    }
+
     /// Sets which programs are compiled while loading.
     #[must_use]
     pub fn with_prepare(mut self, prepare: Prepare) -> Self {
@@ -308,6 +317,7 @@ impl fmt::Debug for LoadOptions {
             .field("sequences", &self.sequences)
             .field("threads", &self.threads)
             .field("device", &self.device)
+            .field("adapters", &self.adapters)
             .field("prepare", &self.prepare)
             .field("progress", &self.progress.is_some())
             .field("cancel", &self.cancel)

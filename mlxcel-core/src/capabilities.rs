@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Error, Result, SamplingFields};
+use crate::{AdapterLimits, Error, Result, SamplingFields};
 
 /// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`], its field,
 /// type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing, listings and the conformance kit's
@@ -126,6 +126,9 @@ capabilities! {
     /// The maximum size in bytes of the [payload](crate::Snapshot::payload) of a snapshot, which is that of a sequence
     /// of [`context`](Self::context) tokens. Readers of untrusted files read no more. `None` if it is not known.
     SnapshotBytes => snapshot_bytes: Option<u64> = None, with_snapshot_bytes;
+    /// [`Model::load_adapter`](crate::Model::load_adapter) works, with this room, and sequences have
+    /// [adapters](crate::SequenceOptions::adapter). `None` if the engine has none, or the model was loaded without room.
+    Adapters => adapters: Option<AdapterLimits> = None, with_adapters;
     /// A sequence's results are bitwise equal for any batch composition and any prefill chunking.
     BitwiseBatchInvariance => bitwise_batch_invariance: bool = false, with_bitwise_batch_invariance;
     /// The sampling fields that the engine applies itself, beyond greedy decoding.
@@ -201,6 +204,18 @@ impl Claim for Option<u64> {
 
     fn value(self) -> CapabilityValue {
         CapabilityValue::Size(self)
+    }
+}
+
+/// Listed by the number of slots.
+impl Claim for Option<AdapterLimits> {
+    fn limited_to(self, most: Self) -> Self {
+        let (own, most) = self.zip(most)?;
+        Some(AdapterLimits::new(own.slots.min(most.slots), own.rank.min(most.rank)))
+    }
+
+    fn value(self) -> CapabilityValue {
+        CapabilityValue::Limit(Some(self.map_or(0, |room| room.slots as u64)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Error, ErrorKind, ModelInfo, Precision, Result};
+use crate::{Error, ErrorKind, ModelInfo, Precision, Result, SequenceOptions};
 
 /// What the state of a sequence belongs to: a [`Snapshot`](crate::Snapshot), an entry of a prefix cache or a saved
 /// conversation continues only where all of this is equal.
@@ -28,7 +28,7 @@ pub struct StateIdentity {
     pub model: String,
     /// The numeric precision that computed the state.
     pub precision: Precision,
-    /// The identity of the adapter that computed the state: [`SequenceOptions::adapter`](crate::SequenceOptions::adapter).
+    /// The identity of the adapter that computed the state: [`Adapter::identity`](crate::Adapter::identity).
     pub adapter: Option<String>,
 }
 
@@ -42,6 +42,12 @@ impl StateIdentity {
             precision: info.precision,
             adapter: None,
         }
+    }
+
+    /// That of sequences of a model with these options.
+    pub fn of_sequence(info: &ModelInfo, options: &SequenceOptions) -> Self {
+        let adapter = options.adapter.as_ref().map(|adapter| adapter.identity().to_owned());
+        Self { adapter, ..Self::of(info) }
     }
 
     /// Sets the adapter's identity.

@@ -68,6 +68,7 @@
 //! [`mod@reference`].
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod advice;
 mod backend;
 mod cancel;
@@ -89,6 +90,7 @@ mod support;
 mod table;
 mod want;
 
+pub use adapter::{Adapter, AdapterLimits, AdapterSlots};
 pub use advice::ErrorAdvice;
 pub use backend::{
     Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Capabilities, Error, ErrorKind, InferenceSession, Precision, Result, TokenId};
+use crate::{
+    Adapter, Capabilities, Error, ErrorKind, InferenceSession, ModelSource, Precision, Result, TokenId,
+};
 
 /// Weights on a device and programs to run them: shared by any number of sessions and threads.
 ///
@@ -27,6 +29,20 @@ pub trait Model: Send + Sync {
     /// [`ErrorKind::InvalidInput`] if the options exceed the capabilities;
     /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) if the device is out of memory.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
+
+    /// Loads an adapter into a free slot, for sequences of all sessions. Running sequences go on meanwhile. Needs
+    /// [`Capabilities::adapters`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the engine has no adapters, the model was loaded without room for them, or the adapter
+    /// has settings or a rank that the engine does not support; [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`] and
+    /// [`ErrorKind::InvalidInput`] for one that is missing, damaged or made for another model;
+    /// [`ErrorKind::CapacityExceeded`] if all slots are taken.
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let _ = source;
+        Err(Capabilities::unclaimed("load adapter", "adapters"))
+    }
 }
 
 macro_rules! forward {
@@ -41,6 +57,9 @@ macro_rules! forward {
             }
             fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
                 (**self).open_session(options)
+            }
+            fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+                (**self).load_adapter(source)
             }
         }
     )*};

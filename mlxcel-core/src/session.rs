@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::{
-    Capabilities, Control, Result, Row, RowResult, SampledToken, SamplingPlan, Snapshot, StepOutput, TokenId,
+    Adapter, Capabilities, Control, Result, Row, RowResult, SampledToken, SamplingPlan, Snapshot, StepOutput,
+    TokenId,
 };
 
 /// The id of a sequence of one session. Ids are never reused within a session, so stale ones are detected.
@@ -33,17 +34,26 @@ impl fmt::Display for SequenceId {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceOptions {
-    /// The identity of the adapter that all tokens of the sequence are computed with. Forks and snapshots keep it, and
-    /// it is part of their [`StateIdentity`](crate::StateIdentity). Defaults to none.
-    pub adapter: Option<String>,
+    /// The adapter that all tokens of the sequence are computed with. Forks and snapshots keep it, and its identity is
+    /// part of their [`StateIdentity`](crate::StateIdentity). Needs [`Capabilities::adapters`]. Defaults to none.
+    pub adapter: Option<Adapter>,
 }
 
 impl SequenceOptions {
-    /// Sets the adapter by its identity.
+    /// Sets the adapter.
     #[must_use]
-    pub fn with_adapter(mut self, adapter: impl Into<String>) -> Self {
-        self.adapter = Some(adapter.into());
+    pub fn with_adapter(mut self, adapter: &Adapter) -> Self {
+        self.adapter = Some(adapter.clone());
         self
+    }
+
+    /// An error for an adapter, which an engine without adapters does not have.
+    fn refuse_adapter(&self, operation: &'static str) -> Result<()> {
+        match &self.adapter {
+            None => Ok(()),
+            Some(adapter) => Err(Capabilities::unclaimed(operation, "adapters")
+                .with_context("adapter", adapter.identity().escape_debug())),
+        }
     }
 }
 
@@ -151,14 +161,11 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for an adapter if the engine has none.
+    /// The errors of [`open`](Self::open). For an adapter: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the engine has
+    /// none, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it was loaded into another model.
     fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
-        match &options.adapter {
-            None => self.open(),
-            Some(adapter) => {
-                Err(Capabilities::unclaimed("open sequence", "adapters").with_context("adapter", adapter))
-            }
-        }
+        options.refuse_adapter("open sequence")?;
+        self.open()
     }
 
     /// Closes a sequence and frees its memory, also if it is poisoned.
@@ -234,6 +241,17 @@ pub trait InferenceSession: Send {
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unclaimed("restore", "snapshot"))
+    }
+
+    /// [`restore`](Self::restore) with options: a snapshot of a sequence with an adapter needs that adapter. An engine
+    /// without adapters leaves this as it is.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`restore`](Self::restore), also for a snapshot of another adapter or of none, and of [`open_with`](Self::open_with).
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        options.refuse_adapter("restore")?;
+        self.restore(snapshot)
     }
 }
 
@@ -311,6 +329,9 @@ macro_rules! forward {
             }
             fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
                 (**self).restore(snapshot)
+            }
+            fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+                (**self).restore_with(snapshot, options)
             }
         }
     )*};

@@ -1,6 +1,6 @@
 //! Checking load options.
 
-use crate::{CancelToken, Error, ErrorKind, LoadOptions, Precision, Result};
+use crate::{AdapterLimits, CancelToken, Error, ErrorKind, LoadOptions, Precision, Result};
 
 const OPERATION: &str = "load model";
 
@@ -27,6 +27,7 @@ pub struct OptionSupport<'a> {
     threads: usize,
     devices: &'a [&'a str],
     precisions: &'a [Precision],
+    adapters: bool,
 }
 
 /// Load options checked by [`OptionSupport::check`].
@@ -43,11 +44,13 @@ pub struct CheckedOptions<'a> {
     pub threads: Option<usize>,
     /// The device, if set.
     pub device: Option<&'a str>,
+    /// The room for adapters, if set.
+    pub adapters: Option<AdapterLimits>,
 }
 
 impl<'a> OptionSupport<'a> {
     /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any number on
-    /// request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, and no named device.
+    /// request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, no named device, and no adapters.
     pub fn new(capacity: usize, sequences: usize) -> Self {
         Self {
             capacity,
@@ -56,6 +59,7 @@ impl<'a> OptionSupport<'a> {
             threads: LoadOptions::MAX_THREADS,
             devices: &[],
             precisions: &[Precision::Exact, Precision::Native, Precision::Fast],
+            adapters: false,
         }
     }
 
@@ -88,11 +92,18 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
+    /// Supports adapters, in up to [`AdapterLimits::MAX_SLOTS`] slots of up to [`AdapterLimits::MAX_RANK`].
+    #[must_use]
+    pub fn with_adapters(mut self) -> Self {
+        self.adapters = true;
+        self
+    }
+
     /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine supports.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision;
+    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision or adapters;
     /// [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names the `field`.
     pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
         if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -110,7 +121,18 @@ impl<'a> OptionSupport<'a> {
             sequences: within("sequences", options.sequences.unwrap_or(self.sequences), self.most_sequences)?,
             threads: options.threads.map(|threads| within("threads", threads, self.threads)).transpose()?,
             device: options.device.as_deref().map(|name| self.device(name)).transpose()?,
+            adapters: options.adapters.map(|room| self.room(room)).transpose()?,
         })
+    }
+
+    fn room(&self, room: AdapterLimits) -> Result<AdapterLimits> {
+        if !self.adapters {
+            let message = "the engine does not support adapters";
+            return Err(Error::unsupported(OPERATION, message).with_context("field", "adapters"));
+        }
+        within("adapter_slots", room.slots, AdapterLimits::MAX_SLOTS)?;
+        within("adapter_rank", room.rank, AdapterLimits::MAX_RANK)?;
+        Ok(room)
     }
 
     fn device(&self, name: &str) -> Result<&'a str> {
@@ -158,6 +180,7 @@ mod tests {
             sequences: 1,
             threads: Some(2),
             device: Some("cpu"),
+            adapters: None,
         };
         assert_eq!(checked, expected);
         let silent = CheckedOptions { sequences: 3, threads: None, device: None, ..expected };
@@ -172,9 +195,22 @@ mod tests {
             ("threads", invalid, exact.clone().with_threads(0)),
             ("threads", invalid, exact.clone().with_threads(3)),
             ("device", invalid, exact.clone().with_device("gpu")),
+            ("adapters", ErrorKind::Unsupported, exact.clone().with_adapters(AdapterLimits::new(1, 8))),
         ] {
             let error = support.check(&options).unwrap_err();
             assert_eq!((error.kind(), error.context("field")), (kind, Some(field)));
+        }
+        let adapters = |slots, rank| {
+            support.with_adapters().check(&exact.clone().with_adapters(AdapterLimits::new(slots, rank)))
+        };
+        assert_eq!(adapters(2, 8).unwrap().adapters, Some(AdapterLimits::new(2, 8)));
+        for (slots, rank, field) in [
+            (0, 8, "adapter_slots"),
+            (1025, 8, "adapter_slots"),
+            (1, 0, "adapter_rank"),
+            (1, 1025, "adapter_rank"),
+        ] {
+            assert_eq!(adapters(slots, rank).unwrap_err().context("field"), Some(field));
         }
         let cancel = CancelToken::new();
         cancel.cancel();

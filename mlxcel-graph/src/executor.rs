@@ -102,6 +102,20 @@ pub trait Executor: Send + Sync + 'static {
         bytes: &[u8],
     ) -> Result<()>;
 
+    /// Replaces one slot, an element of the outermost dimension, of the resident tensor with this index in
+    /// [`Signature::residents`]. Passes that begin later read it; a pass that runs, on any thread, reads what was there
+    /// when it began. Executors without residents leave this as it is.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the device has no residents; `Internal` for a resident or slot that does not exist, or another
+    /// number of bytes; `ResourceExhausted` and `Device`, after which the slot is unknown.
+    fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
+        let _ = (slot, bytes);
+        let message = "the device has no tensors that are rewritten between passes";
+        Err(Error::unsupported("write resident", message).with_context("resident", argument))
+    }
+
     /// Runs a program from [`prepare`](Self::prepare) over the states of each row, one per group of layers; the program
     /// updates them with the rows' tokens. `wanted` lists, in ascending order, the output rows whose logits (or hidden
     /// states, for [`Outputs::Hidden`](crate::Outputs)) are read back.
@@ -167,6 +181,9 @@ pub struct StepInputs {
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
     pub last: Vec<i32>,
+    /// `[rows]`: the slot of the adapter of each row's sequence, negative without one. Empty for a model without room for
+    /// adapters.
+    pub adapters: Vec<i32>,
     /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines,
     /// `[tokens, rotary_dim / 2]` each.
     pub rotary: Vec<(Vec<f32>, Vec<f32>)>,
@@ -179,6 +196,7 @@ impl StepInputs {
             StepInput::Tokens => Some(bytemuck::cast_slice(&self.tokens)),
             StepInput::Positions => Some(bytemuck::cast_slice(&self.positions)),
             StepInput::Last => Some(bytemuck::cast_slice(&self.last)),
+            StepInput::Adapters => Some(bytemuck::cast_slice(&self.adapters)),
             StepInput::Cos(rope) => self.rotary.get(rope).map(|(cos, _)| bytemuck::cast_slice(cos)),
             StepInput::Sin(rope) => self.rotary.get(rope).map(|(_, sin)| bytemuck::cast_slice(sin)),
         }
@@ -206,7 +224,8 @@ impl StepInputs {
     /// The total size of all inputs in bytes.
     pub fn bytes(&self) -> usize {
         let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
-        4 * (self.tokens.len() + self.positions.len() + self.last.len() + tables.sum::<usize>())
+        let rows = self.positions.len() + self.last.len() + self.adapters.len();
+        4 * (self.tokens.len() + rows + tables.sum::<usize>())
     }
 }
 

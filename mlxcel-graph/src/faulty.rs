@@ -11,8 +11,8 @@ use crate::state::StateLayout;
 /// Wraps an executor and injects [`Faults`], for the tests of engines whose device does not fail on demand.
 ///
 /// [`Executor::prepare`] and [`Executor::prepare_together`] compile; states and a run's inputs are allocations; a run dispatches
-/// and reads back; [`Executor::copy`] and
-/// [`Executor::write`] copy; [`Executor::read`] reads back.
+/// and reads back; [`Executor::copy`],
+/// [`Executor::write`] and [`Executor::write_resident`] copy; [`Executor::read`] reads back.
 #[derive(Debug)]
 pub struct FaultyExecutor<E> {
     executor: E,
@@ -81,6 +81,11 @@ impl<E: Executor> Executor for FaultyExecutor<E> {
     ) -> Result<()> {
         self.faults.check(FaultPoint::Copy, "write state")?;
         self.executor.write(layout, state, length, positions, bytes)
+    }
+
+    fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
+        self.faults.check(FaultPoint::Copy, "write resident")?;
+        self.executor.write_resident(argument, slot, bytes)
     }
 
     fn run(

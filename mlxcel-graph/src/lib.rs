@@ -20,6 +20,7 @@
 //! use, up to the ratio between buckets, not the capacity.
 #![forbid(unsafe_code)]
 
+mod adapters;
 pub mod cached;
 mod executor;
 mod faulty;
@@ -30,6 +31,7 @@ pub mod packed;
 mod plan;
 mod program;
 mod reachable;
+mod resident;
 mod session;
 mod shape;
 mod signature;
@@ -44,6 +46,7 @@ pub use model::{GraphModel, GraphModelOptions, IndependentRows, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use reachable::PreparedPrograms;
+pub use resident::{Resident, ResidentArgument, Residents, resident_arguments};
 pub use session::GraphSession;
 pub use shape::{LengthSteps, Lengths, Outputs, ProgramShape};
 pub use signature::{

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use mlxcel_core::{
-    Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo, Precision, Result,
-    SessionOptions,
+    Adapter, AdapterLimits, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
+    ModelSource, Precision, Result, SessionOptions,
 };
 use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
 
+use crate::adapters::{self, AdapterRoom};
 use crate::executor::Executor;
 use crate::numerics::{KvCacheType, Numerics};
 use crate::plan::Chunks;
+use crate::resident::{ResidentArgument, resident_arguments};
 use crate::session::{GraphSession, payload};
 use crate::shape::{LengthSteps, Lengths};
 use crate::state::{StateLayout, bounded_room, state_layouts};
@@ -44,6 +46,8 @@ pub struct GraphModelOptions {
     pub hidden_states: bool,
     /// Where what programs compute of a row does not depend on the tokens and rows beside it.
     pub independent_rows: IndependentRows,
+    /// The room for adapters, of which programs have arguments and products of their own; defaults to none.
+    pub adapters: Option<AdapterLimits>,
 }
 
 /// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed with it.
@@ -76,6 +80,7 @@ impl Default for GraphModelOptions {
             verification: true,
             hidden_states: true,
             independent_rows: IndependentRows::No,
+            adapters: None,
         }
     }
 }
@@ -97,6 +102,8 @@ pub(crate) struct Shared<E> {
     pub(crate) bound: Option<usize>,
     pub(crate) chunks: Chunks,
     pub(crate) independent_rows: IndependentRows,
+    /// The adapters, if there is room for any.
+    pub(crate) adapters: Option<AdapterRoom>,
     /// How many passes would have cost less by programs for shorter rows.
     pub(crate) padded_passes: AtomicU32,
 }
@@ -112,6 +119,7 @@ impl From<&LoadOptions> for GraphModelOptions {
             precision: options.precision,
             capacity: options.capacity,
             sequences: options.sequences.unwrap_or(default.sequences),
+            adapters: options.adapters,
             ..default
         }
     }
@@ -155,6 +163,15 @@ impl GraphModelOptions {
     /// The errors of [`Numerics::new`] and [`state_layouts`].
     pub fn layouts(&self, decoder: &Decoder) -> Result<Vec<StateLayout>> {
         state_layouts(decoder, self.numerics(decoder)?, Chunks::new(&self.chunks).largest())
+    }
+
+    /// The residents of the programs of `decoder`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Numerics::new`].
+    pub fn residents(&self, decoder: &Decoder) -> Result<Vec<ResidentArgument>> {
+        Ok(resident_arguments(decoder, self.numerics(decoder)?.operand, self.adapters))
     }
 
     /// The capacity of a sequence of `decoder`.
@@ -268,11 +285,14 @@ impl<E: Executor> GraphModel<E> {
             .with_verification(options.verification)
             .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
             .with_token_masks(true)
+            .with_adapters(options.adapters)
             .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)
             .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
             .with_fork(true)
             .with_snapshot(true)
             .with_snapshot_bytes(Some(payload::most_bytes(&layouts, capacity)));
+        let residents = options.residents(decoder)?;
+        let adapters = options.adapters.map(|room| AdapterRoom::new(room, decoder, residents));
         Ok(Self(Arc::new(Shared {
             executor,
             info,
@@ -284,6 +304,7 @@ impl<E: Executor> GraphModel<E> {
             bound: bounded_room(decoder, chunks.largest()),
             chunks,
             independent_rows: options.independent_rows,
+            adapters,
             padded_passes: AtomicU32::new(0),
         })))
     }
@@ -301,5 +322,10 @@ impl<E: Executor> Model for GraphModel<E> {
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
         let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(GraphSession::new(Arc::clone(&self.0), capacity)))
+    }
+
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let Shared { adapters, executor, .. } = &*self.0;
+        adapters::room(adapters.as_ref(), "load adapter")?.load(executor, source)
     }
 }

@@ -10,7 +10,7 @@ use mlxcel_stablehlo::{
 };
 
 use crate::numerics::Numerics;
-use crate::ops::{GraphOps, PassValues};
+use crate::ops::{Adapters, GraphOps, PassValues};
 use crate::shape::{Outputs, ProgramShape};
 use crate::signature::{ProgramResult, ResultMeaning, RowState, Signature, StepInput};
 use crate::state::StateLayout;
@@ -59,6 +59,10 @@ pub(crate) fn write(
                 let value = b.argument(&argument.name, argument.ty.clone())?;
                 weights.add(argument.weight, argument.part, value);
             }
+            let mut residents = Vec::with_capacity(signature.residents.len());
+            for argument in signature.residents.iter() {
+                residents.push((argument.content, b.argument(&argument.name, argument.ty.clone())?));
+            }
             let mut inputs = HashMap::new();
             for argument in &signature.inputs {
                 inputs.insert(argument.input, b.argument(&argument.name, argument.ty.clone())?);
@@ -80,7 +84,9 @@ pub(crate) fn write(
             let wanted =
                 (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
             let pass = PassValues { rows: &shape.rows, tokens: token_ids, positions, last, wanted, rotary };
-            let mut ops = GraphOps { b, weights, pass, states };
+            let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
+            residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
+            let mut ops = GraphOps { b, weights, adapters, pass, states };
             let hidden = walk.hidden(decoder, &mut ops)?;
             let logits = match shape.outputs {
                 Outputs::Last | Outputs::Every => Some(walk.logits(decoder, &hidden, &mut ops)?),

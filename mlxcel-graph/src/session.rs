@@ -9,10 +9,11 @@ mod sequence;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceState, SequenceTable,
-    SessionStats, Snapshot, StateIdentity, StepOutput,
+    Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceOptions, SequenceState,
+    SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput,
 };
 
+use crate::adapters;
 use crate::executor::Executor;
 use crate::model::Shared;
 use sequence::{Sequence, States};
@@ -39,7 +40,12 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     }
 
     fn open(&mut self) -> Result<SequenceId> {
-        self.table.open("open sequence", Sequence::empty())
+        self.open_with(&SequenceOptions::default())
+    }
+
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        adapters::check(self.shared.adapters.as_ref(), options, "open sequence")?;
+        self.table.open("open sequence", Sequence::with_options(options))
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
@@ -73,8 +79,8 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let source = self.table.for_fork(sequence)?;
         let Sequence { position, computed, epoch, .. } = *source;
-        let tokens = source.tokens.clone();
-        let mut copy = Sequence { position, computed, tokens, epoch, ..Sequence::empty() };
+        let (tokens, options) = (source.tokens.clone(), source.options.clone());
+        let mut copy = Sequence { position, computed, tokens, epoch, options, states: None };
         if computed > 0 {
             let length = self.shared.length_for("fork", computed)?;
             copy.states = Some(self.shared.copied_states(source, length)?);
@@ -86,14 +92,22 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
         let source = self.table.for_snapshot(sequence)?;
         let payload = self.shared.pack(source)?;
         let position = source.position;
+        let identity = StateIdentity::of_sequence(&self.shared.info, &source.options);
         self.stats.read_back_bytes += payload.len() as u64;
-        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), position, payload))
+        Ok(Snapshot::new(identity, position, payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.table.check_restore(snapshot, &StateIdentity::of(&self.shared.info))?;
+        self.restore_with(snapshot, &SequenceOptions::default())
+    }
+
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        adapters::check(self.shared.adapters.as_ref(), options, "restore")?;
+        let identity = StateIdentity::of_sequence(&self.shared.info, options);
+        self.table.check_restore(snapshot, &identity)?;
         let length_for = |positions| self.shared.length_for("restore", positions);
         let restored = self.shared.unpack(snapshot.position(), snapshot.payload(), length_for)?;
+        let restored = Sequence { options: options.clone(), ..restored };
         self.stats.uploaded_bytes += snapshot.payload().len() as u64;
         self.table.open("restore", restored)
     }

@@ -9,18 +9,21 @@ use mlxcel_stablehlo::{ElementType, TensorType};
 
 use crate::numerics::element_type;
 use crate::packed::part_element;
+use crate::resident::ResidentArgument;
 use crate::shape::{Outputs, ProgramShape};
 use crate::state::StateLayout;
 
 /// The arguments and results of a decoder program.
 ///
-/// The arguments are, in order, the [`weights`](Self::weights), which are constant, the [`inputs`](Self::inputs) and
-/// the [`states`](Self::states). Argument names are unique and are those of the module. All programs of a model take
-/// the same weights.
+/// The arguments are, in order, the [`weights`](Self::weights), which are constant, the [`residents`](Self::residents),
+/// which the host rewrites between passes, the [`inputs`](Self::inputs) and the [`states`](Self::states). Argument names
+/// are unique and are those of the module. All programs of a model take the same weights and residents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
     /// The tensors of the weights.
     pub weights: Arc<[WeightArgument]>,
+    /// The tensors that are rewritten between passes.
+    pub residents: Arc<[ResidentArgument]>,
     /// The inputs of a step.
     pub inputs: Vec<InputArgument>,
     /// The states of sequences: for each row one per group of layers.
@@ -66,6 +69,9 @@ pub enum StepInput {
     Positions,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
     Last,
+    /// `[rows]` i32: the slot of the adapter of each row's sequence, negative without one. Only in programs with
+    /// [residents](Signature::residents) for adapters.
+    Adapters,
     /// `[tokens, rotary_dim / 2]` f32: cosines of the rotary embedding with this index ([`Decoder::ropes`]).
     Cos(usize),
     /// Sines of the same.
@@ -79,6 +85,7 @@ impl fmt::Display for StepInput {
             Self::Tokens => f.write_str("tokens"),
             Self::Positions => f.write_str("positions"),
             Self::Last => f.write_str("last"),
+            Self::Adapters => f.write_str("adapters"),
             Self::Cos(rope) => write!(f, "cos.{rope}"),
             Self::Sin(rope) => write!(f, "sin.{rope}"),
         }
@@ -147,18 +154,20 @@ impl fmt::Display for ResultMeaning {
 }
 
 impl Signature {
-    /// The signature of the program of `decoder` for `shape`, with states of these `layouts`.
+    /// The signature of the program of `decoder` for `shape`, with states of these `layouts` and without residents.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not support.
     pub fn new(decoder: &Decoder, layouts: &[StateLayout], shape: &ProgramShape) -> Result<Self> {
-        Ok(Self::with_weights(weight_arguments(decoder)?.into(), decoder, layouts, shape))
+        let weights = weight_arguments(decoder)?.into();
+        Ok(Self::with_tensors(weights, Arc::default(), decoder, layouts, shape))
     }
 
-    /// As [`new`](Self::new), with the weights of another program of the model.
-    pub fn with_weights(
+    /// As [`new`](Self::new), with the weights and residents of all programs of the model.
+    pub fn with_tensors(
         weights: Arc<[WeightArgument]>,
+        residents: Arc<[ResidentArgument]>,
         decoder: &Decoder,
         layouts: &[StateLayout],
         shape: &ProgramShape,
@@ -186,14 +195,19 @@ impl Signature {
                 results.push(ProgramResult { meaning: ResultMeaning::State(state), ty });
             }
         }
-        Self { weights, inputs: inputs(decoder, tokens, rows), states, results }
+        let inputs = inputs(decoder, tokens, rows, !residents.is_empty());
+        Self { weights, residents, inputs, states, results }
     }
 
     /// The name and type of every argument, in order.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         let weights = self.weights.iter().map(|weight| (weight.name.as_str(), &weight.ty));
+        let residents = self.residents.iter().map(|resident| (resident.name.as_str(), &resident.ty));
         let inputs = self.inputs.iter().map(|input| (input.name.as_str(), &input.ty));
-        weights.chain(inputs).chain(self.states.iter().map(|state| (state.name.as_str(), &state.ty)))
+        weights
+            .chain(residents)
+            .chain(inputs)
+            .chain(self.states.iter().map(|state| (state.name.as_str(), &state.ty)))
     }
 
     /// How many groups of layers keep states.
@@ -207,16 +221,17 @@ impl Signature {
     }
 }
 
-fn inputs(decoder: &Decoder, tokens: usize, rows: usize) -> Vec<InputArgument> {
+fn inputs(decoder: &Decoder, tokens: usize, rows: usize, has_adapters: bool) -> Vec<InputArgument> {
     let integers = |input, count| (input, TensorType::new(ElementType::I32, [count]));
     let step = [(StepInput::Tokens, tokens), (StepInput::Positions, rows), (StepInput::Last, rows)];
-    let step = step.map(|(input, count)| integers(input, count));
+    let adapters = has_adapters.then_some((StepInput::Adapters, rows));
+    let step = step.into_iter().chain(adapters).map(|(input, count)| integers(input, count));
     let rotary = decoder.ropes().into_iter().enumerate().flat_map(|(index, rope)| {
         let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
         [(StepInput::Cos(index), table.clone()), (StepInput::Sin(index), table)]
     });
     let named = |(input, ty): (StepInput, TensorType)| InputArgument { name: input.to_string(), input, ty };
-    step.into_iter().chain(rotary).map(named).collect()
+    step.chain(rotary).map(named).collect()
 }
 
 /// The weight tensors of `decoder`, which are the first arguments of all its programs, in order.

@@ -7,8 +7,8 @@ use mlxcel_models::Decoder;
 
 use crate::program::write;
 use crate::{
-    GraphModelOptions, Numerics, Program, ProgramShape, Signature, StateLayout, WeightArgument,
-    weight_arguments,
+    GraphModelOptions, Numerics, Program, ProgramShape, ResidentArgument, Signature, StateLayout,
+    WeightArgument, weight_arguments,
 };
 
 /// Writes the programs of one model as graphs.
@@ -22,6 +22,8 @@ pub struct ProgramWriter {
     pub layouts: Vec<StateLayout>,
     /// The weight arguments of all programs.
     pub weights: Arc<[WeightArgument]>,
+    /// The resident arguments of all programs.
+    pub residents: Arc<[ResidentArgument]>,
 }
 
 impl ProgramWriter {
@@ -29,25 +31,27 @@ impl ProgramWriter {
     ///
     /// # Errors
     ///
-    /// The errors of [`GraphModelOptions::layouts`] and [`weight_arguments`].
+    /// The errors of [`GraphModelOptions::layouts`], [`GraphModelOptions::residents`] and [`weight_arguments`].
     pub fn new(decoder: Decoder, options: &GraphModelOptions) -> Result<Self> {
         let (numerics, layouts) = (options.numerics(&decoder)?, options.layouts(&decoder)?);
-        Self::with_layouts(decoder, numerics, layouts)
+        let residents = options.residents(&decoder)?.into();
+        Ok(Self { residents, ..Self::with_layouts(decoder, numerics, layouts)? })
     }
 
-    /// A writer for `decoder` with these element types and state layouts.
+    /// A writer for `decoder` with these element types and state layouts, without residents.
     ///
     /// # Errors
     ///
     /// The errors of [`weight_arguments`].
     pub fn with_layouts(decoder: Decoder, numerics: Numerics, layouts: Vec<StateLayout>) -> Result<Self> {
         let weights = weight_arguments(&decoder)?.into();
-        Ok(Self { decoder, numerics, layouts, weights })
+        Ok(Self { decoder, numerics, layouts, weights, residents: Arc::default() })
     }
 
     /// The signature of the program for `shape`.
     pub fn signature(&self, shape: &ProgramShape) -> Signature {
-        Signature::with_weights(Arc::clone(&self.weights), &self.decoder, &self.layouts, shape)
+        let (weights, residents) = (Arc::clone(&self.weights), Arc::clone(&self.residents));
+        Signature::with_tensors(weights, residents, &self.decoder, &self.layouts, shape)
     }
 
     /// The program for `shape`.

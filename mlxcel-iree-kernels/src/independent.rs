@@ -11,7 +11,7 @@ use super::{attention, norm, quantized};
 /// Which rows get bit-identical results in programs for `hardware`, whatever tokens and rows are computed with them.
 ///
 /// Kernels sum in a fixed order for each result, and the compiler's code does not depend on shapes where it sums nothing. So rows are
-/// independent if kernels compute all sums: not with experts, recurrences, latents, norms other than RMS norms, or packings without
+/// independent if kernels compute all sums: not with experts, adapters, recurrences, latents, norms other than RMS norms, or packings without
 /// kernels. With sliding windows, blocks of keys begin where the first token of a workgroup needs them; Arm's bfloat16 matrix products
 /// sum many rows in another order than its dot products sum few; and with long caches the positions of single tokens are split into parts
 /// but those of prompts are not: then only rows of several tokens are [independent](IndependentRows::Several) of each other.
@@ -23,7 +23,9 @@ pub fn independent_rows(
     hardware: Hardware,
     graph: &GraphModelOptions,
 ) -> Result<IndependentRows> {
-    let Some(instructions) = hardware.instructions() else { return Ok(IndependentRows::No) };
+    let Some(instructions) = hardware.instructions().filter(|_| graph.adapters.is_none()) else {
+        return Ok(IndependentRows::No);
+    };
     let bf16_matrices = instructions.set == VectorSet::Neon && instructions.multiplies_bf16();
     let rounds = graph.precision != Precision::Exact;
     // A conversion to bfloat16 rounds wherever it is computed; the compiler may omit one to float16.

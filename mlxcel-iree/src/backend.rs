@@ -180,7 +180,9 @@ impl IreeBackend {
         let decoder = checkpoint.decoder()?;
         decoder.require(&FeatureSet::all(), NAME)?;
         let drivers = Driver::KNOWN.map(Driver::name);
-        OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).check(options)?;
+        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).with_adapters();
+        support.check(options)?;
+        checkpoint.check_adapters(options.adapters)?;
         let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
         let (graph, programs) = match bundle {
             Some(bundle) => {
@@ -217,7 +219,7 @@ impl IreeBackend {
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
-        let executor = IreeExecutor::new(device, programs, weights).with_profiler(self.profiler.clone());
+        let executor = IreeExecutor::new(device, programs, weights)?.with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }

@@ -2,6 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::element::ElementType;
 use crate::weights::Weights;
 
 /// Tensors up to this many bytes are hashed whole: norms and biases of most models.
@@ -17,21 +18,32 @@ const SAMPLES: usize = 5;
 /// weights changes nearly every value, so the samples tell checkpoints apart in practice; a deliberate change
 /// between them goes unseen. How the tensors are spread over files does not matter.
 pub(crate) fn fingerprint(config: &[u8], weights: &Weights) -> String {
+    let tensors = weights.iter();
+    let tensors =
+        tensors.map(|(name, stored)| (name, stored.element, &stored.shape[..], weights.bytes(stored)));
+    fingerprint_of("mlxcel checkpoint 1", config, tensors)
+}
+
+/// The same over settings and tensors (name, type, shape and bytes, by name) of a `kind`.
+pub(crate) fn fingerprint_of<'a>(
+    kind: &str,
+    config: &[u8],
+    tensors: impl Iterator<Item = (&'a str, ElementType, &'a [usize], &'a [u8])>,
+) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         // Each part is preceded by its length, so that different sequences of parts never have equal bytes.
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
-    part(b"mlxcel checkpoint 1");
+    part(kind.as_bytes());
     part(config);
-    for (name, stored) in weights.iter() {
+    for (name, element, shape, bytes) in tensors {
         part(name.as_bytes());
-        part(stored.element.name().as_bytes());
-        for &size in &stored.shape {
+        part(element.name().as_bytes());
+        for &size in shape {
             part(&(size as u64).to_le_bytes());
         }
-        let bytes = weights.bytes(stored);
         if bytes.len() <= WHOLE {
             part(bytes);
             continue;

@@ -22,6 +22,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod adapter;
 mod bytes;
 mod checkpoint;
 mod config;
@@ -43,6 +44,7 @@ mod source;
 pub mod walk;
 mod weights;
 
+pub use adapter::{AdapterWeights, LowRank};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding,

@@ -209,7 +209,10 @@ fn no_weights(source: &Source) -> Result<Error> {
     let error = if let Some(name) = with(&["adapter_model.safetensors"]) {
         Error::unsupported(
             OPERATION,
-            format!("the folder holds only an adapter ({name}); merge it into its base model and save that"),
+            format!(
+                "the folder holds only an adapter ({name}); open its base model with room for adapters and load it \
+                 there, or merge it into that and save the result"
+            ),
         )
     } else if let Some(name) = with(&[".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"]) {
         Error::unsupported(

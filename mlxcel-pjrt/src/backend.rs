@@ -195,7 +195,9 @@ impl PjrtBackend {
         let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
         graph.chunks = vec![chunk, (chunk / 4).max(2)];
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
-        OptionSupport::new(stored.context_length, graph.sequences).with_devices(&device).check(options)?;
+        let support = OptionSupport::new(stored.context_length, graph.sequences);
+        support.with_devices(&device).with_adapters().check(options)?;
+        checkpoint.check_adapters(options.adapters)?;
         if options.threads.is_some() {
             let message =
                 "the number of threads is up to the PJRT plugin; do not set it, or use the plugin's options";
@@ -232,7 +234,7 @@ impl PjrtBackend {
             info.compile_time += programs.prepare(&shape, options.cancel.as_ref())?.compile_time;
         }
         info.load_time = started.elapsed();
-        let executor = run_by(PjrtExecutor::new(programs, weights, self.profiler.clone()));
+        let executor = run_by(PjrtExecutor::new(programs, weights, self.profiler.clone())?);
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
 }

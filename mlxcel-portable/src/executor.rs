@@ -8,21 +8,20 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    ENTRY, Executor, Numerics, Prepared, ProgramShape, ResultMeaning, RunError, Signature, StateLayout,
-    StepInputs, StepOutputs, WeightArgument, decoder_program, weight_arguments,
+    ENTRY, Executor, Prepared, ProgramShape, ProgramWriter, Residents, ResultMeaning, RunError, Signature,
+    StateLayout, StepInputs, StepOutputs, WeightArgument,
 };
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::TensorType;
 use mlxcel_stablehlo::eval::{EvalError, Input, Program, RunOptions, Tensor, Workers};
 
 /// A checkpoint's mapped weights, and the programs planned so far.
 pub(crate) struct PortableExecutor {
     checkpoint: Checkpoint,
-    decoder: Decoder,
-    numerics: Numerics,
-    layouts: Vec<StateLayout>,
+    writer: ProgramWriter,
     /// In the order of the programs' arguments.
     weights: Vec<Weight>,
+    residents: Residents<Vec<u8>>,
     workers: Workers,
     programs: Mutex<HashMap<ProgramShape, Arc<PortableProgram>>>,
 }
@@ -47,7 +46,7 @@ enum Bytes {
 }
 
 impl Weight {
-    fn new(checkpoint: &Checkpoint, argument: WeightArgument) -> Result<Self> {
+    fn new(checkpoint: &Checkpoint, argument: &WeightArgument) -> Result<Self> {
         let bytes = match checkpoint.weight(&argument.tensor)?.bytes {
             Cow::Owned(bytes) => Bytes::Gathered(bytes),
             Cow::Borrowed(bytes) => match place(checkpoint, bytes) {
@@ -59,7 +58,7 @@ impl Weight {
                 }
             },
         };
-        Ok(Self { ty: argument.ty, bytes })
+        Ok(Self { ty: argument.ty.clone(), bytes })
     }
 
     /// Its bytes, with the content of the checkpoint's files.
@@ -95,16 +94,12 @@ impl PortableState {
 }
 
 impl PortableExecutor {
-    pub(crate) fn new(
-        checkpoint: Checkpoint,
-        decoder: Decoder,
-        numerics: Numerics,
-        layouts: Vec<StateLayout>,
-        workers: Workers,
-    ) -> Result<Self> {
-        let weights = weight_arguments(&decoder)?.into_iter();
-        let weights = weights.map(|argument| Weight::new(&checkpoint, argument)).collect::<Result<_>>()?;
-        Ok(Self { checkpoint, decoder, numerics, layouts, weights, workers, programs: Mutex::default() })
+    pub(crate) fn new(checkpoint: Checkpoint, writer: ProgramWriter, workers: Workers) -> Result<Self> {
+        let weights = writer.weights.iter().map(|argument| Weight::new(&checkpoint, argument));
+        let weights = weights.collect::<Result<_>>()?;
+        let residents = writer.residents.iter().map(|resident| zeros(resident.ty.bytes()));
+        let residents = Residents::new(residents.collect::<Result<Vec<_>>>()?);
+        Ok(Self { checkpoint, writer, weights, residents, workers, programs: Mutex::default() })
     }
 
     fn program(&self, shape: &ProgramShape) -> Result<Arc<PortableProgram>> {
@@ -112,8 +107,7 @@ impl PortableExecutor {
         if let Some(program) = programs.get(shape) {
             return Ok(Arc::clone(program));
         }
-        let mlxcel_graph::Program { module, signature } =
-            decoder_program(&self.decoder, self.numerics, &self.layouts, shape)?;
+        let mlxcel_graph::Program { module, signature } = self.writer.program(shape)?;
         let program = Program::plan(&module, ENTRY).map_err(|error| failed("plan program", error))?;
         let planned = Arc::new(PortableProgram { program, signature });
         programs.insert(shape.clone(), Arc::clone(&planned));
@@ -183,6 +177,14 @@ impl Executor for PortableExecutor {
         Ok(())
     }
 
+    fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
+        self.residents.change(argument, |tensor| {
+            let range = self.writer.residents[argument].slot_range(slot, bytes.len())?;
+            Arc::make_mut(tensor)[range].copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
     fn run(
         &self,
         planned: &Arc<PortableProgram>,
@@ -195,6 +197,10 @@ impl Executor for PortableExecutor {
         let files: Vec<&[u8]> = self.checkpoint.weight_files().map(|(_, content)| content).collect();
         for weight in &self.weights {
             arguments.push(Input::Borrowed { ty: &weight.ty, bytes: weight.bytes(&files) });
+        }
+        let residents = self.residents.current();
+        for (argument, bytes) in signature.residents.iter().zip(residents.iter()) {
+            arguments.push(Input::Borrowed { ty: &argument.ty, bytes });
         }
         for argument in inputs.arguments(signature) {
             let (argument, bytes) = argument.map_err(RunError::before)?;
@@ -241,6 +247,12 @@ fn room(operation: &'static str, bytes: usize) -> Result<Vec<u8>> {
     let mut room = Vec::new();
     room.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory(operation, bytes))?;
     Ok(room)
+}
+
+fn zeros(bytes: usize) -> Result<Vec<u8>> {
+    let mut zeros = room("allocate resident", bytes)?;
+    zeros.resize(bytes, 0);
+    Ok(zeros)
 }
 
 fn lost_state() -> Error {

@@ -20,6 +20,8 @@
 mod executor;
 mod faults;
 #[cfg(test)]
+mod residents;
+#[cfg(test)]
 mod states;
 
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use mlxcel_core::{
     Result, Stopwatch,
 };
 pub use mlxcel_graph::KvCacheType;
-use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, model_info};
+use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, ProgramWriter, model_info};
 use mlxcel_models::{Checkpoint, FeatureSet};
 use mlxcel_stablehlo::eval::Workers;
 
@@ -87,9 +89,10 @@ fn load<E: Executor>(
     let mut graph = GraphModelOptions::from(options);
     graph.kv_cache = kv_cache;
     // Mapping files is soon done: there is no boundary to stop at later.
-    let support = OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&[DEVICE]);
+    let support =
+        OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&[DEVICE]).with_adapters();
     let checked = support.check(options)?;
-    let numerics = graph.numerics(&decoder)?;
+    checkpoint.check_adapters(options.adapters)?;
     let threads = || std::thread::available_parallelism().map_or(1, usize::from);
     let workers = Workers::new(checked.threads.unwrap_or_else(threads)).map_err(|error| {
         Error::new(ErrorKind::ResourceExhausted, "start threads", "the system cannot start another thread")
@@ -101,7 +104,7 @@ fn load<E: Executor>(
     }
     let mut info = model_info(NAME, &checkpoint, &decoder);
     info.load_time = started.elapsed();
-    let layouts = graph.layouts(&decoder)?;
-    let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, layouts, workers)?;
+    let writer = ProgramWriter::new(decoder.clone(), &graph)?;
+    let executor = PortableExecutor::new(checkpoint, writer, workers)?;
     Ok(Arc::new(GraphModel::new(run_by(executor), &decoder, info, &graph)?))
 }

@@ -7,7 +7,7 @@ use mlxcel_core::{
     Control, ErrorKind, InferenceSession, LoadOptions, Model, Precision, Row, RowResult, SequenceId,
     SessionOptions, Snapshot, StepOutput, Want,
 };
-use mlxcel_graph::{GraphModel, GraphModelOptions, model_info};
+use mlxcel_graph::{GraphModel, GraphModelOptions, ProgramWriter, model_info};
 use mlxcel_models::{Checkpoint, Decoder, LongRope, Mixer, Operation};
 use mlxcel_stablehlo::eval::Workers;
 
@@ -27,10 +27,10 @@ fn load(checkpoint: Checkpoint, decoder: &Decoder, chunk: usize, capacity: usize
     options.precision = Precision::Exact;
     options.chunks = vec![chunk];
     options.capacity = Some(capacity);
-    let (numerics, layouts) = (options.numerics(decoder).unwrap(), options.layouts(decoder).unwrap());
     let info = model_info("portable", &checkpoint, decoder);
     let workers = Workers::new(1).unwrap();
-    let executor = PortableExecutor::new(checkpoint, decoder.clone(), numerics, layouts, workers).unwrap();
+    let writer = ProgramWriter::new(decoder.clone(), &options).unwrap();
+    let executor = PortableExecutor::new(checkpoint, writer, workers).unwrap();
     Arc::new(GraphModel::new(executor, decoder, info, &options).unwrap())
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use mlxcel_core::{
     CancelToken, Control, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession,
     InferenceSessionExt, Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan,
-    SequenceId, Stopwatch, TokenChoice, TokenId,
+    SequenceId, SequenceOptions, Stopwatch, TokenChoice, TokenId,
 };
 
 use crate::constraint::Constrained;
@@ -23,6 +23,8 @@ use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
 #[derive(Debug)]
 pub struct TextGeneration {
     generation: Generation,
+    /// What its sequence is opened with.
+    sequence: SequenceOptions,
     cancel: CancelToken,
     /// None for a model without tokenizer: there are tokens and no text.
     detokenizer: Option<Detokenizer>,
@@ -111,8 +113,11 @@ impl TextGeneration {
             limit => limit.and_then(|limit| Instant::now().checked_add(limit)),
         };
         let generation = Generation::new(prompt, capabilities.context, generate, choice)?;
+        let mut sequence = SequenceOptions::default();
+        sequence.adapter.clone_from(&options.adapter);
         Ok(Self {
             generation,
+            sequence,
             cancel,
             detokenizer,
             silent: model_stops,
@@ -124,6 +129,11 @@ impl TextGeneration {
             speculator,
             flushed: false,
         })
+    }
+
+    /// The options to open its sequence with: the adapter of [`Options::adapter`].
+    pub fn sequence_options(&self) -> &SequenceOptions {
+        &self.sequence
     }
 
     /// The next row to compute on `sequence`, of at most `most` tokens. `None` if the generation has ended or tokens

@@ -84,9 +84,10 @@ pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
 pub use mlxcel_core;
 pub use mlxcel_core::{
-    Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind, FinishReason, LoadOptions,
-    LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource, Pooling, Precision, Prepare,
-    Result, SampledToken, SamplingContext, SamplingParams, SessionStats, TokenId, TokenLogprob, Xtc,
+    Adapter, AdapterLimits, Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind,
+    FinishReason, LoadOptions, LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource,
+    Pooling, Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams, SessionStats,
+    TokenId, TokenLogprob, Xtc,
 };
 #[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 pub use mlxcel_iree as iree;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Capabilities, LoadOptions, ModelInfo, ModelSource, Result, SamplingParams, SessionOptions,
-    TokenId,
+    Adapter, Backend, Capabilities, LoadOptions, ModelInfo, ModelSource, Result, SamplingParams,
+    SessionOptions, TokenId,
 };
 
 use crate::sampling::defaults;
@@ -215,11 +215,12 @@ impl Model {
         let mut generation = self.generation(prompt, options)?;
         let mut session = self.engine.open_session(&SessionOptions::default())?;
         let Some(cache) = &self.prefixes else {
-            let sequence = session.open()?;
+            let sequence = session.open_with(generation.sequence_options())?;
             return Ok(TextStream::new(session, sequence, generation, None));
         };
         let tokens = generation.tokens().tokens();
-        let (sequence, known) = cache.open_sequence(self.info(), &mut *session, tokens)?;
+        let options = generation.sequence_options();
+        let (sequence, known) = cache.open_sequence(self.info(), &mut *session, options, tokens)?;
         generation.set_computed(known);
         let keeper = Keeper { cache: cache.clone(), engine: self.engine.clone(), begun: false };
         Ok(TextStream::new(session, sequence, generation, None).kept_by(keeper))
@@ -239,6 +240,38 @@ impl Model {
     pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
         let (tokens, detokenizer) = prompt.into().encode(self, options)?;
         TextGeneration::new(self, &tokens, options, detokenizer)
+    }
+
+    /// The rank of the adapter in `source`, for the [room](crate::AdapterLimits::rank) of a model that is to load it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a file is missing,
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged one.
+    pub fn adapter_rank(source: impl Into<ModelSource>) -> Result<usize> {
+        mlxcel_models::AdapterWeights::rank(&source.into())
+    }
+
+    /// Loads an adapter in the format of the PEFT library, a folder with `adapter_config.json` and
+    /// `adapter_model.safetensors`, for generations with [`Options::with_adapter`]. Generations with other adapters and
+    /// without one run meanwhile and share steps. It takes one of the slots that the model was
+    /// [opened with](OpenOptions::with_adapters) until the last clone of the handle is dropped and no sequence uses it.
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{AdapterLimits, Model, OpenOptions, Options};
+    ///
+    /// let room = AdapterLimits::new(8, 16);
+    /// let model = Model::open_with("models/llama", &OpenOptions::default().with_adapters(room))?;
+    /// let poems = model.load_adapter("adapters/poems")?;
+    /// let poem = model.generate("The sea", &Options::new(40).with_adapter(&poems))?.complete()?;
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Model::load_adapter`](mlxcel_core::Model::load_adapter).
+    pub fn load_adapter(&self, source: impl Into<ModelSource>) -> Result<Adapter> {
+        self.engine.load_adapter(&source.into())
     }
 
     /// Starts a multi-turn conversation on one sequence, so that earlier turns are not computed again.

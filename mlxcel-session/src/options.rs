@@ -5,7 +5,7 @@ mod sampling;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlxcel_core::{CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
+use mlxcel_core::{Adapter, AdapterLimits, CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
 
 use crate::{ChatOptions, ConstraintSource, SamplingStep, Speculation};
 
@@ -31,6 +31,13 @@ impl OpenOptions {
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.load.precision = precision;
+        self
+    }
+
+    /// Sets the room for adapters; see [`Model::load_adapter`](crate::Model::load_adapter).
+    #[must_use]
+    pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
+        self.load.adapters = Some(room);
         self
     }
 
@@ -81,6 +88,8 @@ pub struct Options {
     pub top_logprobs: u16,
     /// How the chat template renders messages.
     pub chat: ChatOptions,
+    /// The adapter to generate with, of the same model; `None` for the model itself.
+    pub adapter: Option<Adapter>,
     /// Cancels the generation at the next token or prompt chunk. A cancelled token stays cancelled: options that hold
     /// one start no further generation.
     pub cancel: Option<CancelToken>,
@@ -108,6 +117,7 @@ impl Options {
             time_limit: None,
             top_logprobs: 0,
             chat: ChatOptions::default(),
+            adapter: None,
             cancel: None,
         }
     }
@@ -179,6 +189,13 @@ impl Options {
     #[must_use]
     pub fn with_chat(mut self, chat: ChatOptions) -> Self {
         self.chat = chat;
+        self
+    }
+
+    /// Sets the adapter to generate with, from [`Model::load_adapter`](crate::Model::load_adapter).
+    #[must_use]
+    pub fn with_adapter(mut self, adapter: &Adapter) -> Self {
+        self.adapter = Some(adapter.clone());
         self
     }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionStats, TokenId,
-    TokenLogprob,
+    CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionStats,
+    StateIdentity, TokenId, TokenLogprob,
 };
 
 use crate::{AnswerParts, PrefixCache, TextGeneration, Usage};
@@ -257,10 +257,12 @@ impl<'a> TextStream<'a> {
         if std::mem::replace(begun, true) {
             return Ok(());
         }
-        let Some(branch) = cache.branch(info, tokens, rewind) else { return Ok(()) };
+        let options = self.generation.sequence_options().clone();
+        let identity = StateIdentity::of_sequence(info, &options);
+        let Some(branch) = cache.branch(&identity, tokens, rewind) else { return Ok(()) };
         if self.generation.advance_to(&mut *self.session, self.sequence, branch)? {
             let held = &self.generation.tokens().tokens()[..branch];
-            cache.keep(info, &mut *self.session, self.sequence, held)?;
+            cache.keep(info, &mut *self.session, self.sequence, &options, held)?;
         }
         Ok(())
     }
@@ -316,9 +318,9 @@ impl Drop for TextStream<'_> {
             tracing::debug!(%error, "rejected draft tokens remain in a sequence");
         }
         let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
-        let generation = self.generation.tokens();
+        let (generation, options) = (self.generation.tokens(), self.generation.sequence_options());
         let held = &generation.tokens()[..generation.computed()];
-        if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, held) {
+        if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, options, held) {
             // The text is there; the next one is computed from its beginning.
             tracing::debug!(%error, "a prefix was not stored");
         }

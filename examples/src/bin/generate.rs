@@ -11,8 +11,8 @@ use mlxcel_examples::{
     Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, json_line, launch, place,
 };
 use mlxcel_session::{
-    DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Precision, Prepare,
-    SamplingParams, Speculation, TextStream, TokenId,
+    Adapter, AdapterLimits, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options,
+    Precision, Prepare, SamplingParams, Speculation, TextStream, TokenId,
 };
 use serde::Serialize;
 
@@ -26,6 +26,9 @@ struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Generate with this LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes it
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
     /// writer you trust. Bundles that this machine wrote need it not
     #[arg(long, requires = "model")]
@@ -176,7 +179,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
-    let load = load_options(arguments, &progress);
+    let load = load_options(arguments, &progress)?;
     let model = place(arguments.model.as_deref(), &load)?;
     let engine = Engine::select(EngineOptions {
         name: arguments.backend.as_deref(),
@@ -190,7 +193,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = Model::load(&engine.backend, source, &load)?;
     let sampling = arguments.sampling.params(&model)?;
     let speculation = speculation(arguments, &engine)?;
-    let mut stream = start(&model, &prompt, &sampling, speculation, arguments)?;
+    let adapter = arguments.adapter.as_deref().map(|folder| model.load_adapter(folder)).transpose()?;
+    let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
         progress.close();
@@ -234,11 +238,14 @@ fn token_id(text: &str) -> Result<TokenId, String> {
     text.trim().parse().map_err(|_| "a token id must be an integer".to_owned())
 }
 
-fn load_options(arguments: &Arguments, progress: &Progress) -> LoadOptions {
+fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOptions, Failure> {
     let mut load = LoadOptions::default().with_precision(arguments.precision).with_prepare(arguments.prepare);
     load.capacity = arguments.context;
     load.threads = arguments.threads;
-    progress.watch(load)
+    if let Some(folder) = &arguments.adapter {
+        load = load.with_adapters(AdapterLimits::new(1, Model::adapter_rank(folder.as_path())?));
+    }
+    Ok(progress.watch(load))
 }
 
 /// The drafter.
@@ -262,7 +269,7 @@ fn start(
     model: &Model,
     prompt: &Prompt,
     sampling: &SamplingParams,
-    speculation: Option<Speculation>,
+    (speculation, adapter): (Option<Speculation>, Option<Adapter>),
     arguments: &Arguments,
 ) -> Result<TextStream<'static>, Failure> {
     let mut options = Options::new(arguments.max_tokens)
@@ -273,7 +280,7 @@ fn start(
     if let Some(grammar) = grammar(arguments)? {
         options = options.with_grammar(grammar);
     }
-    options.speculation = speculation;
+    (options.speculation, options.adapter) = (speculation, adapter);
     let text = match prompt {
         Prompt::Tokens(tokens) => return Ok(model.generate_tokens(tokens, &options)?),
         Prompt::Text(text) => text,

@@ -1,5 +1,6 @@
 //! The targets, one a file.
 
+mod adapter;
 pub(crate) mod broken;
 #[cfg(feature = "iree")]
 mod bundle;
@@ -25,6 +26,8 @@ pub(crate) const ALL: &[Target] = &[
     config::INDEX,
     safetensors::TARGET,
     gguf::TARGET,
+    adapter::CONFIG,
+    adapter::WEIGHTS,
     tokenizer::TARGET,
     template::TARGET,
     chat::TARGET,

@@ -1,8 +1,8 @@
 //! Unclaimed capabilities return `Unsupported`, never an approximation.
 
 use mlxcel_core::{
-    Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingFields, SamplingParams, SamplingPlan,
-    SequenceOptions, Snapshot, StateIdentity, TokenMask, Want,
+    AdapterLimits, AdapterSlots, Capabilities, ErrorKind, Pooling, Row, SamplingField, SamplingFields,
+    SamplingParams, SamplingPlan, SequenceOptions, Snapshot, StateIdentity, TokenMask, Want,
 };
 
 use crate::checks::sampling::unclaimed_plans;
@@ -37,9 +37,14 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
         let foreign = Snapshot::new(StateIdentity::of(model.info()), 0, []);
         refused(session.restore(&foreign), unsupported, "restore")?;
     }
-    // No capability of this version claims adapters.
-    let adapted = SequenceOptions::default().with_adapter("no-such-adapter");
-    refused(session.open_with(&adapted), unsupported, "a sequence with an adapter")?;
+    let foreign = AdapterSlots::new(AdapterLimits::new(1, 1)).load("foreign", |_| Ok(()))?;
+    let adapted = SequenceOptions::default().with_adapter(&foreign);
+    if claimed.adapters.is_none() {
+        refused(model.load_adapter(subject.source()), unsupported, "loading an adapter")?;
+        refused(session.open_with(&adapted), unsupported, "a sequence with an adapter")?;
+    } else {
+        refused(session.open_with(&adapted), ErrorKind::InvalidInput, "an adapter of another model")?;
+    }
     let greedy = SamplingPlan::greedy();
     let mask = TokenMask::allowing(vocabulary, [0]);
     let beyond = claimed.top_logprobs.checked_add(1);

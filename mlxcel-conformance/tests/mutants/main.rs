@@ -2,6 +2,7 @@
 //! every mutant is named by a check.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod adapters;
 mod answers;
 mod conduct;
 mod context;
@@ -16,7 +17,7 @@ use std::fs;
 
 use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks, run, run_all};
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Backend, FaultPoint, LoadOptions};
+use mlxcel_core::{AdapterLimits, Backend, FaultPoint, LoadOptions};
 use twist::Broken;
 
 /// A way to break an engine.
@@ -24,7 +25,8 @@ type Break = fn(ReferenceBackend) -> Broken;
 
 fn catalogue() -> BTreeMap<&'static str, Break> {
     let all: Vec<_> =
-        [context::ALL, state::ALL, answers::ALL, hidden::ALL, rounding::ALL, rules::ALL].concat();
+        [context::ALL, state::ALL, answers::ALL, hidden::ALL, rounding::ALL, rules::ALL, adapters::ALL]
+            .concat();
     let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
     assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
     catalogue
@@ -61,6 +63,7 @@ fn subject(breaking: Break) -> Subject<'static> {
         .with_faulty([FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack], move |faults| {
             Box::new(breaking(ReferenceBackend::new().with_faults(faults)))
         })
+        .with_adapters(AdapterLimits::new(3, 4), [0, 1, 2].map(ReferenceBackend::adapter))
         .with_cases(32)
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mlxcel_core::{
-    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceOptions, SequenceState, SessionStats,
-    Snapshot, StateIdentity, StepOutput, TokenId,
+    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, StateIdentity,
+    StepOutput, TokenId,
 };
 
 use crate::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
@@ -57,7 +57,6 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
         Broken::new(reference)
             .with_twist(|| Box::new(ForgetsPart(|found, own| found.precision = own.precision)))
     }),
-    ("ignores_adapters", |reference| Broken::new(reference).with_twist(|| Box::new(IgnoresAdapters))),
     ("restores_oversized_snapshots", |reference| {
         Broken::new(reference).with_twist(|| Box::new(RestoresTooLong))
     }),
@@ -426,15 +425,6 @@ impl Twist for ForgetsPart {
         let mut identity = snapshot.identity().clone();
         (self.0)(&mut identity, own.identity());
         inner.session.restore(&Snapshot::new(identity, snapshot.position(), snapshot.payload()))
-    }
-}
-
-/// Opens a sequence without the adapter that it is asked for.
-struct IgnoresAdapters;
-
-impl Twist for IgnoresAdapters {
-    fn open_with(&mut self, inner: &mut Inner, _: &SequenceOptions) -> Result<SequenceId> {
-        inner.session.open()
     }
 }
 

@@ -1,13 +1,14 @@
 //! A wrapper over the reference engine that does something else than it at one place.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Backend, Capabilities, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model, ModelInfo,
-    ModelSource, Result, Row, RowResult, SequenceId, SequenceOptions, SequenceState, SessionOptions,
-    SessionStats, Snapshot, StepOutput, TokenId,
+    Adapter, Backend, Capabilities, Control, ErrorKind, InferenceSession, InferenceSessionExt, LoadOptions,
+    Model, ModelInfo, ModelSource, Result, Row, RowResult, SequenceId, SequenceOptions, SequenceState,
+    SessionOptions, SessionStats, Snapshot, StepOutput, TokenId,
 };
 
 /// What is behind a twist.
@@ -25,6 +26,8 @@ pub(crate) struct Inner {
 pub(crate) struct Shared {
     pub(crate) session: Mutex<Box<dyn InferenceSession>>,
     pub(crate) thread: OnceLock<ThreadId>,
+    /// What the last sequence was opened with.
+    pub(crate) options: Mutex<SequenceOptions>,
 }
 
 /// What a mutant does otherwise; whatever is not overridden goes to the engine as it is.
@@ -65,6 +68,14 @@ pub(crate) trait Twist: Send {
     fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
         inner.session.restore(snapshot)
     }
+    fn restore_with(
+        &mut self,
+        inner: &mut Inner,
+        snapshot: &Snapshot,
+        options: &SequenceOptions,
+    ) -> Result<SequenceId> {
+        inner.session.restore_with(snapshot, options)
+    }
 }
 
 /// No twist at all.
@@ -81,6 +92,7 @@ pub(crate) struct Broken {
     session: fn(&mut SessionOptions, &ModelInfo),
     info: fn(&mut ModelInfo),
     claims: fn(&mut Capabilities),
+    stale_adapters: bool,
 }
 
 impl Broken {
@@ -93,6 +105,7 @@ impl Broken {
             session: |_, _| {},
             info: |_| {},
             claims: |_| {},
+            stale_adapters: false,
         }
     }
 
@@ -125,6 +138,14 @@ impl Broken {
     }
 }
 
+impl Broken {
+    /// Leaves what a slot held before in it.
+    pub(crate) fn with_stale_adapters(mut self) -> Self {
+        self.stale_adapters = true;
+        self
+    }
+}
+
 impl Backend for Broken {
     fn name(&self) -> &str {
         self.reference.name()
@@ -139,9 +160,11 @@ impl Backend for Broken {
         let mut claimed = model.capabilities().clone();
         (self.claims)(&mut claimed);
         let session = Mutex::new(model.open_session(&SessionOptions::default())?);
-        let shared = Arc::new(Shared { session, thread: OnceLock::new() });
+        let shared = Arc::new(Shared { session, thread: OnceLock::new(), options: Mutex::default() });
         let broken = self.clone();
-        Ok(Arc::new(BrokenModel { broken, model, info, claimed, shared, alive: Arc::new(()) }))
+        let (first, alive) = (OnceLock::new(), Arc::new(()));
+        let was_full = AtomicBool::new(false);
+        Ok(Arc::new(BrokenModel { broken, model, info, claimed, shared, alive, first, was_full }))
     }
 }
 
@@ -152,6 +175,9 @@ struct BrokenModel {
     claimed: Capabilities,
     shared: Arc<Shared>,
     alive: Arc<()>,
+    /// The first adapter that was loaded, and whether all slots were taken once.
+    first: OnceLock<ModelSource>,
+    was_full: AtomicBool,
 }
 
 impl Model for BrokenModel {
@@ -175,6 +201,16 @@ impl Model for BrokenModel {
         let mut claimed = self.claimed.clone();
         claimed.context = options.capacity.unwrap_or(claimed.context);
         Ok(Box::new(TwistedSession { inner, twist: (self.broken.twist)(), claimed }))
+    }
+
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let first = self.first.get_or_init(|| source.clone());
+        let stale = self.broken.stale_adapters && self.was_full.load(Ordering::SeqCst);
+        let loaded = self.model.load_adapter(if stale { first } else { source });
+        if loaded.as_ref().is_err_and(|error| error.kind() == ErrorKind::CapacityExceeded) {
+            self.was_full.store(true, Ordering::SeqCst);
+        }
+        loaded
     }
 }
 
@@ -217,6 +253,9 @@ impl InferenceSession for TwistedSession {
     }
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         self.twist.restore(&mut self.inner, snapshot)
+    }
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        self.twist.restore_with(&mut self.inner, snapshot, options)
     }
 }
 

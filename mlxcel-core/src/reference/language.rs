@@ -82,9 +82,10 @@ impl Language {
         format!("reference-{}-{:016x}-{stops:016x}", self.vocabulary(), self.seed)
     }
 
-    /// What the cache keeps of `token` at `position`; `token` is within the vocabulary.
-    pub(super) fn entry(&self, token: TokenId, position: usize) -> Entry {
-        let value = mix(self.embedding[token as usize] ^ (position as u64).wrapping_mul(GOLDEN));
+    /// What the cache keeps of `token` at `position`, with the `salt` of an adapter, which is 0 without one; `token` is
+    /// within the vocabulary.
+    pub(super) fn entry(&self, token: TokenId, position: usize, salt: u64) -> Entry {
+        let value = mix(self.embedding[token as usize] ^ (position as u64).wrapping_mul(GOLDEN) ^ salt);
         Entry { token, value }
     }
 
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     fn logits(language: &Language, tokens: &[TokenId]) -> Vec<f32> {
-        let cache: Vec<_> = (0..).zip(tokens).map(|(n, &token)| language.entry(token, n)).collect();
+        let cache: Vec<_> = (0..).zip(tokens).map(|(n, &token)| language.entry(token, n, 0)).collect();
         language.logits_of(Language::attend(&cache))
     }
 
@@ -138,7 +139,7 @@ mod tests {
             assert_ne!(logits(&language, other), base, "{other:?}");
         }
         assert_ne!(logits(&Language::new(64, 1), &[1, 2, 3, 4]), base);
-        let shifted: Vec<_> = (1..).zip([1, 2, 3, 4]).map(|(n, token)| language.entry(token, n)).collect();
+        let shifted: Vec<_> = (1..).zip([1, 2, 3, 4]).map(|(n, token)| language.entry(token, n, 0)).collect();
         assert_ne!(language.logits_of(Language::attend(&shifted)), base);
     }
 

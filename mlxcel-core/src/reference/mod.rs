@@ -22,7 +22,7 @@
 //!
 //! # Configuration
 //!
-//! * It claims every capability. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some; they return
+//! * It claims every capability, [`adapters`](Capabilities::adapters) if it is loaded with room for them. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some; they return
 //!   [`ErrorKind::Unsupported`] then.
 //! * [`with_faults`](ReferenceBackend::with_faults) injects failures, as of hardware.
 //! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prefill slow
@@ -38,6 +38,7 @@
 //! it has its own random generator, here the finalizer of SplitMix64 over seed and position. So a seed gives the same
 //! text on every run of this engine, but not the text that host sampling gives for that seed.
 
+mod adapters;
 mod language;
 mod model;
 mod sampling;
@@ -46,12 +47,13 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adapters::AdapterRoom;
 use language::Language;
 use model::{Memory, ReferenceModel};
 
 use crate::{
-    Backend, Capabilities, Error, ErrorKind, FaultPoint, Faults, LoadOptions, LoadProgress, LoadStage, Model,
-    ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields, TokenId,
+    Backend, Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, Faults, LoadOptions, LoadProgress,
+    LoadStage, Model, ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields, TokenId,
 };
 
 /// The engine's name and that of its model.
@@ -70,7 +72,7 @@ const SEQUENCES: usize = 8;
 ///
 /// It reads no checkpoint: [`load`](Backend::load) accepts [`ReferenceBackend::source`] only. Supported
 /// [`LoadOptions`]: capacity (up to 1024), sequences (defaults to 8), the precisions `exact` and `native` (identical),
-/// one thread, the device `cpu`, progress and cancel.
+/// one thread, the device `cpu`, adapters, progress and cancel.
 #[derive(Clone, Debug)]
 pub struct ReferenceBackend {
     vocabulary: usize,
@@ -110,6 +112,12 @@ impl ReferenceBackend {
     /// The source to load: [`ModelSource::BuiltIn`] with the name `reference`.
     pub fn source() -> ModelSource {
         ModelSource::BuiltIn(NAME.to_owned())
+    }
+
+    /// The source of a built-in adapter, for [`Model::load_adapter`] with [`LoadOptions::adapters`]. The adapter 0
+    /// changes nothing.
+    pub fn adapter(number: u64) -> ModelSource {
+        adapters::source(number)
     }
 
     /// Loads the model with the default options.
@@ -195,8 +203,9 @@ impl ReferenceBackend {
         self
     }
 
-    /// What is claimed for sessions of `sequences` sequences with `capacity` tokens each.
-    fn capabilities(&self, sequences: usize, capacity: usize) -> Capabilities {
+    /// What is claimed for sessions of a model with these options.
+    fn capabilities(&self, checked: &CheckedOptions<'_>) -> Capabilities {
+        let CheckedOptions { sequences, capacity, adapters, .. } = *checked;
         let all = Capabilities::new(sequences, capacity)
             .with_batch_rows(sequences)
             .with_prompt_chunk(self.chunk)
@@ -210,6 +219,7 @@ impl ReferenceBackend {
             .with_fork(true)
             .with_snapshot(true)
             .with_snapshot_bytes(Some(session::payload_bytes(capacity)))
+            .with_adapters(adapters)
             .with_bitwise_batch_invariance(true)
             .with_sampling(SamplingFields::from(sampling::FIELDS));
         self.limits.as_ref().map_or_else(|| all.clone(), |most| all.limited_to(most))
@@ -270,7 +280,12 @@ impl Backend for ReferenceBackend {
         check_source(source)?;
         self.check()?;
         let limits = self.limits.as_ref();
-        let checked = OptionSupport::new(limits.map_or(CONTEXT, |most| most.context.min(CONTEXT)), SEQUENCES)
+        let mut support =
+            OptionSupport::new(limits.map_or(CONTEXT, |most| most.context.min(CONTEXT)), SEQUENCES);
+        if limits.is_none_or(|most| most.adapters.is_some()) {
+            support = support.with_adapters();
+        }
+        let checked = support
             .with_most_sequences(limits.map_or(usize::MAX, |most| most.sequences))
             .with_precisions(&[Precision::Exact, Precision::Native])
             .with_threads(1)
@@ -296,7 +311,8 @@ impl Backend for ReferenceBackend {
         }
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
-        let capabilities = self.capabilities(checked.sequences, checked.capacity);
+        let capabilities = self.capabilities(&checked);
+        let adapters = capabilities.adapters.map(AdapterRoom::new);
         let (delay, faults) = (self.delay, self.faults.clone());
         let (memory, broken) = (self.memory, self.broken);
         Ok(Arc::new(ReferenceModel::new(model::Shared {
@@ -307,6 +323,7 @@ impl Backend for ReferenceBackend {
             capabilities,
             delay,
             faults,
+            adapters,
         })))
     }
 }

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::adapters::AdapterRoom;
 use super::language::{Entry, Language};
 use super::session::ReferenceSession;
-use crate::{Capabilities, Error, Faults, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+use crate::{
+    Adapter, Capabilities, Error, Faults, InferenceSession, Model, ModelInfo, ModelSource, Result,
+    SequenceOptions, SessionOptions,
+};
 
 /// What of earlier tokens a position sees, and so what a sequence must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +46,17 @@ impl Memory {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cache {
     pub(super) entries: Vec<Entry>,
+    pub(super) options: SequenceOptions,
     /// Made of all entries, one after the other.
     state: u64,
 }
 
 impl Cache {
+    /// That of an empty sequence.
+    pub(super) fn with_options(options: &SequenceOptions) -> Self {
+        Self { options: options.clone(), ..Self::default() }
+    }
+
     /// How many tokens there are.
     pub(super) fn position(&self) -> usize {
         self.entries.len()
@@ -76,6 +86,7 @@ pub(super) struct Shared {
     /// How long a pass takes at least.
     pub(super) delay: Duration,
     pub(super) faults: Option<Faults>,
+    pub(super) adapters: Option<AdapterRoom>,
 }
 
 impl Shared {
@@ -129,5 +140,10 @@ impl Model for ReferenceModel {
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
         let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(ReferenceSession::new(Arc::clone(&self.0), capacity)))
+    }
+
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let unclaimed = || Capabilities::unclaimed("load adapter", "adapters");
+        self.0.adapters.as_ref().ok_or_else(unclaimed)?.load(source)
     }
 }

@@ -4,11 +4,13 @@ mod rows;
 
 use std::sync::Arc;
 
+use super::adapters;
 use super::language::Entry;
 use super::model::{Cache, Shared};
 use crate::{
     Capabilities, Control, Error, ErrorKind, FaultPoint, InferenceSession, Result, Row, SequenceId,
-    SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRows,
+    SequenceOptions, SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput,
+    StepRows,
 };
 
 /// The bytes of the payload of a snapshot of `tokens` tokens.
@@ -66,7 +68,13 @@ impl InferenceSession for ReferenceSession {
     }
 
     fn open(&mut self) -> Result<SequenceId> {
-        self.table.open("open sequence", Cache::default())
+        self.open_with(&SequenceOptions::default())
+    }
+
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        let room = self.shared.adapters.as_ref();
+        adapters::salt(room, options.adapter.as_ref(), "open sequence")?;
+        self.table.open("open sequence", Cache::with_options(options))
     }
 
     fn close(&mut self, sequence: SequenceId) -> Result<()> {
@@ -112,19 +120,26 @@ impl InferenceSession for ReferenceSession {
     }
 
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
-        let cache = &self.table.for_snapshot(sequence)?.entries;
+        let Cache { entries, options, .. } = self.table.for_snapshot(sequence)?;
         self.check_fault(FaultPoint::ReadBack, "snapshot")?;
-        let payload: Vec<u8> = cache.iter().flat_map(|entry| entry.to_bytes()).collect();
-        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), cache.len(), payload))
+        let payload: Vec<u8> = entries.iter().flat_map(|entry| entry.to_bytes()).collect();
+        let identity = StateIdentity::of_sequence(&self.shared.info, options);
+        Ok(Snapshot::new(identity, entries.len(), payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.table.check_restore(snapshot, &StateIdentity::of(&self.shared.info))?;
+        self.restore_with(snapshot, &SequenceOptions::default())
+    }
+
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        let salt = adapters::salt(self.shared.adapters.as_ref(), options.adapter.as_ref(), "restore")?;
+        self.table.check_restore(snapshot, &StateIdentity::of_sequence(&self.shared.info, options))?;
         let mut chunks = snapshot.payload().chunks_exact(Entry::BYTES);
         let cache: Vec<Entry> = chunks.by_ref().filter_map(Entry::from_bytes).collect();
         let language = &self.shared.language;
         let sound = (0..).zip(&cache).all(|(position, entry)| {
-            (entry.token as usize) < language.vocabulary() && *entry == language.entry(entry.token, position)
+            (entry.token as usize) < language.vocabulary()
+                && *entry == language.entry(entry.token, position, salt)
         });
         if !sound || cache.len() != snapshot.position() || !chunks.remainder().is_empty() {
             return Err(Error::new(
@@ -136,7 +151,7 @@ impl InferenceSession for ReferenceSession {
             .with_context("tokens", snapshot.position()));
         }
         self.check_fault(FaultPoint::Allocation, "restore")?;
-        let mut held = Cache::default();
+        let mut held = Cache::with_options(options);
         cache.into_iter().for_each(|entry| held.push(entry));
         self.table.open("restore", held)
     }

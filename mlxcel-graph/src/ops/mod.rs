@@ -1,6 +1,7 @@
 //! The walk's operations as nodes of a graph.
 
 mod activation;
+mod adapters;
 mod elementwise;
 mod experts;
 mod mixers;
@@ -14,6 +15,7 @@ use mlxcel_stablehlo::{
     Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
 };
 
+pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
 
 use crate::weights::Weights;
@@ -38,6 +40,7 @@ pub(crate) struct PassValues<'a, 'f> {
 pub(crate) struct GraphOps<'a, 'b, 'f> {
     pub(crate) b: &'b mut Builder<'f>,
     pub(crate) weights: Weights<'a, 'f>,
+    pub(crate) adapters: Adapters<'f>,
     pub(crate) pass: PassValues<'a, 'f>,
     /// For each group of states, that of each row.
     pub(crate) states: Vec<Vec<Value<'f>>>,
@@ -112,7 +115,8 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn linear(&mut self, x: &Value<'f>, linear: &Linear) -> Result<Value<'f>> {
-        self.weights.linear(self.b, *x, linear)
+        let y = self.weights.linear(self.b, *x, linear)?;
+        self.adapt(y, *x, linear)
     }
 
     fn head_linear(&mut self, x: &Value<'f>, linear: &HeadLinear) -> Result<Value<'f>> {

@@ -126,6 +126,9 @@ impl<E: Executor> GraphSession<E> {
             let sequence = self.table.get_mut("step", fed.sequence())?;
             self.shared.resize(sequence, shape.length)?;
             sequence.begin_writing(row.room, self.shared.length_for("step", sequence.computed + row.room)?);
+            if let Some(room) = &self.shared.adapters {
+                inputs.adapters.push(room.slot(sequence.options.adapter.as_ref())?);
+            }
             gather(&self.shared, row, fed, sequence, &mut inputs);
         }
         Ok((shape, program, inputs))

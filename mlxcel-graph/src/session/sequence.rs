@@ -1,6 +1,6 @@
 //! A sequence: its tokens, and its state.
 
-use mlxcel_core::{Error, ErrorKind, Result, TokenId};
+use mlxcel_core::{Error, ErrorKind, Result, SequenceOptions, TokenId};
 use mlxcel_models::Held;
 
 use crate::executor::Executor;
@@ -16,6 +16,8 @@ pub(super) struct Sequence<S> {
     pub(super) tokens: Vec<TokenId>,
     /// The epoch in which its states were computed ([`RopeEpochs::at`](mlxcel_models::RopeEpochs::at)).
     pub(super) epoch: usize,
+    /// What it was opened with: the adapter, which stays loaded as long as the sequence is open.
+    pub(super) options: SequenceOptions,
     /// None until the first token.
     pub(super) states: Option<States<S>>,
 }
@@ -32,7 +34,12 @@ pub(super) struct States<S> {
 
 impl<S> Sequence<S> {
     pub(super) fn empty() -> Self {
-        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, states: None }
+        Self::with_options(&SequenceOptions::default())
+    }
+
+    pub(super) fn with_options(options: &SequenceOptions) -> Self {
+        let options = options.clone();
+        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, options, states: None }
     }
 
     pub(super) fn position(&self) -> usize {

@@ -124,7 +124,7 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs, [`ErrorKind::InvalidInput`] for more
+    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs and for adapters, [`ErrorKind::InvalidInput`] for more
     /// tokens or sequences than they have room for.
     pub(crate) fn graph_options(
         &self,
@@ -139,6 +139,11 @@ impl Bundle {
         }
         if kv_cache != graph.kv_cache {
             return Err(contradiction(ErrorKind::Unsupported, "KV cache", kv_cache, graph.kv_cache));
+        }
+        if options.adapters.is_some() {
+            let message =
+                "the programs of a bundle have no room for adapters; load the checkpoint without it";
+            return Err(Error::unsupported(OPERATION, message).with_context("field", "adapters"));
         }
         if let Some(capacity) = options.capacity {
             if capacity > bundled.capacity {

@@ -10,6 +10,7 @@ use mlxcel_graph::{
 use mlxcel_stablehlo::TensorType;
 
 use super::programs::{IreeProgram, Programs};
+use super::residents::ResidentTensors;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
 use crate::profile::Profiler;
 
@@ -18,6 +19,7 @@ pub(crate) struct IreeExecutor {
     device: Device,
     programs: Programs,
     weights: Constants,
+    residents: ResidentTensors,
     profiler: Option<Profiler>,
 }
 
@@ -36,8 +38,14 @@ impl IreeState {
 }
 
 impl IreeExecutor {
-    pub(crate) fn new(device: Device, programs: Programs, weights: Constants) -> Self {
-        Self { device, programs, weights, profiler: None }
+    /// Programs and weights on `device`; residents are zero.
+    ///
+    /// # Errors
+    ///
+    /// Those of the programs' source, and of allocating residents.
+    pub(crate) fn new(device: Device, programs: Programs, weights: Constants) -> Result<Self> {
+        let residents = ResidentTensors::new(&device, programs.residents(), &programs.layouts()?)?;
+        Ok(Self { device, programs, weights, residents, profiler: None })
     }
 
     /// Has its passes noted by `profiler`; the device must have been opened for it.
@@ -116,6 +124,10 @@ impl Executor for IreeExecutor {
             .try_for_each(|part| state.buffer.write(part.to, &bytes[part.from..part.from + part.bytes]))
     }
 
+    fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
+        self.residents.write(argument, slot, bytes)
+    }
+
     fn run(
         &self,
         program: &IreeProgram,
@@ -140,7 +152,12 @@ impl IreeExecutor {
         wanted: &[usize],
     ) -> Result<StepOutputs, RunError> {
         let (step, offsets) = self.upload(inputs, signature).map_err(RunError::before)?;
-        let mut arguments = Vec::with_capacity(signature.inputs.len() + signature.states.len());
+        let residents = self.residents.current();
+        let count = residents.len() + signature.inputs.len() + signature.states.len();
+        let mut arguments = Vec::with_capacity(count);
+        for (argument, buffer) in signature.residents.iter().zip(residents.iter()) {
+            arguments.push(Argument::new(buffer, &argument.ty.shape, argument.ty.element));
+        }
         for (argument, offset) in signature.inputs.iter().zip(offsets) {
             let (shape, element) = (&argument.ty.shape[..], argument.ty.element);
             arguments.push(Argument { buffer: &step, offset, shape, element });

@@ -42,7 +42,7 @@ fn model(kv_cache: KvCacheType, lengths: &[usize], cache: &Path) -> Arc<dyn Mode
     let programs = Programs::new(device.clone(), Box::new(Compiled(compiler)), writer, None);
     let layouts = programs.layouts().unwrap();
     let weights = weights::on_device(&device, &checkpoint, programs.weights(), &layouts, &options).unwrap();
-    let executor = IreeExecutor::new(device, programs, weights);
+    let executor = IreeExecutor::new(device, programs, weights).unwrap();
     let info = model_info("iree", &checkpoint, &decoder);
     Arc::new(GraphModel::new(executor, &decoder, info, &graph).unwrap())
 }

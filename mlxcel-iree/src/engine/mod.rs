@@ -5,6 +5,7 @@ mod ahead;
 mod executor;
 mod pieces;
 mod programs;
+mod residents;
 pub(crate) mod weights;
 mod work;
 

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
 use mlxcel_graph::{
-    ENTRY, Prepared, PreparedPrograms, ProgramShape, ProgramTable, ProgramWriter, Signature, WeightArgument,
+    ENTRY, Prepared, PreparedPrograms, ProgramShape, ProgramTable, ProgramWriter, ResidentArgument,
+    Signature, WeightArgument,
 };
 use mlxcel_iree_kernels::Layouts;
 
@@ -87,6 +88,11 @@ impl Programs {
     /// The tensors of the weights that all programs take.
     pub(crate) fn weights(&self) -> &[WeightArgument] {
         &self.making.writer.weights
+    }
+
+    /// The tensors that all programs take and the host rewrites.
+    pub(super) fn residents(&self) -> Arc<[ResidentArgument]> {
+        Arc::clone(&self.making.writer.residents)
     }
 
     /// The weights as all programs take them, where they lie like that already.

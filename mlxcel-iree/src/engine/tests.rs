@@ -84,7 +84,7 @@ fn caches_are_updated_in_place() {
     let layouts = programs.layouts().unwrap();
     let weights = weights::on_device(&device, &checkpoint, programs.weights(), &layouts, &options()).unwrap();
     let vocabulary = decoder.vocabulary_size;
-    let executor = IreeExecutor::new(device, programs, weights);
+    let executor = IreeExecutor::new(device, programs, weights).unwrap();
 
     let program = executor.prepare(&shape, None).unwrap().program;
     let mut first = [executor.allocate(&layout, 256).unwrap()];
@@ -96,6 +96,7 @@ fn caches_are_updated_in_place() {
         positions: vec![0, 9],
         last: vec![0, 1],
         rotary: vec![(table.clone(), table)],
+        ..StepInputs::default()
     };
     let outputs = executor.run(&program, &inputs, &mut [&mut first, &mut second], &[1]).unwrap();
     assert_eq!((outputs.best.len(), outputs.values.len(), outputs.values[0].len()), (2, 1, vocabulary));

@@ -10,6 +10,7 @@ use mlxcel_core::{
 };
 use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
 
+use super::adapters::AdapterRoom;
 use super::compute::Compute;
 use super::model::{MlxModel, Shared};
 use super::network::{Network, Numerics};
@@ -43,8 +44,10 @@ pub(super) fn load(
     // MLX's dimensions have 31 bits.
     let support = OptionSupport::new(decoder.context_length.min(i32::MAX as usize), SEQUENCES)
         .with_precisions(&[Precision::Exact, Precision::Native])
-        .with_devices(&["cpu", "gpu"]);
-    let CheckedOptions { capacity, sequences, threads, device, .. } = support.check(options)?;
+        .with_devices(&["cpu", "gpu"])
+        .with_adapters();
+    let CheckedOptions { capacity, sequences, threads, device, adapters, .. } = support.check(options)?;
+    checkpoint.check_adapters(adapters)?;
     let threads = threads.unwrap_or(cores);
     let device = self::device(device)?;
     let numerics = numerics(options.precision, device, &decoder)?;
@@ -66,6 +69,7 @@ pub(super) fn load(
     let (vocabulary, hidden) = (decoder.vocabulary_size, decoder.hidden_size);
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
     let faults = backend.faults.clone();
+    let room = adapters.map(|room| AdapterRoom::new(room, decoder.clone()));
     let load_options = options.clone();
     let worker = Worker::start(move || {
         device.select()?;
@@ -95,11 +99,13 @@ pub(super) fn load(
         .with_fork(true)
         .with_snapshot(true)
         .with_snapshot_bytes(snapshot_bytes)
+        .with_adapters(adapters)
         .with_sampling(SamplingFields::from(super::sampling::FIELDS));
     // Windows that are never filled keep all positions.
     let kept = if rewind { "" } else { " windows" };
     info.state_format = format!("kv/2 {:?}{kept}", numerics.kv).to_lowercase();
-    Ok(Arc::new(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches: AtomicU64::new(0) }))))
+    let caches = AtomicU64::new(0);
+    Ok(Arc::new(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches, adapters: room }))))
 }
 
 fn at_least_one(field: &'static str, value: usize) -> Result<usize> {

@@ -1,5 +1,6 @@
 //! The engine: a [`Backend`] that runs decoders as array programs, on a thread of their own.
 
+mod adapters;
 mod affine;
 mod cache;
 mod compute;

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mlxcel_core::{Capabilities, InferenceSession, Model, ModelInfo, Result, SessionOptions};
+use mlxcel_core::{
+    Adapter, Capabilities, InferenceSession, Model, ModelInfo, ModelSource, Result, SessionOptions,
+};
 use mlxcel_models::RopeEpochs;
 
+use super::adapters::{AdapterRoom, no_room};
 use super::request::CacheId;
 use super::session::MlxSession;
 use super::thread::Engine;
@@ -19,6 +22,8 @@ pub(super) struct Shared {
     /// The sequence lengths at which a cache must be recomputed.
     pub(super) epochs: RopeEpochs,
     pub(super) caches: AtomicU64,
+    /// The adapters, if there is room for any.
+    pub(super) adapters: Option<AdapterRoom>,
 }
 
 impl Shared {
@@ -43,5 +48,10 @@ impl Model for MlxModel {
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
         let capacity = options.capacity_within(self.0.info.capacity)?;
         Ok(Box::new(MlxSession::new(Arc::clone(&self.0), capacity)))
+    }
+
+    fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
+        let Shared { adapters, worker, .. } = &*self.0;
+        adapters.as_ref().ok_or_else(|| no_room("load adapter"))?.load(source, worker)
     }
 }

@@ -6,6 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::walk::Walk;
 use mlxcel_models::{Decoder, RopeEpochs, StateSlot};
 
+use super::adapters::{Adapters, RowSlots};
 use super::compute::{Compute, Masks};
 use super::ops::PassOps;
 use super::ops::triangles::Triangles;
@@ -28,6 +29,7 @@ pub(super) struct Network {
     decoder: Decoder,
     walk: Walk,
     pub(super) weights: Weights,
+    pub(super) adapters: Adapters,
     pub(super) compute: Compute,
     /// The distinct rotary embeddings in use.
     ropes: Vec<Rotary>,
@@ -49,6 +51,8 @@ pub(super) struct Span {
     pub(super) position: usize,
     /// The sequence length that selects rotary embeddings.
     pub(super) length: usize,
+    /// The slot of its sequence's adapter, if it has one.
+    pub(super) adapter: Option<usize>,
 }
 
 impl Span {
@@ -63,7 +67,9 @@ impl Span {
 pub(super) enum Wanted<'a> {
     None,
     All,
-    /// By their indices (`[wanted]`, `U32`).
+    /// All, in the order of these indices.
+    Reordered(&'a Array),
+    /// Fewer, by their indices (`[wanted]`, `U32`).
     Some(&'a Array),
 }
 
@@ -92,6 +98,7 @@ impl Network {
         Ok(Self {
             walk: Walk::new(&decoder),
             weights,
+            adapters: Adapters::default(),
             compute,
             ropes,
             rope_of: rope_of(&decoder),
@@ -102,14 +109,15 @@ impl Network {
         })
     }
 
-    /// The wanted results of `tokens` (those of all spans, consecutively), and each span's states after its positions. The
+    /// The wanted results of `tokens` (those of all spans, consecutively) with the adapters in these `slots`, and each span's
+    /// states after its positions. The
     /// last `hidden` of the wanted tokens return hidden states, those before return logits.
     pub(super) fn run(
         &self,
         tokens: &Array,
         spans: &[Span],
         states: &[Option<&States>],
-        wanted: Wanted<'_>,
+        (wanted, slots): (Wanted<'_>, RowSlots),
         hidden: usize,
     ) -> Result<(Outputs, Vec<States>)> {
         let mut ops = PassOps {
@@ -119,14 +127,18 @@ impl Network {
             states,
             filled: spans.iter().map(|_| States::default()).collect(),
             wanted,
+            slots,
             rotations: self.ropes.iter().map(|rope| rope.at(spans)).collect::<Result<_>>()?,
             masks: Masks::default(),
             triangles: Triangles::default(),
         };
-        let states = self.walk.hidden(&self.decoder, &mut ops)?;
+        let mut states = self.walk.hidden(&self.decoder, &mut ops)?;
+        if let Wanted::Reordered(indices) = wanted {
+            states = states.take(indices, 0)?;
+        }
         let count = match wanted {
             Wanted::None => 0,
-            Wanted::All => tokens.len(),
+            Wanted::All | Wanted::Reordered(_) => tokens.len(),
             Wanted::Some(indices) => indices.len(),
         };
         let mut outputs = Outputs::default();

@@ -2,6 +2,7 @@
 
 use mlxcel_core::{Distribution, Error, ErrorKind, HiddenPool, Pooling, Result, RowResult, SampledToken};
 
+use super::adapters::RowSlots;
 use super::compute::Compute;
 use super::network::{Network, Span, Wanted};
 use super::request::{CacheId, Choice, Output, RowRequest};
@@ -75,8 +76,8 @@ impl Sources {
 /// The spans of `rows`, whose `tokens` are consecutive.
 fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
     let lay = |start: &mut usize, row: &RowRequest| {
-        let span =
-            Span { start: *start, count: row.tokens.len(), position: row.position, length: row.length };
+        let RowRequest { position, length, adapter, .. } = *row;
+        let span = Span { start: *start, count: row.tokens.len(), position, length, adapter };
         *start += span.count;
         Some(span)
     };
@@ -101,10 +102,12 @@ impl Pass {
             _ => None,
         };
         let some = match &indices {
+            Some(indices) if indices.len() == tokens.len() => Wanted::Reordered(indices),
             Some(indices) => Wanted::Some(indices),
             None if everything => Wanted::All,
             None => Wanted::None,
         };
+        let some = (some, RowSlots::new(&spans, &wanted.indices));
         let (outputs, states) = network.run(tokens, &spans, states, some, wanted.hidden)?;
         let mut parts = Vec::new();
         if let Some(hidden) = &outputs.hidden {

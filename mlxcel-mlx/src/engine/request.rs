@@ -23,6 +23,8 @@ pub(super) struct RowRequest {
     pub(super) tokens: Vec<TokenId>,
     /// The capacity of the sequence in positions.
     pub(super) capacity: usize,
+    /// The slot of the sequence's adapter, if it has one.
+    pub(super) adapter: Option<usize>,
     pub(super) output: Output,
 }
 

@@ -125,14 +125,15 @@ mod tests {
         let (tables, fused) = (tables.unwrap(), fused.unwrap());
         let (heads, width) = (3, rope.rotary_dim);
         let chunk = [
-            Span { start: 0, count: 5, position: 300, length: 305 },
-            Span { start: 5, count: 1, position: 7, length: 8 },
+            Span { start: 0, count: 5, position: 300, length: 305, adapter: None },
+            Span { start: 5, count: 1, position: 7, length: 8, adapter: None },
         ];
         let decoding = [(0, 3), (1, 900), (2, 0)].map(|(start, position)| Span {
             start,
             count: 1,
             position,
             length: position + 1,
+            adapter: None,
         });
         for spans in [&chunk[..], &decoding[..]] {
             let tokens = spans.iter().map(|span| span.count).sum::<usize>();

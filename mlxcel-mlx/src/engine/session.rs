@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
-    SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRow, StepRows, TokenId,
+    Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceOptions,
+    SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRow, StepRows,
+    TokenId,
 };
 use mlxcel_models::{Feed, Held};
 
+use super::adapters;
 use super::model::Shared;
 use super::plan::{PassRow, next_pass};
 use super::request::{CacheId, PassRequest, RowRequest};
@@ -36,6 +38,8 @@ struct Sequence {
     /// The epoch of the cache's content; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
     epoch: usize,
     kv_bytes: u64,
+    /// What it was opened with: the adapter, which stays loaded as long as the sequence is open.
+    options: SequenceOptions,
 }
 
 impl Sequence {
@@ -94,6 +98,7 @@ impl MlxSession {
                 length: feed.length,
                 tokens: [again, row.next(own)].concat(),
                 capacity: self.table.capabilities().context,
+                adapter: adapters::slot(self.shared.adapters.as_ref(), &sequence.options, "step")?,
                 output: output(row, own, &sequence.tokens),
             });
         }
@@ -146,8 +151,13 @@ impl InferenceSession for MlxSession {
     }
 
     fn open(&mut self) -> Result<SequenceId> {
-        let cache = self.shared.new_cache();
-        let sequence = Sequence { cache, tokens: Vec::new(), cached: 0, epoch: 0, kv_bytes: 0 };
+        self.open_with(&SequenceOptions::default())
+    }
+
+    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
+        adapters::slot(self.shared.adapters.as_ref(), options, "open sequence")?;
+        let (cache, options) = (self.shared.new_cache(), options.clone());
+        let sequence = Sequence { cache, tokens: Vec::new(), cached: 0, epoch: 0, kv_bytes: 0, options };
         self.table.open("open sequence", sequence)
     }
 
@@ -199,7 +209,9 @@ impl InferenceSession for MlxSession {
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let source = self.table.for_fork(sequence)?;
         let (from, to) = (source.cache, self.shared.new_cache());
-        let copy = Sequence { cache: to, tokens: source.tokens.clone(), ..*source };
+        let (tokens, options) = (source.tokens.clone(), source.options.clone());
+        let Sequence { cached, epoch, kv_bytes, .. } = *source;
+        let copy = Sequence { cache: to, tokens, cached, epoch, kv_bytes, options };
         let forked = self.shared.worker.call("fork", move |engine| engine.fork(from, to));
         self.poison_if_lost(sequence, from, &forked);
         forked?;
@@ -210,24 +222,31 @@ impl InferenceSession for MlxSession {
         let source = self.table.for_snapshot(sequence)?;
         let (cache, cached, epoch) = (source.cache, source.cached, source.epoch);
         let (tokens, position) = (source.tokens.clone(), source.position());
+        let identity = StateIdentity::of_sequence(&self.shared.info, &source.options);
         let states = self.shared.worker.call("snapshot", move |engine| engine.read(cache, cached));
         self.poison_if_lost(sequence, cache, &states);
         let states = states?;
         self.stats.read_back_bytes += states.len() as u64;
         let payload = Contents { tokens, cached, epoch, states }.encode();
-        Ok(Snapshot::new(StateIdentity::of(&self.shared.info), position, payload))
+        Ok(Snapshot::new(identity, position, payload))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        let Shared { info, epochs, .. } = &*self.shared;
-        self.table.check_restore(snapshot, &StateIdentity::of(info))?;
+        self.restore_with(snapshot, &SequenceOptions::default())
+    }
+
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        let Shared { info, epochs, adapters, .. } = &*self.shared;
+        adapters::slot(adapters.as_ref(), options, "restore")?;
+        self.table.check_restore(snapshot, &StateIdentity::of_sequence(info, options))?;
         let contents = snapshot::decode(snapshot, info.vocabulary_size, epochs.count() - 1)?;
         let Contents { tokens, cached, epoch, states } = contents;
         let (cache, uploaded) = (self.shared.new_cache(), states.len() as u64);
         let kv_bytes =
             self.shared.worker.call("restore", move |engine| engine.write(cache, cached, &states))?;
         self.stats.uploaded_bytes += uploaded;
-        self.table.open("restore", Sequence { cache, tokens, cached, epoch, kv_bytes })
+        self.table
+            .open("restore", Sequence { cache, tokens, cached, epoch, kv_bytes, options: options.clone() })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, FaultPoint, Faults, Result, RowResult, TokenId};
+use mlxcel_models::{LowRank, WeightId};
 
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
@@ -115,6 +116,13 @@ impl Engine {
         let size = written.bytes();
         self.caches.insert(cache, written);
         Ok(size)
+    }
+
+    /// Puts an adapter into a slot that no sequence uses.
+    pub(super) fn set_adapter(&mut self, slot: usize, products: &HashMap<WeightId, LowRank>) -> Result<()> {
+        self.check_fault(FaultPoint::Copy, "load adapter")?;
+        let activation = self.network.numerics.activation;
+        self.network.adapters.set(slot, products, activation)
     }
 
     /// Whether a cache was lost in a look-ahead pass.
@@ -330,6 +338,7 @@ fn next_row(row: &RowRequest) -> RowRequest {
         // A placeholder for the unknown token.
         tokens: vec![TokenId::MAX],
         capacity: row.capacity,
+        adapter: row.adapter,
         output,
     }
 }

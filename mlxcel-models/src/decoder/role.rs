@@ -1,5 +1,6 @@
 //! Roles of weights, and which weights are operands of matrix products.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use super::{
@@ -72,6 +73,15 @@ impl Decoder {
         products
     }
 
+    /// The linear layers that adapters can change: those of attention, recurrences and MLPs, each weight once. Not
+    /// embeddings, the head, routers, experts, and the per-head products of latent attention.
+    pub fn adaptable(&self) -> Vec<Linear> {
+        let mut seen = HashSet::new();
+        let adapted = [WeightRole::Attention, WeightRole::Recurrence, WeightRole::Mlp];
+        let linears = self.collect().linears.into_iter().filter(|(role, _)| adapted.contains(role));
+        linears.map(|(_, linear)| linear).filter(|linear| seen.insert(linear.weight)).collect()
+    }
+
     /// The same network with the weights of linear layers and the token embedding converted to `element`, for engines
     /// that [expand](crate::Checkpoint::expanded_weight) weights at load.
     #[must_use]
@@ -84,7 +94,8 @@ impl Decoder {
     }
 
     fn collect(&self) -> Collected {
-        let mut collected = Collected { roles: vec![None; self.weights.len()], products: Vec::new() };
+        let mut collected =
+            Collected { roles: vec![None; self.weights.len()], products: Vec::new(), linears: Vec::new() };
         let Embedding { weight, scale: _, positions } = self.embedding;
         collected.product(WeightRole::Embedding, weight);
         if let Some(PositionTable { weight, offset: _ }) = positions {
@@ -111,6 +122,7 @@ struct Collected {
     /// By index.
     roles: Vec<Option<WeightRole>>,
     products: Vec<WeightId>,
+    linears: Vec<(WeightRole, Linear)>,
 }
 
 impl Collected {
@@ -128,7 +140,9 @@ impl Collected {
     }
 
     fn linears(&mut self, role: WeightRole, linears: impl IntoIterator<Item = Linear>) {
-        for Linear { weight, bias, inputs: _, outputs: _ } in linears {
+        for linear in linears {
+            let Linear { weight, bias, inputs: _, outputs: _ } = linear;
+            self.linears.push((role, linear));
             self.product(role, weight);
             self.add(role, bias);
         }

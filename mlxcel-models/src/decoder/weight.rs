@@ -69,6 +69,12 @@ impl Selection {
             .saturating_add(self.start)
     }
 
+    /// The selected indices, in order.
+    pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        let Self { axis: _, start, run, stride, runs } = *self;
+        (0..runs).flat_map(move |index| (0..run).map(move |offset| start + index * stride + offset))
+    }
+
     /// Whether the indices are consecutive.
     pub fn is_contiguous(&self) -> bool {
         self.runs == 1 || self.run == self.stride

@@ -48,7 +48,8 @@ impl FileKind {
     /// The kind of the file called `name` in a checkpoint.
     pub fn of(name: &str) -> Self {
         match name {
-            "config.json"
+            "adapter_config.json"
+            | "config.json"
             | "generation_config.json"
             | "tokenizer_config.json"
             | "special_tokens_map.json"

@@ -6,7 +6,7 @@ use crate::element::ElementType;
 
 /// A type of dense weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Float {
+pub(crate) enum Float {
     F32,
     F16,
     BF16,
@@ -14,7 +14,7 @@ pub(super) enum Float {
 
 impl Float {
     /// The type, if it is one of dense weights.
-    pub(super) fn of(element: ElementType) -> Option<Self> {
+    pub(crate) fn of(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
             ElementType::F16 => Some(Self::F16),
@@ -23,7 +23,7 @@ impl Float {
         }
     }
 
-    pub(super) fn element(self) -> ElementType {
+    pub(crate) fn element(self) -> ElementType {
         match self {
             Self::F32 => ElementType::F32,
             Self::F16 => ElementType::F16,
@@ -31,7 +31,7 @@ impl Float {
         }
     }
 
-    pub(super) fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
@@ -39,7 +39,7 @@ impl Float {
     }
 
     /// The number of this type that is nearest to `value`.
-    pub(super) fn round(self, value: f32) -> f32 {
+    pub(crate) fn round(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
             Self::F16 => f16::from_f32(value).to_f32(),
@@ -47,7 +47,7 @@ impl Float {
         }
     }
 
-    pub(super) fn read(self, source: &[u8], values: &mut [f32]) {
+    pub(crate) fn read(self, source: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
                 for (value, bytes) in values.iter_mut().zip(source.as_chunks().0) {
@@ -67,7 +67,7 @@ impl Float {
         }
     }
 
-    pub(super) fn write(self, values: &[f32], target: &mut [u8]) {
+    pub(crate) fn write(self, values: &[f32], target: &mut [u8]) {
         match self {
             Self::F32 => {
                 for (bytes, value) in target.as_chunks_mut().0.iter_mut().zip(values) {

@@ -22,7 +22,7 @@
 
 mod affine;
 mod codec;
-mod float;
+pub(crate) mod float;
 mod folder;
 mod microscaling;
 mod names;

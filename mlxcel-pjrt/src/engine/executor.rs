@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{
-    Executor, Prepared, ProgramShape, ResultMeaning, RunError, StateLayout, StepInputs, StepOutputs,
+    Executor, Prepared, ProgramShape, Residents, ResultMeaning, RunError, StateLayout, StepInputs,
+    StepOutputs,
 };
 
 use super::programs::{PjrtProgram, Programs};
@@ -20,13 +21,19 @@ use crate::sharding::Sharding;
 pub(crate) struct PjrtExecutor {
     programs: Programs,
     weights: Weights,
+    residents: Residents<Vec<Buffer>>,
     copies: Copies,
     profiler: Option<Profiler>,
 }
 
 impl PjrtExecutor {
-    pub(crate) fn new(programs: Programs, weights: Weights, profiler: Option<Profiler>) -> Self {
-        Self { programs, weights, copies: Copies::default(), profiler }
+    /// Programs and weights on their devices; residents are zero.
+    /// Fails with [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) where memory is short for residents.
+    pub(crate) fn new(programs: Programs, weights: Weights, profiler: Option<Profiler>) -> Result<Self> {
+        let residents = programs.residents().iter();
+        let residents = residents.map(|resident| programs.mesh.zeros(&resident.ty, Sharding::Replicated));
+        let residents = Residents::new(residents.collect::<Result<Vec<_>>>()?);
+        Ok(Self { programs, weights, residents, copies: Copies::default(), profiler })
     }
 }
 
@@ -94,6 +101,19 @@ impl Executor for PjrtExecutor {
         Ok(())
     }
 
+    fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
+        let mesh = &self.programs.mesh;
+        self.residents.change(argument, |shards| {
+            let resident = &self.programs.residents()[argument];
+            let range = resident.slot_range(slot, bytes.len())?;
+            // A buffer never changes: the tensor goes back to the device as a new one.
+            let mut whole = mesh.read(&resident.ty, Sharding::Replicated, shards)?;
+            whole[range].copy_from_slice(bytes);
+            *shards = Arc::new(mesh.upload(&resident.ty, Sharding::Replicated, &whole)?);
+            Ok(())
+        })
+    }
+
     fn run(
         &self,
         program: &Arc<PjrtProgram>,
@@ -113,10 +133,12 @@ impl Executor for PjrtExecutor {
             let state = states.get(argument.state.row).and_then(|row| row.get(argument.state.group));
             given.push(state.ok_or_else(|| RunError::before(lost(&argument.name)))?);
         }
+        let residents = self.residents.current();
         let list = |device: usize| {
             let weights = self.weights.iter().filter_map(|shards| shards.get(device));
+            let residents = residents.iter().filter_map(|shards| shards.get(device));
             let states = given.iter().filter_map(|state| state.shards.get(device));
-            weights.chain(step.get(device)).chain(states).collect::<Vec<&Buffer>>()
+            weights.chain(residents).chain(step.get(device)).chain(states).collect::<Vec<&Buffer>>()
         };
         let lists: Vec<Vec<&Buffer>> = (0..mesh.count()).map(list).collect();
         let ran = executable.run(&lists, parts).map_err(|error| {

@@ -7,7 +7,8 @@ use mlxcel_core::{
     CancelToken, Control, LoadOptions, LoadProgress, LoadStage, Precision, ProgressFn, Result,
 };
 use mlxcel_graph::{
-    ENTRY, Prepared, ProgramShape, ProgramTable, ProgramWriter, ResultMeaning, Signature, WeightArgument,
+    ENTRY, Prepared, ProgramShape, ProgramTable, ProgramWriter, ResidentArgument, ResultMeaning, Signature,
+    WeightArgument,
 };
 use mlxcel_stablehlo::TensorType;
 
@@ -70,6 +71,11 @@ impl Programs {
         self.writer.weights.iter().zip(self.shardings.iter().copied())
     }
 
+    /// The tensors that all programs take and the host rewrites; each lies on every device.
+    pub(super) fn residents(&self) -> &[ResidentArgument] {
+        &self.writer.residents
+    }
+
     /// The program for `shape`, made if it is not there: compiling cannot be cancelled, but waiting for others and what comes before can.
     pub(crate) fn prepare(
         &self,
@@ -103,6 +109,11 @@ impl Programs {
             sharding,
             becomes: None,
         });
+        let residents = self.residents().iter().map(|resident| Argument::Tensor {
+            ty: resident.ty.clone(),
+            sharding: Sharding::Replicated,
+            becomes: None,
+        });
         let inputs = signature.inputs.iter().map(|input| Argument::Packed(input.ty.clone()));
         let states = signature.states.iter().map(|state| Argument::Tensor {
             ty: state.ty.clone(),
@@ -119,7 +130,7 @@ impl Programs {
             (result.ty.clone(), sharding)
         });
         let results = results.collect();
-        Entry { arguments: weights.chain(inputs).chain(states).collect(), results, devices }
+        Entry { arguments: weights.chain(residents).chain(inputs).chain(states).collect(), results, devices }
     }
 
     fn make(&self, shape: &ProgramShape) -> Result<Prepared<Arc<PjrtProgram>>> {

@@ -35,7 +35,7 @@ fn executor(engine: &PjrtBackend, name: &str, devices: usize) -> (PjrtExecutor, 
     let weights = on_devices(&programs, &checkpoint, &decoder, &exact()).unwrap();
     let writer = ProgramWriter::new(decoder, &GraphModelOptions::from(&exact())).unwrap();
     let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
-    (PjrtExecutor::new(programs, weights, None), writer, shape)
+    (PjrtExecutor::new(programs, weights, None).unwrap(), writer, shape)
 }
 
 fn inputs(writer: &ProgramWriter, position: i32) -> StepInputs {
@@ -43,7 +43,8 @@ fn inputs(writer: &ProgramWriter, position: i32) -> StepInputs {
         let width = rope.rotary_dim / 2;
         (vec![1.0; width], vec![0.0; width])
     });
-    StepInputs { tokens: vec![3], positions: vec![position], last: vec![0], rotary: tables.collect() }
+    let rotary = tables.collect();
+    StepInputs { tokens: vec![3], positions: vec![position], last: vec![0], rotary, ..StepInputs::default() }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use mlxcel_core::{
-    Error, ErrorKind, InferenceSession, Result, SequenceId, SessionOptions, StateIdentity, TokenId,
+    Error, ErrorKind, InferenceSession, Result, SequenceId, SequenceOptions, SessionOptions, StateIdentity,
+    TokenId,
 };
 
 use crate::stream::Record;
@@ -52,6 +53,8 @@ pub struct Conversation {
     session: SharedSession,
     sequence: SequenceId,
     messages: Vec<Message>,
+    /// What the sequence was opened with: the adapter of the last answer.
+    options: SequenceOptions,
     when_full: WhenFull,
     forgotten: usize,
     /// What the sequence was fed, and what it was to be fed next.
@@ -83,6 +86,7 @@ impl Conversation {
             session,
             sequence,
             messages: Vec::new(),
+            options: SequenceOptions::default(),
             when_full: WhenFull::default(),
             forgotten: 0,
             tokens: Vec::new(),
@@ -211,6 +215,7 @@ impl Conversation {
         branch.messages.clone_from(&self.messages);
         branch.tokens = self.tokens[..position.min(self.tokens.len())].to_vec();
         branch.when_full = self.when_full;
+        branch.options.clone_from(&self.options);
         Ok(branch)
     }
 
@@ -230,10 +235,10 @@ impl Conversation {
         let mut session = SharedSession::new(session);
         if snapshot {
             let copy = self.session.snapshot(self.sequence)?;
-            let sequence = session.restore(&copy)?;
+            let sequence = session.restore_with(&copy, &self.options)?;
             return Ok((session, sequence, position));
         }
-        let sequence = session.open()?;
+        let sequence = session.open_with(&self.options)?;
         Ok((session, sequence, 0))
     }
 
@@ -305,7 +310,7 @@ impl Conversation {
         let detokenizer = Detokenizer::new(self.model.tokenizer()?.clone(), options.skip_special_tokens);
         let mut generation = TextGeneration::new(&self.model, &prompt, options, Some(detokenizer))?;
         let splitter = generation.splitter()?;
-        generation.set_computed(self.hold(&prompt)?);
+        generation.set_computed(self.hold(&prompt, generation.sequence_options())?);
         self.tokens = prompt;
         if let Some(left) = kept {
             self.messages = left.messages;
@@ -352,8 +357,12 @@ impl Conversation {
         Err(error)
     }
 
-    /// How much of `prompt` the sequence holds, after what does not belong to it is forgotten.
-    fn hold(&mut self, prompt: &[TokenId]) -> Result<usize> {
+    /// How much of `prompt` the sequence holds for these `options`, after what does not belong to it is forgotten.
+    fn hold(&mut self, prompt: &[TokenId], options: &SequenceOptions) -> Result<usize> {
+        if self.options != *options {
+            // What was computed with another adapter is of no use.
+            return self.reopen(options);
+        }
         let state = self.session.state(self.sequence)?;
         self.tokens.truncate(state.position);
         let same = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
@@ -366,8 +375,21 @@ impl Conversation {
             self.session.rewind(self.sequence, common)?;
             return Ok(common);
         }
+        self.reopen(options)
+    }
+
+    /// An empty sequence in place of the old one.
+    fn reopen(&mut self, options: &SequenceOptions) -> Result<usize> {
+        let opened = self.session.open_with(options);
+        // Without room for both, the old one goes first.
+        let opened = match opened {
+            Err(error) if error.kind() == ErrorKind::CapacityExceeded => None,
+            opened => Some(opened?),
+        };
         self.session.close(self.sequence)?;
-        self.sequence = self.session.open()?;
+        self.tokens.clear();
+        self.sequence = opened.map_or_else(|| self.session.open_with(options), Ok)?;
+        self.options.clone_from(options);
         Ok(0)
     }
 }

@@ -70,4 +70,8 @@ impl InferenceSession for SharedSession {
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         self.lock().restore(snapshot)
     }
+
+    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
+        self.lock().restore_with(snapshot, options)
+    }
 }

@@ -29,7 +29,7 @@ impl Scheduler {
                 continue;
             }
             let entry = self.waiting.remove(next);
-            match self.open_for(entry.generation.tokens().tokens()) {
+            match self.open_for(&entry) {
                 Ok((sequence, computed)) => self.begin(entry, sequence, computed),
                 Err(error) if !is_shortage(&error) => self.end(entry, Err(error)),
                 Err(error) if self.running.is_empty() => self.end(entry, Err(error)),

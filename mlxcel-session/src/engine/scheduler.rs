@@ -192,7 +192,7 @@ impl Scheduler {
             self.stats.reused_tokens += computed as u64;
             entry.span.in_scope(|| tracing::debug!(%sequence, reused_tokens = computed, "begins"));
         }
-        let branch = self.branch(entry.generation.tokens().tokens(), computed);
+        let branch = self.branch(&entry, computed);
         self.running.push(Running { entry, sequence, served: self.stats.steps, since: now, branch });
     }
 

@@ -1,6 +1,6 @@
 //! Opens and closes the sequences of requests, and reuses computed prefixes among them.
 
-use mlxcel_core::{InferenceSession, Result, SequenceId, TokenId};
+use mlxcel_core::{InferenceSession, Result, SequenceId, SequenceOptions, StateIdentity, TokenId};
 
 use super::queue::Entry;
 use super::scheduler::{Running, Scheduler};
@@ -9,15 +9,16 @@ use super::scheduler::{Running, Scheduler};
 const LEAST_SHARED: usize = 16;
 
 impl Scheduler {
-    /// Opens a sequence for a request of `tokens`, and says how many of these it holds already: out of the prefix cache, or as a copy of
+    /// Opens a sequence for a request, and says how many of its tokens it holds already: out of the prefix cache, or as a copy of
     /// a running request's sequence, whichever saves more. The last token is never among them, since what follows it is wanted.
-    pub(super) fn open_for(&mut self, tokens: &[TokenId]) -> Result<(SequenceId, usize)> {
+    pub(super) fn open_for(&mut self, entry: &Entry) -> Result<(SequenceId, usize)> {
+        let (tokens, options) = (entry.generation.tokens().tokens(), entry.generation.sequence_options());
         let session = &mut *self.session;
         let (opened, known) = match self.model.prefix_cache() {
-            Some(cache) => cache.open_sequence(self.model.info(), session, tokens)?,
-            None => (session.open()?, 0),
+            Some(cache) => cache.open_sequence(self.model.info(), session, options, tokens)?,
+            None => (session.open_with(options)?, 0),
         };
-        let Some((donor, common)) = self.donor(tokens).filter(|&(_, common)| common > known) else {
+        let Some((donor, common)) = self.donor(tokens, options).filter(|&(_, common)| common > known) else {
             return Ok((opened, known));
         };
         self.close(opened);
@@ -31,13 +32,13 @@ impl Scheduler {
             }
             Err(error) => {
                 tracing::debug!(%error, "a sequence was not copied");
-                Ok((self.session.open()?, 0))
+                Ok((self.session.open_with(options)?, 0))
             }
         }
     }
 
-    /// The running request that holds the longest beginning of `tokens`, and how many these are.
-    fn donor(&self, tokens: &[TokenId]) -> Option<(SequenceId, usize)> {
+    /// The running request with these `options` that holds the longest beginning of `tokens`, and how many these are.
+    fn donor(&self, tokens: &[TokenId], options: &SequenceOptions) -> Option<(SequenceId, usize)> {
         if !self.copies {
             return None;
         }
@@ -46,7 +47,13 @@ impl Scheduler {
             let held = &generation.tokens()[..generation.computed()];
             (request.sequence, common(held, tokens).min(tokens.len().saturating_sub(1)))
         };
-        self.running.iter().map(held).filter(|&(_, tokens)| tokens >= LEAST_SHARED).max_by_key(|&(_, n)| n)
+        let same = |request: &&Running| request.entry.generation.sequence_options() == options;
+        self.running
+            .iter()
+            .filter(same)
+            .map(held)
+            .filter(|&(_, tokens)| tokens >= LEAST_SHARED)
+            .max_by_key(|&(_, n)| n)
     }
 
     /// Whether a running request is about to compute a beginning of the prompt of `entry` that is longer than a chunk: then it is quicker
@@ -59,6 +66,7 @@ impl Scheduler {
                 let (prompt, computed) = (generation.prompt_length(), generation.computed());
                 let least = computed.saturating_add(self.limits.chunk.max(LEAST_SHARED));
                 prompt >= least
+                    && request.entry.generation.sequence_options() == entry.generation.sequence_options()
                     && !request.is_paused()
                     && common(&generation.tokens()[..prompt], wanted).min(wanted.len() - 1) >= least
             })
@@ -68,23 +76,25 @@ impl Scheduler {
     pub(super) fn give_up(&mut self, sequence: SequenceId, entry: &Entry) {
         let tokens = entry.generation.tokens();
         let held = &tokens.tokens()[..tokens.computed()];
-        self.keep(sequence, held);
+        self.keep(sequence, entry.generation.sequence_options(), held);
         self.close(sequence);
     }
 
     /// Keeps a copy of a sequence, which holds `tokens`, where there is a cache for it.
-    fn keep(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
+    fn keep(&mut self, sequence: SequenceId, options: &SequenceOptions, tokens: &[TokenId]) {
         let Some(cache) = self.model.prefix_cache() else { return };
-        if let Err(error) = cache.keep(self.model.info(), &mut *self.session, sequence, tokens) {
+        if let Err(error) = cache.keep(self.model.info(), &mut *self.session, sequence, options, tokens) {
             tracing::debug!(%error, "a prefix was not stored");
         }
     }
 
     /// Up to where the prompt of a request that begins with `computed` of its tokens is to be computed in one go, for what it has then to
     /// be [kept](Self::keep_branch).
-    pub(super) fn branch(&self, tokens: &[TokenId], computed: usize) -> Option<usize> {
+    pub(super) fn branch(&self, entry: &Entry, computed: usize) -> Option<usize> {
         let rewind = self.session.capabilities().rewind;
-        let branch = self.model.prefix_cache()?.branch(self.model.info(), tokens, rewind);
+        let identity = StateIdentity::of_sequence(self.model.info(), entry.generation.sequence_options());
+        let tokens = entry.generation.tokens().tokens();
+        let branch = self.model.prefix_cache()?.branch(&identity, tokens, rewind);
         branch.filter(|&branch| branch > computed)
     }
 
@@ -95,7 +105,8 @@ impl Scheduler {
         if *branch == Some(tokens.computed()) {
             *branch = None;
             let (sequence, held) = (*sequence, tokens.tokens()[..tokens.computed()].to_vec());
-            self.keep(sequence, &held);
+            let options = entry.generation.sequence_options().clone();
+            self.keep(sequence, &options, &held);
         }
     }
 

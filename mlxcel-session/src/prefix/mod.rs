@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlxcel_core::{
-    ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, Snapshot, StateIdentity, TokenId,
+    ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, SequenceOptions, Snapshot, StateIdentity,
+    TokenId,
 };
 
 use map::{Entry, Map};
@@ -89,23 +90,25 @@ impl PrefixCache {
         inner.bytes = 0;
     }
 
-    /// Opens a sequence of `session` with the longest cached prefix of `tokens`, and returns its length. The last token
-    /// is never included, since its result is needed.
+    /// Opens a sequence of `session` with these `options` and the longest cached prefix of `tokens` that was computed with
+    /// the same adapter, and returns its length. The last token is never included, since its result is needed.
     ///
     /// # Errors
     ///
-    /// The errors of [`InferenceSession::open`]. An entry that the engine rejects is removed.
+    /// The errors of [`InferenceSession::open_with`]. An entry that the engine rejects is removed.
     pub fn open_sequence<S: InferenceSession + ?Sized>(
         &self,
         info: &ModelInfo,
         session: &mut S,
+        options: &SequenceOptions,
         tokens: &[TokenId],
     ) -> Result<(SequenceId, usize)> {
+        let identity = StateIdentity::of_sequence(info, options);
         let capabilities = session.capabilities();
         if capabilities.snapshot {
             let rewind = capabilities.rewind;
-            while let Some((key, length, snapshot)) = self.find(info, tokens, rewind) {
-                match restore(session, &snapshot, length) {
+            while let Some((key, length, snapshot)) = self.find(&identity, tokens, rewind) {
+                match restore(session, &snapshot, options, length) {
                     Ok(sequence) => {
                         let mut inner = self.lock();
                         inner.stats.hits += 1;
@@ -115,17 +118,17 @@ impl PrefixCache {
                     // It was damaged on disk.
                     Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Corrupt) => {
                         tracing::debug!(%error, "forget a prefix");
-                        self.lock().remove(&StateIdentity::of(info), &key);
+                        self.lock().remove(&identity, &key);
                     }
                     Err(error) => return Err(error),
                 }
             }
             self.lock().stats.misses += 1;
         }
-        Ok((session.open()?, 0))
+        Ok((session.open_with(options)?, 0))
     }
 
-    /// Stores a snapshot of `sequence`, which holds `tokens`, if it is new and fits into the budget. Returns whether it
+    /// Stores a snapshot of `sequence`, which was opened with `options` and holds `tokens`, if it is new and fits into the budget. Returns whether it
     /// was stored.
     ///
     /// # Errors
@@ -136,10 +139,12 @@ impl PrefixCache {
         info: &ModelInfo,
         session: &mut S,
         sequence: SequenceId,
+        options: &SequenceOptions,
         tokens: &[TokenId],
     ) -> Result<bool> {
+        let identity = StateIdentity::of_sequence(info, options);
         let (snapshot, rewind) = (session.capabilities().snapshot, session.capabilities().rewind);
-        if !snapshot || tokens.len() < LEAST_TOKENS || self.covers(info, tokens, rewind) {
+        if !snapshot || tokens.len() < LEAST_TOKENS || self.covers(&identity, tokens, rewind) {
             return Ok(false);
         }
         let state = session.state(sequence)?;
@@ -147,14 +152,14 @@ impl PrefixCache {
             return Ok(false);
         }
         let snapshot = session.snapshot(sequence)?;
-        Ok(self.lock().insert(&StateIdentity::of(info), tokens.to_vec(), snapshot, rewind))
+        Ok(self.lock().insert(&identity, tokens.to_vec(), snapshot, rewind))
     }
 
     /// Where the computation of `tokens` should rest for a [`keep`](Self::keep): where they leave a text that is known, and the engine can
     /// reuse whole states only.
-    pub(crate) fn branch(&self, info: &ModelInfo, tokens: &[TokenId], rewind: bool) -> Option<usize> {
+    pub(crate) fn branch(&self, identity: &StateIdentity, tokens: &[TokenId], rewind: bool) -> Option<usize> {
         let inner = self.lock();
-        let map = inner.maps.get(&StateIdentity::of(info)).filter(|_| !rewind)?;
+        let map = inner.maps.get(identity).filter(|_| !rewind)?;
         let most = tokens.len().checked_sub(1)?;
         let shared = map.nearest(tokens)?.0.min(most);
         let known = map.longest_prefix(&tokens[..most]).map_or(0, <[TokenId]>::len);
@@ -201,7 +206,7 @@ impl PrefixCache {
     /// The entry that saves the most of `tokens`, and how many.
     fn find(
         &self,
-        info: &ModelInfo,
+        identity: &StateIdentity,
         tokens: &[TokenId],
         rewind: bool,
     ) -> Option<(Vec<TokenId>, usize, Arc<Snapshot>)> {
@@ -209,7 +214,7 @@ impl PrefixCache {
         let mut inner = self.lock();
         inner.clock += 1;
         let now = inner.clock;
-        let map = inner.maps.get_mut(&StateIdentity::of(info))?;
+        let map = inner.maps.get_mut(identity)?;
         let (length, key) = if rewind {
             map.nearest(tokens).map(|(length, key)| (length.min(most), key.to_vec()))?
         } else {
@@ -223,11 +228,11 @@ impl PrefixCache {
     }
 
     /// Whether an entry serves every prompt that one of `tokens` would serve.
-    fn covers(&self, info: &ModelInfo, tokens: &[TokenId], rewind: bool) -> bool {
+    fn covers(&self, identity: &StateIdentity, tokens: &[TokenId], rewind: bool) -> bool {
         let mut inner = self.lock();
         inner.clock += 1;
         let now = inner.clock;
-        let Some(map) = inner.maps.get_mut(&StateIdentity::of(info)) else { return false };
+        let Some(map) = inner.maps.get_mut(identity) else { return false };
         let key = match map.nearest(tokens) {
             Some((length, key)) if length == tokens.len() && (rewind || key.len() == length) => key.to_vec(),
             _ => return false,
@@ -295,9 +300,10 @@ impl fmt::Debug for PrefixCache {
 fn restore<S: InferenceSession + ?Sized>(
     session: &mut S,
     snapshot: &Snapshot,
+    options: &SequenceOptions,
     length: usize,
 ) -> Result<SequenceId> {
-    let sequence = session.restore(snapshot)?;
+    let sequence = session.restore_with(snapshot, options)?;
     if length < snapshot.position()
         && let Err(error) = session.rewind(sequence, length)
     {

@@ -10,6 +10,7 @@ struct Setup {
     info: ModelInfo,
     session: Box<dyn InferenceSession>,
     cache: PrefixCache,
+    options: SequenceOptions,
 }
 
 impl Setup {
@@ -18,21 +19,26 @@ impl Setup {
             Capabilities::new(8, 4096).with_snapshot(true).with_rewind(rewind).with_logits(true);
         let model = ReferenceBackend::new().with_capabilities(capabilities).model().unwrap();
         let session = model.open_session(&SessionOptions::default()).unwrap();
-        Self { info: model.info().clone(), session, cache: PrefixCache::new(budget) }
+        let cache = PrefixCache::new(budget);
+        Self { info: model.info().clone(), session, cache, options: SequenceOptions::default() }
     }
 
     /// Computes `tokens` from what is known of them, keeps and closes the sequence; how many were known.
     fn compute(&mut self, tokens: &[TokenId]) -> usize {
-        let (sequence, known) = self.cache.open_sequence(&self.info, &mut *self.session, tokens).unwrap();
+        let (sequence, known) =
+            self.cache.open_sequence(&self.info, &mut *self.session, &self.options, tokens).unwrap();
         assert_eq!(self.session.state(sequence).unwrap().position, known);
         let mut at = known;
-        if let Some(branch) = self.cache.branch(&self.info, tokens, self.session.capabilities().rewind) {
+        let identity = StateIdentity::of_sequence(&self.info, &self.options);
+        if let Some(branch) = self.cache.branch(&identity, tokens, self.session.capabilities().rewind) {
             self.extend(sequence, &tokens[at..branch]);
-            self.cache.keep(&self.info, &mut *self.session, sequence, &tokens[..branch]).unwrap();
+            self.cache
+                .keep(&self.info, &mut *self.session, sequence, &self.options, &tokens[..branch])
+                .unwrap();
             at = branch;
         }
         self.extend(sequence, &tokens[at..]);
-        self.cache.keep(&self.info, &mut *self.session, sequence, tokens).unwrap();
+        self.cache.keep(&self.info, &mut *self.session, sequence, &self.options, tokens).unwrap();
         self.session.close(sequence).unwrap();
         known
     }

@@ -1,5 +1,6 @@
 //! What a pass computes of a row.
 
+use crate::reference::adapters;
 use crate::reference::model::{Cache, Shared};
 use crate::reference::sampling;
 use crate::{
@@ -13,11 +14,12 @@ pub(super) fn run(
     shared: &Shared,
     cache: &mut Cache,
 ) -> Result<RowResult> {
+    let salt = adapters::salt(shared.adapters.as_ref(), cache.options.adapter.as_ref(), "step")?;
     let tokens = row.next(count);
     let unwanted = tokens.len() - row.wanted(count);
     let (mut positions, mut chosen, mut logits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, &token) in tokens.iter().enumerate() {
-        cache.push(shared.language.entry(token, cache.position()));
+        cache.push(shared.language.entry(token, cache.position(), salt));
         if index < unwanted {
             continue;
         }

@@ -37,9 +37,10 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
     let feed = |tokens: &[u32], position: usize, states: Option<&States>| {
         let tokens = Array::from_slice(tokens, &[tokens.len()]).unwrap();
         let count = tokens.len();
-        let span = Span { start: 0, count, position, length: position + count };
+        let span = Span { start: 0, count, position, length: position + count, adapter: None };
         let last = Array::from_slice(&[count as u32 - 1], &[1]).unwrap();
-        let (outputs, states) = network.run(&tokens, &[span], &[states], Wanted::Some(&last), 0).unwrap();
+        let (outputs, states) =
+            network.run(&tokens, &[span], &[states], (Wanted::Some(&last), RowSlots::default()), 0).unwrap();
         let logits = outputs.logits;
         (logits.unwrap().to_vec::<f32>().unwrap(), states)
     };

@@ -17,6 +17,7 @@ use mlxcel_models::{
 
 use self::experts::Routing;
 use self::triangles::Triangles;
+use super::adapters::RowSlots;
 use super::compute::{self, Masks, activate, clamp, embed};
 use super::network::{Network, Span, Wanted};
 use super::rotary::RotaryAt;
@@ -35,6 +36,7 @@ pub(super) struct PassOps<'a> {
     /// Each span's states after the pass, as far as the walk has come.
     pub(super) filled: Vec<States>,
     pub(super) wanted: Wanted<'a>,
+    pub(super) slots: RowSlots,
     /// Each rotary embedding at the positions of the spans.
     pub(super) rotations: Vec<RotaryAt<'a>>,
     pub(super) masks: Masks,
@@ -82,7 +84,9 @@ impl Ops for PassOps<'_> {
         let Linear { weight, bias, inputs: _, outputs: _ } = *linear;
         let weights = &self.network.weights;
         let bias = bias.map(|bias| weights.dense(bias)).transpose()?;
-        self.network.compute.linear(&self.narrow(x)?, weights.get(weight)?, bias)
+        let x = self.narrow(x)?;
+        let y = self.network.compute.linear(&x, weights.get(weight)?, bias)?;
+        self.network.adapters.adapt(y, &x, weight, self.slots.rows(x.dim(0)))
     }
 
     fn head_linear(&mut self, x: &Array, linear: &HeadLinear) -> Result<Array> {
@@ -216,7 +220,7 @@ impl Ops for PassOps<'_> {
 
     fn select(&mut self, x: &Array) -> Result<Array> {
         match self.wanted {
-            Wanted::None | Wanted::All => Ok(x.clone()),
+            Wanted::None | Wanted::All | Wanted::Reordered(_) => Ok(x.clone()),
             Wanted::Some(indices) => x.take(indices, 0),
         }
     }

@@ -60,6 +60,7 @@ fn pass(
         states,
         filled: spans.iter().map(|_| States::default()).collect(),
         wanted: Wanted::All,
+        slots: RowSlots::default(),
         rotations: Vec::new(),
         masks: Masks::default(),
         triangles: Triangles::default(),
@@ -69,7 +70,7 @@ fn pass(
 }
 
 fn span(start: usize, position: usize, count: usize) -> Span {
-    Span { start, count, position, length: position + count }
+    Span { start, count, position, length: position + count, adapter: None }
 }
 
 const SLOT: StateSlot = StateSlot { group: 0, layer: 0 };

@@ -1,0 +1,192 @@
+//! Adapters on every engine, against what PEFT computes in float32: tokens and logits, one by one and together in one pass.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mlxcel_conformance::{Need, Subject, checks};
+use mlxcel_core::{
+    Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
+    LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
+    Want,
+};
+use support::{CAPACITY, Case, Fixture, engines_and_plugin};
+
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+const HONEST_MARGIN: f32 = 1e-3;
+/// The largest difference of prefill logits, relative to the largest magnitude.
+const LOGITS: f32 = 1e-4;
+
+/// The folder of an adapter, with an `oracle.json`.
+fn adapter(name: &'static str) -> Fixture {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/adapters").join(name);
+    Fixture { name, path }
+}
+
+fn options(adapter: Option<&Adapter>) -> SequenceOptions {
+    let options = SequenceOptions::default();
+    adapter.map_or_else(|| options.clone(), |adapter| options.clone().with_adapter(adapter))
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.map(|(token, _)| token as u32).unwrap()
+}
+
+/// One sequence for each case, fed its prompt, whose logits are those of the oracle; then all decode together.
+fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)], what: &str) {
+    let mut rows = Vec::new();
+    for (index, (case, adapter)) in cases.iter().enumerate() {
+        let sequence = session.open_with(&options(*adapter)).unwrap();
+        let row = Row::new(sequence, &case.prompt, Want::logits());
+        let logits = session.run_row(row, &Control::default()).unwrap().into_logits().unwrap();
+        let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+        let pairs = logits.iter().zip(&case.prefill_logits);
+        let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
+        assert!(error < LOGITS, "{what}, sequence {index}: logits differ by {error}");
+        rows.push((sequence, case.greedy[0]));
+    }
+    let (plan, mut out) = (SamplingPlan::greedy(), StepOutput::new());
+    let least = cases.iter().map(|(case, _)| case.greedy.len()).min().unwrap();
+    for step in 1..least {
+        let tokens: Vec<[u32; 1]> = rows.iter().map(|&(_, token)| [token]).collect();
+        // Rows want different things in different steps.
+        let wants =
+            (0..).map(|index| if (index + step) % 2 == 0 { Want::logits() } else { Want::token(&plan) });
+        let fed = rows.iter().zip(&tokens).zip(wants);
+        let fed: Vec<_> =
+            fed.map(|(((sequence, _), token), want)| Row::new(*sequence, token, want)).collect();
+        session.step(&fed, &Control::default(), &mut out).unwrap();
+        for (index, (result, (case, _))) in out.take().into_iter().zip(cases).enumerate() {
+            let token = match result.unwrap() {
+                RowResult::Tokens(chosen) => chosen[0].token,
+                result => argmax(&result.into_logits().unwrap()),
+            };
+            let (expected, honest) = (case.greedy[step], case.margins[step] < HONEST_MARGIN);
+            assert!(token == expected || honest, "{what}, sequence {index}, token {step}: {token}");
+            // Where both are honest, the oracle's goes on.
+            rows[index].1 = expected;
+        }
+    }
+    rows.iter().for_each(|(sequence, _)| session.close(*sequence).unwrap());
+}
+
+/// Room for two adapters of a rank up to five.
+fn room() -> AdapterLimits {
+    AdapterLimits::new(2, 5)
+}
+
+/// How a base model is loaded: the same for all tests, so that they share programs.
+fn load_options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact).with_capacity(CAPACITY).with_sequences(3)
+}
+
+/// The base model with room for adapters.
+fn load(engine: &dyn Backend, base: &'static str) -> Arc<dyn Model> {
+    engine.load(&Fixture::named(base).path.into(), &load_options().with_adapters(room())).unwrap()
+}
+
+#[test]
+fn adapters_together_equal_peft_on_every_engine() {
+    let oracles = [adapter("llama-attention"), adapter("llama-all")];
+    for engine in engines_and_plugin() {
+        let name = engine.name();
+        let model = load(&*engine, "llama");
+        assert_eq!(model.capabilities().adapters, Some(room()));
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let load = |index: usize| model.load_adapter(&oracles[index].path.clone().into()).unwrap();
+        let loaded = [load(0), load(1)];
+        let [plain, first, second] =
+            [&Fixture::named("llama"), &oracles[0], &oracles[1]].map(|fixture| fixture.cases());
+        for (index, ((plain, first), second)) in plain.iter().zip(&first).zip(&second).enumerate() {
+            let cases = [
+                (plain.clone(), None),
+                (first.clone(), Some(&loaded[0])),
+                (second.clone(), Some(&loaded[1])),
+            ];
+            check(&mut *session, &cases, &format!("{name}, case {index}"));
+        }
+        // In the other's slot, each is what it was.
+        drop(loaded);
+        let loaded = [load(1), load(0)];
+        let cases = [
+            (first[0].clone(), Some(&loaded[1])),
+            (plain[0].clone(), None),
+            (second[0].clone(), Some(&loaded[0])),
+        ];
+        check(&mut *session, &cases, &format!("{name}, reloaded"));
+    }
+}
+
+#[test]
+fn adapters_hold_the_contract_on_every_engine() {
+    let sources = ["llama-zero", "llama-attention", "llama-all"].map(|name| adapter(name).path.into());
+    for engine in engines_and_plugin() {
+        let name = engine.name().to_owned();
+        let subject = Subject::new(engine, Fixture::named("llama").path)
+            .with_load(load_options())
+            .with_adapters(room(), sources.clone());
+        for check in checks::ALL.iter().filter(|check| check.needs.contains(&Need::Adapters)) {
+            let result = (check.run)(&subject);
+            assert!(result.is_ok(), "{name}, {}: {result:?}", check.name);
+        }
+    }
+}
+
+#[test]
+fn adapters_of_fused_projections_and_recurrences_equal_peft() {
+    // The portable engine: how adapters lie is the same on all.
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    for (base, name) in [("phi3", "phi3-fused"), ("lfm2", "lfm2-recurrence")] {
+        let model = load(&engine, base);
+        let oracle = adapter(name);
+        let loaded = model.load_adapter(&oracle.path.clone().into()).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        for case in oracle.cases() {
+            check(&mut *session, &[(case, Some(&loaded))], name);
+        }
+    }
+}
+
+#[test]
+fn rows_of_several_tokens_and_adapters_share_a_pass() {
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    let model = load(&engine, "llama");
+    let load = |name| model.load_adapter(&adapter(name).path.into()).unwrap();
+    let loaded = [load("llama-attention"), load("llama-all")];
+    let adapters = [Some(&loaded[0]), None, Some(&loaded[1])];
+    let tokens: Vec<u32> = (0..9).map(|index| 20 + 11 * index).collect();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    // A prompt and a decoding row of each, with results at every position, at the last, and hidden.
+    for want in [Want::likelihoods(2), Want::logits(), Want::hidden(mlxcel_core::Pooling::Mean)] {
+        let alone: Vec<_> = adapters
+            .iter()
+            .map(|adapter| {
+                let sequence = session.open_with(&options(*adapter)).unwrap();
+                let found = session.run_row(Row::new(sequence, &tokens, want), &Control::default()).unwrap();
+                session.close(sequence).unwrap();
+                found
+            })
+            .collect();
+        let sequences: Vec<_> =
+            adapters.iter().map(|adapter| session.open_with(&options(*adapter)).unwrap()).collect();
+        let rows: Vec<_> = sequences.iter().map(|&sequence| Row::new(sequence, &tokens, want)).collect();
+        let mut out = StepOutput::new();
+        session.step(&rows, &Control::default(), &mut out).unwrap();
+        let together: Vec<_> = out.take().into_iter().map(Result::unwrap).collect();
+        assert_eq!(together, alone, "{:?}", matches!(want.answer, Answer::Logits));
+        assert_ne!(together[0], together[2]);
+        sequences.iter().for_each(|&sequence| session.close(sequence).unwrap());
+    }
+}
+
+#[test]
+fn gguf_files_have_no_room_for_adapters() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/gguf-llama-q8_0");
+    let options = LoadOptions::default().with_adapters(AdapterLimits::new(1, 4));
+    let error = mlxcel_session::portable::PortableBackend::new().load(&folder.into(), &options);
+    let error = error.map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+}

@@ -1,0 +1,91 @@
+//! Adapters of a model: which are loaded, and their matrices in the residents.
+
+use mlxcel_core::{
+    Adapter, AdapterLimits, AdapterSlots, Error, ErrorKind, ModelSource, Result, SequenceOptions,
+};
+use mlxcel_models::{AdapterWeights, Decoder};
+use mlxcel_stablehlo::ElementType;
+
+use crate::executor::Executor;
+use crate::resident::{Resident, ResidentArgument};
+
+/// The room for adapters of a model.
+pub(crate) struct AdapterRoom {
+    slots: AdapterSlots,
+    decoder: Decoder,
+    residents: Vec<ResidentArgument>,
+}
+
+impl AdapterRoom {
+    /// Room that `residents` of the programs of `decoder` have.
+    pub(crate) fn new(limits: AdapterLimits, decoder: &Decoder, residents: Vec<ResidentArgument>) -> Self {
+        Self { slots: AdapterSlots::new(limits), decoder: decoder.clone(), residents }
+    }
+
+    /// Loads the adapter in `source` into a free slot of the residents of `executor`.
+    pub(crate) fn load<E: Executor>(&self, executor: &E, source: &ModelSource) -> Result<Adapter> {
+        let limits = self.slots.limits();
+        let AdapterWeights { identity, products } = AdapterWeights::read(source, &self.decoder, limits)?;
+        self.slots.load(identity, |slot| {
+            for (index, argument) in self.residents.iter().enumerate() {
+                let (weight, matrix) = match argument.content {
+                    Resident::AdapterA(weight) => (weight, 0),
+                    Resident::AdapterB(weight) => (weight, 1),
+                };
+                let bytes = match products.get(&weight) {
+                    Some(product) => {
+                        let [a, b] = product.padded(stored_type(argument.ty.element)?, limits.rank)?;
+                        if matrix == 0 { a } else { b }
+                    }
+                    // What an earlier adapter had there is gone.
+                    None => vec![0; argument.slot_bytes()],
+                };
+                executor.write_resident(index, slot, &bytes)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The slot of a sequence's adapter, as programs take it.
+    pub(crate) fn slot(&self, adapter: Option<&Adapter>) -> Result<i32> {
+        let slot = adapter.map(|adapter| self.slots.slot_of(adapter)).transpose()?;
+        Ok(slot.map_or(-1, |slot| slot as i32))
+    }
+}
+
+/// The room of a model that has some.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`] otherwise.
+pub(crate) fn room<'a>(room: Option<&'a AdapterRoom>, operation: &'static str) -> Result<&'a AdapterRoom> {
+    room.ok_or_else(|| {
+        let message = "the model was loaded without room for adapters; set it in the load options";
+        Error::unsupported(operation, message).with_context("capability", "adapters")
+    })
+}
+
+/// Refuses a sequence with an adapter that is not one of a model with this room.
+pub(crate) fn check(
+    own: Option<&AdapterRoom>,
+    options: &SequenceOptions,
+    operation: &'static str,
+) -> Result<()> {
+    match &options.adapter {
+        None => Ok(()),
+        Some(adapter) => room(own, operation)?.slot(Some(adapter)).map(drop),
+    }
+}
+
+/// The type of a resident as files name it.
+fn stored_type(element: ElementType) -> Result<mlxcel_models::ElementType> {
+    match element {
+        ElementType::F32 => Ok(mlxcel_models::ElementType::F32),
+        ElementType::F16 => Ok(mlxcel_models::ElementType::F16),
+        ElementType::BF16 => Ok(mlxcel_models::ElementType::BF16),
+        other => {
+            let message = "adapters are resident in a type that they do not have";
+            Err(Error::new(ErrorKind::Internal, "load adapter", message).with_context("type", other.mlir()))
+        }
+    }
+}

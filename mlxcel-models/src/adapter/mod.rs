@@ -1,0 +1,274 @@
+//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library writes them.
+
+mod config;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
+
+use crate::bytes::FileBytes;
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
+use crate::element::ElementType;
+use crate::fingerprint::fingerprint_of;
+use crate::quantize::float::Float;
+use crate::safetensors::{Entry, read_header};
+use crate::source::Source;
+
+use config::Settings;
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+const OPERATION: &str = "load adapter";
+
+/// An adapter for the products of a decoder: `y = W x + B (A x)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterWeights {
+    /// Identifies the adapter: 64 hexadecimal digits of a SHA-256, made as that of a
+    /// [checkpoint](Checkpoint::fingerprint).
+    pub identity: String,
+    /// The matrices beside each weight that the adapter changes.
+    pub products: HashMap<WeightId, LowRank>,
+}
+
+/// Two matrices of low rank, in float32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRank {
+    /// The number of rows of `A`, and of columns of `B`.
+    pub rank: usize,
+    /// `A`: `[rank, inputs]`.
+    pub a: Vec<f32>,
+    /// `B`: `[outputs, rank]`, times the adapter's scale.
+    pub b: Vec<f32>,
+}
+
+impl LowRank {
+    /// Both matrices padded with zeros to this `rank`, in this element type.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for a value that is infinite in that type, or another type than F32, F16 or BF16.
+    pub fn padded(&self, element: ElementType, rank: usize) -> Result<[Vec<u8>; 2]> {
+        let own = self.rank.max(1);
+        let inputs = self.a.len() / own;
+        let mut a = self.a.clone();
+        a.resize(rank.saturating_mul(inputs), 0.0);
+        let padding = rank.saturating_sub(self.rank);
+        let rows = self.b.chunks(own);
+        let b: Vec<f32> =
+            rows.flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0.0, padding))).collect();
+        let float = Float::of(element).ok_or_else(|| {
+            Error::unsupported(OPERATION, "adapters are in F32, F16 or BF16").with_context("type", element)
+        })?;
+        let bytes = |values: Vec<f32>| {
+            if values.iter().any(|&value| !float.round(value).is_finite()) {
+                let message = "a value of the adapter is too large for the model's element type";
+                return Err(Error::unsupported(OPERATION, message).with_context("type", element));
+            }
+            let mut bytes = vec![0; values.len() * float.bytes()];
+            float.write(&values, &mut bytes);
+            Ok(bytes)
+        };
+        Ok([bytes(a)?, bytes(b)?])
+    }
+}
+
+impl Checkpoint {
+    /// Refuses room for adapters where their matrices would not fit the order in which weights are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for GGUF files, whose converter reorders the rows of some projections.
+    pub fn check_adapters(&self, room: Option<AdapterLimits>) -> Result<()> {
+        if room.is_none() || !self.is_gguf() {
+            return Ok(());
+        }
+        let message =
+            "adapters for models in GGUF files are not supported; load the checkpoint in safetensors";
+        Err(Error::unsupported("load model", message).with_context("field", "adapters"))
+    }
+}
+
+/// The files of an adapter.
+struct Files {
+    source: Source,
+    settings: Cow<'static, [u8]>,
+    weights: FileBytes,
+    /// The tensors of the weights, by name.
+    entries: Vec<Entry>,
+}
+
+impl Files {
+    fn open(source: &ModelSource) -> Result<Self> {
+        let source = match source {
+            ModelSource::Folder(folder) => Source::at(folder)?,
+            ModelSource::Embedded(files) => Source::embedded(files)?,
+            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter")),
+        };
+        let missing = |name: &str, message: &'static str| {
+            Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", source.locate(name))
+        };
+        let settings = source.read(CONFIG)?;
+        let settings = settings.ok_or_else(|| missing(CONFIG, "the folder has no adapter_config.json"))?;
+        let weights = source.map(WEIGHTS)?.ok_or_else(|| {
+            missing(WEIGHTS, "the folder has no adapter_model.safetensors; save the adapter with safetensors")
+        })?;
+        let mut entries = read_header(&source.locate(WEIGHTS), &weights)?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { source, settings, weights, entries })
+    }
+}
+
+impl AdapterWeights {
+    /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank) that holds it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
+    pub fn rank(source: &ModelSource) -> Result<usize> {
+        let entries = Files::open(source)?.entries;
+        let ranks = entries.iter().filter_map(|entry| match module_of(&entry.name)? {
+            (_, 0) => entry.shape.first().copied(),
+            _ => None,
+        });
+        Ok(ranks.max().unwrap_or_default())
+    }
+
+    /// Reads the adapter in `source`, a folder with `adapter_config.json` and `adapter_model.safetensors`, for `decoder`.
+    ///
+    /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is supported, also
+    /// beside fused projections. Other kinds, and other settings that change results, are refused by name.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing; [`Corrupt`](ErrorKind::Corrupt) for damaged files, numbers that are
+    /// not finite, and shapes that contradict each other; [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
+    /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above `room`.
+    pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
+        let Files { source, settings: text, weights: file, entries } = Files::open(source)?;
+        let config = Config::parse(source.locate(CONFIG), &text)?;
+        let settings = Settings::read(config.fields())?;
+        let location = source.locate(WEIGHTS);
+        let bytes_of = |entry: &Entry| file.get(entry.range.clone()).unwrap_or_default();
+        let tensors =
+            entries.iter().map(|entry| (&*entry.name, entry.element, &entry.shape[..], bytes_of(entry)));
+        let identity = fingerprint_of("mlxcel adapter 1", &text, tensors);
+
+        let mut modules: BTreeMap<&str, [Option<&Entry>; 2]> = BTreeMap::new();
+        for entry in &entries {
+            let (module, matrix) = module_of(&entry.name).ok_or_else(|| {
+                let message = "only the matrices of LoRA are supported in an adapter";
+                named(Error::unsupported(OPERATION, message), &location, &entry.name)
+            })?;
+            modules.entry(module).or_default()[matrix] = Some(entry);
+        }
+        let targets = targets(decoder);
+        let mut products = HashMap::new();
+        for (module, pair) in modules {
+            let refuse =
+                |kind, message: &'static str| named(Error::new(kind, OPERATION, message), &location, module);
+            let [Some(a), Some(b)] = pair else {
+                return Err(refuse(ErrorKind::Corrupt, "an adapter needs both matrices of a module"));
+            };
+            if !settings.targets(module) {
+                let message = "the module has matrices and is not among target_modules";
+                return Err(refuse(ErrorKind::Corrupt, message));
+            }
+            let Some(parts) = targets.get(module) else {
+                let message = "the model has no such product that adapters can change";
+                let is_other = decoder.weights().any(|weight| module_name(weight) == Some(module));
+                let kind = if is_other { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
+                return Err(refuse(kind, message));
+            };
+            let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
+            let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
+            let (&[rank, a_inputs], &[b_outputs, b_rank]) = (&a.shape[..], &b.shape[..]) else {
+                return Err(refuse(ErrorKind::Unsupported, "the matrices of an adapter have two dimensions"));
+            };
+            if rank == 0 || rank != b_rank {
+                return Err(refuse(ErrorKind::Corrupt, "the matrices of an adapter have different ranks"));
+            }
+            if (a_inputs, b_outputs) != (inputs, outputs) {
+                let message = "the matrices of the adapter do not fit the model's";
+                return Err(refuse(ErrorKind::InvalidInput, message)
+                    .with_context("adapter", format_args!("[{b_outputs}, {a_inputs}]"))
+                    .with_context("model", format_args!("[{outputs}, {inputs}]")));
+            }
+            if rank > room.rank {
+                let message = "the adapter's rank is above the model's room; load the model with room for it";
+                return Err(refuse(ErrorKind::Unsupported, message)
+                    .with_context("rank", rank)
+                    .with_context("room", room.rank));
+            }
+            let scale = settings.scale(module, rank)?;
+            let a = values(a, bytes_of(a), &location)?;
+            let b: Vec<f32> = values(b, bytes_of(b), &location)?.iter().map(|value| value * scale).collect();
+            if b.iter().any(|value| !value.is_finite()) {
+                return Err(refuse(ErrorKind::Corrupt, "a scaled number of the adapter is not finite"));
+            }
+            for (linear, rows) in parts {
+                let b = rows.iter().flat_map(|&row| &b[row * rank..][..rank]).copied().collect();
+                products.insert(linear.weight, LowRank { rank, a: a.clone(), b });
+            }
+        }
+        Ok(Self { identity, products })
+    }
+}
+
+/// The module of a tensor of an adapter, and which of the two matrices it is.
+fn module_of(tensor: &str) -> Option<(&str, usize)> {
+    let module = tensor.strip_prefix("base_model.model.")?;
+    let matrices = [".lora_A.weight", ".lora_B.weight"].into_iter().enumerate();
+    matrices.into_iter().find_map(|(matrix, suffix)| Some((module.strip_suffix(suffix)?, matrix)))
+}
+
+/// The module that a weight is of: its tensor's name without the last part.
+fn module_name(weight: &WeightRef) -> Option<&str> {
+    weight.tensor.rsplit_once('.').map(|(module, _)| module)
+}
+
+/// The products that adapters can change, by module: more than one if the module is fused, each with its rows of the module's.
+/// Modules of which some rows are of no such product are left out.
+fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
+    let mut modules: HashMap<&str, Vec<(Linear, Vec<usize>)>> = HashMap::new();
+    for linear in decoder.adaptable() {
+        let weight = decoder.weight(linear.weight);
+        let Some(module) = module_name(weight).filter(|_| weight.stack.is_empty()) else { continue };
+        let rows = match &weight.selection {
+            None => (0..linear.outputs).collect(),
+            Some(selection) if selection.axis == 0 => selection.indices().collect(),
+            Some(_) => continue,
+        };
+        modules.entry(module).or_default().push((linear, rows));
+    }
+    modules.retain(|_, parts| {
+        let mut rows: Vec<usize> = parts.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
+        rows.sort_unstable();
+        let fits = parts.iter().all(|(linear, rows)| rows.len() == linear.outputs);
+        fits && rows.iter().copied().eq(0..rows.len())
+    });
+    modules
+}
+
+/// The numbers of a tensor, which must be finite.
+fn values(entry: &Entry, bytes: &[u8], location: &str) -> Result<Vec<f32>> {
+    let Some(float) = Float::of(entry.element) else {
+        let error = Error::unsupported(OPERATION, "the matrices of an adapter must be F32, F16 or BF16");
+        return Err(named(error, location, &entry.name).with_context("type", entry.element));
+    };
+    let mut values = vec![0.0; bytes.len() / float.bytes()];
+    float.read(bytes, &mut values);
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(values);
+    }
+    let error = Error::new(ErrorKind::Corrupt, OPERATION, "a number of the adapter is not finite");
+    Err(named(error, location, &entry.name))
+}
+
+fn named(error: Error, location: &str, name: &str) -> Error {
+    error.with_context("tensor", name.escape_debug()).with_context("path", location)
+}

@@ -1,0 +1,235 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A tensor of a file: its name, shape and numbers.
+type Tensor = (String, Vec<usize>, Vec<f32>);
+
+fn decoder(architecture: &str) -> Decoder {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(architecture);
+    Checkpoint::open(folder).unwrap().decoder().unwrap()
+}
+
+fn settings() -> Value {
+    json!({"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj", "qkv_proj"], "lora_dropout": 0.1})
+}
+
+/// Both matrices of a module with these sizes.
+fn matrices(module: &str, outputs: usize, inputs: usize, rank: usize) -> Vec<Tensor> {
+    let numbers = |count: usize| (0..count).map(|index| (index % 13) as f32 - 6.0).collect::<Vec<_>>();
+    vec![
+        (format!("base_model.model.{module}.lora_A.weight"), vec![rank, inputs], numbers(rank * inputs)),
+        (format!("base_model.model.{module}.lora_B.weight"), vec![outputs, rank], numbers(outputs * rank)),
+    ]
+}
+
+fn query() -> Vec<Tensor> {
+    matrices("model.layers.1.self_attn.q_proj", 64, 64, 2)
+}
+
+/// A folder with an adapter.
+fn folder(settings: &Value, tensors: &[Tensor]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(CONFIG), settings.to_string()).unwrap();
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(|(_, _, numbers)| bytes_of(numbers)).collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+        (
+            name.as_str(),
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap(),
+        )
+    });
+    let file = safetensors::serialize(views, None).unwrap();
+    fs::write(folder.path().join(WEIGHTS), file).unwrap();
+    folder
+}
+
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn read_into(decoder: &Decoder, settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
+    let folder = folder(settings, tensors);
+    AdapterWeights::read(
+        &ModelSource::Folder(PathBuf::from(folder.path())),
+        decoder,
+        AdapterLimits::new(1, 4),
+    )
+}
+
+fn read(settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
+    read_into(&decoder("llama"), settings, tensors)
+}
+
+#[test]
+fn matrices_are_read_beside_their_weight_and_scaled() {
+    let decoder = decoder("llama");
+    let tensors = query();
+    let found = read(&settings(), &tensors).unwrap();
+    let (weight, product) = found.products.iter().next().unwrap();
+    assert_eq!(decoder.weight(*weight).tensor, "model.layers.1.self_attn.q_proj.weight");
+    assert_eq!((found.products.len(), product.rank, &product.a), (1, 2, &tensors[0].2));
+    let scaled: Vec<f32> = tensors[1].2.iter().map(|number| number * 3.0).collect();
+    assert_eq!(product.b, scaled);
+    // By the root of the rank, and by patterns that name modules.
+    let scale = |changes: Value| {
+        let mut settings = settings();
+        settings.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        read(&settings, &tensors).unwrap().products[weight].b[0] / tensors[1].2[0]
+    };
+    assert_eq!(scale(json!({"use_rslora": true})), (6.0 / 2f64.sqrt()) as f32);
+    assert_eq!(scale(json!({"alpha_pattern": {"q_proj": 1, "k_proj": 100}})), 0.5);
+    assert_eq!(scale(json!({"alpha_pattern": {"^model.layers.1.self_attn.q_proj": 4, "j_proj": 100}})), 2.0);
+    assert_eq!(scale(json!({"r": 8, "rank_pattern": {"layers.1.self_attn.q_proj": 2}})), 3.0);
+    assert_eq!(scale(json!({"target_modules": ".*q_proj", "loftq_config": {}, "use_dora": false})), 3.0);
+}
+
+#[test]
+fn the_largest_rank_is_the_room_that_an_adapter_needs() {
+    let tensors = [query(), matrices("model.layers.0.self_attn.q_proj", 64, 64, 7)].concat();
+    let folder = folder(&settings(), &tensors);
+    assert_eq!(AdapterWeights::rank(&ModelSource::Folder(PathBuf::from(folder.path()))).unwrap(), 7);
+}
+
+#[test]
+fn identities_differ_by_numbers_and_settings() {
+    let identity = |settings: &Value, tensors: &[Tensor]| read(settings, tensors).unwrap().identity;
+    let (settings, tensors) = (settings(), query());
+    let own = identity(&settings, &tensors);
+    assert_eq!((own.len(), &own), (64, &identity(&settings, &tensors)));
+    let mut other = tensors.clone();
+    other[0].2[0] = 0.5;
+    assert_ne!(identity(&settings, &other), own);
+    let mut alpha = settings.clone();
+    alpha["lora_alpha"] = json!(7);
+    assert_ne!(identity(&alpha, &tensors), own);
+}
+
+#[test]
+fn an_adapter_of_a_fused_projection_is_split_by_its_rows() {
+    let decoder = decoder("phi3");
+    let (outputs, inputs) = (64 + 32 + 32, 64);
+    let tensors = matrices("model.layers.0.self_attn.qkv_proj", outputs, inputs, 2);
+    let found = read_into(&decoder, &settings(), &tensors).unwrap();
+    assert_eq!(found.products.len(), 3);
+    let mut all = Vec::new();
+    for start in [0, 64, 96] {
+        let (_, product) = found
+            .products
+            .iter()
+            .find(|(weight, _)| decoder.weight(**weight).selection.is_some_and(|rows| rows.start == start))
+            .unwrap();
+        assert_eq!(product.a, tensors[0].2);
+        all.extend(product.b.iter().map(|number| number / 3.0));
+    }
+    assert_eq!(all, tensors[1].2);
+}
+
+#[test]
+fn settings_that_would_change_results_are_refused_by_name() {
+    for (field, value) in [
+        ("peft_type", json!("LOHA")),
+        ("use_dora", json!(true)),
+        ("bias", json!("all")),
+        ("lora_bias", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("trainable_token_indices", json!([1])),
+        ("layer_replication", json!([[0, 1]])),
+        ("init_lora_weights", json!("pissa")),
+        ("of_next_year", json!(1)),
+        ("alpha_pattern", json!({"layers.[01]": 3})),
+        ("alpha_pattern", json!({"q_proj": 3, "self_attn.q_proj": 4})),
+    ] {
+        let mut settings = settings();
+        settings[field] = value;
+        let error = read(&settings, &query()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{field}");
+        assert!(error.context("field").is_some_and(|named| named.starts_with(field)), "{error}");
+    }
+    for field in ["peft_type", "r", "lora_alpha"] {
+        let mut settings = settings();
+        settings.as_object_mut().unwrap().remove(field);
+        let error = read(&settings, &query()).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some(field)));
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_refused_by_name() {
+    let module = "model.layers.1.self_attn.q_proj";
+    let with = |change: &dyn Fn(&mut Vec<Tensor>)| {
+        let mut tensors = query();
+        change(&mut tensors);
+        tensors
+    };
+    let resized = |index: usize, shape: [usize; 2]| {
+        with(&|tensors| {
+            tensors[index].1 = shape.to_vec();
+            tensors[index].2 = vec![1.0; shape.iter().product()];
+        })
+    };
+    let named = |name: &str| with(&|tensors| tensors[0].0 = name.to_owned());
+    let number = |number: f32| with(&|tensors| tensors[1].2[3] = number);
+    for (tensors, kind) in [
+        (with(&|tensors| drop(tensors.pop())), ErrorKind::Corrupt),
+        (resized(0, [2, 63]), ErrorKind::InvalidInput),
+        (resized(1, [65, 2]), ErrorKind::InvalidInput),
+        (resized(1, [64, 3]), ErrorKind::Corrupt),
+        (resized(0, [0, 64]), ErrorKind::Corrupt),
+        (number(f32::NAN), ErrorKind::Corrupt),
+        (number(f32::INFINITY), ErrorKind::Corrupt),
+        (number(f32::MAX), ErrorKind::Corrupt),
+        (named("base_model.model.lm_head.lora_embedding_A"), ErrorKind::Unsupported),
+        (named(&format!("base_model.model.{module}.lora_magnitude_vector")), ErrorKind::Unsupported),
+        (named(&format!("{module}.lora_A.weight")), ErrorKind::Unsupported),
+        (matrices("model.layers.7.self_attn.q_proj", 64, 64, 2), ErrorKind::InvalidInput),
+        (matrices("model.layers.0.mlp.up_proj", 128, 64, 2), ErrorKind::Corrupt),
+    ] {
+        let error = read(&settings(), &tensors).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.context("tensor").is_some(), "{error}");
+    }
+    // A rank above the room, and another than the settings have.
+    let mut wide = settings();
+    wide["r"] = json!(5);
+    let error = read(&wide, &matrices(module, 64, 64, 5)).unwrap_err();
+    assert_eq!((error.kind(), error.context("room")), (ErrorKind::Unsupported, Some("4")));
+    let error = read(&wide, &query()).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("r")));
+    // The embedding and the norms are weights of the model, but no such products.
+    let mut norms = settings();
+    norms["target_modules"] = json!(["embed_tokens"]);
+    let error = read(&norms, &matrices("model.embed_tokens", 256, 64, 2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn missing_files_are_named() {
+    let read = |folder: &Path| {
+        let source = ModelSource::Folder(folder.to_owned());
+        AdapterWeights::read(&source, &decoder("llama"), AdapterLimits::new(1, 4)).unwrap_err()
+    };
+    for name in [CONFIG, WEIGHTS] {
+        let folder = folder(&settings(), &query());
+        fs::remove_file(folder.path().join(name)).unwrap();
+        let error = read(folder.path());
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.context("path").is_some_and(|path| path.ends_with(name)), "{error}");
+    }
+    assert_eq!(read(Path::new("no such folder")).kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn matrices_are_padded_with_zeros() {
+    let product = LowRank { rank: 1, a: vec![1.0, 2.0], b: vec![3.0, 4.0, 5.0] };
+    let [a, b] = product.padded(ElementType::F32, 2).unwrap();
+    assert_eq!(a, bytes_of(&[1.0, 2.0, 0.0, 0.0]));
+    assert_eq!(b, bytes_of(&[3.0, 0.0, 4.0, 0.0, 5.0, 0.0]));
+    let [a, _] = product.padded(ElementType::BF16, 1).unwrap();
+    assert_eq!(a, [0x80, 0x3f, 0x00, 0x40]);
+    let large = LowRank { rank: 1, a: vec![1e5], b: vec![1.0] };
+    assert_eq!(large.padded(ElementType::F16, 1).unwrap_err().kind(), ErrorKind::Unsupported);
+    large.padded(ElementType::BF16, 1).unwrap();
+}
