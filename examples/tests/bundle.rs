@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use mlxcel_conformance::{Expectations, Subject, run_all};
-use mlxcel_core::{LoadOptions, Precision};
+use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions, Precision};
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::BundleOptions;
 use serde::Deserialize;
@@ -233,6 +233,10 @@ fn a_bundle_passes_the_conformance_suite() {
         .with_cache_dir("/there/is/no/cache")
         .with_trusted_bundle(&folder);
     let load = LoadOptions::default().with_precision(Precision::Exact);
+    // Its programs have no room for adapters.
+    let room = load.clone().with_adapters(AdapterLimits::new(1, 4));
+    let error = bundled.load(&folder.clone().into(), &room).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
     let report = run_all(&Subject::new(bundled, folder).with_load(load), &Expectations::none());
     assert!(report.passed(), "{report}");
 }

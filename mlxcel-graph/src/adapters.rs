@@ -27,20 +27,17 @@ impl AdapterRoom {
         let limits = self.slots.limits();
         let AdapterWeights { identity, products } = AdapterWeights::read(source, &self.decoder, limits)?;
         self.slots.load(identity, |slot| {
-            for (index, argument) in self.residents.iter().enumerate() {
-                let (weight, matrix) = match argument.content {
-                    Resident::AdapterA(weight) => (weight, 0),
-                    Resident::AdapterB(weight) => (weight, 1),
-                };
-                let bytes = match products.get(&weight) {
-                    Some(product) => {
-                        let [a, b] = product.padded(stored_type(argument.ty.element)?, limits.rank)?;
-                        if matrix == 0 { a } else { b }
-                    }
+            // `A` and `B` of a weight stand together.
+            for (index, pair) in self.residents.chunks(2).enumerate() {
+                let (Resident::AdapterA(weight) | Resident::AdapterB(weight)) = pair[0].content;
+                let matrices = match products.get(&weight) {
+                    Some(product) => product.padded(stored_type(pair[0].ty.element)?, limits.rank)?.to_vec(),
                     // What an earlier adapter had there is gone.
-                    None => vec![0; argument.slot_bytes()],
+                    None => pair.iter().map(|argument| vec![0; argument.slot_bytes()]).collect(),
                 };
-                executor.write_resident(index, slot, &bytes)?;
+                for (matrix, bytes) in matrices.iter().enumerate() {
+                    executor.write_resident(2 * index + matrix, slot, bytes)?;
+                }
             }
             Ok(())
         })

@@ -63,7 +63,7 @@ impl fmt::Display for Resident {
     }
 }
 
-/// The residents of `decoder` with room for `adapters`, of this element type: two for each weight that adapters can
+/// The residents of `decoder` with room for `adapters`, of this element type: `A` and `B` for each weight that adapters can
 /// change ([`Decoder::adaptable`]). None without adapters.
 pub fn resident_arguments(
     decoder: &Decoder,
