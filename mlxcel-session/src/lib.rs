@@ -79,7 +79,7 @@ pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::EmbedOptions;
-pub use engine::{Engine, EngineOptions, EngineStats, Request, RequestStream};
+pub use engine::{AsyncRequestStream, Engine, EngineOptions, EngineStats, Request, RequestStream};
 pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
 pub use mlxcel_core;

@@ -1,7 +1,6 @@
 //! Streams several texts at once from one model, each as it comes.
 #![forbid(unsafe_code)]
 
-use std::future::poll_fn;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use futures_util::stream::{StreamExt, select_all};
 use mlxcel_examples::{Failure, Progress, SamplingArguments, launch, open_model};
-use mlxcel_session::{Engine, LoadOptions, Options, RequestStream, Result};
+use mlxcel_session::{AsyncRequestStream, Engine, LoadOptions, Options, Result};
 
 /// Stream the continuations of several prompts at once, in steps that they share.
 ///
@@ -56,9 +55,10 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn stream(engine: &Engine, prompts: &[String], options: &Options) -> Result<(), Failure> {
     let streams =
         prompts.iter().map(|prompt| engine.generate(prompt, options)).collect::<Result<Vec<_>>>()?;
-    // A request is a `Stream` of its pieces under any executor (feature `async`); this one also says what it took.
+    // With the feature `async`, a request is a `Stream` of its pieces; this one also reports its usage at the end.
     let mut pieces = select_all(streams.into_iter().enumerate().map(|(number, stream)| {
-        futures_util::stream::unfold(Some(stream), move |stream| next(number + 1, stream)).boxed()
+        futures_util::stream::unfold(Some(stream.into_async()), move |stream| next(number + 1, stream))
+            .boxed()
     }));
     while let Some(line) = pieces.next().await {
         match line? {
@@ -78,9 +78,12 @@ enum Line {
 }
 
 /// The next line about the text `number`; after its end, what it took, and then nothing.
-async fn next(number: usize, stream: Option<RequestStream>) -> Option<(Result<Line>, Option<RequestStream>)> {
+async fn next(
+    number: usize,
+    stream: Option<AsyncRequestStream>,
+) -> Option<(Result<Line>, Option<AsyncRequestStream>)> {
     let mut stream = stream?;
-    match poll_fn(|context| stream.poll_piece(context)).await {
+    match stream.next().await {
         Some(piece) => Some((piece.map(|piece| Line::Piece(number, piece)), Some(stream))),
         None => {
             let usage = stream.usage();

@@ -1,6 +1,7 @@
 //! Continuous batching: many requests, from any thread or task, on one session.
 
 mod accept;
+mod async_stream;
 mod bell;
 mod channel;
 mod guard;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result, SessionOptions, TokenId};
 
+pub use async_stream::AsyncRequestStream;
 pub use options::EngineOptions;
 pub use request::Request;
 pub use stats::EngineStats;
