@@ -1,5 +1,7 @@
 //! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of choices.
 
+#[cfg(feature = "schemars")]
+mod closed;
 mod compile;
 mod formats;
 mod matcher;
