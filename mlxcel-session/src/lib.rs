@@ -112,5 +112,5 @@ pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]
 pub use structured::Grammar;
 pub use tokenizer::Tokenizer;
-pub use tools::{ToolCall, ToolChoice, ToolParser, ToolPart, Tools};
+pub use tools::{Tool, ToolCall, ToolChoice, ToolParser, ToolPart, Toolbox, Tools};
 pub use usage::Usage;
