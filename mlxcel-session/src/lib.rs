@@ -68,6 +68,7 @@ mod stop;
 mod stream;
 #[cfg(feature = "structured")]
 mod structured;
+mod texts;
 mod tokenizer;
 mod tools;
 mod usage;

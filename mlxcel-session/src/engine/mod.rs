@@ -14,6 +14,7 @@ mod scheduler;
 mod sequences;
 mod stats;
 mod stream;
+mod texts;
 mod worker;
 
 use std::fmt;

@@ -10,6 +10,7 @@ use super::channel::{Receiver, Sender, channel, thread_is_gone};
 use super::guard::EngineId;
 use super::options::Limits;
 use super::stats::EngineStats;
+use super::texts::Job;
 use crate::TextGeneration;
 
 /// A request that has no sequence.
@@ -46,6 +47,8 @@ pub(super) struct Queue {
 struct State {
     /// What the thread has not seen yet.
     arrived: Vec<Entry>,
+    /// Calls with texts that the thread has not seen yet.
+    jobs: Vec<Job>,
     /// How many requests have never had a sequence, those that the thread has seen included.
     waiting: usize,
     /// How many sequences nobody holds or is owed, as of the last turn.
@@ -133,6 +136,23 @@ impl Queue {
         taken
     }
 
+    /// Adds a call with texts.
+    pub(super) fn push_job(&self, job: Job) -> Result<()> {
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        state.jobs.push(job);
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Takes the calls with texts that arrived, for the thread.
+    pub(super) fn take_jobs(&self) -> Vec<Job> {
+        std::mem::take(&mut lock(&self.state).jobs)
+    }
+
     /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time, and `free` sequences
     /// are left for others.
     pub(super) fn publish(&self, begun: usize, free: usize, stats: &EngineStats) {
@@ -171,7 +191,7 @@ impl Queue {
     /// Whether the thread may end where it has no requests.
     pub(super) fn is_closed_and_empty(&self) -> bool {
         let state = lock(&self.state);
-        state.closed.is_some() && state.arrived.is_empty()
+        state.closed.is_some() && state.arrived.is_empty() && state.jobs.is_empty()
     }
 
     /// Says that the thread has panicked: no more requests are taken, and all that there are count as failed.
@@ -186,7 +206,7 @@ impl Queue {
     /// Says that the thread has ended. Requests that it has not seen end with an error.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
-        let lost = std::mem::take(&mut state.arrived);
+        let lost = (std::mem::take(&mut state.arrived), std::mem::take(&mut state.jobs));
         state.waiting = 0;
         state.done = true;
         drop(state);
