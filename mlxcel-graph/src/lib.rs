@@ -23,6 +23,7 @@
 pub mod cached;
 mod executor;
 mod faulty;
+mod memory;
 mod model;
 mod numerics;
 mod ops;

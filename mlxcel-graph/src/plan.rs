@@ -133,7 +133,7 @@ impl Chunks {
 }
 
 /// How many short prompts share a pass whose results are wanted at every position: few numbers, since every one takes programs of its own.
-pub(crate) const JOINED: [usize; 3] = [16, 4, 2];
+pub(crate) const JOINED: [usize; 3] = [8, 4, 2];
 
 impl Chunks {
     /// `pass` with the chunks of further rows, where its own is of the least size and all of them want hidden states, or results at every
@@ -423,7 +423,7 @@ mod tests {
             Some((vec![(0, 9), (2, 16)], Outputs::Hidden))
         );
         assert_eq!(joined(&[(5, Every); 7], 8), Some(((0..4).map(|row| (row, 5)).collect(), Outputs::Every)));
-        assert_eq!(joined(&[(5, Every); 40], 16).map(|(rows, _)| rows.len()), Some(16));
+        assert_eq!(joined(&[(5, Every); 40], 16).map(|(rows, _)| rows.len()), Some(8));
         for alone in
             [&[(5, Every), (5, EveryHidden)][..], &[(5, Last); 4], &[(100, Every); 4], &[(1, Every); 4]]
         {

@@ -80,14 +80,15 @@ pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::EmbedOptions;
-pub use engine::{AsyncRequestStream, Engine, EngineOptions, EngineStats, Request, RequestStream};
+pub use engine::{AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream};
 pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
 pub use mlxcel_core;
 pub use mlxcel_core::{
     Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind, FinishReason, LoadOptions,
-    LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource, Pooling, Precision, Prepare,
-    Result, SampledToken, SamplingContext, SamplingParams, SessionStats, TokenId, TokenLogprob, Xtc,
+    LoadProgress, LoadStage, LogitsSampler, MemoryEstimate, Mirostat, ModelInfo, ModelSource, Pooling,
+    Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams, SessionStats, TokenId,
+    TokenLogprob, Xtc,
 };
 #[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 pub use mlxcel_iree as iree;
@@ -100,7 +101,7 @@ pub use mlxcel_portable as portable;
 pub use model::Model;
 pub use options::{OpenOptions, Options};
 pub use prefix::{PrefixCache, PrefixStats};
-pub use prompt::Prompt;
+pub use prompt::{AsPrompt, Prompt};
 pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
 #[cfg(feature = "schemars")]
 pub use schemars;

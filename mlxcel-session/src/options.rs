@@ -17,6 +17,9 @@ pub struct OpenOptions {
     pub backend: Option<String>,
     /// Options passed to the engine: precision, capacity, threads, progress and so on.
     pub load: LoadOptions,
+    /// The most bytes that the model may take by [`Model::estimate`](crate::Model::estimate); if it would take more, opening
+    /// fails before anything is loaded. Not limited by default.
+    pub memory_budget: Option<u64>,
 }
 
 impl OpenOptions {
@@ -31,6 +34,13 @@ impl OpenOptions {
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.load.precision = precision;
+        self
+    }
+
+    /// Sets the most bytes that the model may take.
+    #[must_use]
+    pub fn with_memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
         self
     }
 

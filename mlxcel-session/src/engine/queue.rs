@@ -36,7 +36,7 @@ pub(super) struct Queue {
     room: Condvar,
     /// The thread has ended.
     done: Condvar,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Wakes the engine's thread.
     pub(super) bell: Arc<Bell>,
     /// Stops the step that is running, and with it everything.
@@ -75,13 +75,14 @@ impl Queue {
     }
 
     /// Adds a request; if neither a sequence is free nor the queue has room, it waits for room until `patience` is over.
-    /// Returns the request's number and the reader's end of its channel.
+    /// The request is paused when its reader has `unread_tokens` to read. Returns the request's number and the reader's end of its channel.
     pub(super) fn push(
         &self,
         generation: TextGeneration,
         priority: i32,
         submitted: Instant,
         patience: Duration,
+        unread_tokens: usize,
     ) -> Result<(u64, Receiver)> {
         let mut state = lock(&self.state);
         if !patience.is_zero() && !EngineId::of(&self.bell).is_waiting_for_us() {
@@ -104,7 +105,7 @@ impl Queue {
         let number = state.submitted;
         let prompt_tokens = generation.tokens().prompt_length();
         let span = tracing::info_span!("request", number, prompt_tokens, priority);
-        let (sender, receiver) = channel(self.limits.unread_tokens, Arc::clone(&self.bell));
+        let (sender, receiver) = channel(unread_tokens, Arc::clone(&self.bell));
         state.submitted += 1;
         state.waiting += 1;
         state.arrived.push(Entry {

@@ -44,6 +44,33 @@ fn texts_share_steps_and_the_session_with_requests() {
 }
 
 #[test]
+fn offline_work_keeps_its_order_and_is_bounded() {
+    let model = reference(3);
+    let engine =
+        Engine::with_options(model.clone(), &EngineOptions::default().with_unread_tokens(1)).unwrap();
+    let mut most = 0;
+    // Longer and shorter ones, and one that fails.
+    let prompts: Vec<_> = (0..40).map(|n| prompt(n, if n == 7 { 0 } else { 4 })).collect();
+    let items =
+        prompts.iter().inspect(|_| most = most.max(engine.stats().submitted - engine.stats().finished));
+    let options = |prompt: &[TokenId]| Options::new(1 + prompt.iter().sum::<TokenId>() as usize % 50);
+    let results: Vec<_> = engine.map(items, |prompt| options(prompt)).collect();
+    assert_eq!(results.len(), 40);
+    for (n, (item, completion)) in results.into_iter().enumerate() {
+        assert_eq!(item, &prompts[n]);
+        match completion {
+            Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::InvalidInput)),
+            Ok(completion) => assert_eq!(completion.tokens, alone(&model, item, &options(item)).tokens),
+        }
+    }
+    assert!((2..=6).contains(&most), "{most} in flight");
+    let mut left = engine.map(prompts, |_| Options::new(500));
+    left.next();
+    drop(left);
+    wait_until(&engine, |stats| stats.running + stats.queued == 0);
+}
+
+#[test]
 fn texts_wait_for_a_sequence_and_requests_go_on_behind_them() {
     let model = endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 1);
     let engine = Engine::with_options(model.clone(), &EngineOptions::default()).unwrap();
