@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use futures_util::stream::{StreamExt, select_all};
-use mlxcel_examples::{Failure, Progress, SamplingArguments, launch, open_model};
+use mlxcel_examples::{Failure, ModelArguments, Progress, SamplingArguments, launch};
 use mlxcel_session::{AsyncRequestStream, Engine, LoadOptions, Options, Result};
 
 /// Stream the continuations of several prompts at once, in steps that they share.
@@ -17,21 +16,14 @@ use mlxcel_session::{AsyncRequestStream, Engine, LoadOptions, Options, Result};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
-    #[arg(long, requires = "model")]
-    trust_bundle: bool,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The texts to continue
     #[arg(value_name = "PROMPT", required = true)]
     prompts: Vec<String>,
     /// The most tokens of each text
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// The engine: iree (or xla), mlx, portable; defaults to what MLXCEL_BACKEND names, else to the first of these that is compiled in
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
     #[command(flatten)]
     sampling: SamplingArguments,
 }
@@ -42,9 +34,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let load = progress.watch(LoadOptions::default());
-    let model = open_model(folder, arguments.trust_bundle, name, &load)?;
+    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     progress.close();
     let options = Options::new(arguments.max_tokens).with_sampling(arguments.sampling.params(&model)?);
     let engine = Engine::new(model)?;
