@@ -5,6 +5,7 @@ pub mod bundled;
 mod engine;
 pub mod input;
 pub mod inspection;
+mod interrupt;
 mod model;
 mod progress;
 mod report;
@@ -15,6 +16,7 @@ mod signals;
 #[cfg(feature = "iree")]
 pub use engine::iree;
 pub use engine::{Engine, EngineOptions, open_model_on, place};
+pub use interrupt::Interrupt;
 pub use model::ModelArguments;
 pub use progress::Progress;
 pub use report::{Failure, exit, json_line, launch, launch_until, one_line};
