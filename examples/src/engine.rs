@@ -36,22 +36,8 @@ pub fn place(model: Option<&Path>, load: &LoadOptions) -> Result<Option<PathBuf>
     }
 }
 
-/// Opens the checkpoint in `folder`, or of this name, defaulting to the bundled model, on the engine called `name`. `trust` runs
-/// the programs of a bundle.
-///
-/// # Errors
-///
-/// Those of [`open_model_on`].
-pub fn open_model(
-    folder: Option<&Path>,
-    trust: bool,
-    name: Option<&str>,
-    load: &LoadOptions,
-) -> Result<Model, Failure> {
-    open_model_on(folder, trust, EngineOptions { name, ..EngineOptions::default() }, load)
-}
-
-/// The same on the engine that `options` ask for, whose own [`trust`](EngineOptions::trust) is not looked at.
+/// Opens the checkpoint in `folder`, or of this name, defaulting to the bundled model, on the engine that `options` ask for, whose
+/// own [`trust`](EngineOptions::trust) is not looked at. `trust` runs the programs of a bundle.
 ///
 /// # Errors
 ///

@@ -5,6 +5,8 @@ pub mod bundled;
 mod engine;
 pub mod input;
 pub mod inspection;
+mod interrupt;
+mod model;
 mod progress;
 mod report;
 mod sampling;
@@ -13,7 +15,9 @@ mod signals;
 
 #[cfg(feature = "iree")]
 pub use engine::iree;
-pub use engine::{Engine, EngineOptions, open_model, open_model_on, place};
+pub use engine::{Engine, EngineOptions, open_model_on, place};
+pub use interrupt::Interrupt;
+pub use model::ModelArguments;
 pub use progress::Progress;
 pub use report::{Failure, exit, json_line, launch, launch_until, one_line};
 pub use sampling::SamplingArguments;

@@ -1,12 +1,12 @@
 //! Progress bars for what takes long, on a terminal only.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_core::ProgressFn;
-use mlxcel_session::{LoadOptions, LoadStage};
+use mlxcel_session::{LoadOptions, LoadStage, Usage};
 
 /// Shows compiling and loading on standard error where that is a terminal; clones share the bar.
 #[derive(Clone, Default)]
@@ -53,6 +53,14 @@ impl Progress {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
         state.clear();
+    }
+
+    /// Says how fast a text was generated, if standard error is a terminal.
+    pub fn tell_speed(&self, usage: &Usage) {
+        if let Some(rate) = usage.tokens_per_second().filter(|_| std::io::stderr().is_terminal()) {
+            // If standard error cannot be written either, there is nowhere to report.
+            let _ = writeln!(std::io::stderr(), "[{} tokens, {rate:.1} tok/s]", usage.generated_tokens);
+        }
     }
 
     fn show(&self, template: Option<&'static str>, done: u64, total: u64) {

@@ -25,7 +25,7 @@ pub enum Failure {
 pub fn launch<A: clap::Parser>(run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
     launch_until(|arguments| {
         #[cfg(unix)]
-        crate::signals::clean_up_on_signals();
+        crate::signals::clean_up_on_signals(&crate::Interrupt::default());
         run(arguments)
     })
 }

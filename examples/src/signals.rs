@@ -1,4 +1,4 @@
-//! What a program does with signals: told to end, it leaves no half-made folders behind.
+//! What a program does with signals: told to end, it leaves no half-made folders behind, and may stop an answer first.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,9 +9,12 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::Interrupt;
+
 /// Removes unfinished folders before a signal ends the program. What cannot be removed, or where the system gives no thread, the next
 /// program removes.
-pub(crate) fn clean_up_on_signals() {
+pub(crate) fn clean_up_on_signals(interrupt: &Interrupt) {
+    let interrupt = interrupt.clone();
     // A file that grows beyond its limit is then an error of whoever writes it.
     drop(flag::register(SIGXFSZ, Arc::default()));
     let ignored = ignored();
@@ -19,6 +22,9 @@ pub(crate) fn clean_up_on_signals() {
     let Ok(mut signals) = Signals::new(heard) else { return };
     let wait = move || {
         for signal in signals.forever() {
+            if signal == SIGINT && interrupt.stop() {
+                continue;
+            }
             remove_unfinished();
             // It ends the program as it would have been ended without this.
             let _ = emulate_default_handler(signal);

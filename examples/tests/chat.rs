@@ -25,8 +25,9 @@ fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn chat_answers_each_line_until_an_empty_line() {
-    let lines = "Tell me a story about a duck named Nell.\nWhat did Nell find?\n\nNobody hears this.\n";
+fn chat_answers_each_line_until_it_is_told_to_quit() {
+    let lines =
+        "Tell me a story about a duck named Nell.\n\nWhat did Nell find?\n/quit\nNobody hears this.\n";
     let (status, answers, notes) = chat(&[], lines.as_bytes());
     assert_eq!((status, notes.as_str()), (Some(0), ""));
     let answers: Vec<&str> = answers.lines().collect();
@@ -129,4 +130,35 @@ fn input_that_is_not_text_is_reported() {
     let (status, answers, notes) = chat(&[], b"Hello \xff\n");
     assert_eq!((status, answers.as_str()), (Some(2), ""));
     assert!(notes.starts_with("error: read the prompt from standard input: it is not UTF-8"), "{notes}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
+    use std::io::{BufRead, BufReader, Read};
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_chat"))
+        .args(["--backend", "portable"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(b"Tell me a story about a duck named Nell.\n").unwrap();
+    // The answer has begun.
+    answers.read_exact(&mut [0]).unwrap();
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let mut line = String::new();
+    answers.read_line(&mut line).unwrap();
+    stdin.write_all(b"/history\n/quit\n").unwrap();
+    let mut history = String::new();
+    answers.read_to_string(&mut history).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "note: the answer was stopped\n");
+    // It stays in the conversation as far as it went.
+    assert!(history.contains("user: Tell me a story") && history.contains("assistant: "), "{history}");
 }

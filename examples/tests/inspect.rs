@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 fn inspect(model: &Path, arguments: &[&str]) -> Output {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache");
     let mut program = Command::new(env!("CARGO_BIN_EXE_inspect"));
-    program.env("MLXCEL_CACHE_DIR", cache).arg(model).args(arguments).output().unwrap()
+    program.env("MLXCEL_CACHE_DIR", cache).arg("--model").arg(model).args(arguments).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

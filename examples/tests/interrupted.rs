@@ -26,7 +26,9 @@ struct Writer {
 fn quantize() -> Writer {
     Writer {
         program: env!("CARGO_BIN_EXE_quantize"),
-        arguments: vec![Fixture::storyteller().path.to_str().unwrap().to_owned()],
+        arguments: ["--model", Fixture::storyteller().path.to_str().unwrap(), "--out"]
+            .map(str::to_owned)
+            .into(),
         replaces: false,
     }
 }

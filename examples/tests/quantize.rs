@@ -6,8 +6,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// `quantize` of the model that is the first of `arguments` into the folder that is the second.
 fn quantize(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quantize")).args(arguments).output().unwrap()
+    let (model, out) = (arguments[0], arguments[1]);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_quantize"));
+    program.args(["--model", model, "--out", out]).args(&arguments[2..]).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -55,7 +58,7 @@ fn requantizing_a_quantized_checkpoint_works_with_a_note() {
         "--json",
         "--perplexity",
         paths[2],
-        "--engine",
+        "--backend",
         "portable",
         "--context",
         "12",
@@ -126,7 +129,7 @@ fn engines_run_the_quantized_checkpoint() {
 fn a_thread_limit_slows_quantization_without_changing_results() {
     let folder = tempfile::tempdir().unwrap();
     // Too little room for the stacks of this many threads.
-    let script = "ulimit -v 300000; exec \"$0\" \"$1\" \"$2\" --threads 256";
+    let script = "ulimit -v 300000; exec \"$0\" --model \"$1\" --out \"$2\" --threads 256";
     let output = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_quantize")])
         .args([storyteller(), folder.path().join("out")])

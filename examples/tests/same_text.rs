@@ -127,7 +127,7 @@ macro_rules! called_back {
 }
 
 /// What a request says to a task, which runs without any executor's help.
-fn awaited(mut stream: RequestStream) -> Said {
+fn awaited(stream: RequestStream) -> Said {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -135,7 +135,7 @@ fn awaited(mut stream: RequestStream) -> Said {
         }
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut text = String::new();
+    let (mut stream, mut text) = (stream.into_async(), String::new());
     loop {
         match Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker)) {
             Poll::Ready(Some(piece)) => text.push_str(&piece.unwrap()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::{AdapterLimits, CancelToken, Error, ErrorKind, Model, Result};
+use crate::{AdapterLimits, CancelToken, Error, ErrorKind, MemoryEstimate, Model, Result};
 
 /// An engine: loads models.
 ///
@@ -30,6 +30,18 @@ pub trait Backend: Send + Sync {
     /// options ([`ErrorKind::InvalidInput`]), or of the machine ([`ErrorKind::Toolchain`], [`ErrorKind::Compile`],
     /// [`ErrorKind::Device`], [`ErrorKind::ResourceExhausted`]).
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>>;
+
+    /// The memory that [`load`](Self::load) and one session at full use would take, without loading anything: only the
+    /// headers of the source are read.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the engine does not estimate, as by default, and errors of the source and of the
+    /// options as in [`load`](Self::load).
+    fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+        let _ = (source, options);
+        Err(Error::unsupported("estimate memory", "the engine does not estimate the memory of a model"))
+    }
 }
 
 macro_rules! forward {
@@ -41,6 +53,9 @@ macro_rules! forward {
             }
             fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
                 (**self).load(source, options)
+            }
+            fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+                (**self).estimate(source, options)
             }
         }
     )*};

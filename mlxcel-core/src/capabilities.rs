@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{AdapterLimits, Error, Result, SamplingFields};
+use crate::{AdapterLimits, Error, ErrorKind, Result, SamplingFields};
 
 /// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`], its field,
 /// type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing, listings and the conformance kit's
@@ -247,6 +247,15 @@ impl Capabilities {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     pub fn require(claimed: bool, operation: &'static str, capability: &'static str) -> Result<()> {
         if claimed { Ok(()) } else { Err(Self::unclaimed(operation, capability)) }
+    }
+
+    /// The error of an optional method that an engine does not implement: it does not claim the capability, or it should not.
+    pub(crate) fn unimplemented(claimed: bool, operation: &'static str, capability: &'static str) -> Error {
+        if !claimed {
+            return Self::unclaimed(operation, capability);
+        }
+        let message = "the engine claims this capability, but does not implement the method";
+        Error::new(ErrorKind::Internal, operation, message).with_context("capability", capability)
     }
 
     pub(crate) fn unclaimed(operation: &'static str, capability: &'static str) -> Error {

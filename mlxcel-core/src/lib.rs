@@ -78,6 +78,7 @@ mod error;
 mod faults;
 mod generation;
 mod identity;
+mod memory;
 mod model;
 mod pooling;
 pub mod reference;
@@ -105,6 +106,7 @@ pub use generation::{
     TokenChoice, TokenStream,
 };
 pub use identity::StateIdentity;
+pub use memory::MemoryEstimate;
 pub use model::{Model, ModelInfo, SessionOptions};
 pub use pooling::{HiddenPool, Pooling};
 pub use sampling::{

@@ -145,7 +145,8 @@ pub struct SessionStats {
 /// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in that row's
 /// result and do not affect other rows; `step` itself fails only if no row was touched. Sequences that a device fault
 /// may have left half-written are poisoned. Methods without a body are required. The optional ones return
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in the capabilities when you implement them.
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in the capabilities when you implement them: a claimed
+/// one that is not implemented returns [`ErrorKind::Internal`](crate::ErrorKind::Internal).
 pub trait InferenceSession: Send {
     /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
@@ -208,7 +209,7 @@ pub trait InferenceSession: Send {
     /// sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
-        Err(Capabilities::unclaimed("rewind", "rewind"))
+        Err(Capabilities::unimplemented(self.capabilities().rewind, "rewind", "rewind"))
     }
 
     /// Opens a second sequence with the same tokens, without computing anything. Needs [`Capabilities::fork`].
@@ -218,7 +219,7 @@ pub trait InferenceSession: Send {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and the errors of [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
-        Err(Capabilities::unclaimed("fork", "fork"))
+        Err(Capabilities::unimplemented(self.capabilities().fork, "fork", "fork"))
     }
 
     /// Copies the state of a sequence out of the session, without computing anything. Needs [`Capabilities::snapshot`].
@@ -228,7 +229,7 @@ pub trait InferenceSession: Send {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let _ = sequence;
-        Err(Capabilities::unclaimed("snapshot", "snapshot"))
+        Err(Capabilities::unimplemented(self.capabilities().snapshot, "snapshot", "snapshot"))
     }
 
     /// Opens a sequence from a snapshot of this model and engine, without computing anything. Needs
@@ -240,7 +241,7 @@ pub trait InferenceSession: Send {
     /// longer one than this session's capacity; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt); and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
-        Err(Capabilities::unclaimed("restore", "snapshot"))
+        Err(Capabilities::unimplemented(self.capabilities().snapshot, "restore", "snapshot"))
     }
 
     /// [`restore`](Self::restore) with options: a snapshot of a sequence with an adapter needs that adapter. An engine

@@ -168,3 +168,20 @@ fn pushed_tokens_are_computed_with_the_last_token() {
     generation.complete();
     assert_eq!(generation.finish_reason(), Some(FinishReason::Stop));
 }
+
+#[test]
+fn a_claimed_method_that_is_not_implemented_is_a_defect_of_the_engine() {
+    let mut session = Counter::new(16);
+    let sequence = session.open().unwrap();
+    let error = session.rewind(sequence, 0).unwrap_err();
+    assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some("rewind")));
+    session.capabilities = session.capabilities.clone().with_rewind(true).with_fork(true).with_snapshot(true);
+    let errors = [
+        session.rewind(sequence, 0).unwrap_err(),
+        session.fork(sequence).unwrap_err(),
+        session.snapshot(sequence).unwrap_err(),
+    ];
+    for (error, capability) in errors.iter().zip(["rewind", "fork", "snapshot"]) {
+        assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Internal, Some(capability)));
+    }
+}

@@ -24,6 +24,7 @@ mod adapters;
 pub mod cached;
 mod executor;
 mod faulty;
+mod memory;
 mod model;
 mod numerics;
 mod ops;

@@ -132,6 +132,36 @@ impl Chunks {
     }
 }
 
+/// How many short prompts share a pass whose results are wanted at every position: few numbers, since every one takes programs of its own.
+pub(crate) const JOINED: [usize; 3] = [8, 4, 2];
+
+impl Chunks {
+    /// `pass` with the chunks of further rows, where its own is of the least size and all of them want hidden states, or results at every
+    /// position, as embeddings and scores of many short texts do. None where there are no such rows.
+    ///
+    /// Prompts that are generated from do not share passes so: one of them is computed for as long as the other rows of its step wait.
+    pub(crate) fn joined(&self, pass: &Pass, pending: &[Pending], width: usize) -> Option<Pass> {
+        let &room = self.0.first()?;
+        let first = pass.rows.first().filter(|row| row.room == room)?;
+        let hidden = pending[first.row].wants.is_hidden();
+        let is_kin = |row: &Pending| match row.wants {
+            Wants::Every => !hidden,
+            Wants::LastHidden | Wants::EveryHidden => hidden,
+            Wants::Last | Wants::Ends(_) => false,
+        };
+        // The rest of a row is cut as it would be alone.
+        let fits = |row: &Pending| row.remaining > 1 && is_kin(row) && self.size_for(row.remaining) == room;
+        let rows = pending.iter().enumerate().filter(|(_, row)| fits(row));
+        let mut rows: Vec<_> = rows
+            .map(|(index, row)| PassRow { row: index, tokens: row.remaining.min(room), room })
+            .take(width)
+            .collect();
+        let together = JOINED.into_iter().find(|&together| together <= rows.len())?;
+        rows.truncate(together);
+        Some(Pass { rows, outputs: if hidden { Outputs::Hidden } else { Outputs::Every } })
+    }
+}
+
 /// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows
 /// ride along. The
 /// weights are read once for them, and few programs are needed: those of this many equal rows.
@@ -167,7 +197,8 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
 /// computed as a prompt
 /// is.
 ///
-/// Nor do rows that want hidden states share a pass with others: programs give those or logits.
+/// Nor do rows that want hidden states share a pass with others: programs give those or logits. Those with one token share passes
+/// of few sizes, and of those with more tokens each has a pass of its own unless [they are joined](Chunks::joined).
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let hidden = pending.iter().find(|row| row.remaining > 0)?.wants.is_hidden();
     let is_kin = |row: &Pending| row.wants.is_hidden() == hidden;
@@ -187,7 +218,7 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         return Some(pass);
     }
     let decoding = pending.iter().enumerate().filter(|(_, row)| row.remaining == 1 && is_kin(row));
-    let rows: Vec<PassRow> = chunk_row
+    let mut rows: Vec<PassRow> = chunk_row
         .map(|index| {
             let remaining = ahead(&pending[index]);
             let room = if remaining > 1 { chunks.size_for(remaining) } else { 1 };
@@ -197,6 +228,12 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         .chain(decoding.map(|(index, _)| PassRow { row: index, tokens: 1, room: 1 }))
         .take(width)
         .collect();
+    if hidden {
+        // Texts end at any time, and any number of them at once: without this each number would take a program of its own.
+        let is_chunk = rows.first().is_some_and(|row| row.room > 1);
+        let together = JOINED.into_iter().find(|&together| together <= rows.len());
+        rows.truncate(together.filter(|_| !is_chunk).unwrap_or(1));
+    }
     let asks = |row: &PassRow| match pending[row.row].wants {
         Wants::Last | Wants::Ends(_) => Outputs::Last,
         // The last position of a single token is its every position.
@@ -319,9 +356,10 @@ mod tests {
             plan(&[(1, Last), (5, LastHidden), (9, Last), (1, EveryHidden)]),
             (vec![2, 0], Outputs::Last)
         );
+        assert_eq!(plan(&[(1, LastHidden); 3]), (vec![0, 1], Outputs::Hidden));
         assert_eq!(plan(&[(0, Last), (5, LastHidden), (1, Last)]), (vec![1], Outputs::Hidden));
         assert_eq!(plan(&[(65, LastHidden)]), (vec![0], Outputs::Last));
-        assert_eq!(plan(&[(65, LastHidden), (1, LastHidden)]), (vec![0, 1], Outputs::Hidden));
+        assert_eq!(plan(&[(65, LastHidden), (1, LastHidden)]), (vec![0], Outputs::Last));
         assert_eq!(plan(&[(65, EveryHidden)]), (vec![0], Outputs::Hidden));
         assert_eq!(plan(&[(1, LastHidden)]), (vec![0], Outputs::Hidden));
     }
@@ -366,6 +404,31 @@ mod tests {
         assert_eq!(shortened(&[(70, 128)], Last), None);
         assert_eq!(shortened(&[(1, 1), (1, 1)], Last), None);
         assert_eq!(shortened(&[(3, 4)], Every), None);
+    }
+
+    #[test]
+    fn short_texts_share_a_pass() {
+        use Wants::{Every, EveryHidden, Last, LastHidden};
+        let chunks = Chunks::new(&[16, 128]);
+        let joined = |pending: &[(usize, Wants)], width: usize| {
+            let pending: Vec<_> =
+                pending.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect();
+            let pass = next_pass(&pending, &chunks, width).unwrap();
+            let joined = chunks.joined(&pass, &pending, width)?;
+            assert!(joined.rows.iter().all(|row| row.room == 16));
+            Some((joined.rows.iter().map(|row| (row.row, row.tokens)).collect::<Vec<_>>(), joined.outputs))
+        };
+        assert_eq!(
+            joined(&[(9, EveryHidden), (1, LastHidden), (16, LastHidden), (20, EveryHidden), (5, Every)], 4),
+            Some((vec![(0, 9), (2, 16)], Outputs::Hidden))
+        );
+        assert_eq!(joined(&[(5, Every); 7], 8), Some(((0..4).map(|row| (row, 5)).collect(), Outputs::Every)));
+        assert_eq!(joined(&[(5, Every); 40], 16).map(|(rows, _)| rows.len()), Some(8));
+        for alone in
+            [&[(5, Every), (5, EveryHidden)][..], &[(5, Last); 4], &[(100, Every); 4], &[(1, Every); 4]]
+        {
+            assert_eq!(joined(alone, 4), None, "{alone:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use mlxcel_core::{Prepare, Result};
 use mlxcel_models::Decoder;
 
 use crate::model::GraphModelOptions;
-use crate::plan::Chunks;
+use crate::plan::{Chunks, JOINED};
 use crate::shape::{Outputs, ProgramShape};
 use crate::state::bounded_room;
 
@@ -64,9 +64,9 @@ impl GraphModelOptions {
     ///
     /// A pass has at most one chunk, before the decoding rows. So for at most `n` rows there are, per KV-length bucket,
     /// `n` programs of decoding rows and `n` with a chunk of each size; with `every_position`, as many again with a
-    /// chunk and results at every position; with `hidden_states`, as many as the first two again; with `verification`,
-    /// those of equal short rows.
-    ///
+    /// chunk and results at every position; with `verification`, those of equal short rows; with `hidden_states`, a chunk
+    /// of each size alone, and a few numbers of single tokens. Passes that short texts share are not among them: without
+    /// such programs each text has a pass of its own.
     ///
     /// # Errors
     ///
@@ -94,7 +94,11 @@ impl GraphModelOptions {
         for &length in lengths.buckets().iter().filter(|&&length| length <= last) {
             let mut add = |rows: Vec<usize>, outputs| programs.push(ProgramShape { rows, length, outputs });
             for outputs in self.outputs().filter(|&outputs| outputs != Outputs::Every) {
-                (1..=self.width()).for_each(|rows| add(vec![1; rows], outputs));
+                let may_share =
+                    |rows: usize| outputs != Outputs::Hidden || rows == 1 || JOINED.contains(&rows);
+                (1..=self.width())
+                    .filter(|&rows| may_share(rows))
+                    .for_each(|rows| add(vec![1; rows], outputs));
             }
             for &(room, most) in verified.iter().filter(|&&(room, _)| room <= length) {
                 // One alone is that of a prompt chunk of this size.
@@ -103,7 +107,8 @@ impl GraphModelOptions {
             }
             for &(chunk, _) in chunks.iter().filter(|&&(chunk, _)| chunk <= length) {
                 for outputs in self.outputs() {
-                    for decoding in 0..self.width() {
+                    let beside = if outputs == Outputs::Hidden { 1 } else { self.width() };
+                    for decoding in 0..beside {
                         let mut rows = vec![chunk];
                         rows.resize(1 + decoding, 1);
                         add(rows, outputs);

@@ -5,8 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mlxcel_core::{Backend, Faults, LoadOptions, Model, ModelSource, OptionSupport, Result};
-use mlxcel_graph::{GraphModel, KvCacheType, ProgramWriter, model_info};
+use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, OptionSupport, Result};
+use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info};
+use mlxcel_iree_kernels::for_kernels;
 use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription, ProgramOptions};
 use mlxcel_models::{Checkpoint, FeatureSet};
 
@@ -227,6 +228,17 @@ impl IreeBackend {
 impl Backend for IreeBackend {
     fn name(&self) -> &str {
         NAME
+    }
+
+    fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+        let decoder = Checkpoint::from_source(source)?.decoder()?;
+        // Chunks are the largest that any target has.
+        let mut graph = for_kernels(GraphModelOptions::from(options));
+        graph.kv_cache = self.programs.kv_cache;
+        if let Some(tokens) = self.programs.prefill_chunk {
+            graph.limit_chunks(tokens);
+        }
+        graph.memory(&decoder)
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {

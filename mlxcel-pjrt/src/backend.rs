@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Backend, Error, ErrorKind, Faults, LoadOptions, Model, ModelSource, OptionSupport, Precision, Result,
+    Backend, Error, ErrorKind, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, OptionSupport,
+    Precision, Result,
 };
 use mlxcel_graph::{
     Executor, FaultyExecutor, GraphModel, GraphModelOptions, KvCacheType, PreparedPrograms, ProgramShape,
@@ -190,10 +191,7 @@ impl PjrtBackend {
         let checkpoint = Checkpoint::from_source(source)?;
         let stored = checkpoint.decoder()?;
         stored.require(&FeatureSet::all(), NAME)?;
-        let mut graph = GraphModelOptions::from(options);
-        graph.kv_cache = self.kv_cache;
-        let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
-        graph.chunks = vec![chunk, (chunk / 4).max(2)];
+        let graph = self.graph_options(options);
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         let support = OptionSupport::new(stored.context_length, graph.sequences);
         support.with_devices(&device).with_adapters().check(options)?;
@@ -205,9 +203,8 @@ impl PjrtBackend {
                 Error::new(ErrorKind::InvalidInput, "load model", message).with_context("field", "threads")
             );
         }
-        let element =
-            if options.precision == Precision::Exact { ElementType::F32 } else { stored.element_type };
-        let decoder = if self.is_expanded { stored.expanded(element) } else { stored.clone() };
+        let decoder =
+            if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored.clone() };
         let PreparedPrograms { mut at_load, in_background } =
             graph.prepared_programs(&decoder, options.prepare)?;
         at_load.extend(in_background);
@@ -218,6 +215,15 @@ impl PjrtBackend {
         let shardings = weight_shardings(&decoder, &writer.weights, mesh.count());
         let programs = Programs::new(mesh, writer, shardings, store, options);
         Ok(Opened { checkpoint, stored, decoder, graph, shapes: at_load, programs })
+    }
+
+    /// What sessions do.
+    fn graph_options(&self, options: &LoadOptions) -> GraphModelOptions {
+        let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.kv_cache;
+        graph.chunks = vec![chunk, (chunk / 4).max(2)];
+        graph
     }
 
     fn load_with<E: Executor>(
@@ -239,6 +245,11 @@ impl PjrtBackend {
     }
 }
 
+/// The type that expanded weights have.
+fn element(stored: &Decoder, options: &LoadOptions) -> ElementType {
+    if options.precision == Precision::Exact { ElementType::F32 } else { stored.element_type }
+}
+
 /// What [`PjrtBackend::open`] gives.
 pub(crate) struct Opened {
     checkpoint: Checkpoint,
@@ -254,6 +265,12 @@ pub(crate) struct Opened {
 impl Backend for PjrtBackend {
     fn name(&self) -> &str {
         NAME
+    }
+
+    fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+        let stored = Checkpoint::from_source(source)?.decoder()?;
+        let decoder = if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored };
+        self.graph_options(options).memory(&decoder)
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {

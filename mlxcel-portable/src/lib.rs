@@ -27,8 +27,8 @@ mod states;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Model, ModelSource, OptionSupport,
-    Result, Stopwatch,
+    Backend, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, MemoryEstimate, Model, ModelSource,
+    OptionSupport, Result, Stopwatch,
 };
 pub use mlxcel_graph::KvCacheType;
 use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, ProgramWriter, model_info};
@@ -72,6 +72,13 @@ impl Backend for PortableBackend {
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         load(source, options, self.kv_cache, |executor| executor)
+    }
+
+    fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+        let decoder = Checkpoint::from_source(source)?.decoder()?;
+        let mut graph = GraphModelOptions::from(options);
+        graph.kv_cache = self.kv_cache;
+        graph.memory(&decoder)
     }
 }
 

@@ -1,11 +1,9 @@
 //! Embeddings: texts as vectors.
 
-use mlxcel_core::{
-    CancelToken, Error, ErrorKind, Pooling, Result, Row, RowResult, SessionOptions, StepOutput, TokenId,
-};
+use mlxcel_core::{CancelToken, Error, ErrorKind, Pooling, Result, RowResult, TokenId};
 
 use crate::Model;
-use crate::score::control;
+use crate::texts::{self, TextAnswer, TextRow};
 
 const OPERATION: &str = "embed text";
 
@@ -72,17 +70,26 @@ impl Model {
         only(self.embed_all(&[text], options)?)
     }
 
-    /// The embeddings of several texts, in order, batched as far as the engine allows.
+    /// The embeddings of several texts, in order. Each step computes as many texts as the engine has sequences
+    /// ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share passes over the weights.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`embed_tokens`](Self::embed_tokens).
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+        self.embed_tokens(&self.encode_to_embed(texts, options)?, options)
+    }
+
+    /// Encodes texts for [`embed_tokens`](Self::embed_tokens).
+    pub(crate) fn encode_to_embed(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
+    ) -> Result<Vec<Vec<TokenId>>> {
         let tokenizer = self.tokenizer()?;
         let context = self.capabilities().context;
         let encode = |text: &str| tokenizer.encode_prompt(text, options.special_tokens, context);
-        let texts = texts.iter().map(|text| encode(text.as_ref())).collect::<Result<Vec<_>>>()?;
-        self.embed_tokens(&texts, options)
+        texts.iter().map(|text| encode(text.as_ref())).collect()
     }
 
     /// As [`embed_all`](Self::embed_all), for token ids, which are used as they are.
@@ -93,32 +100,35 @@ impl Model {
     /// text or a token outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
     /// (texts are never truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
-        let claimed = self.capabilities();
-        if claimed.hidden_states.is_none() {
+        let results = texts::run(self, &self.rows_to_embed(texts, options)?, options.cancel.as_ref())?;
+        vectors(results, options)
+    }
+
+    /// The rows that texts of these tokens are.
+    pub(crate) fn rows_to_embed(
+        &self,
+        texts: &[Vec<TokenId>],
+        options: &EmbedOptions,
+    ) -> Result<Vec<TextRow>> {
+        if self.capabilities().hidden_states.is_none() {
             let message =
                 "the engine does not return hidden states; write a bundle with hidden states enabled";
             return Err(Error::unsupported(OPERATION, message).with_context("capability", "hidden_states"));
         }
-        let mut session = self.engine().open_session(&SessionOptions::default())?;
-        let mut vectors = Vec::with_capacity(texts.len());
-        let mut out = StepOutput::new();
-        for texts in texts.chunks(claimed.sequences) {
-            let sequences = texts.iter().map(|_| session.open()).collect::<Result<Vec<_>>>()?;
-            let rows = texts.iter().zip(&sequences);
-            let rows: Vec<_> =
-                rows.map(|(tokens, &sequence)| Row::hidden(sequence, tokens, options.pooling)).collect();
-            session.step(&rows, &control(options.cancel.as_ref()), &mut out)?;
-            for row in out.take() {
-                vectors.push(match row? {
-                    RowResult::Hidden(vector) if options.normalize => normalized(vector),
-                    RowResult::Hidden(vector) => vector,
-                    _ => return Err(no_vector()),
-                });
-            }
-            sequences.into_iter().try_for_each(|sequence| session.close(sequence))?;
-        }
-        Ok(vectors)
+        let answer = TextAnswer::Hidden(options.pooling);
+        let row = |tokens: &Vec<TokenId>| TextRow { before: Vec::new(), tokens: tokens.clone(), answer };
+        Ok(texts.iter().map(row).collect())
     }
+}
+
+/// The embeddings that `results` are.
+pub(crate) fn vectors(results: Vec<RowResult>, options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+    let vector = |result| match result {
+        RowResult::Hidden(vector) if options.normalize => Ok(normalized(vector)),
+        RowResult::Hidden(vector) => Ok(vector),
+        _ => Err(no_vector()),
+    };
+    results.into_iter().map(vector).collect()
 }
 
 /// The vector at length 1; zeros stay as they are.
@@ -130,7 +140,7 @@ fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-fn only(mut vectors: Vec<Vec<f32>>) -> Result<Vec<f32>> {
+pub(crate) fn only(mut vectors: Vec<Vec<f32>>) -> Result<Vec<f32>> {
     vectors.pop().ok_or_else(no_vector)
 }
 

@@ -68,6 +68,7 @@ mod stop;
 mod stream;
 #[cfg(feature = "structured")]
 mod structured;
+mod texts;
 mod tokenizer;
 mod tools;
 mod usage;
@@ -79,15 +80,15 @@ pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::EmbedOptions;
-pub use engine::{Engine, EngineOptions, EngineStats, Request, RequestStream};
+pub use engine::{AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream};
 pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
 pub use mlxcel_core;
 pub use mlxcel_core::{
     Adapter, AdapterLimits, Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind,
-    FinishReason, LoadOptions, LoadProgress, LoadStage, LogitsSampler, Mirostat, ModelInfo, ModelSource,
-    Pooling, Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams, SessionStats,
-    TokenId, TokenLogprob, Xtc,
+    FinishReason, LoadOptions, LoadProgress, LoadStage, LogitsSampler, MemoryEstimate, Mirostat, ModelInfo,
+    ModelSource, Pooling, Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams,
+    SessionStats, TokenId, TokenLogprob, Xtc,
 };
 #[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 pub use mlxcel_iree as iree;
@@ -100,7 +101,7 @@ pub use mlxcel_portable as portable;
 pub use model::Model;
 pub use options::{OpenOptions, Options};
 pub use prefix::{PrefixCache, PrefixStats};
-pub use prompt::Prompt;
+pub use prompt::{AsPrompt, Prompt};
 pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
 #[cfg(feature = "schemars")]
 pub use schemars;
@@ -113,5 +114,5 @@ pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]
 pub use structured::Grammar;
 pub use tokenizer::Tokenizer;
-pub use tools::{ToolCall, ToolChoice, ToolParser, ToolPart, Tools};
+pub use tools::{Tool, ToolCall, ToolChoice, ToolParser, ToolPart, Toolbox, Tools};
 pub use usage::Usage;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Adapter, Backend, Capabilities, LoadOptions, ModelInfo, ModelSource, Result, SamplingParams,
-    SessionOptions, TokenId,
+    Adapter, Backend, Capabilities, Error, ErrorKind, LoadOptions, MemoryEstimate, ModelInfo, ModelSource,
+    Result, SamplingParams, SessionOptions, TokenId,
 };
 
 use crate::sampling::defaults;
@@ -53,10 +53,35 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open).
+    /// The errors of [`open`](Self::open), and [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) with
+    /// the numbers in its context for a model that would take more than [`OpenOptions::memory_budget`].
     pub fn open_with(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<Self> {
         let backend = select_backend(options.backend.as_deref())?;
+        let source = hub::locate(source, &options.load)?;
+        if let Some(budget) = options.memory_budget {
+            check_memory(&backend.estimate(&source, &options.load)?, budget)?;
+        }
         Self::load(&backend, source, &options.load)
+    }
+
+    /// The memory that a model would take with these options: weights, the states of all sequences at full capacity, and
+    /// the intermediate results of a pass. Nothing is loaded, but a model that is not in the local cache is downloaded.
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{LoadOptions, Model, OpenOptions};
+    ///
+    /// let load = LoadOptions::default().with_capacity(8192).with_sequences(4);
+    /// let memory = Model::estimate("models/qwen3-0.6b", &OpenOptions::default().with_load(load))?;
+    /// println!("{} MiB, of which {} MiB weights", memory.total() >> 20, memory.weights >> 20);
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`select_backend`], [`hub::locate`] and [`Backend::estimate`].
+    pub fn estimate(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<MemoryEstimate> {
+        let backend = select_backend(options.backend.as_deref())?;
+        backend.estimate(&hub::locate(source, &options.load)?, &options.load)
     }
 
     /// As [`open`](Self::open), with an engine that the application created.
@@ -316,6 +341,21 @@ impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model").field("info", self.info()).field("tokenizer", &self.tokenizer).finish()
     }
+}
+
+/// Refuses a model that takes more than `budget` bytes.
+fn check_memory(memory: &MemoryEstimate, budget: u64) -> Result<()> {
+    if memory.total() <= budget {
+        return Ok(());
+    }
+    let message =
+        "the model takes more memory than its budget; lower the capacity or the number of sequences";
+    Err(Error::new(ErrorKind::ResourceExhausted, "open model", message)
+        .with_context("budget", budget)
+        .with_context("bytes", memory.total())
+        .with_context("weights", memory.weights)
+        .with_context("caches", memory.caches)
+        .with_context("scratch", memory.scratch))
 }
 
 /// What traces call a source.

@@ -17,6 +17,9 @@ pub struct OpenOptions {
     pub backend: Option<String>,
     /// Options passed to the engine: precision, capacity, threads, progress and so on.
     pub load: LoadOptions,
+    /// The most bytes that the model may take by [`Model::estimate`](crate::Model::estimate); if it would take more, opening
+    /// fails before anything is loaded. Not limited by default.
+    pub memory_budget: Option<u64>,
 }
 
 impl OpenOptions {
@@ -38,6 +41,13 @@ impl OpenOptions {
     #[must_use]
     pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
         self.load.adapters = Some(room);
+        self
+    }
+
+    /// Sets the most bytes that the model may take.
+    #[must_use]
+    pub fn with_memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
         self
     }
 

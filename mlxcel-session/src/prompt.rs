@@ -64,6 +64,29 @@ impl<'a> From<&'a Vec<TokenId>> for Prompt<'a> {
     }
 }
 
+/// What [`Engine::map`](crate::Engine::map) completes: anything that has a prompt.
+pub trait AsPrompt {
+    /// Its prompt.
+    fn as_prompt(&self) -> Prompt<'_>;
+}
+
+macro_rules! as_prompt {
+    ($($item:ty),*) => {$(
+        impl AsPrompt for $item {
+            fn as_prompt(&self) -> Prompt<'_> {
+                self.into()
+            }
+        }
+    )*};
+}
+as_prompt!(str, String, [Message], Vec<Message>, [TokenId], Vec<TokenId>);
+
+impl<T: AsPrompt + ?Sized> AsPrompt for &T {
+    fn as_prompt(&self) -> Prompt<'_> {
+        (**self).as_prompt()
+    }
+}
+
 impl Prompt<'_> {
     /// The prompt's tokens, and what turns those that follow it into text; none for a model without tokenizer.
     pub(crate) fn encode(

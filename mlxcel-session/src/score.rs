@@ -7,6 +7,7 @@ use mlxcel_core::{
 };
 
 use crate::Model;
+use crate::texts::{self, TextAnswer, TextRow};
 
 const OPERATION: &str = "score text";
 
@@ -100,44 +101,117 @@ impl Model {
     ///
     /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`score_tokens`](Self::score_tokens).
     pub fn score(&self, text: &str, options: &ScoreOptions) -> Result<TextScore> {
-        let tokenizer = self.tokenizer()?;
-        let mut tokens = match options.special_tokens {
-            true => tokenizer.tokens_before().to_vec(),
-            false => Vec::new(),
-        };
-        tokens.extend(tokenizer.encode(text, false)?);
-        self.score_tokens(&tokens, options)
+        only(self.score_all(&[text], options)?)
+    }
+
+    /// As [`score`](Self::score) for several texts, in order. Each step computes as many texts as the engine has sequences
+    /// ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share passes over the weights.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`score`](Self::score).
+    pub fn score_all(&self, texts: &[impl AsRef<str>], options: &ScoreOptions) -> Result<Vec<TextScore>> {
+        self.score_all_tokens(&self.encode_to_score(texts, options)?, options)
     }
 
     /// As [`score`](Self::score), for token ids, which are used as they are.
     ///
     /// # Errors
     ///
+    /// The errors of [`score_all_tokens`](Self::score_all_tokens).
+    pub fn score_tokens(&self, tokens: &[TokenId], options: &ScoreOptions) -> Result<TextScore> {
+        only(self.score_all_tokens(&[tokens.to_vec()], options)?)
+    }
+
+    /// As [`score_all`](Self::score_all), for token ids, which are used as they are.
+    ///
+    /// # Errors
+    ///
     /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token outside the vocabulary or a stride of the whole
     /// context, [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor `logits`, or fewer top log
     /// probabilities, [`ErrorKind::Cancelled`], and errors of the engine.
-    pub fn score_tokens(&self, tokens: &[TokenId], options: &ScoreOptions) -> Result<TextScore> {
-        if tokens.len() < 2 {
-            let message = "scoring needs at least two tokens, since the first has no log probability";
-            return Err(
-                Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("tokens", tokens.len())
-            );
+    pub fn score_all_tokens(&self, texts: &[Vec<TokenId>], options: &ScoreOptions) -> Result<Vec<TextScore>> {
+        let rows = self.rows_to_score(texts, options)?;
+        if self.capabilities().every_position {
+            return scores(texts, &rows, texts::run(self, &rows, options.cancel.as_ref())?);
         }
-        let context = self.capabilities().context;
         let mut scorer = Scorer::new(self, options.top, options.cancel.clone())?;
-        let mut score = TextScore { tokens: tokens.to_vec(), logprobs: vec![None], top: vec![Vec::new()] };
-        for Window { begin, scored, end } in windows(tokens.len(), context, options.stride)? {
+        let score = |row: &TextRow| {
             let sequence = scorer.session.open()?;
-            // The token before the first that is scored says what that one is worth.
-            scorer.extend(sequence, &tokens[begin..scored - 1])?;
-            for position in scorer.score(sequence, &tokens[scored - 1..end])? {
+            scorer.extend(sequence, &row.before)?;
+            // Nothing follows the last token.
+            let mut positions = scorer.score(sequence, &row.tokens)?;
+            positions.extend(positions.last().cloned());
+            scorer.session.close(sequence)?;
+            Ok(RowResult::Likelihoods(positions))
+        };
+        let results = rows.iter().map(score).collect::<Result<_>>()?;
+        scores(texts, &rows, results)
+    }
+
+    /// Encodes texts for [`score_all_tokens`](Self::score_all_tokens).
+    pub(crate) fn encode_to_score(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &ScoreOptions,
+    ) -> Result<Vec<Vec<TokenId>>> {
+        let tokenizer = self.tokenizer()?;
+        let before = if options.special_tokens { tokenizer.tokens_before() } else { &[] };
+        let encode = |text: &str| Ok([before, &tokenizer.encode(text, false)?].concat());
+        texts.iter().map(|text| encode(text.as_ref())).collect()
+    }
+
+    /// The rows that texts of these tokens are scored by: one for each window over each text.
+    pub(crate) fn rows_to_score(
+        &self,
+        texts: &[Vec<TokenId>],
+        options: &ScoreOptions,
+    ) -> Result<Vec<TextRow>> {
+        let claimed = self.capabilities();
+        if claimed.every_position {
+            Capabilities::require(options.top <= claimed.top_logprobs, OPERATION, "top_logprobs")?;
+        }
+        let answer = TextAnswer::Likelihoods(options.top);
+        let mut rows = Vec::with_capacity(texts.len());
+        for tokens in texts {
+            if tokens.len() < 2 {
+                let message = "scoring needs at least two tokens, since the first has no log probability";
+                return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+                    .with_context("tokens", tokens.len()));
+            }
+            for Window { begin, scored, end } in windows(tokens.len(), claimed.context, options.stride)? {
+                // The token before the first that is scored says what that one is worth.
+                let (before, tokens) = (tokens[begin..scored - 1].to_vec(), tokens[scored - 1..end].to_vec());
+                rows.push(TextRow { before, tokens, answer });
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// The scores of `texts` from the results of their rows.
+pub(crate) fn scores(
+    texts: &[Vec<TokenId>],
+    rows: &[TextRow],
+    results: Vec<RowResult>,
+) -> Result<Vec<TextScore>> {
+    let mut results = rows.iter().zip(results);
+    let score = |tokens: &Vec<TokenId>| {
+        let mut score = TextScore { tokens: tokens.clone(), logprobs: vec![None], top: vec![Vec::new()] };
+        while score.logprobs.len() < tokens.len() {
+            let (row, result) = results.next().ok_or_else(other_answer)?;
+            for position in positions(result, row.tokens.len())? {
                 score.logprobs.push(position.following);
                 score.top.push(position.top);
             }
-            scorer.session.close(sequence)?;
         }
         Ok(score)
-    }
+    };
+    texts.iter().map(score).collect()
+}
+
+pub(crate) fn only(mut scores: Vec<TextScore>) -> Result<TextScore> {
+    scores.pop().ok_or_else(other_answer)
 }
 
 /// A part of a text that is scored together.

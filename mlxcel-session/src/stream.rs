@@ -8,7 +8,7 @@ use mlxcel_core::{
     StateIdentity, TokenId, TokenLogprob,
 };
 
-use crate::{AnswerParts, PrefixCache, TextGeneration, Usage};
+use crate::{AnswerParts, PrefixCache, ReasoningSplitter, TextGeneration, Usage};
 
 /// The complete result of a generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -286,8 +286,18 @@ impl<'a> TextStream<'a> {
     ///
     /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
     pub fn parts(self) -> Result<AnswerParts<Self>> {
-        let splitter = self.generation.splitter()?;
+        let splitter = self.splitter()?;
         Ok(AnswerParts::new(self, splitter))
+    }
+
+    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the pieces
+    /// themselves.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
+    pub fn splitter(&self) -> Result<ReasoningSplitter> {
+        self.generation.splitter()
     }
 
     /// The number of prompt tokens; in a conversation, including all earlier turns.

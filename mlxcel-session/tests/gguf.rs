@@ -74,3 +74,14 @@ fn tokenizer_and_template_round_trip_through_gguf() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.context("files").unwrap().contains("qwen2.gguf"), "{error}");
 }
+
+#[test]
+fn a_gguf_file_without_a_tokenizer_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("q2.gguf");
+    // Version 3, without tensors and metadata.
+    fs::write(&file, [b"GGUF".as_slice(), &[3, 0, 0, 0], &[0; 16]].concat()).unwrap();
+    let error = Tokenizer::open(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(error.context("path"), file.to_str(), "the file itself, and none within it");
+}

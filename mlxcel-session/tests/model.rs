@@ -7,9 +7,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mlxcel_session::Precision;
+use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
     CancelToken, Capabilities, ChatOptions, ErrorKind, FinishReason, LoadOptions, Message, Model,
-    ModelSource, Options,
+    ModelSource, OpenOptions, Options,
 };
 use support::{Replay, oracle, storyteller};
 
@@ -346,4 +348,41 @@ fn an_empty_rendering_is_an_error_that_names_the_template() {
     let model = Model::from_parts(engine.model().unwrap(), tokenizer);
     let refused = model.chat(&[Message::user("Hello")], &Options::new(1)).map(drop).unwrap_err();
     assert!(refused.to_string().contains("chat template"), "{refused}");
+}
+
+#[test]
+fn a_models_memory_is_known_before_it_is_loaded() {
+    let estimate = |load: LoadOptions| {
+        let options = OpenOptions::default().with_backend("portable").with_load(load);
+        Model::estimate(storyteller(), &options).unwrap()
+    };
+    let one = estimate(LoadOptions::default().with_sequences(1).with_capacity(1000));
+    let four = estimate(LoadOptions::default().with_sequences(4).with_capacity(1000));
+    assert_eq!((four.caches, four.weights), (4 * one.caches, one.weights));
+    for engine in [cfg!(feature = "iree").then_some("iree"), cfg!(feature = "mlx").then_some("mlx")] {
+        let load = LoadOptions::default().with_sequences(1).with_capacity(1000);
+        let Some(options) = engine.map(|name| OpenOptions::default().with_backend(name)) else { continue };
+        let other = Model::estimate(storyteller(), &options.with_load(load)).unwrap();
+        assert_eq!(other.weights, one.weights, "{engine:?}");
+        assert!(other.caches.abs_diff(one.caches) < one.caches / 4, "{engine:?}: {other:?} and {one:?}");
+    }
+    let exact = estimate(
+        LoadOptions::default().with_precision(Precision::Exact).with_sequences(1).with_capacity(1000),
+    );
+    assert_eq!(exact.caches, 2 * one.caches, "a cache of float32 takes twice that of bfloat16");
+    let load = LoadOptions::default().with_sequences(1).with_capacity(1000);
+    let options = OpenOptions::default().with_backend("portable").with_load(load);
+    let model = Model::open_with(storyteller(), &options.clone().with_memory_budget(one.total())).unwrap();
+    assert_eq!(one.weights, model.info().weight_bytes);
+    // What a session holds in the end is within it.
+    let mut session = model.engine().open_session(&Default::default()).unwrap();
+    let sequence = session.open().unwrap();
+    session.step(&[Row::extend(sequence, &[7; 1000])], &Default::default(), &mut StepOutput::new()).unwrap();
+    let held = session.stats().kv_bytes;
+    assert!(held <= one.caches && held * 2 > one.caches, "{held} of {}", one.caches);
+    let error = Model::open_with(storyteller(), &options.with_memory_budget(one.total() - 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+    for (field, bytes) in [("bytes", one.total()), ("weights", one.weights), ("caches", one.caches)] {
+        assert_eq!(error.context(field), Some(bytes.to_string().as_str()));
+    }
 }

@@ -1,19 +1,19 @@
 //! Continues the prompts of a file, many at once.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, IsTerminal, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use mlxcel_examples::{Failure, Progress, SamplingArguments, input, json_line, launch, one_line, open_model};
+use mlxcel_examples::{
+    Failure, ModelArguments, Progress, SamplingArguments, input, json_line, launch, one_line,
+};
 use mlxcel_session::{
-    Completion, Engine, LoadOptions, Message, Options, PrefixCache, Prompt, Request, RequestStream,
-    Result as ModelResult,
+    AsPrompt, Completion, Engine, LoadOptions, Message, Options, PrefixCache, Prompt, Result as ModelResult,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,24 +29,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
-    #[arg(long, requires = "model")]
-    trust_bundle: bool,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The prompts; `-` reads them from standard input
     #[arg(value_name = "FILE")]
     prompts: PathBuf,
     /// Where the answers go; defaults to standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Go on behind the answers that the file of --out has, of an interrupted run over the same prompts
+    #[arg(long, requires = "out")]
+    resume: bool,
     /// The most tokens of each answer
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// The engine: iree (or xla), mlx, portable; defaults to what MLXCEL_BACKEND names, else to the first of these that is compiled in
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
     /// The mebibytes of memory for beginnings that prompts share; 0 computes each prompt whole
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
@@ -73,7 +69,9 @@ impl Line {
             ))
         })
     }
+}
 
+impl AsPrompt for Line {
     fn as_prompt(&self) -> Prompt<'_> {
         match self {
             Self::Prompt { prompt } => prompt.into(),
@@ -122,17 +120,13 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompts = prompts(arguments)?;
-    let mut out: Box<dyn Write> = match &arguments.out {
-        Some(path) => Box::new(BufWriter::new(
-            File::create(path)
-                .map_err(|error| Failure::Usage(format!("write {}: {error}", path.display())))?,
-        )),
-        None => Box::new(io::stdout()),
-    };
+    let (mut out, done) = output(arguments)?;
+    if done > prompts.len() {
+        let have = format!("it has {done} answers, but there are {} prompts", prompts.len());
+        return Err(Failure::Usage(format!("resume: {have}")));
+    }
     let progress = Progress::new();
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let load = progress.watch(LoadOptions::default());
-    let mut model = open_model(folder, arguments.trust_bundle, name, &load)?;
+    let mut model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     progress.close();
     if arguments.prefix_cache > 0 {
         model = model.with_prefix_cache(PrefixCache::new(arguments.prefix_cache.saturating_mul(1 << 20)));
@@ -140,61 +134,63 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = Options::new(arguments.max_tokens).with_sampling(arguments.sampling.params(&model)?);
     let engine = Engine::new(model)?;
 
-    let start = Instant::now();
-    let mut batch =
-        Batch { bar: bar(prompts.len()), out: &mut *out, next: 0, succeeded: 0, waiting: VecDeque::new() };
-    for line in &prompts {
-        // The answers before are read while this one waits for its place.
-        while batch.waiting.len() >= 2 * engine.model().capabilities().sequences {
-            batch.finish_one()?;
-        }
-        let request = Request::new(line.as_prompt()).with_options(options.clone());
-        batch.waiting.push_back(engine.submit_within(request, PATIENCE));
+    let (start, bar) = (Instant::now(), bar(prompts.len()));
+    bar.set_position(done as u64);
+    let mut succeeded = 0;
+    let answers = engine.map(prompts[done..].iter(), |_| options.clone());
+    for (index, (_, completion)) in (done..).zip(answers) {
+        succeeded += usize::from(completion.is_ok());
+        json_line(&mut *out, &Answer::of(index, completion))?;
+        // For an interrupted run to be resumed behind it.
+        out.flush()?;
+        bar.inc(1);
     }
-    while !batch.waiting.is_empty() {
-        batch.finish_one()?;
-    }
-    let succeeded = batch.succeeded;
-    batch.bar.finish_and_clear();
-    out.flush()?;
+    bar.finish_and_clear();
     let (stats, seconds) = (engine.stats(), start.elapsed().as_secs_f64());
     writeln!(
         io::stderr(),
-        "{succeeded} of {} prompts, {} tokens in {seconds:.1} s: {:.1} tokens a second, {:.1} a pass",
-        prompts.len(),
+        "{succeeded} of {} prompts, {} tokens in {seconds:.1} s: {:.1} tok/s, {:.1} a pass",
+        prompts.len() - done,
         stats.generated_tokens,
         stats.generated_tokens as f64 / seconds,
         stats.computed_tokens as f64 / stats.passes.max(1) as f64,
     )?;
     match succeeded {
-        0 if !prompts.is_empty() => Err(Failure::Finding("no prompt could be continued".to_owned())),
+        0 if prompts.len() > done => Err(Failure::Finding("no prompt could be continued".to_owned())),
         _ => Ok(()),
     }
 }
 
-/// No more are submitted than the queue holds, so this is never waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Batch<'a> {
-    bar: ProgressBar,
-    out: &'a mut dyn Write,
-    /// The number of the answer that is written next.
-    next: usize,
-    succeeded: usize,
-    waiting: VecDeque<ModelResult<RequestStream>>,
-}
-
-impl Batch<'_> {
-    /// Waits for the oldest answer and writes it.
-    fn finish_one(&mut self) -> Result<(), Failure> {
-        let Some(stream) = self.waiting.pop_front() else { return Ok(()) };
-        let completion = stream.and_then(RequestStream::complete);
-        self.succeeded += usize::from(completion.is_ok());
-        json_line(&mut *self.out, &Answer::of(self.next, completion))?;
-        self.next += 1;
-        self.bar.inc(1);
-        Ok(())
+/// Where answers go, and how many are there already.
+fn output(arguments: &Arguments) -> Result<(Box<dyn Write>, usize), Failure> {
+    let Some(path) = &arguments.out else { return Ok((Box::new(io::stdout()), 0)) };
+    let failed = |error: io::Error| Failure::Usage(format!("write {}: {error}", path.display()));
+    if !arguments.resume {
+        return Ok((Box::new(File::create(path).map_err(failed)?), 0));
     }
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    let (mut lines, mut done, mut length) = (BufReader::new(&file), 0, 0);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
+        #[derive(Deserialize)]
+        struct Written {
+            index: usize,
+        }
+        if serde_json::from_slice::<Written>(&line).map_or(true, |answer| answer.index != done) {
+            let line = done + 1;
+            return Err(Failure::Usage(format!(
+                "resume {}: line {line} is not answer {done}",
+                path.display()
+            )));
+        }
+        done += 1;
+        length += line.len() as u64;
+        line.clear();
+    }
+    // The last line may have been cut off.
+    file.set_len(length).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+    Ok((Box::new(file), done))
 }
 
 fn prompts(arguments: &Arguments) -> Result<Vec<Line>, Failure> {

@@ -22,7 +22,7 @@ use serde::Serialize;
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
     ///

@@ -7,19 +7,22 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mlxcel_examples::{
-    Engine, EngineOptions, Failure, Progress, SamplingArguments, bundled, input, launch, one_line, place,
+    Engine, EngineOptions, Failure, Interrupt, Progress, SamplingArguments, bundled, input, launch_until,
+    one_line, place,
 };
 use mlxcel_session::{
     AnswerPart, Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, ModelSource, Options,
-    Result as SessionResult, TextStream, WhenFull,
+    Result as SessionResult, TextStream, Usage, WhenFull,
 };
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
 
-/// Talk with a language model. An empty line, or the end of the input, ends the conversation; /help lists the commands.
+/// Talk with a language model. The end of the input (Ctrl-D) ends the conversation; Ctrl-C stops an answer; /help lists the commands.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
     /// writer you trust. Bundles that this machine wrote need it not
@@ -60,14 +63,16 @@ const HELP: &str = "\
 /save FILE       saves what was said
 /keep FILE       saves what was said and what was computed, for this model and engine
 /load FILE       goes on with what was saved
+/quit            ends the conversation, as the end of the input (Ctrl-D) does
 //TEXT           says a text that begins with a stroke
-An empty line ends the conversation.";
+Ctrl-C stops an answer; what it said so far stays in the conversation.";
 
 fn main() -> ExitCode {
-    launch(run)
+    launch_until(run)
 }
 
 fn run(arguments: Arguments) -> Result<(), Failure> {
+    let interrupt = Interrupt::listen();
     let progress = Progress::new();
     let mut load = progress.watch(LoadOptions::default());
     load.threads = arguments.threads;
@@ -90,15 +95,19 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         show_reasoning: arguments.show_reasoning || io::stdout().is_terminal(),
         unanswered: 0,
         progress,
+        interrupt,
     };
     if let Some(system) = arguments.system {
         chat.conversation().push(Message::system(system));
     }
-    loop {
-        ask()?;
-        let line = input::line(io::stdin().lock())?.unwrap_or_default();
+    let mut lines = Lines::new()?;
+    if matches!(lines, Lines::Typed(_)) {
+        note(&chat.progress, "/help lists the commands, Ctrl-D ends the conversation");
+    }
+    while let Some(line) = lines.next()? {
         match line.trim() {
-            "" => break,
+            "" => {}
+            "/quit" => break,
             text if text.starts_with('/') && !text.starts_with("//") => chat.command(text)?,
             text => chat.say(text.strip_prefix('/').filter(|_| text.starts_with("//")).unwrap_or(text))?,
         }
@@ -109,14 +118,40 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Prints a prompt for a line if standard error is a terminal.
-fn ask() -> io::Result<()> {
-    if !io::stdin().is_terminal() {
-        return Ok(());
+/// Where lines come from: a terminal, on which they are edited and earlier ones called back, or a pipe or file.
+enum Lines {
+    Typed(Box<DefaultEditor>),
+    Piped,
+}
+
+impl Lines {
+    fn new() -> Result<Self, Failure> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return Ok(Self::Piped);
+        }
+        Ok(Self::Typed(Box::new(DefaultEditor::new().map_err(unread)?)))
     }
-    let mut out = io::stdout().lock();
-    write!(out, "> ")?;
-    out.flush()
+
+    /// The next line; none after the last.
+    fn next(&mut self) -> Result<Option<String>, Failure> {
+        let Self::Typed(editor) = self else { return input::line(io::stdin().lock()) };
+        loop {
+            match editor.readline("> ") {
+                Ok(line) => {
+                    editor.add_history_entry(&line).map_err(unread)?;
+                    return Ok(Some(line));
+                }
+                // There is no answer to stop: the line is dropped.
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(error) => return Err(unread(error)),
+            }
+        }
+    }
+}
+
+fn unread(error: ReadlineError) -> Failure {
+    Failure::Usage(format!("read a line from the terminal: {error}"))
 }
 
 struct Chat {
@@ -128,6 +163,7 @@ struct Chat {
     show_reasoning: bool,
     unanswered: usize,
     progress: Progress,
+    interrupt: Interrupt,
 }
 
 impl Chat {
@@ -149,9 +185,13 @@ impl Chat {
         let conversation = &mut self.branches[self.current];
         conversation.set_when_full(self.when_full);
         let before = conversation.forgotten_turns();
-        let printed =
-            ask(&mut *conversation).map(|stream| print(stream, self.show_reasoning, &self.progress));
-        let (ended, tokens) = match printed {
+        let printed = ask(&mut *conversation).map(|stream| {
+            self.interrupt.stops(Some(stream.cancel_token()));
+            let printed = print(stream, self.show_reasoning, &self.progress);
+            self.interrupt.stops(None);
+            printed
+        });
+        let (ended, usage) = match printed {
             Ok(printed) => printed?,
             Err(error) if error.kind() == ErrorKind::CapacityExceeded => {
                 note(&self.progress, &one_line(&error));
@@ -170,9 +210,13 @@ impl Chat {
         if forgotten > 0 {
             note(&self.progress, &format!("the context is full: {forgotten} turns were dropped"));
         }
-        if ended == Some(FinishReason::Length) && tokens < self.options.max_tokens {
+        if ended == Some(FinishReason::Length) && usage.generated_tokens < self.options.max_tokens {
             note(&self.progress, "the context is full and the answer is truncated; /forget makes room");
         }
+        if ended == Some(FinishReason::Cancelled) {
+            note(&self.progress, "the answer was stopped");
+        }
+        self.progress.tell_speed(&usage);
         Ok(())
     }
 
@@ -258,12 +302,12 @@ fn instructions(conversation: &mut Conversation) -> usize {
     conversation.messages().iter().take_while(|message| message.role == "system").count()
 }
 
-/// Prints an answer as it comes; gives why it ended, and how many tokens it has.
+/// Prints an answer as it comes; returns why it ended, and its tokens and time.
 fn print(
     stream: TextStream<'_>,
     show_reasoning: bool,
     progress: &Progress,
-) -> Result<(Option<FinishReason>, usize), Failure> {
+) -> Result<(Option<FinishReason>, Usage), Failure> {
     let (dim, plain) = if io::stdout().is_terminal() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
     let mut out = io::stdout().lock();
     let mut parts = stream.parts()?;
@@ -279,7 +323,7 @@ fn print(
         out.flush()?;
     }
     writeln!(out)?;
-    Ok((parts.stream().finish_reason(), parts.stream().tokens().len()))
+    Ok((parts.stream().finish_reason(), parts.stream().usage()))
 }
 
 fn show(text: &str) -> Result<(), Failure> {

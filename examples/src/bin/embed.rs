@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model};
-use mlxcel_session::{EmbedOptions, LoadOptions, Pooling, Precision};
+use mlxcel_examples::{Failure, ModelArguments, Progress, input, json_line, launch};
+use mlxcel_session::{EmbedOptions, LoadOptions, Pooling};
 use serde::Serialize;
 
 /// Embed texts: for each a vector, pooled from the hidden states of its tokens.
@@ -17,12 +16,8 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
-    #[arg(long, requires = "model")]
-    trust_bundle: bool,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The texts; defaults to the lines of standard input
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
@@ -35,15 +30,6 @@ struct Arguments {
     /// Print the cosines alone, as a table
     #[arg(long)]
     cosines: bool,
-    /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// The rounding: exact (float32), native (the checkpoint's own type), fast
-    #[arg(long, value_name = "NAME", default_value_t)]
-    precision: Precision,
-    /// The most tokens of a text; defaults to the model's own limit
-    #[arg(long, value_name = "N")]
-    context: Option<usize>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -69,10 +55,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let texts = texts(arguments)?;
     let progress = Progress::new();
-    let mut load = LoadOptions::default().with_precision(arguments.precision);
-    load.capacity = arguments.context;
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let model = open_model(folder, arguments.trust_bundle, name, &progress.watch(load))?;
+    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     let pooling = match arguments.pooling {
         Pool::Mean => Pooling::Mean,
         Pool::Last => Pooling::Last,

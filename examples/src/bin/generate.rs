@@ -24,7 +24,7 @@ use serde::Serialize;
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Generate with this LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes it
     #[arg(long, value_name = "DIR")]
@@ -202,6 +202,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         print_json(&model, &stream, text.as_deref(), &sampling, &engine)
     } else {
         print_text(&model, &mut stream, &progress)?;
+        progress.tell_speed(&stream.usage());
         engine.take_profile().map_or(Ok(()), |(table, _)| Ok(write!(io::stderr(), "{table}")?))
     }
 }

@@ -22,6 +22,7 @@ use mlxcel_session::available_backends;
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
+    #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// The positions of a sequence to state memory and to load for; defaults to the model's context
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

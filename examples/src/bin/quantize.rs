@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model, place};
+use mlxcel_examples::{EngineOptions, Failure, Progress, input, json_line, launch, open_model_on, place};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
@@ -27,8 +27,10 @@ use serde::Serialize;
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
+    #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// The folder to write
+    #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// What a value is: affine, mxfp4, mxfp8, nvfp4
     #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
@@ -67,7 +69,7 @@ struct Arguments {
     /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
     /// compiled in
     #[arg(long, value_name = "NAME", requires = "perplexity")]
-    engine: Option<String>,
+    backend: Option<String>,
     /// Tell of each matrix how it is packed and how far its values are from those before
     #[arg(long)]
     verbose: bool,
@@ -196,7 +198,8 @@ impl Arguments {
         let limit = checkpoint.decoder()?.context_length;
         drop(checkpoint);
         let load = LoadOptions::default().with_capacity(self.context.min(limit));
-        let model = open_model(Some(folder), false, self.engine.as_deref(), &progress.watch(load))?;
+        let engine = EngineOptions { name: self.backend.as_deref(), ..EngineOptions::default() };
+        let model = open_model_on(Some(folder), false, engine, &progress.watch(load))?;
         progress.close();
         let tokenizer = model.tokenizer()?;
         let mut tokens = tokenizer.tokens_before().to_vec();

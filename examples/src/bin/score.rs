@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mlxcel_examples::{Failure, Progress, input, json_line, launch, open_model};
-use mlxcel_session::{
-    ContinuationScore, LoadOptions, Model, Precision, ScoreOptions, TextScore, TokenId, TokenLogprob,
-};
+use mlxcel_examples::{Failure, ModelArguments, Progress, input, json_line, launch};
+use mlxcel_session::{ContinuationScore, LoadOptions, Model, ScoreOptions, TextScore, TokenId, TokenLogprob};
 use serde::Serialize;
 
 /// Score a text: the log probability of each token after those before it, and the perplexity of all.
@@ -20,12 +18,8 @@ use serde::Serialize;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
-    #[arg(long, requires = "model")]
-    trust_bundle: bool,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The text; `-` reads it from standard input
     #[arg(long, value_name = "TEXT", required_unless_present = "file", conflicts_with = "file")]
     text: Option<String>,
@@ -41,15 +35,6 @@ struct Arguments {
     /// By how many tokens the window moves over a text beyond the context; defaults to half of the context
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
-    /// The engine: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is compiled in
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// The rounding: exact (float32), native (the checkpoint's own type), fast
-    #[arg(long, value_name = "NAME", default_value_t)]
-    precision: Precision,
-    /// The most tokens of a window; defaults to the model's own limit
-    #[arg(long, value_name = "N")]
-    context: Option<usize>,
     /// Print one JSON object
     ///
     /// Of a text: tokens, pieces (their texts), logprobs (null for the first), logprob (their sum), perplexity, and with --top, top:
@@ -98,10 +83,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = text(arguments)?;
     let progress = Progress::new();
-    let mut load = LoadOptions::default().with_precision(arguments.precision);
-    load.capacity = arguments.context;
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let model = open_model(folder, arguments.trust_bundle, name, &progress.watch(load))?;
+    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     if arguments.continuation.is_empty() {
         let mut options = ScoreOptions::default().with_top(arguments.top);
         options.stride = arguments.stride;

@@ -1,15 +1,13 @@
 //! Streams several texts at once from one model, each as it comes.
 #![forbid(unsafe_code)]
 
-use std::future::poll_fn;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use futures_util::stream::{StreamExt, select_all};
-use mlxcel_examples::{Failure, Progress, SamplingArguments, launch, open_model};
-use mlxcel_session::{Engine, LoadOptions, Options, RequestStream, Result};
+use mlxcel_examples::{Failure, ModelArguments, Progress, SamplingArguments, launch};
+use mlxcel_session::{AsyncRequestStream, Engine, LoadOptions, Options, Result};
 
 /// Stream the continuations of several prompts at once, in steps that they share.
 ///
@@ -18,21 +16,14 @@ use mlxcel_session::{Engine, LoadOptions, Options, RequestStream, Result};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
-    #[arg(long, requires = "model")]
-    trust_bundle: bool,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The texts to continue
     #[arg(value_name = "PROMPT", required = true)]
     prompts: Vec<String>,
     /// The most tokens of each text
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// The engine: iree (or xla), mlx, portable; defaults to what MLXCEL_BACKEND names, else to the first of these that is compiled in
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
     #[command(flatten)]
     sampling: SamplingArguments,
 }
@@ -43,9 +34,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
-    let (folder, name) = (arguments.model.as_deref(), arguments.backend.as_deref());
-    let load = progress.watch(LoadOptions::default());
-    let model = open_model(folder, arguments.trust_bundle, name, &load)?;
+    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     progress.close();
     let options = Options::new(arguments.max_tokens).with_sampling(arguments.sampling.params(&model)?);
     let engine = Engine::new(model)?;
@@ -56,9 +45,10 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn stream(engine: &Engine, prompts: &[String], options: &Options) -> Result<(), Failure> {
     let streams =
         prompts.iter().map(|prompt| engine.generate(prompt, options)).collect::<Result<Vec<_>>>()?;
-    // A request is a `Stream` of its pieces under any executor (feature `async`); this one also says what it took.
+    // With the feature `async`, a request is a `Stream` of its pieces; this one also reports its usage at the end.
     let mut pieces = select_all(streams.into_iter().enumerate().map(|(number, stream)| {
-        futures_util::stream::unfold(Some(stream), move |stream| next(number + 1, stream)).boxed()
+        futures_util::stream::unfold(Some(stream.into_async()), move |stream| next(number + 1, stream))
+            .boxed()
     }));
     while let Some(line) = pieces.next().await {
         match line? {
@@ -78,9 +68,12 @@ enum Line {
 }
 
 /// The next line about the text `number`; after its end, what it took, and then nothing.
-async fn next(number: usize, stream: Option<RequestStream>) -> Option<(Result<Line>, Option<RequestStream>)> {
+async fn next(
+    number: usize,
+    stream: Option<AsyncRequestStream>,
+) -> Option<(Result<Line>, Option<AsyncRequestStream>)> {
     let mut stream = stream?;
-    match poll_fn(|context| stream.poll_piece(context)).await {
+    match stream.next().await {
         Some(piece) => Some((piece.map(|piece| Line::Piece(number, piece)), Some(stream))),
         None => {
             let usage = stream.usage();

@@ -20,7 +20,7 @@ use serde::Serialize;
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// The rounding that the model will run with: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t)]

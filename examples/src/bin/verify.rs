@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[command(version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
     /// writer you trust. Bundles that this machine wrote need it not

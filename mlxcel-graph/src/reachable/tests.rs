@@ -384,7 +384,7 @@ fn the_list_follows_the_options() {
     let mut hidden = options(100, 2, 64, false);
     hidden.hidden_states = true;
     assert_eq!(listed(&hidden)[2..4], ["1@256 hidden states", "1x2@256 hidden states"]);
-    assert_eq!(listed(&hidden)[6..], ["64@256 hidden states", "64+1@256 hidden states"]);
+    assert_eq!(listed(&hidden)[6..], ["64@256 hidden states"]);
     let mut given = options(100, 1, 64, false);
     given.lengths = Some(Lengths::from_buckets([128, 192, 4096]).unwrap());
     assert_eq!(listed(&given), ["1@128", "64@128", "1@192", "64@192"]);
@@ -419,7 +419,7 @@ fn prepared_programs_are_those_that_the_options_can_reach() {
     assert_eq!(prepared(Prepare::OnDemand), ["64@256", "1@256"]);
     assert_eq!(prepared(Prepare::Generation), ["1@256", "1x2@256", "64@256", "64+1@256"]);
     assert_eq!(prepared(Prepare::Everything), names(&options.programs(&decoder).unwrap()));
-    assert_eq!(prepared(Prepare::Everything).len(), 10);
+    assert_eq!(prepared(Prepare::Everything).len(), 9);
 
     let chunks = with_chunks(500, 1, &[16, 32, 128], false);
     let on_demand = chunks.prepared_programs(&decoder, Prepare::OnDemand).unwrap();

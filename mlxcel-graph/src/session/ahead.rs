@@ -9,7 +9,7 @@ use super::rows::{self, FedRows};
 use super::sequence::Sequence;
 use crate::executor::Executor;
 use crate::model::{IndependentRows, Shared};
-use crate::plan::{Pass, PassRow, next_pass};
+use crate::plan::{Pass, PassRow, Pending, next_pass};
 use crate::shape::{Outputs, ProgramShape};
 
 /// A sequence that has filled all but this part of its length is near the end of it: then the programs of the next length are made
@@ -20,7 +20,8 @@ const NEAR_END: usize = 4;
 /// them takes no time worth mentioning, for any batch composition.
 const SPARE_PASSES: u32 = 64;
 
-/// Programs for short rows are compiled ahead once they would have saved this many passes: a few prompts do not justify compiling.
+/// Programs for short rows, alone or together, are compiled ahead once they would have saved this many passes: a few prompts do not justify
+/// compiling.
 const PADDED_PASSES: u32 = 4;
 
 impl<E: Executor> GraphSession<E> {
@@ -38,6 +39,25 @@ impl<E: Executor> GraphSession<E> {
         }
         match self.shape_to_run(&shorter, rows) {
             Ok(shape) if executor.prepare_ahead(&shape) => shorter,
+            _ => pass,
+        }
+    }
+
+    /// `pass` with further short rows, where the program for them is ready, and results are the same.
+    pub(super) fn joined(&self, pass: Pass, pending: &[Pending], rows: &FedRows<'_>) -> Pass {
+        let Shared { independent_rows, chunks, padded_passes, executor, .. } = &*self.shared;
+        if *independent_rows == IndependentRows::No {
+            return pass;
+        }
+        let Some(joined) = chunks.joined(&pass, pending, self.table.capabilities().batch_rows) else {
+            return pass;
+        };
+        if padded_passes.load(Ordering::Relaxed) < PADDED_PASSES {
+            padded_passes.fetch_add(1, Ordering::Relaxed);
+            return pass;
+        }
+        match self.shape_to_run(&joined, rows) {
+            Ok(shape) if executor.prepare_ahead(&shape) => joined,
             _ => pass,
         }
     }

@@ -33,6 +33,7 @@ impl<E: Executor> GraphSession<E> {
             let pending: Vec<_> = rows.iter().map(rows::pending).collect();
             let width = self.table.capabilities().batch_rows;
             let Some(pass) = next_pass(&pending, &self.shared.chunks, width) else { break };
+            let pass = self.joined(pass, &pending, &rows);
             let pass = self.shortened(pass, &rows);
             self.run_pass(&pass, &mut rows, control);
         }

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, LoadOptions, Model, ModelInfo, ModelSource,
-    OptionSupport, Precision, Result, SamplingFields,
+    Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, LoadOptions, MemoryEstimate, Model,
+    ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields,
 };
-use mlxcel_models::{Checkpoint, Decoder, FeatureSet};
+use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
 use super::adapters::AdapterRoom;
 use super::compute::Compute;
@@ -28,6 +28,35 @@ const OPERATION: &str = "load model";
 /// The default number of sequences of a session: unused ones take no memory.
 const SEQUENCES: usize = 16;
 
+/// The memory that a model takes with the options of `backend`: weights that it would quantize count as they are stored.
+pub(super) fn estimate(
+    backend: &MlxBackend,
+    source: &ModelSource,
+    options: &LoadOptions,
+) -> Result<MemoryEstimate> {
+    let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
+    let mut decoder = Checkpoint::from_source(source)?.decoder()?;
+    let support = support(&decoder);
+    let CheckedOptions { capacity, sequences, device, .. } = support.check(options)?;
+    let numerics = numerics(options.precision, self::device(device)?, &decoder)?;
+    let states = Layout::new(&decoder, numerics.kv, capacity).kept_bytes(capacity).unwrap_or(usize::MAX);
+    let caches = (states as u64).saturating_mul(sequences as u64);
+    let tokens = chunk.min(capacity).saturating_add(sequences);
+    if backend.expand_quantized {
+        let exact = options.precision == Precision::Exact;
+        decoder = decoder.expanded(if exact { ElementType::F32 } else { decoder.element_type });
+    }
+    Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, decoder.pass_bytes(tokens, sequences)))
+}
+
+/// The options that a model of `decoder` supports. MLX's dimensions have 31 bits.
+fn support(decoder: &Decoder) -> OptionSupport<'static> {
+    OptionSupport::new(decoder.context_length.min(i32::MAX as usize), SEQUENCES)
+        .with_precisions(&[Precision::Exact, Precision::Native])
+        .with_devices(&["cpu", "gpu"])
+        .with_adapters()
+}
+
 /// Loads a model with the options of `backend`.
 pub(super) fn load(
     backend: &MlxBackend,
@@ -41,11 +70,7 @@ pub(super) fn load(
     let decoder = checkpoint.decoder()?;
     // The operations cover all features.
     decoder.require(&FeatureSet::all(), NAME)?;
-    // MLX's dimensions have 31 bits.
-    let support = OptionSupport::new(decoder.context_length.min(i32::MAX as usize), SEQUENCES)
-        .with_precisions(&[Precision::Exact, Precision::Native])
-        .with_devices(&["cpu", "gpu"])
-        .with_adapters();
+    let support = support(&decoder);
     let CheckedOptions { capacity, sequences, threads, device, adapters, .. } = support.check(options)?;
     checkpoint.check_adapters(adapters)?;
     let threads = threads.unwrap_or(cores);

@@ -27,7 +27,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use mlxcel_core::{Backend, Faults, LoadOptions, Model, ModelSource, Result};
+use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, Result};
 
 pub use options::WeightQuantization;
 
@@ -157,5 +157,9 @@ impl Backend for MlxBackend {
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
         load::load(self, source, options)
+    }
+
+    fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
+        load::estimate(self, source, options)
     }
 }

@@ -207,4 +207,14 @@ impl Decoder {
     pub fn weight_bytes(&self) -> u64 {
         self.weights().flat_map(WeightRef::tensors).map(|tensor| tensor.byte_len() as u64).sum()
     }
+
+    /// About how many bytes the intermediate results of a pass over `tokens` tokens take, of which `outputs` have logits: float32
+    /// values of four times the widest projection for each token, and the logits.
+    pub fn pass_bytes(&self, tokens: usize, outputs: usize) -> u64 {
+        let sizes = self.weights().flat_map(|weight| weight.shape.iter().copied());
+        let widest = sizes.filter(|&size| size != self.vocabulary_size).max().unwrap_or(self.hidden_size);
+        let values = 4_usize.saturating_mul(tokens).saturating_mul(widest);
+        let logits = outputs.saturating_mul(self.vocabulary_size);
+        values.saturating_add(logits).saturating_mul(size_of::<f32>()) as u64
+    }
 }

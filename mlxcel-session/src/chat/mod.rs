@@ -14,6 +14,8 @@ pub use reasoning::{AnswerPart, AnswerParts, ReasoningFormat, ReasoningSplitter}
 pub use template::ChatTemplate;
 pub(crate) use template::Rendered;
 
+use crate::ToolCall;
+
 /// One message of a conversation.
 ///
 /// ```
@@ -53,6 +55,29 @@ impl Message {
     /// A message of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
+    }
+
+    /// A message of the model that calls tools. Set [`content`](Self::content) to the text before the calls, if any;
+    /// [`Tools::read`](crate::Tools::read) makes the whole message of an answer.
+    pub fn calls<'c>(calls: impl IntoIterator<Item = &'c ToolCall>) -> Self {
+        let calls = calls.into_iter().map(ToolCall::to_json).collect::<Value>();
+        Self::assistant("").with_field("tool_calls", calls)
+    }
+
+    /// The result of a tool call, for the model to read. It belongs behind the message with the call
+    /// ([`calls`](Self::calls)), in the order of the calls.
+    ///
+    /// ```
+    /// use mlxcel_session::{Message, ToolCall};
+    ///
+    /// let call = ToolCall::new("call00001", "get_weather", r#"{"city": "Oslo"}"#);
+    /// let messages = [Message::user("Is it raining in Oslo?"), Message::calls([&call]), Message::tool_result(&call, "rain")];
+    /// assert_eq!(messages[2].extra["tool_call_id"], "call00001");
+    /// ```
+    pub fn tool_result(call: &ToolCall, content: impl Into<String>) -> Self {
+        Self::new("tool", content)
+            .with_field("tool_call_id", call.id.as_str())
+            .with_field("name", call.name.as_str())
     }
 
     /// A message of the model from its parts: reasoning becomes the field `reasoning_content`, and tool calls

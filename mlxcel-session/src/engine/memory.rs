@@ -11,9 +11,10 @@ impl Scheduler {
     /// Gives sequences to those that wait, as long as there are some. Where all are taken, requests whose readers are behind give theirs up
     /// to those that could go on.
     pub(super) fn admit(&mut self) {
+        let texts = self.text_sequences();
         loop {
             let paused = self.running.iter().position(|request| request.is_paused());
-            let full = self.running.len() >= self.most;
+            let full = self.running.len() >= self.most || self.running.len() + texts >= self.limits.sequences;
             if full && paused.is_none() {
                 return;
             }
@@ -32,10 +33,13 @@ impl Scheduler {
             match self.open_for(&entry) {
                 Ok((sequence, computed)) => self.begin(entry, sequence, computed),
                 Err(error) if !is_shortage(&error) => self.end(entry, Err(error)),
-                Err(error) if self.running.is_empty() => self.end(entry, Err(error)),
+                Err(error) if self.running.is_empty() && texts == 0 => self.end(entry, Err(error)),
                 Err(_) => {
-                    self.most = self.running.len();
+                    self.most = self.running.len().max(1);
                     self.wait(entry);
+                    if self.running.is_empty() {
+                        return;
+                    }
                 }
             }
         }

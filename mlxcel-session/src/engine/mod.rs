@@ -1,9 +1,11 @@
 //! Continuous batching: many requests, from any thread or task, on one session.
 
 mod accept;
+mod async_stream;
 mod bell;
 mod channel;
 mod guard;
+mod map;
 mod memory;
 mod options;
 mod plan;
@@ -13,6 +15,7 @@ mod scheduler;
 mod sequences;
 mod stats;
 mod stream;
+mod texts;
 mod worker;
 
 use std::fmt;
@@ -22,6 +25,8 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result, SessionOptions, TokenId};
 
+pub use async_stream::AsyncRequestStream;
+pub use map::EngineMap;
 pub use options::EngineOptions;
 pub use request::Request;
 pub use stats::EngineStats;
@@ -176,11 +181,22 @@ impl Engine {
     ///
     /// The errors of [`submit`](Self::submit).
     pub fn submit_within(&self, request: Request<'_>, patience: Duration) -> Result<RequestStream> {
+        self.submit_paced(request, patience, self.life.queue.limits.unread_tokens)
+    }
+
+    /// As [`submit_within`](Self::submit_within), with another number of unread tokens than the options have.
+    fn submit_paced(
+        &self,
+        request: Request<'_>,
+        patience: Duration,
+        unread_tokens: usize,
+    ) -> Result<RequestStream> {
         let submitted = Instant::now();
         let (prompt, priority) = (request.prompt, request.priority);
         let generation = self.model.generation(prompt, &request.into_options(submitted))?;
         let about = About::of(&generation)?;
-        let (number, receiver) = self.life.queue.push(generation, priority, submitted, patience)?;
+        let (number, receiver) =
+            self.life.queue.push(generation, priority, submitted, patience, unread_tokens)?;
         Ok(RequestStream::new(receiver, number, about, Arc::clone(&self.life)))
     }
 

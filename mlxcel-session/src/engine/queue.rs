@@ -10,6 +10,7 @@ use super::channel::{Receiver, Sender, channel, thread_is_gone};
 use super::guard::EngineId;
 use super::options::Limits;
 use super::stats::EngineStats;
+use super::texts::Job;
 use crate::TextGeneration;
 
 /// A request that has no sequence.
@@ -35,7 +36,7 @@ pub(super) struct Queue {
     room: Condvar,
     /// The thread has ended.
     done: Condvar,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Wakes the engine's thread.
     pub(super) bell: Arc<Bell>,
     /// Stops the step that is running, and with it everything.
@@ -46,6 +47,8 @@ pub(super) struct Queue {
 struct State {
     /// What the thread has not seen yet.
     arrived: Vec<Entry>,
+    /// Calls with texts that the thread has not seen yet.
+    jobs: Vec<Job>,
     /// How many requests have never had a sequence, those that the thread has seen included.
     waiting: usize,
     /// How many sequences nobody holds or is owed, as of the last turn.
@@ -72,13 +75,14 @@ impl Queue {
     }
 
     /// Adds a request; if neither a sequence is free nor the queue has room, it waits for room until `patience` is over.
-    /// Returns the request's number and the reader's end of its channel.
+    /// The request is paused when its reader has `unread_tokens` to read. Returns the request's number and the reader's end of its channel.
     pub(super) fn push(
         &self,
         generation: TextGeneration,
         priority: i32,
         submitted: Instant,
         patience: Duration,
+        unread_tokens: usize,
     ) -> Result<(u64, Receiver)> {
         let mut state = lock(&self.state);
         if !patience.is_zero() && !EngineId::of(&self.bell).is_waiting_for_us() {
@@ -101,7 +105,7 @@ impl Queue {
         let number = state.submitted;
         let prompt_tokens = generation.tokens().prompt_length();
         let span = tracing::info_span!("request", number, prompt_tokens, priority);
-        let (sender, receiver) = channel(self.limits.unread_tokens, Arc::clone(&self.bell));
+        let (sender, receiver) = channel(unread_tokens, Arc::clone(&self.bell));
         state.submitted += 1;
         state.waiting += 1;
         state.arrived.push(Entry {
@@ -131,6 +135,23 @@ impl Queue {
         let taken = std::mem::take(&mut state.arrived);
         state.stats.queued += taken.len();
         taken
+    }
+
+    /// Adds a call with texts.
+    pub(super) fn push_job(&self, job: Job) -> Result<()> {
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        state.jobs.push(job);
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Takes the calls with texts that arrived, for the thread.
+    pub(super) fn take_jobs(&self) -> Vec<Job> {
+        std::mem::take(&mut lock(&self.state).jobs)
     }
 
     /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time, and `free` sequences
@@ -171,7 +192,7 @@ impl Queue {
     /// Whether the thread may end where it has no requests.
     pub(super) fn is_closed_and_empty(&self) -> bool {
         let state = lock(&self.state);
-        state.closed.is_some() && state.arrived.is_empty()
+        state.closed.is_some() && state.arrived.is_empty() && state.jobs.is_empty()
     }
 
     /// Says that the thread has panicked: no more requests are taken, and all that there are count as failed.
@@ -186,7 +207,7 @@ impl Queue {
     /// Says that the thread has ended. Requests that it has not seen end with an error.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
-        let lost = std::mem::take(&mut state.arrived);
+        let lost = (std::mem::take(&mut state.arrived), std::mem::take(&mut state.jobs));
         state.waiting = 0;
         state.done = true;
         drop(state);

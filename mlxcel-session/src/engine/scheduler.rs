@@ -15,6 +15,7 @@ use super::plan::{Planned, Wanted, plan};
 use super::queue::Entry;
 use super::sequences::copies;
 use super::stats::EngineStats;
+use super::texts::Job;
 use crate::Model;
 
 /// A request that has a sequence.
@@ -59,6 +60,8 @@ pub(super) struct Scheduler {
     pub(super) running: Vec<Running>,
     /// By priority, then by arrival.
     pub(super) waiting: Vec<Entry>,
+    /// Calls with texts to embed or to score.
+    pub(super) jobs: Vec<Job>,
     /// Requests whose last word is to be said.
     ended: Vec<(Sender, End)>,
     /// How many requests left the queue of those that never had a sequence, since it was last asked.
@@ -86,6 +89,7 @@ impl Scheduler {
         Self {
             running: Vec::new(),
             waiting: Vec::new(),
+            jobs: Vec::new(),
             ended: Vec::new(),
             begun: 0,
             most: limits.sequences,
@@ -99,14 +103,17 @@ impl Scheduler {
         }
     }
 
-    /// Takes requests in, ends those that are to end, gives sequences to those that wait, and computes a step.
-    pub(super) fn turn(&mut self, arrived: Vec<Entry>) -> Turn {
+    /// Takes requests and texts in, ends those that are to end, gives sequences to those that wait, and computes a step.
+    pub(super) fn turn(&mut self, arrived: Vec<Entry>, jobs: Vec<Job>) -> Turn {
         arrived.into_iter().for_each(|entry| self.wait(entry));
+        self.jobs.extend(jobs);
         self.sweep();
+        self.admit_texts();
         self.admit();
         let stepped = self.step();
         self.count();
-        match (stepped, self.running.is_empty() && self.waiting.is_empty()) {
+        let is_empty = self.running.is_empty() && self.waiting.is_empty() && self.jobs.is_empty();
+        match (stepped, is_empty) {
             (true, _) => Turn::Step,
             (false, true) => Turn::Empty,
             (false, false) => Turn::Waiting,
@@ -120,8 +127,9 @@ impl Scheduler {
         }
     }
 
-    /// Ends every request as cancelled.
+    /// Ends every request and every call as cancelled.
     pub(super) fn cancel_all(&mut self) {
+        self.cancel_texts();
         while let Some(request) = self.running.pop() {
             self.leave(request, Ok(FinishReason::Cancelled));
         }
@@ -175,7 +183,7 @@ impl Scheduler {
     /// How many sequences are left once those that gave theirs up have them again.
     pub(super) fn free(&self) -> usize {
         let owed = self.waiting.iter().filter(|entry| entry.begun).count();
-        self.most.saturating_sub(self.running.len() + owed)
+        self.most.saturating_sub(self.running.len() + owed + self.text_sequences())
     }
 
     /// Gives a request its sequence.
@@ -239,12 +247,18 @@ impl Scheduler {
                 Err(error) => fates.push((index, Fate::Over(Err(error)))),
             }
         }
+        let left = self.limits.step_tokens.saturating_sub(served.iter().map(|row| row.tokens).sum());
+        let mut texts = Vec::new();
+        for (place, row) in Self::text_rows(&self.jobs, left) {
+            texts.push(place);
+            rows.push(row);
+        }
         if rows.is_empty() {
             let failed = !fates.is_empty();
             self.settle(fates);
             return failed;
         }
-        let tokens: usize = served.iter().map(|row| row.tokens).sum();
+        let tokens: usize = rows.iter().map(|row| row.tokens.len()).sum();
         let span = tracing::debug_span!("step", rows = rows.len(), tokens).entered();
         let start = Instant::now();
         let answered = self.session.step(&rows, &Control::cancelled_by(&self.stop), &mut self.out);
@@ -256,16 +270,17 @@ impl Scheduler {
         // The figures are those of the turn before.
         let compile = self.session.stats().compile_time.saturating_sub(self.stats.compile_time);
         let mut results = self.out.take().into_iter();
-        let answers = served.into_iter().map(|Planned { index, tokens }| {
-            let result = match &answered {
-                Ok(()) => results.next().unwrap_or_else(|| Err(no_answer())),
-                Err(error) => Err(error.clone()),
-            };
-            Answer { index, tokens, result }
-        });
-        let answers = answers.collect();
+        let mut result = || match &answered {
+            Ok(()) => results.next().unwrap_or_else(|| Err(no_answer())),
+            Err(error) => Err(error.clone()),
+        };
+        let answers = served.into_iter();
+        let answers =
+            answers.map(|Planned { index, tokens }| Answer { index, tokens, result: result() }).collect();
+        let texts: Vec<_> = texts.into_iter().map(|place| (place, result())).collect();
         fates.extend(self.accept(answers, now, compile));
         self.settle(fates);
+        self.accept_texts(texts);
         true
     }
 

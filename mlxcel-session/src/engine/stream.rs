@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use mlxcel_core::{CancelToken, FinishReason, Result, SampledToken, TokenId, TokenLogprob};
 
-use super::Life;
 use super::channel::{Event, Receiver};
+use super::{AsyncRequestStream, Life};
 use crate::stream::{Progress, reads_progress};
-use crate::{AnswerParts, ReasoningSplitter, TextGeneration, Usage};
+use crate::{AnswerParts, Completion, ReasoningSplitter, TextGeneration, Usage};
 
 /// A request run by an [`Engine`](super::Engine), as an iterator over pieces of text.
 ///
@@ -18,8 +18,7 @@ use crate::{AnswerParts, ReasoningSplitter, TextGeneration, Usage};
 /// request. Dropping the stream cancels the request. The stream can be sent to another thread and may outlive its
 /// [`Engine`](super::Engine).
 ///
-/// With the feature `async` it is a [`Stream`](https://docs.rs/futures-core/latest/futures_core/stream/trait.Stream.html) of the
-/// same pieces, under any executor.
+/// Reading it blocks the thread. In async tasks, read [`into_async`](Self::into_async) instead.
 pub struct RequestStream {
     receiver: Receiver,
     number: u64,
@@ -72,16 +71,21 @@ impl RequestStream {
         self.take_in(event)
     }
 
-    /// As [`next_token`](Self::next_token), for async tasks: wakes the task when a token or the end is available.
-    pub fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampledToken>>> {
+    /// The same request for async tasks, under any executor: reading it never blocks the thread.
+    pub fn into_async(self) -> AsyncRequestStream {
+        AsyncRequestStream::new(self)
+    }
+
+    /// As [`next_token`](Self::next_token), but wakes the task when a token or the end is available.
+    pub(super) fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampledToken>>> {
         if self.ended {
             return Poll::Ready(None);
         }
         self.receiver.poll(context).map(|event| self.take_in(event))
     }
 
-    /// As the iterator's `next`, for async tasks: wakes the task when a piece or the end is available.
-    pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
+    /// As the iterator's `next`, but wakes the task when a piece or the end is available.
+    pub(super) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
         loop {
             if !self.progress.text.is_empty() {
                 return Poll::Ready(Some(Ok(self.take_text())));
@@ -97,13 +101,18 @@ impl RequestStream {
         }
     }
 
+    /// The complete result, of which `text` was taken piece by piece.
+    pub(super) fn into_completion(mut self, text: String) -> Completion {
+        self.progress.complete(text)
+    }
+
     /// Splits the text into reasoning and answer, as [`TextStream::parts`](crate::TextStream::parts).
     pub fn parts(self) -> AnswerParts<Self> {
         let splitter = self.splitter();
         AnswerParts::new(self, splitter)
     }
 
-    /// A splitter of its text, from the beginning, into reasoning and answer, for async tasks that read the pieces
+    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the pieces
     /// themselves.
     pub fn splitter(&self) -> ReasoningSplitter {
         self.splitter.clone()
@@ -151,15 +160,6 @@ impl RequestStream {
                 None
             }
         }
-    }
-}
-
-#[cfg(feature = "async")]
-impl futures_core::Stream for RequestStream {
-    type Item = Result<String>;
-
-    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll_piece(context)
     }
 }
 

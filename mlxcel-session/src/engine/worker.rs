@@ -42,9 +42,10 @@ fn run(mut scheduler: Scheduler, queue: &Queue) {
 
 fn drive(scheduler: &mut Scheduler, queue: &Queue) {
     loop {
-        let turn = scheduler.turn(queue.take());
+        let turn = scheduler.turn(queue.take(), queue.take_jobs());
         if queue.stop.is_cancelled() {
             queue.take().into_iter().for_each(|entry| scheduler.wait(entry));
+            scheduler.jobs.extend(queue.take_jobs());
             scheduler.cancel_all();
         }
         queue.publish(std::mem::take(&mut scheduler.begun), scheduler.free(), &scheduler.stats);

@@ -1,5 +1,7 @@
 //! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of choices.
 
+#[cfg(feature = "schemars")]
+mod closed;
 mod compile;
 mod formats;
 mod matcher;
@@ -18,6 +20,8 @@ use serde_json::{Map, Value, json};
 use crate::{Constraint, ConstraintSource, Model};
 use matcher::Follower;
 pub(crate) use schema::check as check_schema;
+#[cfg(feature = "schemars")]
+pub(crate) use typed::closed_schema_of;
 pub(crate) use vocabulary::Vocabulary;
 
 /// The most bytes of a regular expression, a grammar, and of all choices.

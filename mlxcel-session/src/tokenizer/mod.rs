@@ -253,12 +253,15 @@ impl fmt::Debug for Tokenizer {
 
 /// The error of text functions on a model without tokenizer.
 pub(crate) fn missing(source: &ModelSource) -> Error {
-    Error::new(
-        ErrorKind::NotFound,
-        "open tokenizer",
-        "the model has no tokenizer.json; download it, or pass token ids",
-    )
-    .with_context("path", files::locate(source, FILE))
+    let refuse = |reason| Error::new(ErrorKind::NotFound, "open tokenizer", reason);
+    match source {
+        ModelSource::Folder(file) if file.is_file() => {
+            refuse("the GGUF file has no tokenizer; use one that was converted with it, or pass token ids")
+                .with_context("path", file.display())
+        }
+        _ => refuse("the model has no tokenizer.json; download it, or pass token ids")
+            .with_context("path", files::locate(source, FILE)),
+    }
 }
 
 /// The special tokens by their role, as `tokenizer_config.json` or the older `special_tokens_map.json` name them.

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use serde_json::value::RawValue;
 
-use super::parser::ToolCall;
 use super::styles::{Call, Style};
 use super::{LONGEST_NAME, is_of_name};
 
@@ -20,6 +19,13 @@ pub(super) enum Found<T> {
     Not,
 }
 
+/// A call that was read.
+#[derive(Clone, Debug)]
+pub(super) struct FoundCall {
+    pub(super) name: String,
+    pub(super) arguments: String,
+}
+
 /// What is expected of a text from its beginning on, and how much of it came.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
@@ -31,7 +37,7 @@ pub(super) struct Attempt {
     name: String,
     /// Where the object is.
     object: Range<usize>,
-    call: Option<ToolCall>,
+    call: Option<FoundCall>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +111,7 @@ impl Attempt {
     }
 
     /// Reads on in `text`, of which the bytes that were read before are the same. Found is the call, of one of `names`.
-    pub(super) fn read(&mut self, text: &str, names: &[String]) -> Found<Option<ToolCall>> {
+    pub(super) fn read(&mut self, text: &str, names: &[String]) -> Found<Option<FoundCall>> {
         while let Some(expected) = self.expected.last_mut() {
             let rest = &text[self.at..];
             match expected {
@@ -160,7 +166,7 @@ impl Attempt {
                         return Found::Not;
                     }
                     let name = std::mem::take(&mut self.name);
-                    self.call = Some(ToolCall { name, arguments: arguments.to_owned() });
+                    self.call = Some(FoundCall { name, arguments: arguments.to_owned() });
                 }
             }
             self.expected.pop();
@@ -215,7 +221,7 @@ pub(super) fn is_object(text: &str) -> bool {
 }
 
 /// The call that the fields of an object say; arguments may be written as a text that holds the object.
-fn fields(object: &str, name: &str, arguments: &str) -> Option<ToolCall> {
+fn fields(object: &str, name: &str, arguments: &str) -> Option<FoundCall> {
     let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
     let name = serde_json::from_str(fields.get(name)?.get()).ok()?;
     let arguments = fields.get(arguments)?.get();
@@ -223,5 +229,5 @@ fn fields(object: &str, name: &str, arguments: &str) -> Option<ToolCall> {
         Ok(text) => text,
         Err(_) => arguments.to_owned(),
     };
-    is_object(&arguments).then_some(ToolCall { name, arguments })
+    is_object(&arguments).then_some(FoundCall { name, arguments })
 }

@@ -5,16 +5,21 @@ mod attempt;
 mod grammar;
 mod parser;
 mod styles;
+mod tool;
+mod toolbox;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use crate::chat::ChatTemplate;
-use crate::{Message, Options, Tokenizer};
+use crate::{AnswerPart, Message, Options, ReasoningFormat, ReasoningSplitter, Tokenizer};
 pub use parser::{ToolCall, ToolParser, ToolPart};
 use styles::{Call, Style};
+pub use tool::Tool;
+pub use toolbox::Toolbox;
 
 /// The most bytes of a tool's name.
 const LONGEST_NAME: usize = 64;
@@ -37,30 +42,25 @@ pub enum ToolChoice {
 /// Tools that a model may call, in the call format of its family.
 ///
 /// [`offer`](Self::offer) passes them to the chat template and, with the feature `structured`, constrains calls to
-/// existing tools and arguments that match their schemas. [`parser`](Self::parser) separates calls from text in the
-/// answer.
+/// existing tools and arguments that match their schemas. [`read`](Self::read) returns the calls of an answer, and
+/// [`parser`](Self::parser) finds them while it streams. [`Toolbox`] calls functions of the application in a loop.
 ///
 /// ```no_run
-/// use mlxcel_session::{Message, Model, Options, ToolPart, Tools};
+/// use mlxcel_session::{Message, Model, Options, Tool, Tools};
 /// use serde_json::json;
 ///
 /// let model = Model::open("models/qwen3-0.6b")?;
-/// let weather = json!({ "type": "function", "function": {
-///     "name": "get_weather",
-///     "parameters": { "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"] }
-/// }});
-/// let tools = Tools::new(model.tokenizer()?, [weather])?;
+/// let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"] });
+/// let tools = Tools::new(model.tokenizer()?, [Tool::new("get_weather", "The weather of a city", parameters)])?;
 /// let (mut messages, mut options) = (vec![Message::user("Do I need an umbrella in Oslo?")], Options::default());
 /// tools.offer(&mut messages, &mut options)?;
-/// let answer = model.chat(&messages, &options)?.complete()?;
-/// let mut parser = tools.parser();
-/// for part in parser.push(&answer.text).into_iter().chain(parser.finish()) {
-///     match part {
-///         ToolPart::Call(call) => println!("{}({})", call.name, call.arguments),
-///         ToolPart::Text(text) => println!("{text}"),
-///         _ => {}
-///     }
+/// let (message, calls) = tools.read(&model.chat(&messages, &options)?.complete()?.text);
+/// messages.push(message);
+/// for call in &calls {
+///     println!("{}({})", call.name, call.arguments);
+///     messages.push(Message::tool_result(call, "rain"));
 /// }
+/// println!("{}", model.chat(&messages, &options)?.complete()?.text);
 /// # Ok::<(), mlxcel_session::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -71,18 +71,20 @@ pub struct Tools {
     choice: ToolChoice,
     parallel: bool,
     tokenizer: Tokenizer,
+    /// How many calls were found in answers.
+    calls: Arc<AtomicU64>,
 }
 
 impl Tools {
-    /// Tools in OpenAI's format, `{"type": "function", "function": {"name", "description", "parameters"}}` each. The
-    /// call format is detected from the chat template.
+    /// Tools: [`Tool`]s, or values in OpenAI's format. The call format is detected from the chat template.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and `.`, for
     /// two tools of one name, and for parameters that are not a JSON schema of an object.
-    pub fn new(tokenizer: &Tokenizer, definitions: impl IntoIterator<Item = Value>) -> Result<Self> {
-        let definitions: Vec<Value> = definitions.into_iter().collect();
+    pub fn new(tokenizer: &Tokenizer, tools: impl IntoIterator<Item = impl Into<Tool>>) -> Result<Self> {
+        let definitions: Vec<Value> =
+            tools.into_iter().map(|tool| tool.into().definition().clone()).collect();
         let mut names: Vec<String> = Vec::with_capacity(definitions.len());
         for definition in &definitions {
             let function = &definition["function"];
@@ -108,6 +110,7 @@ impl Tools {
             choice: ToolChoice::Auto,
             parallel: true,
             tokenizer: tokenizer.clone(),
+            calls: Arc::default(),
         })
     }
 
@@ -154,9 +157,24 @@ impl Tools {
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] if a call is required and the feature `structured` is off.
+    /// [`ErrorKind::InvalidInput`] if calls are to be constrained and the options have a constraint of their own: an
+    /// answer follows one. After an error, neither is changed.
     pub fn offer(&self, messages: &mut Vec<Message>, options: &mut Options) -> Result<()> {
         if self.choice == ToolChoice::None || self.definitions.is_empty() {
             return Ok(());
+        }
+        #[cfg(feature = "structured")]
+        if let Some(grammar) = self.grammar()? {
+            if options.constraint.is_some() {
+                let reason = "the options have a constraint already, and tool calls need one of their own";
+                return Err(invalid(reason).with_context("field", "constraint"));
+            }
+            options.constraint = Some(Arc::new(grammar));
+        }
+        #[cfg(not(feature = "structured"))]
+        if self.choice != ToolChoice::Auto {
+            let reason = "requiring a call needs the feature `structured`";
+            return Err(Error::unsupported("offer tools", reason));
         }
         let reads_tools = self.tokenizer.chat_template().is_some_and(|template| template.spells("tools"));
         if self.style.shows_tools && reads_tools {
@@ -167,24 +185,64 @@ impl Tools {
                 None => messages.insert(0, Message::system(self.instructions())),
             }
         }
-        #[cfg(feature = "structured")]
-        if let Some(grammar) = self.grammar()? {
-            options.constraint = Some(Arc::new(grammar));
-        }
-        #[cfg(not(feature = "structured"))]
-        if self.choice != ToolChoice::Auto {
-            let reason = "requiring a call needs the feature `structured`";
-            return Err(Error::unsupported("offer tools", reason));
-        }
         Ok(())
     }
 
     /// A parser that separates calls from text in an answer.
     pub fn parser(&self) -> ToolParser {
-        let format = self.tokenizer.reasoning().filter(|format| format.has_channels());
-        let channels = format.filter(|_| matches!(self.style.call, Call::Channel { .. }));
         let names = if self.choice == ToolChoice::None { Arc::default() } else { Arc::clone(&self.names) };
-        ToolParser::new(self.style, names, channels.map(|format| format.splitter()))
+        let splitter = self.channels().map(ReasoningFormat::splitter);
+        ToolParser::new(self.style, names, splitter, Arc::clone(&self.calls))
+    }
+
+    /// The message that a whole answer becomes, and the calls in it. Append the message to the conversation, and behind
+    /// it a [`Message::tool_result`] for each call.
+    pub fn read(&self, answer: &str) -> (Message, Vec<ToolCall>) {
+        let format = self.tokenizer.reasoning();
+        self.read_by(answer, format.map_or_else(ReasoningSplitter::plain, ReasoningFormat::splitter))
+    }
+
+    /// As [`read`](Self::read), with the splitter of the answer's stream.
+    fn read_by(&self, answer: &str, mut splitter: ReasoningSplitter) -> (Message, Vec<ToolCall>) {
+        let mut parser = self.parser();
+        let (mut reasoning, mut parts) = (String::new(), Vec::new());
+        if self.channels().is_some() || !self.tokenizer.reads_reasoning() {
+            parts.extend(parser.push(answer));
+        } else {
+            for part in splitter.push(answer).into_iter().chain(splitter.finish()) {
+                match part {
+                    AnswerPart::Reasoning(text) => reasoning.push_str(&text),
+                    AnswerPart::Answer(text) | AnswerPart::Call { text, .. } => {
+                        parts.extend(parser.push(&text))
+                    }
+                }
+            }
+        }
+        parts.extend(parser.finish());
+        let (mut content, mut calls) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                ToolPart::Text(text) => content.push_str(&text),
+                ToolPart::Reasoning(text) => reasoning.push_str(&text),
+                ToolPart::Call(call) => calls.push(call),
+            }
+        }
+        let mut message = if calls.is_empty() {
+            Message::assistant(content.trim_start_matches('\n'))
+        } else {
+            Message { content: content.trim().to_owned(), ..Message::calls(&calls) }
+        };
+        let reasoning = reasoning.trim_matches('\n');
+        if !reasoning.is_empty() {
+            message = message.with_field("reasoning_content", reasoning);
+        }
+        (message, calls)
+    }
+
+    /// The format of a family that writes calls and reasoning in channels.
+    fn channels(&self) -> Option<&ReasoningFormat> {
+        let format = self.tokenizer.reasoning().filter(|format| format.has_channels());
+        format.filter(|_| matches!(self.style.call, Call::Channel { .. }))
     }
 
     /// The system message for models whose template does not support tools.

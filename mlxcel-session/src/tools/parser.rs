@@ -1,6 +1,12 @@
 //! Parses tool calls in streamed output.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::attempt::{Attempt, Found, is_object};
 use super::styles::Style;
@@ -10,10 +16,42 @@ use crate::chat::{AnswerPart, ReasoningSplitter};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolCall {
+    /// Tells the calls of a conversation apart: nine letters and digits, which all families accept.
+    pub id: String,
     /// The name of the tool, one of those offered.
     pub name: String,
     /// The arguments, a JSON object as text.
     pub arguments: String,
+}
+
+impl ToolCall {
+    /// A call with an id of the application's, such as one read from a stored conversation.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    /// Parses the arguments as a `T`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] if they are not a value of `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.arguments).map_err(|fault| {
+            let reason = "the arguments are not a value of the type";
+            Error::new(ErrorKind::InvalidInput, "parse tool call", reason)
+                .with_context("tool", &self.name)
+                .with_source(fault)
+        })
+    }
+
+    /// The call in the format of messages, as chat templates read it.
+    pub(crate) fn to_json(&self) -> Value {
+        let arguments: Value =
+            serde_json::from_str(&self.arguments).unwrap_or_else(|_| Value::from(self.arguments.as_str()));
+        serde_json::json!({
+            "id": self.id, "type": "function", "function": { "name": self.name, "arguments": arguments }
+        })
+    }
 }
 
 /// A part of an answer that may call tools.
@@ -51,6 +89,8 @@ pub struct ToolParser {
     channels: Option<ReasoningSplitter>,
     /// The call in a channel that is being read.
     open_call: Option<(String, String)>,
+    /// How many calls were found by this parser and by others of the same tools.
+    calls: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +107,7 @@ impl ToolParser {
         style: &'static Style,
         names: Arc<[String]>,
         channels: Option<ReasoningSplitter>,
+        calls: Arc<AtomicU64>,
     ) -> Self {
         Self {
             style,
@@ -78,6 +119,7 @@ impl ToolParser {
             work: 0,
             channels,
             open_call: None,
+            calls,
         }
     }
 
@@ -118,7 +160,7 @@ impl ToolParser {
                 Found::Whole(call) => {
                     given += attempt.at();
                     self.place = Place::Calls;
-                    parts.extend(call.map(ToolPart::Call));
+                    parts.extend(call.map(|call| self.call(call.name, call.arguments)));
                     if attempt.ends_calls() {
                         self.place = Place::Text;
                     }
@@ -219,16 +261,35 @@ impl ToolParser {
         }
     }
 
+    fn call(&self, name: String, arguments: String) -> ToolPart {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        ToolPart::Call(ToolCall { id: id(number, &name, &arguments), name, arguments })
+    }
+
     fn end_channel_call(&mut self, parts: &mut Vec<ToolPart>) {
         let Some((to, given)) = self.open_call.take() else { return };
         let name = to.strip_prefix("functions.").unwrap_or(&to).to_owned();
         let arguments = given.trim();
         if self.names.contains(&name) && is_object(arguments) {
-            parts.push(ToolPart::Call(ToolCall { name, arguments: arguments.to_owned() }));
+            parts.push(self.call(name, arguments.to_owned()));
         } else {
             text(given, parts);
         }
     }
+}
+
+/// The id of call number `number`: from what it says as well, so that ids repeat in a resumed conversation only by chance.
+fn id(number: u64, name: &str, arguments: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(number.to_le_bytes());
+    hash.update(name);
+    hash.update([0]);
+    hash.update(arguments);
+    hash.finalize()
+        .iter()
+        .take(9)
+        .map(|byte| char::from(b"0123456789abcdefghijklmnopqrstuv"[usize::from(byte % 32)]))
+        .collect()
 }
 
 fn text(text: String, parts: &mut Vec<ToolPart>) {
@@ -268,7 +329,7 @@ mod tests {
     /// What the work is for a text in pieces of `size` bytes, with what is found.
     fn work(style: &'static Style, text: &str, size: usize) -> (usize, Vec<ToolPart>) {
         let names = ["now".to_owned()];
-        let mut parser = ToolParser::new(style, names.into(), None);
+        let mut parser = ToolParser::new(style, names.into(), None, Arc::default());
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {

@@ -1,5 +1,7 @@
 //! How requests and engines end.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
@@ -7,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{FaultPoint, Faults};
-use mlxcel_session::{CancelToken, Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
+use mlxcel_session::{
+    AnswerPart, CancelToken, Engine, EngineOptions, ErrorKind, FinishReason, Options, Request,
+};
 
 use crate::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
+use crate::support::{Replay, oracle};
 
 /// A pass takes long enough for others to act in the meantime.
 const PASS: Duration = Duration::from_millis(2);
@@ -176,11 +181,12 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a task on this thread: an executor in four lines.
-fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+/// Runs a task on this thread: an executor in five lines.
+fn block_on<T>(task: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut task = pin!(task);
     loop {
-        match poll(&mut Context::from_waker(&waker)) {
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => return value,
             Poll::Pending => std::thread::park(),
         }
@@ -191,12 +197,12 @@ fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
 fn tasks_are_woken_for_tokens_and_for_the_end() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
-    let mut streams: Vec<_> =
-        (0..3).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(30)).unwrap()).collect();
+    let submit = |n| engine.generate_tokens(&prompt(n, 20), &Options::new(30)).unwrap().into_async();
+    let mut streams: Vec<_> = (0..3).map(submit).collect();
     let mut left = 3;
     while left > 0 {
         // A task that polls all of them, and is woken by any.
-        left = block_on(|context| {
+        left = block_on(poll_fn(|context| {
             let mut ready = false;
             let mut open = 0;
             for stream in &mut streams {
@@ -215,27 +221,67 @@ fn tasks_are_woken_for_tokens_and_for_the_end() {
                 }
             }
             if ready || open == 0 { Poll::Ready(open) } else { Poll::Pending }
-        });
+        }));
     }
     for (n, stream) in (0..).zip(streams) {
         assert_eq!(stream.tokens(), alone(&model, &prompt(n, 20), &Options::new(30)).tokens);
     }
 }
 
-#[cfg(feature = "async")]
 #[test]
-fn request_streams_implement_futures_stream() {
-    use futures_core::Stream;
-    use std::pin::Pin;
-
-    use crate::support::{Replay, oracle};
-
+fn async_streams_are_awaited_by_piece_by_token_and_as_a_whole() {
     let case = &oracle()[0];
     let engine = Engine::new(Replay::oracle().model()).unwrap();
-    let mut stream = engine.generate_tokens(&case.prompt, &Options::default()).unwrap();
-    let mut text = String::new();
-    while let Some(piece) = block_on(|context| Pin::new(&mut stream).poll_next(context)) {
-        text.push_str(&piece.unwrap());
-    }
+    let submit = || engine.generate_tokens(&case.prompt, &Options::default()).unwrap().into_async();
+    let mut stream = submit();
+    let text = block_on(async {
+        let mut text = String::new();
+        while let Some(piece) = stream.next().await {
+            text.push_str(&piece.unwrap());
+        }
+        text
+    });
     assert_eq!(text, case.completion);
+    let whole = block_on(submit().complete()).unwrap();
+    assert_eq!((&whole.text, whole.tokens.as_slice()), (&text, stream.tokens()));
+    assert_eq!(Some(whole.finish_reason), stream.finish_reason());
+    let mut stream = submit();
+    let first = block_on(stream.next_token()).unwrap().unwrap();
+    let begun = stream.take_text();
+    let remainder = block_on(stream.complete()).unwrap();
+    assert_eq!((first.token, begun + &remainder.text), (whole.tokens[0], text));
+    let mut parts = submit().parts();
+    let answer = block_on(async {
+        let mut answer = String::new();
+        while let Some(part) = parts.next().await {
+            let AnswerPart::Answer(text) = part.unwrap() else { panic!("there is no reasoning") };
+            answer.push_str(&text);
+        }
+        answer
+    });
+    assert_eq!(answer, whole.text);
+}
+
+#[cfg(feature = "async")]
+#[test]
+fn async_streams_and_their_parts_implement_futures_stream() {
+    use futures_core::Stream;
+
+    fn pieces<T>(stream: impl Stream<Item = mlxcel_session::Result<T>>) -> Vec<T> {
+        let mut stream = pin!(stream);
+        let mut pieces = Vec::new();
+        while let Some(piece) = block_on(poll_fn(|context| stream.as_mut().poll_next(context))) {
+            pieces.push(piece.unwrap());
+        }
+        pieces
+    }
+    let case = &oracle()[0];
+    let engine = Engine::new(Replay::oracle().model()).unwrap();
+    let submit = || engine.generate_tokens(&case.prompt, &Options::default()).unwrap().into_async();
+    assert_eq!(pieces(submit()).concat(), case.completion);
+    let parts = pieces(submit().parts()).into_iter().map(|part| match part {
+        AnswerPart::Answer(text) => text,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(parts.collect::<String>(), case.completion);
 }

@@ -7,6 +7,7 @@ mod harness;
 mod own_code;
 mod pressure;
 mod same_texts;
+mod texts;
 mod waiting;
 
 #[path = "../support/mod.rs"]

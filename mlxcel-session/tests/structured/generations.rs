@@ -226,3 +226,76 @@ fn typed_generation_returns_values() {
     let error = model.generate_as::<Fox>("x", &hot(5, 1)).unwrap_err();
     assert_eq!(error.context("finish_reason"), Some("length"));
 }
+
+/// A type with nested, optional, flattened and tagged parts.
+mod types {
+    use std::collections::BTreeMap;
+
+    use mlxcel_session::schemars::{self, JsonSchema};
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+    pub struct Trip {
+        pub id: u8,
+        #[serde(flatten)]
+        pub how: How,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub stop: Option<Stop>,
+        pub then: Vec<Leg>,
+        pub notes: BTreeMap<String, bool>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(tag = "by", rename_all = "lowercase")]
+    pub enum How {
+        Train { class: u8 },
+        Car(Stop),
+        Foot,
+    }
+
+    #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+    pub struct Stop {
+        pub night: bool,
+    }
+
+    #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+    pub enum Leg {
+        Stay,
+        Go { far: bool },
+        Stop(Stop),
+    }
+}
+
+/// Options that make a model of random logits go on behind each value.
+fn talkative(seed: u64) -> Options {
+    let tokenizer = tokenizer();
+    let mut options = hot(300, seed);
+    let commas = (0..tokenizer.vocabulary_size() as TokenId)
+        .filter(|&token| tokenizer.token_bytes(token).is_some_and(|bytes| bytes.first() == Some(&b',')));
+    options.sampling.logit_bias = commas.map(|token| (token, 9.0)).collect();
+    options
+}
+
+#[test]
+fn a_model_cannot_invent_fields_of_a_type() {
+    let tokenizer = tokenizer();
+    let (mut whole, mut invented) = (0, 0);
+    for seed in 0..30 {
+        let model = Random::new(&tokenizer, seed).model(&tokenizer);
+        let say = |grammar| {
+            model.generate("x", &talkative(seed).with_grammar(grammar)).unwrap().complete().unwrap()
+        };
+        let open = say(Grammar::of_open_type::<types::Stop>());
+        invented += usize::from(open.text.matches("\": ").count() > 1);
+        let closed = say(Grammar::of_type::<types::Trip>());
+        if closed.finish_reason == FinishReason::Stop {
+            let trip: types::Trip = closed.parse().unwrap();
+            let mut said: Value = serde_json::from_str(&closed.text).unwrap();
+            let fields = said.as_object_mut().unwrap();
+            fields.retain(|name, value| name != "stop" || !value.is_null());
+            assert_eq!(serde_json::to_value(trip).unwrap(), said, "the type has all that was said");
+            whole += 1;
+        }
+    }
+    assert!(whole > 10 && invented > 10, "{whole} {invented}");
+}

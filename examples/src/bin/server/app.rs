@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{Engine, Error, ErrorKind, Request, RequestStream, SamplingParams, Tokenizer};
+use mlxcel_session::{AsyncRequestStream, Engine, Error, ErrorKind, Request, SamplingParams, Tokenizer};
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::failure::ApiError;
@@ -38,7 +38,7 @@ impl App {
     }
 
     /// Submits requests, which takes the time of encoding their prompts: on a blocking thread.
-    pub(crate) async fn submit<F>(self: &Arc<Self>, make: F) -> Result<Vec<RequestStream>, ApiError>
+    pub(crate) async fn submit<F>(self: &Arc<Self>, make: F) -> Result<Vec<AsyncRequestStream>, ApiError>
     where
         F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>
             + Send
@@ -48,7 +48,7 @@ impl App {
         let submitted = tokio::task::spawn_blocking(move || {
             let mut streams = Vec::new();
             make(&mut |request| {
-                streams.push(engine.submit(request)?);
+                streams.push(engine.submit(request)?.into_async());
                 Ok(())
             })?;
             Ok(streams)

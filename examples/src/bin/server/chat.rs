@@ -113,7 +113,7 @@ pub(crate) async fn answer(
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
     drop((fields, room));
-    let number = streams.first().map_or(0, RequestStream::number);
+    let number = streams.first().map_or(0, |stream| stream.number());
     let header = |object| Header::new(&app, "chatcmpl", number, object);
     if is_stream {
         let header = header("chat.completion.chunk");

@@ -90,7 +90,7 @@ pub(crate) async fn complete(
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
     drop((fields, room));
-    let number = streams.first().map_or(0, RequestStream::number);
+    let number = streams.first().map_or(0, |stream| stream.number());
     let header = Header::new(&app, "cmpl", number, "text_completion");
     if is_stream {
         let pieces = |index| TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };

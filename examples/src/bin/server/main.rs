@@ -43,7 +43,7 @@ use connections::{Answering, Limited};
 #[command(name = "server", version)]
 struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// What the API calls the model; defaults to the folder's name
     #[arg(long, value_name = "NAME")]

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
-use mlxcel_session::{RequestStream, Result};
+use mlxcel_session::{AsyncRequestStream, RequestStream, Result};
 use serde_json::Value;
 
 use crate::app::App;
@@ -25,15 +24,10 @@ pub(crate) trait Pieces: Send + 'static {
     fn end(&mut self, stream: &RequestStream) -> Vec<Value>;
 }
 
-/// The next piece of text.
-async fn next_piece(stream: &mut RequestStream) -> Option<Result<String>> {
-    poll_fn(|context| stream.poll_piece(context)).await
-}
-
 /// The whole text of an answer.
-pub(crate) async fn whole_text(stream: &mut RequestStream) -> Result<String> {
+pub(crate) async fn whole_text(stream: &mut AsyncRequestStream) -> Result<String> {
     let mut text = String::new();
-    while let Some(piece) = next_piece(stream).await {
+    while let Some(piece) = stream.next().await {
         text.push_str(&piece?);
     }
     Ok(text)
@@ -42,7 +36,7 @@ pub(crate) async fn whole_text(stream: &mut RequestStream) -> Result<String> {
 /// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
 pub(crate) fn respond<P: Pieces>(
     app: Arc<App>,
-    answers: Vec<(RequestStream, P)>,
+    answers: Vec<(AsyncRequestStream, P)>,
     usage: Option<impl FnOnce(ApiUsage) -> Value + Send + 'static>,
 ) -> Response {
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
@@ -83,7 +77,7 @@ fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -
 }
 
 struct Answer<P> {
-    stream: RequestStream,
+    stream: AsyncRequestStream,
     pieces: P,
     phase: Phase,
     /// What is to be sent.
@@ -103,7 +97,7 @@ impl<P: Pieces> Answer<P> {
             self.ready.extend(self.pieces.begin());
         }
         while self.ready.is_empty() && !matches!(self.phase, Phase::Ended) {
-            match next_piece(&mut self.stream).await {
+            match self.stream.next().await {
                 Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
                     Ok(messages) => self.ready.extend(messages),
                     Err(error) => self.ready.push_back(error.json()),

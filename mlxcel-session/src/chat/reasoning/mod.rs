@@ -4,11 +4,13 @@ mod channels;
 mod tags;
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
 
 use mlxcel_core::{Result, TokenId};
 
 use super::ChatTemplate;
-use crate::Tokenizer;
+use crate::{AsyncRequestStream, Tokenizer};
 use channels::Channels;
 use tags::Tags;
 
@@ -167,8 +169,9 @@ impl ReasoningSplitter {
     }
 }
 
-/// A running generation as parts, created by [`TextStream::parts`](crate::TextStream::parts) and
-/// [`RequestStream::parts`](crate::RequestStream::parts).
+/// A running generation as parts, created by [`TextStream::parts`](crate::TextStream::parts),
+/// [`RequestStream::parts`](crate::RequestStream::parts) and
+/// [`AsyncRequestStream::parts`](crate::AsyncRequestStream::parts).
 #[derive(Debug)]
 pub struct AnswerParts<S> {
     stream: S,
@@ -186,23 +189,62 @@ impl<S> AnswerParts<S> {
     pub fn stream(&self) -> &S {
         &self.stream
     }
+
+    /// Whether the next part depends on the next piece.
+    fn wants_piece(&self) -> bool {
+        self.ready.is_empty() && !self.ended
+    }
+
+    /// Splits the next piece of the stream, or its end.
+    fn push(&mut self, piece: Option<Result<String>>) -> Result<()> {
+        match piece.transpose()? {
+            Some(piece) => self.ready.extend(self.splitter.push(&piece)),
+            None => {
+                self.ended = true;
+                self.ready.extend(self.splitter.finish());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<S: Iterator<Item = Result<String>>> Iterator for AnswerParts<S> {
     type Item = Result<AnswerPart>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.ready.is_empty() && !self.ended {
-            match self.stream.next() {
-                Some(Ok(piece)) => self.ready.extend(self.splitter.push(&piece)),
-                Some(Err(error)) => return Some(Err(error)),
-                None => {
-                    self.ended = true;
-                    self.ready.extend(self.splitter.finish());
-                }
+        while self.wants_piece() {
+            let piece = self.stream.next();
+            if let Err(error) = self.push(piece) {
+                return Some(Err(error));
             }
         }
         self.ready.pop_front().map(Ok)
+    }
+}
+
+impl AnswerParts<AsyncRequestStream> {
+    /// The next part; `None` at the end.
+    pub async fn next(&mut self) -> Option<Result<AnswerPart>> {
+        poll_fn(|context| self.poll_part(context)).await
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerPart>>> {
+        while self.wants_piece() {
+            let piece = ready!(self.stream.poll_piece(context));
+            if let Err(error) = self.push(piece) {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+        Poll::Ready(self.ready.pop_front().map(Ok))
+    }
+}
+
+#[cfg(feature = "async")]
+impl futures_core::Stream for AnswerParts<AsyncRequestStream> {
+    type Item = Result<AnswerPart>;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_part(context)
     }
 }
 

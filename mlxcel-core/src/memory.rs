@@ -1,0 +1,26 @@
+//! How much memory a model takes.
+
+/// The memory that a model would take, in bytes, by [`Backend::estimate`](crate::Backend::estimate).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryEstimate {
+    /// The weights. Engines map most of them from their files, so that the system may drop and read them again.
+    pub weights: u64,
+    /// The states (KV caches, and states of fixed size) of all sequences of one session, each at its full capacity.
+    /// Engines allocate them as sequences grow.
+    pub caches: u64,
+    /// Intermediate results of the largest pass.
+    pub scratch: u64,
+}
+
+impl MemoryEstimate {
+    /// An estimate.
+    pub fn new(weights: u64, caches: u64, scratch: u64) -> Self {
+        Self { weights, caches, scratch }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights.saturating_add(self.caches).saturating_add(self.scratch)
+    }
+}

@@ -1,0 +1,25 @@
+//! How much memory a decoder takes.
+
+use mlxcel_core::{MemoryEstimate, Result};
+use mlxcel_models::Decoder;
+
+use crate::model::GraphModelOptions;
+use crate::plan::Chunks;
+
+impl GraphModelOptions {
+    /// The memory that `decoder` takes with these options. Weights and states are exact, at the largest KV-length bucket;
+    /// the scratch memory is that of [`Decoder::pass_bytes`] for the largest pass.
+    ///
+    /// # Errors
+    ///
+    /// Those of options out of range.
+    pub fn memory(&self, decoder: &Decoder) -> Result<MemoryEstimate> {
+        self.check()?;
+        let length = self.lengths_for(decoder)?.buckets().last().copied().unwrap_or(0);
+        let sequence: usize = self.layouts(decoder)?.iter().map(|layout| layout.bytes(length)).sum();
+        let tokens = Chunks::new(&self.chunks).largest() + self.width() - 1;
+        let scratch = decoder.pass_bytes(tokens, if self.every_position { tokens } else { self.width() });
+        let caches = (sequence as u64).saturating_mul(self.sequences as u64);
+        Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, scratch))
+    }
+}

@@ -1,0 +1,228 @@
+//! Closes the objects of a schema that was derived from a type: no fields but those of the type.
+
+use serde_json::{Map, Value};
+
+type Object = Map<String, Value>;
+
+/// How deep references are followed, and the most alternatives that an object is written out as.
+const DEEPEST: usize = 16;
+const MOST_ALTERNATIVES: usize = 64;
+
+/// Keywords that combine a schema with others that apply to the same value.
+const COMBINING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
+/// Keywords that say which further fields an object may have.
+const FURTHER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "patternProperties"];
+
+/// Sets `additionalProperties` to false for every object that does not say which further fields it may have, wherever
+/// it is nested.
+///
+/// An object that is combined with others, as of a flattened or an internally tagged enum, is written out as its
+/// alternatives first, because `additionalProperties` does not see the fields of the others. If that is not possible,
+/// the object stays open.
+pub(super) fn close(mut schema: Value) -> Value {
+    let root = schema.clone();
+    close_at(&mut schema, &root, true);
+    schema
+}
+
+/// Closes what is nested in `schema`, and itself if it `may` be closed.
+fn close_at(schema: &mut Value, root: &Value, may: bool) {
+    let Value::Object(object) = schema else { return };
+    let is_combined = COMBINING.iter().any(|keyword| object.contains_key(*keyword));
+    let mut may_below = true;
+    if may && is_object(object) {
+        if is_combined {
+            may_below = write_out(object, root);
+        } else if FURTHER.iter().all(|keyword| !object.contains_key(*keyword)) {
+            object.insert("additionalProperties".to_owned(), false.into());
+        }
+    } else if is_combined {
+        may_below = may;
+    }
+    for (keyword, value) in object {
+        match (keyword.as_str(), value) {
+            ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
+                schemas.values_mut().for_each(|schema| close_at(schema, root, true));
+            }
+            ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(|schema| close_at(schema, root, may_below));
+            }
+            ("prefixItems" | "items", Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(|schema| close_at(schema, root, true));
+            }
+            ("items" | "additionalProperties" | "contains", schema) => close_at(schema, root, true),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a schema describes the fields of an object.
+fn is_object(schema: &Object) -> bool {
+    let is_object = match schema.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|kind| kind == "object"),
+        Some(kind) => kind == "object",
+        None => false,
+    };
+    is_object || schema.contains_key("properties")
+}
+
+/// Replaces an object that is combined with others by its alternatives; false if it has no such form, or is open.
+fn write_out(object: &mut Object, root: &Value) -> bool {
+    if FURTHER.iter().any(|keyword| object.get(*keyword).is_some_and(|value| *value != false)) {
+        return false;
+    }
+    let Some(mut written) = alternatives(object, root, DEEPEST) else { return false };
+    for alternative in &mut written {
+        alternative.insert("additionalProperties".to_owned(), false.into());
+    }
+    let kept: Object = ["$schema", "$defs", "definitions", "title", "description"]
+        .iter()
+        .filter_map(|keyword| object.remove_entry(*keyword))
+        .collect();
+    *object = kept;
+    match <[Object; 1]>::try_from(written) {
+        Ok([only]) => object.extend(only),
+        Err(written) => {
+            object.insert("anyOf".to_owned(), written.into_iter().map(Value::Object).collect());
+        }
+    }
+    true
+}
+
+/// The objects without combining keywords that `schema` is one of; `None` if it is not one of some.
+fn alternatives(schema: &Object, root: &Value, depth: usize) -> Option<Vec<Object>> {
+    let depth = depth.checked_sub(1)?;
+    let of = |schema: &Value| alternatives(schema.as_object()?, root, depth);
+    let mut own = Object::new();
+    let mut sources: Vec<Vec<Object>> = Vec::new();
+    for (keyword, value) in schema {
+        match (keyword.as_str(), value) {
+            ("type", kind) if kind == "object" => {}
+            ("properties" | "required", _) => {
+                own.insert(keyword.clone(), value.clone());
+            }
+            ("title" | "description" | "default" | "examples" | "$schema" | "$defs" | "definitions", _) => {}
+            ("additionalProperties" | "unevaluatedProperties", Value::Bool(false)) => {}
+            ("$ref", Value::String(target)) => sources.push(of(root.pointer(target.strip_prefix('#')?)?)?),
+            ("allOf", Value::Array(parts)) => {
+                for part in parts {
+                    sources.push(of(part)?);
+                }
+            }
+            ("anyOf" | "oneOf", Value::Array(parts)) => {
+                sources.push(parts.iter().map(of).collect::<Option<Vec<_>>>()?.concat());
+            }
+            _ => return None,
+        }
+    }
+    own.insert("type".to_owned(), "object".into());
+    let mut written = vec![own];
+    for source in sources {
+        if written.len() * source.len() > MOST_ALTERNATIVES {
+            return None;
+        }
+        let both = written.iter().flat_map(|one| source.iter().map(move |other| merged(one, other)));
+        written = both.collect::<Option<_>>()?;
+    }
+    Some(written)
+}
+
+/// The object with the fields of both; `None` if a field of both has two schemas.
+fn merged(one: &Object, other: &Object) -> Option<Object> {
+    let mut merged = one.clone();
+    if let Some(Value::Object(more)) = other.get("properties") {
+        let properties =
+            merged.entry("properties").or_insert_with(|| Object::new().into()).as_object_mut()?;
+        for (name, schema) in more {
+            if properties.get(name).is_some_and(|known| known != schema) {
+                return None;
+            }
+            properties.insert(name.clone(), schema.clone());
+        }
+    }
+    if let Some(Value::Array(more)) = other.get("required") {
+        let required =
+            merged.entry("required").or_insert_with(|| Vec::<Value>::new().into()).as_array_mut()?;
+        for name in more {
+            if !required.contains(name) {
+                required.push(name.clone());
+            }
+        }
+    }
+    Some(merged)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_closed_wherever_they_are_nested() {
+        let open = json!({
+            "type": "object",
+            "properties": {
+                "list": { "type": "array", "items": { "type": "object", "properties": { "a": true } } },
+                "maybe": { "anyOf": [{ "$ref": "#/$defs/part" }, { "type": "null" }] },
+                "map": { "type": "object", "additionalProperties": { "type": "object", "properties": {} } },
+                "any": true,
+                "text": { "type": "string", "default": { "type": "object" } }
+            },
+            "$defs": { "part": { "type": ["object", "null"], "properties": { "b": { "type": "integer" } } } }
+        });
+        let closed = close(open);
+        for (pointer, expected) in [
+            ("", Some(json!(false))),
+            ("/properties/list/items", Some(json!(false))),
+            ("/$defs/part", Some(json!(false))),
+            ("/properties/map/additionalProperties", Some(json!(false))),
+            ("/properties/text/default", None),
+        ] {
+            assert_eq!(
+                closed.pointer(pointer).unwrap().get("additionalProperties"),
+                expected.as_ref(),
+                "{pointer}"
+            );
+        }
+        assert!(closed.pointer("/properties/map/additionalProperties/properties").is_some());
+        assert_eq!(close(closed.clone()), closed);
+    }
+
+    #[test]
+    fn an_object_beside_alternatives_is_written_out_and_closed() {
+        let schema = json!({
+            "type": "object",
+            "properties": { "id": { "type": "integer" } },
+            "required": ["id"],
+            "oneOf": [
+                { "type": "object", "properties": { "kind": { "const": "a" }, "x": true }, "required": ["kind"] },
+                { "$ref": "#/$defs/b" }
+            ],
+            "$defs": { "b": { "type": "object", "properties": { "kind": { "const": "b" } }, "required": ["kind"] } }
+        });
+        let closed = close(schema);
+        let validator = jsonschema::validator_for(&closed).unwrap();
+        for valid in [json!({ "id": 1, "kind": "a", "x": 2 }), json!({ "id": 1, "kind": "b" })] {
+            assert!(validator.is_valid(&valid), "{valid}");
+        }
+        for invalid in [
+            json!({ "id": 1, "kind": "b", "x": 2 }),
+            json!({ "id": 1, "kind": "a", "more": 2 }),
+            json!({ "kind": "a" }),
+        ] {
+            assert!(!validator.is_valid(&invalid), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_written_out_stays_as_it_is() {
+        let schema = json!({
+            "type": "object",
+            "properties": { "a": { "type": "integer" } },
+            "allOf": [{ "type": "object", "properties": { "a": { "minimum": 3 } } }]
+        });
+        assert_eq!(close(schema.clone()), schema);
+    }
+}

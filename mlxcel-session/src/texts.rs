@@ -1,0 +1,93 @@
+//! Texts that are computed for their hidden states or log probabilities, many in each step.
+
+use mlxcel_core::{
+    CancelToken, Error, ErrorKind, Pooling, Result, Row, RowResult, SequenceId, SessionOptions, StepOutput,
+    TokenId, Want,
+};
+
+use crate::Model;
+use crate::score::control;
+
+/// A text, or a part of one, in a sequence of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct TextRow {
+    /// Fed first, for nothing in return.
+    pub(crate) before: Vec<TokenId>,
+    /// Whose result is wanted; not empty.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) answer: TextAnswer,
+}
+
+/// What is wanted of a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TextAnswer {
+    Hidden(Pooling),
+    /// With this many of the most likely tokens.
+    Likelihoods(u16),
+}
+
+impl TextRow {
+    /// The row of the tokens fed first.
+    pub(crate) fn first(&self, sequence: SequenceId) -> Row<'_> {
+        Row::extend(sequence, &self.before)
+    }
+
+    /// The row whose result is wanted.
+    pub(crate) fn row(&self, sequence: SequenceId) -> Row<'_> {
+        match self.answer {
+            TextAnswer::Hidden(pooling) => Row::hidden(sequence, &self.tokens, pooling),
+            TextAnswer::Likelihoods(top) => Row::new(sequence, &self.tokens, Want::likelihoods(top)),
+        }
+    }
+
+    /// How many tokens it has.
+    pub(crate) fn len(&self) -> usize {
+        self.before.len() + self.tokens.len()
+    }
+}
+
+/// The order in which texts are computed: those of about the same length together, so that little of a pass is padding.
+pub(crate) fn by_length(texts: &[TextRow]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(texts[index].len()));
+    order
+}
+
+/// The results of `texts`, in order, computed in a session of their own.
+pub(crate) fn run(model: &Model, texts: &[TextRow], cancel: Option<&CancelToken>) -> Result<Vec<RowResult>> {
+    let mut session = model.engine().open_session(&SessionOptions::default())?;
+    let (together, rewinds) = (session.capabilities().sequences, session.capabilities().rewind);
+    let mut results: Vec<Option<RowResult>> = texts.iter().map(|_| None).collect();
+    let (mut sequences, mut out): (Vec<SequenceId>, _) = (Vec::new(), StepOutput::new());
+    for group in by_length(texts).chunks(together) {
+        if rewinds {
+            // The memory of a sequence serves the next text.
+            sequences.iter().try_for_each(|&sequence| session.rewind(sequence, 0))?;
+        } else {
+            sequences.drain(..).try_for_each(|sequence| session.close(sequence))?;
+        }
+        while sequences.len() < group.len() {
+            sequences.push(session.open()?);
+        }
+        let rows = || group.iter().map(|&index| &texts[index]).zip(&sequences);
+        let first = rows().filter(|(text, _)| !text.before.is_empty());
+        let first: Vec<_> = first.map(|(text, &sequence)| text.first(sequence)).collect();
+        if !first.is_empty() {
+            session.step(&first, &control(cancel), &mut out)?;
+            out.take().into_iter().try_for_each(|result| result.map(drop))?;
+        }
+        let rows: Vec<_> = rows().map(|(text, &sequence)| text.row(sequence)).collect();
+        session.step(&rows, &control(cancel), &mut out)?;
+        for (&index, result) in group.iter().zip(out.take()) {
+            results[index] = Some(result?);
+        }
+    }
+    complete(results)
+}
+
+/// All results, of which none may be missing.
+pub(crate) fn complete(results: Vec<Option<RowResult>>) -> Result<Vec<RowResult>> {
+    results.into_iter().collect::<Option<_>>().ok_or_else(|| {
+        Error::new(ErrorKind::Internal, "compute texts", "the engine did not return one result per row")
+    })
+}

@@ -1,0 +1,104 @@
+//! Texts that are embedded and scored beside requests.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mlxcel_session::{
+    CancelToken, EmbedOptions, Engine, EngineOptions, ErrorKind, Options, ScoreOptions, TokenId,
+};
+
+use crate::harness::{Faulty, alone, endless, prompt, reference, wait_until};
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+
+fn texts() -> Vec<Vec<TokenId>> {
+    (0..10).map(|n| prompt(n, 3 + n as usize % 4)).collect()
+}
+
+#[test]
+fn texts_share_steps_and_the_session_with_requests() {
+    let model = reference(4);
+    let faulty = Faulty::new(&model);
+    let engine = Engine::new(faulty.model()).unwrap();
+    let options = EmbedOptions::default();
+    let stream = engine.generate_tokens(&prompt(50, 4), &Options::new(300)).unwrap();
+    assert_eq!(
+        engine.embed_tokens(&texts(), &options).unwrap(),
+        model.embed_tokens(&texts(), &options).unwrap()
+    );
+    let scores = ScoreOptions::default();
+    assert_eq!(
+        engine.score_all_tokens(&texts(), &scores).unwrap(),
+        model.score_all_tokens(&texts(), &scores).unwrap()
+    );
+    // In windows over a text longer than the context.
+    let context = model.capabilities().context;
+    let long = [prompt(3, 2 * context), prompt(4, 5)];
+    let scored = engine.score_all_tokens(&long, &scores).unwrap();
+    assert_eq!(scored, model.score_all_tokens(&long, &scores).unwrap());
+    assert_eq!(stream.complete().unwrap().tokens, alone(&model, &prompt(50, 4), &Options::new(300)).tokens);
+    assert_eq!(faulty.open.load(Ordering::SeqCst), 1, "one session");
+    let shared = faulty.steps.lock().unwrap().iter().filter(|rows| rows.len() > 2).count();
+    assert!(shared >= 2, "texts share steps: {shared}");
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.kv_bytes), (0, 0));
+}
+
+#[test]
+fn offline_work_keeps_its_order_and_is_bounded() {
+    let model = reference(3);
+    let engine =
+        Engine::with_options(model.clone(), &EngineOptions::default().with_unread_tokens(1)).unwrap();
+    let mut most = 0;
+    // Longer and shorter ones, and one that fails.
+    let prompts: Vec<_> = (0..40).map(|n| prompt(n, if n == 7 { 0 } else { 4 })).collect();
+    let items =
+        prompts.iter().inspect(|_| most = most.max(engine.stats().submitted - engine.stats().finished));
+    let options = |prompt: &[TokenId]| Options::new(1 + prompt.iter().sum::<TokenId>() as usize % 50);
+    let results: Vec<_> = engine.map(items, |prompt| options(prompt)).collect();
+    assert_eq!(results.len(), 40);
+    for (n, (item, completion)) in results.into_iter().enumerate() {
+        assert_eq!(item, &prompts[n]);
+        match completion {
+            Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::InvalidInput)),
+            Ok(completion) => assert_eq!(completion.tokens, alone(&model, item, &options(item)).tokens),
+        }
+    }
+    assert!((2..=6).contains(&most), "{most} in flight");
+    let mut left = engine.map(prompts, |_| Options::new(500));
+    left.next();
+    drop(left);
+    wait_until(&engine, |stats| stats.running + stats.queued == 0);
+}
+
+#[test]
+fn texts_wait_for_a_sequence_and_requests_go_on_behind_them() {
+    let model = endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 1);
+    let engine = Engine::with_options(model.clone(), &EngineOptions::default()).unwrap();
+    let first = engine.generate_tokens(&prompt(1, 4), &Options::new(20)).unwrap();
+    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(20)).unwrap();
+    let vectors = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap();
+    assert_eq!(vectors, model.embed_tokens(&texts(), &EmbedOptions::default()).unwrap());
+    assert_eq!(first.complete().unwrap().tokens.len(), 20);
+    assert_eq!(second.complete().unwrap().tokens.len(), 20);
+}
+
+#[test]
+fn a_failed_call_leaves_requests_and_sequences_alone() {
+    let model = reference(4);
+    let engine = Engine::new(model.clone()).unwrap();
+    let stream = engine.generate_tokens(&prompt(1, 4), &Options::new(200)).unwrap();
+    let context = model.capabilities().context;
+    let too_long = [prompt(1, 5), prompt(2, context + 1), prompt(3, 5)];
+    let error = engine.embed_tokens(&too_long, &EmbedOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let cancelled = EmbedOptions::default().with_cancel(cancel);
+    assert_eq!(engine.embed_tokens(&texts(), &cancelled).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert!(engine.embed_tokens(&[], &EmbedOptions::default()).unwrap().is_empty());
+    assert_eq!(stream.complete().unwrap().tokens.len(), 200);
+    wait_until(&engine, |stats| stats.kv_bytes == 0);
+    assert!(engine.shutdown(Duration::from_secs(20)));
+    let error = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+}
