@@ -120,7 +120,7 @@ fn invalid_requests_are_rejected_with_a_reason() {
     // A page of another site can send what it does not call JSON.
     let body = r#"{"prompt":"x"}"#;
     let plain = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(&server.address).unwrap();
@@ -142,6 +142,54 @@ fn requests_need_the_api_key() {
     ] {
         assert_eq!(server.ask("GET", "/v1/models", headers, "").0, status, "{headers:?}");
         assert_eq!(server.ask("GET", "/metrics", headers, "").0, status, "{headers:?}");
+    }
+}
+
+#[test]
+fn foreign_hosts_and_origins_are_rejected_before_routing() {
+    let server = Server::start(&["--allow-host", "models.example", "--allow-origin", "https://page.example"]);
+    let port = server.address.rsplit(':').next().unwrap();
+    let ask = |method: &str, path: &str, headers: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        (answer[9..12].parse::<u16>().unwrap(), answer)
+    };
+    let own = format!("Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n");
+    for (headers, status) in [
+        ("Host: localhost\r\n", 200),
+        ("Host: LOCALHOST.:1\r\n", 200),
+        ("Host: 127.0.0.1:1\r\n", 200),
+        ("Host: [::1]:1\r\n", 200),
+        ("Host: models.example\r\n", 200),
+        (&own, 200),
+        ("Host: evil.example\r\n", 403),
+        ("Host: localhost.evil.example\r\n", 403),
+        ("Host: 192.0.2.1\r\n", 403),
+        ("Host: localhost\r\nOrigin: http://evil.example\r\n", 403),
+        ("Host: localhost\r\nOrigin: http://localhost:1\r\n", 403),
+        ("Host: localhost\r\nOrigin: null\r\n", 403),
+        ("Host: localhost\r\nOrigin: https://page.example\r\n", 200),
+        ("Host: localhost\r\nHost: evil.example\r\n", 400),
+        ("Host: \r\n", 400),
+        ("", 400),
+    ] {
+        for path in ["/health", "/", "/v1/models"] {
+            assert_eq!(ask("GET", path, headers).0, status, "{path} {headers:?}");
+        }
+        let found = ask("GET", "/nothing", headers).0;
+        assert_eq!(found, if status == 200 { 404 } else { status }, "{headers:?}");
+    }
+    let (status, _) = ask("GET", "http://evil.example/health", "Host: localhost\r\n");
+    assert_eq!(status, 403, "the target's host counts too");
+    let preflight = "Host: localhost\r\nOrigin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
+                     Access-Control-Request-Headers: x-a\r\n";
+    let (status, answer) = ask("OPTIONS", "/v1/completions", preflight);
+    assert_eq!(status, 204);
+    for header in ["access-control-allow-origin: https://page.example", "access-control-allow-headers: x-a"] {
+        assert!(answer.contains(header), "{answer}");
     }
 }
 

@@ -11,6 +11,7 @@ mod fields;
 mod header;
 mod logprobs;
 mod metrics;
+mod origins;
 mod page;
 mod routes;
 mod sse;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use clap::Parser;
 use mlxcel_examples::{Failure, Progress, launch_until, open_model_on};
 use mlxcel_session::{Engine, EngineOptions, LoadOptions, Precision, PrefixCache, Prepare};
@@ -31,6 +33,7 @@ use tokio::sync::Semaphore;
 
 use app::App;
 use connections::{Answering, Limited};
+use origins::Allowed;
 
 /// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a
 /// page to chat on
@@ -73,6 +76,13 @@ struct Arguments {
     /// The port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
+    /// Also answer requests for this host name (and not only for the names of the loopback and the address of --host), such as the
+    /// name that a proxy passes on. Can be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Let pages of this origin, such as https://example.org, use the server (CORS); * for any. Can be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
     /// What clients must send as `Authorization: Bearer KEY`
     #[arg(long, value_name = "KEY", env = "MLXCEL_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
@@ -124,13 +134,15 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     let app = Arc::new(open(arguments)?);
     let address = listener.local_addr()?;
+    let allowed = Allowed::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
+    let router = routes::router(Arc::clone(&app), allowed);
     let grace = Duration::from_secs(arguments.grace);
     runtime.block_on(async {
         let ending = ended_by_signal()?;
         writeln!(stdout(), "http://{address}")?;
         stdout().flush()?;
         let idle = Duration::from_secs(arguments.idle_limit);
-        serve(Limited::new(listener, arguments.max_connections, idle), app, ending, grace).await
+        serve(Limited::new(listener, arguments.max_connections, idle), router, app, ending, grace).await
     })
 }
 
@@ -189,11 +201,11 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
 /// Serves until `ending` comes; then lets requests end for at most `grace`.
 async fn serve(
     listener: Limited,
+    router: Router,
     app: Arc<App>,
     ending: impl Future<Output = ()> + Send + 'static,
     grace: Duration,
 ) -> Result<(), Failure> {
-    let router = routes::router(Arc::clone(&app));
     let (told, mut hears) = tokio::sync::watch::channel(false);
     let service = router.into_make_service_with_connect_info::<Answering>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {

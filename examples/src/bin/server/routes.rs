@@ -16,12 +16,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 use crate::failure::ApiError;
+use crate::origins::{self, Allowed};
 use crate::{chat, completions, connections, embeddings, metrics, page};
 
 /// How long a client has to send a request's body.
 const BODY_TIME: std::time::Duration = std::time::Duration::from_secs(30);
 
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>, allowed: Allowed) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat::answer))
         .route("/v1/completions", post(completions::complete))
@@ -38,6 +39,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(app.most_bytes))
+        .layer(middleware::from_fn_with_state(Arc::new(allowed), origins::guard))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), metrics::count))
         .layer(middleware::from_fn(connections::watch))
         .with_state(app)
