@@ -137,7 +137,7 @@ impl<'a> Blobs<'a> {
         let mut failures = 0;
         let before = count.done.saturating_sub(draft.length);
         while draft.length < remote.size {
-            go_on(self.options.cancel.as_ref())?;
+            self.client.go_on()?;
             let length = draft.length;
             match self.request(file, remote, path, draft, part, count, before) {
                 Ok(()) => {}
@@ -194,7 +194,7 @@ impl<'a> Blobs<'a> {
         } else if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             return Err(Failure::Final(other("the hub did not return the file")));
         }
-        let mut body = answer.body.into_reader();
+        let mut body = answer.content;
         let mut chunk = vec![0; CHUNK];
         while draft.length < remote.size {
             go_on(self.options.cancel.as_ref()).map_err(Failure::Final)?;

@@ -1,15 +1,17 @@
 //! The HTTP client of the hub: tokens, redirects, and the meaning of responses.
 
-use std::io::Read;
+use std::cell::Cell;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::files::read_bounded;
 use mlxcel_models::hub::HubName;
 use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, BodyReader};
 
 use super::{FetchOptions, failed, go_on};
 
@@ -19,12 +21,34 @@ const MOST_REDIRECTS: usize = 8;
 /// The longest pause before a request is made again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// What a hub has to send in a second at least, so that the time of waiting for it is not that of a hub that is silent.
+const LEAST_BYTES: u64 = 16 << 10;
+
 /// A hub to ask.
 pub(super) struct Client<'a> {
     agent: Agent,
     endpoint: String,
     origin: Origin,
     options: &'a FetchOptions,
+    /// How long requests took until now.
+    spent: Cell<Duration>,
+    /// How many bytes they brought.
+    received: Cell<u64>,
+}
+
+/// The body of an answer, which is read within the time that all requests have together.
+pub(super) struct Content<'c> {
+    body: BodyReader<'static>,
+    client: &'c Client<'c>,
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.client.check_time().map_err(|error| io::Error::new(io::ErrorKind::TimedOut, error))?;
+        let taken = self.client.timed(|| self.body.read(buffer))?;
+        self.client.received.set(self.client.received.get() + taken as u64);
+        Ok(taken)
+    }
 }
 
 /// Whom a request goes to.
@@ -36,13 +60,13 @@ struct Origin {
 }
 
 /// A body to read, and what its head said.
-pub(super) struct Answer {
+pub(super) struct Answer<'c> {
     pub(super) status: StatusCode,
     /// `Content-Range` if there is one.
     pub(super) range: Option<String>,
     /// The sum that the hub itself gave as the file's tag, before any redirect to a storage.
     pub(super) tag: Option<String>,
-    pub(super) body: Body,
+    pub(super) content: Content<'c>,
 }
 
 /// Why there is no answer.
@@ -78,7 +102,7 @@ impl<'a> Client<'a> {
         }
         // Certificates are for hosts that are not this machine; where a redirect goes is not known yet.
         let agent = config.tls_config(tls()).build().into();
-        Ok(Self { agent, endpoint, origin, options })
+        Ok(Self { agent, endpoint, origin, options, spent: Cell::default(), received: Cell::default() })
     }
 
     /// Reads an answer of at most `most` bytes whole; answers where it came from, too.
@@ -86,23 +110,49 @@ impl<'a> Client<'a> {
         let url = format!("{}/{path}", self.endpoint);
         let content = self.retrying(|| {
             let answer = self.get(path, name, None)?;
-            let mut content = Vec::new();
-            let read = answer.body.into_reader().take(most + 1).read_to_end(&mut content);
-            read.map_err(|error| Failure::Passing(dropped(error, &url)))?;
-            Ok(content)
+            read_bounded(answer.content, most).map_err(|error| match error.kind() {
+                io::ErrorKind::FileTooLarge => {
+                    let message = format!("the hub's response exceeds {most} bytes");
+                    Failure::Final(failed(ErrorKind::Corrupt, message).with_context("url", &url))
+                }
+                _ => Failure::Passing(dropped(error, &url)),
+            })
         })?;
-        if content.len() as u64 > most {
-            let message = format!("the hub's response exceeds {most} bytes");
-            return Err(failed(ErrorKind::Corrupt, message).with_context("url", url));
-        }
         Ok((content, url))
+    }
+
+    /// Whether to go on: not once it is cancelled, or has taken too long.
+    pub(super) fn go_on(&self) -> Result<()> {
+        go_on(self.options.cancel.as_ref())?;
+        self.check_time()
+    }
+
+    /// Whether requests have taken no longer than they may have for what they brought.
+    fn check_time(&self) -> Result<()> {
+        let allowed = Duration::from_secs(self.received.get() / LEAST_BYTES);
+        if self.spent.get() <= self.options.patience.saturating_add(allowed) {
+            return Ok(());
+        }
+        let message = "the hub is silent or too slow; try again later, which resumes the download";
+        let limit = self.options.patience.as_secs_f64();
+        Err(failed(ErrorKind::Io, message)
+            .with_context("seconds", limit)
+            .with_context("bytes", self.received.get()))
+    }
+
+    /// Runs a part of a request, and adds its time up. What is done between requests does not count.
+    fn timed<T>(&self, run: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let done = run();
+        self.spent.set(self.spent.get() + started.elapsed());
+        done
     }
 
     /// Makes a request again as often as the options allow.
     pub(super) fn retrying<T>(&self, mut request: impl FnMut() -> Result<T, Failure>) -> Result<T> {
         let mut failures = 0;
         loop {
-            go_on(self.options.cancel.as_ref())?;
+            self.go_on()?;
             match request() {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Final(error)) => return Err(error),
@@ -123,14 +173,14 @@ impl<'a> Client<'a> {
         let pause = Duration::from_millis(100).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
         let started = Instant::now();
         while started.elapsed() < pause {
-            go_on(self.options.cancel.as_ref())?;
-            thread::sleep(Duration::from_millis(20));
+            self.go_on()?;
+            self.timed(|| thread::sleep(Duration::from_millis(20)));
         }
         Ok(())
     }
 
     /// Asks for `path` of the endpoint, from the byte `from` on.
-    pub(super) fn get(&self, path: &str, name: &HubName, from: Option<u64>) -> Result<Answer, Failure> {
+    pub(super) fn get(&self, path: &str, name: &HubName, from: Option<u64>) -> Result<Answer<'_>, Failure> {
         let mut url = format!("{}/{path}", self.endpoint);
         let mut tag = None;
         for _ in 0..=MOST_REDIRECTS {
@@ -162,7 +212,7 @@ impl<'a> Client<'a> {
         if let Some(from) = from {
             request = request.header(header::RANGE, format!("bytes={from}-"));
         }
-        request.call().map_err(|error| {
+        self.timed(|| request.call()).map_err(|error| {
             let passing = !matches!(error, ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::Tls(_) | ureq::Error::HostNotFound);
             let message =
                 "the hub cannot be reached; HF_HUB_OFFLINE=1 uses the cache only, HF_ENDPOINT selects another hub";
@@ -179,11 +229,12 @@ impl<'a> Client<'a> {
         url: &str,
         is_hub: bool,
         name: &HubName,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer<'_>, Failure> {
         let status = response.status();
         if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
             let range = text(&response, header::CONTENT_RANGE);
-            return Ok(Answer { status, range, tag, body: response.into_body() });
+            let content = Content { body: response.into_body().into_reader(), client: self };
+            return Ok(Answer { status, range, tag, content });
         }
         let code = text(&response, "x-error-code").unwrap_or_default();
         let has_token = self.options.token.is_some();

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_models::files::FileKind;
+use mlxcel_models::files::{FileKind, read_regular};
 use mlxcel_models::hub::{HubCache, HubName, select, shards};
 
 use blob::{Blobs, Count};
@@ -75,7 +75,8 @@ pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
         let remote = snapshot.small(&index)?;
         snapshot.bound(&[(index.clone(), remote)], options.max_bytes)?;
         snapshot.take(&index, remote, &mut Count::new(None))?;
-        let (content, location) = (fs::read(folder.join(&index)), folder.join(&index));
+        let location = folder.join(&index);
+        let content = read_regular(&location, FileKind::of(&index).limit());
         let content = content.map_err(|error| Error::io(OPERATION, &location, error))?;
         weights.extend(shards(&location.display().to_string(), &content)?);
         wanted.push((index, remote));

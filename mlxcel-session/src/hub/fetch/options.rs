@@ -2,12 +2,11 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, ProgressFn};
+use mlxcel_models::files::read_regular;
 use mlxcel_models::hub::{HubCache, home_from_env};
 
 /// The hub that is asked.
@@ -32,6 +31,10 @@ pub struct FetchOptions {
     pub retries: u32,
     /// The time without data after which a request counts as dropped; defaults to 20 seconds.
     pub timeout: Duration,
+    /// How long all requests may take together, beyond one second for each 16 KiB that they bring, before the download
+    /// fails: a hub that is silent or sends a byte now and then does not hold the caller for ever. Defaults to two
+    /// minutes.
+    pub patience: Duration,
     /// Called with the bytes downloaded and the total.
     pub progress: Option<ProgressFn>,
     /// Cancels the download. The next call resumes it.
@@ -71,6 +74,7 @@ impl FetchOptions {
             max_bytes: 1 << 40,
             retries: 5,
             timeout: Duration::from_secs(20),
+            patience: Duration::from_secs(120),
             progress: None,
             cancel: None,
         }
@@ -118,6 +122,13 @@ impl FetchOptions {
         self
     }
 
+    /// Sets how long all requests may take together, beyond the time for what they bring.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Sets the progress function.
     #[must_use]
     pub fn with_progress(mut self, progress: ProgressFn) -> Self {
@@ -144,6 +155,7 @@ impl fmt::Debug for FetchOptions {
             .field("max_bytes", &self.max_bytes)
             .field("retries", &self.retries)
             .field("timeout", &self.timeout)
+            .field("patience", &self.patience)
             .field("progress", &self.progress.is_some())
             .field("cancel", &self.cancel)
             .finish()
@@ -152,10 +164,7 @@ impl fmt::Debug for FetchOptions {
 
 /// What the file of a token holds; nothing where it cannot be read, as for Python.
 fn read_token(path: &std::path::Path) -> Option<String> {
-    let mut text = String::new();
-    let file = path.is_file().then(|| File::open(path).ok())??;
-    file.take(16 << 10).read_to_string(&mut text).ok()?;
-    Some(text)
+    String::from_utf8(read_regular(path, 16 << 10).ok()?).ok()
 }
 
 #[cfg(test)]

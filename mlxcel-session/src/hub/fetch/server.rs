@@ -42,6 +42,8 @@ pub(super) struct Behaviour {
     pub(super) drop_after: Option<usize>,
     /// After which bytes of a body it is silent.
     pub(super) silent_after: Option<usize>,
+    /// Whether every answer comes as a byte now and then.
+    pub(super) drips: bool,
     pub(super) no_ranges: bool,
     /// The content to serve instead of large files.
     pub(super) damaged: Option<Vec<u8>>,
@@ -132,6 +134,9 @@ fn serve(
         }
         behaviour.clone()
     };
+    if now.drips {
+        return drip(&mut stream);
+    }
     respond(&mut stream, &request, store, &now)
 }
 
@@ -222,6 +227,15 @@ fn body(
         thread::sleep(Duration::from_secs(120));
     }
     Ok(())
+}
+
+/// Sends an answer that never ends, a byte at a time.
+fn drip(stream: &mut TcpStream) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 200 So\r\nContent-Length: 100000\r\n\r\n")?;
+    loop {
+        stream.write_all(b" ")?;
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn answer(stream: &mut TcpStream, status: u16, head: &str, content: &[u8]) -> std::io::Result<()> {

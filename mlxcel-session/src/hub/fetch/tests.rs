@@ -175,6 +175,20 @@ fn a_stalled_server_counts_as_dropped() {
 }
 
 #[test]
+fn a_dripping_or_silent_hub_is_given_up_as_a_whole() {
+    let mut place = place();
+    (place.options.retries, place.options.patience) = (1_000_000, Duration::from_millis(300));
+    place.hub.behave(|hub| hub.drips = true);
+    let error = place.fetch("org/name").unwrap_err();
+    assert_eq!((error.kind(), error.context("seconds")), (ErrorKind::Io, Some("0.3")));
+    // One that never begins to answer: each request times out, and the next one is made.
+    place.options.timeout = Duration::from_millis(50);
+    place.hub.behave(|hub| (hub.drips, hub.silent_after) = (false, Some(0)));
+    let error = place.fetch("org/name").unwrap_err();
+    assert_eq!((error.kind(), error.context("seconds")), (ErrorKind::Io, Some("0.3")));
+}
+
+#[test]
 fn a_cancelled_download_leaves_no_snapshot_and_resumes() {
     let mut place = place();
     let cancel = CancelToken::new();
