@@ -8,13 +8,13 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use etcetera::BaseStrategy as _;
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::files::open_regular;
+use mlxcel_models::files::read_regular;
 use sha2::{Digest, Sha256};
 
 use crate::engine::MeshDevices;
@@ -25,6 +25,8 @@ use crate::platform::Platform;
 const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
 /// Beyond so many bytes those go that were not used for the longest time.
 const LIMIT: u64 = 4 << 30;
+/// The most bytes of an entry. Weights are no part of a program.
+const LONGEST: u64 = 1 << 30;
 /// What the name of an entry ends in.
 const ENDING: &str = "pjrt";
 /// The length of a SHA-256 sum.
@@ -112,16 +114,17 @@ fn sum(key: &Key, program: &[u8]) -> Key {
 
 /// An entry, if it is whole and that of `key`: its sum, then the program. One that is not is removed.
 fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
-    let file = match open_regular(path) {
-        Ok(Some(file)) => file,
-        Ok(None) => {
-            tracing::warn!(entry = %path.display(), "a stored program is not a regular file");
+    let mut bytes = match read_regular(path, LONGEST) {
+        Ok(bytes) => bytes,
+        // Nothing that was written is that long.
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Vec::new(),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(entry = %path.display(), %error, "a stored program could not be read");
+            }
             return None;
         }
-        Err(_) => return None,
     };
-    let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes).ok()?;
     let is_whole = bytes.len() > SUM && sum(key, &bytes[SUM..]) == bytes[..SUM];
     if !is_whole {
         tracing::warn!(entry = %path.display(), "a stored program is corrupt and is compiled again");

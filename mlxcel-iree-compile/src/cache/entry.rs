@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::time::SystemTime;
 
+use mlxcel_models::files::{open_regular, read_bounded};
 use sha2::{Digest, Sha256};
 
 use super::evict::PART;
@@ -18,6 +19,8 @@ const HEADER: usize = MAGIC_AND_CHECKSUM + 64 + 8 + 8;
 const MAGIC_AND_CHECKSUM: usize = 8 + 32;
 /// The most that a label may be: what is longer is damage.
 const LONGEST_LABEL: u64 = 64 << 10;
+/// The most that an artifact may be. Weights are no part of it: programs have a few megabytes.
+const LONGEST_ARTIFACT: u64 = 1 << 30;
 
 /// What reading an entry found.
 pub(super) enum Entry {
@@ -97,23 +100,24 @@ pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
         Err(error) => return Err(error),
     };
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(match check(&bytes) {
-        Ok((key, start)) if wanted.is(&key) => {
+    let header = match Header::read(&mut file)? {
+        Ok(header) if wanted.is(&header.key) => header,
+        Ok(_) => return Ok(Entry::Corrupt("it belongs to another program")),
+        Err(reason) => return Ok(Entry::Corrupt(reason)),
+    };
+    Ok(match header.content(&file)? {
+        Ok(artifact) => {
             // In a folder that cannot be written there is nothing to evict either.
             let _ = file.set_modified(SystemTime::now());
-            bytes.drain(..start);
-            Entry::Sound(bytes)
+            Entry::Sound(artifact)
         }
-        Ok(_) => Entry::Corrupt("it belongs to another program"),
         Err(reason) => Entry::Corrupt(reason),
     })
 }
 
 /// Opens a file of the cache; a pipe in its place is an error and does not block.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    mlxcel_models::files::open_regular(path)?
+    open_regular(path)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))
 }
 
@@ -129,9 +133,11 @@ pub(super) fn write_text(path: &Path, text: &str) -> io::Result<()> {
 
 /// The key of the entry at `path`, if it is all there; what is wrong with it, if it is not.
 pub(super) fn verify(path: &Path) -> io::Result<Result<Key, &'static str>> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes)?;
-    Ok(check(&bytes).map(|(key, _)| key))
+    let mut file = open(path)?;
+    Ok(match Header::read(&mut file)? {
+        Ok(header) => header.content(&file)?.map(|_| header.key),
+        Err(reason) => Err(reason),
+    })
 }
 
 /// Reads what an entry says of itself, without checking that it is whole; none where it says nothing sensible.
@@ -140,28 +146,59 @@ pub(super) fn label(path: &Path) -> Option<Label> {
     let mut header = [0; HEADER];
     file.read_exact(&mut header).ok()?;
     let (label, _) = lengths(&header)?;
-    let mut text = String::new();
-    file.take(label).read_to_string(&mut text).ok()?;
-    Some(Label::from_text(&text))
+    let text = read_bounded(file.take(label), label).ok()?;
+    Some(Label::from_text(std::str::from_utf8(&text).ok()?))
 }
 
-/// The key, and where the artifact begins, if all is as it was written.
-fn check(bytes: &[u8]) -> Result<(Key, usize), &'static str> {
-    let Some((header, rest)) = bytes.split_at_checked(HEADER) else {
-        return Err("it is shorter than its header");
-    };
-    if !header.starts_with(MAGIC) {
-        return Err("it is not an artifact of this version");
+/// What an entry begins with.
+struct Header {
+    bytes: [u8; HEADER],
+    key: Key,
+    label: usize,
+    /// How many bytes follow.
+    rest: u64,
+}
+
+impl Header {
+    /// Reads it, and checks that the file has the length that it states: only then is more of it read.
+    fn read(file: &mut File) -> io::Result<Result<Self, &'static str>> {
+        let length = file.metadata()?.len();
+        if length < HEADER as u64 {
+            return Ok(Err("it is shorter than its header"));
+        }
+        let mut bytes = [0; HEADER];
+        file.read_exact(&mut bytes)?;
+        Ok(Self::parse(bytes, length))
     }
-    let (label, artifact) = lengths(header).ok_or("its label is too long")?;
-    if label.checked_add(artifact) != Some(rest.len() as u64) {
-        return Err("its length differs from the recorded one");
+
+    fn parse(bytes: [u8; HEADER], length: u64) -> Result<Self, &'static str> {
+        if !bytes.starts_with(MAGIC) {
+            return Err("it is not an artifact of this version");
+        }
+        let (label, artifact) = lengths(&bytes).ok_or("its label is too long")?;
+        let rest = label.checked_add(artifact).filter(|rest| rest.checked_add(HEADER as u64) == Some(length));
+        let rest = rest.ok_or("its length differs from the recorded one")?;
+        if artifact > LONGEST_ARTIFACT {
+            return Err("it is longer than any program");
+        }
+        let sums = bytes[MAGIC_AND_CHECKSUM..].first_chunk().ok_or("it is shorter than its header")?;
+        Ok(Self { key: Key::from_bytes(sums), bytes, label: label as usize, rest })
     }
-    if Sha256::digest(&bytes[MAGIC_AND_CHECKSUM..])[..] != header[MAGIC.len()..MAGIC_AND_CHECKSUM] {
-        return Err("its checksum is wrong");
+
+    /// The artifact, which `file` has next, if all is as it was written.
+    fn content(&self, file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
+        let mut content = match read_bounded(file, self.rest) {
+            Ok(content) if content.len() as u64 == self.rest => content,
+            Err(error) if error.kind() != io::ErrorKind::FileTooLarge => return Err(error),
+            _ => return Ok(Err("its length changed while it was read")),
+        };
+        let sum = Sha256::new().chain_update(&self.bytes[MAGIC_AND_CHECKSUM..]).chain_update(&content);
+        if sum.finalize()[..] != self.bytes[MAGIC.len()..MAGIC_AND_CHECKSUM] {
+            return Ok(Err("its checksum is wrong"));
+        }
+        content.drain(..self.label);
+        Ok(Ok(content))
     }
-    let sums = header[MAGIC_AND_CHECKSUM..].first_chunk().ok_or("it is shorter than its header")?;
-    Ok((Key::from_bytes(sums), HEADER + label as usize))
 }
 
 /// The lengths of label and artifact that a header states.

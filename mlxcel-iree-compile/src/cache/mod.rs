@@ -157,7 +157,7 @@ impl Cache {
         let prepared = fs::create_dir_all(folder).and_then(|()| Lock::open(&lock_path));
         let lock = match prepared {
             Ok(lock) => lock,
-            Err(source) if self.named => {
+            Err(source) if self.named && !lock_path.is_dir() => {
                 return Err(Error::io("store compiled programs in the cache folder", folder, source));
             }
             Err(error) => {
@@ -218,7 +218,10 @@ impl Reservation {
                 evict::make_room(&self.folder, self.limit, &path);
                 Ok(())
             }
-            Err(error) if self.named => Err(Error::io("store a compiled program in the cache", &path, error)),
+            // What is not a file of this cache may be somebody's. It stays, and the program is compiled each time.
+            Err(error) if self.named && !path.is_dir() => {
+                Err(Error::io("store a compiled program in the cache", &path, error))
+            }
             Err(error) => {
                 tracing::warn!(entry = %path.display(), %error, "a compiled program could not be stored");
                 Ok(())

@@ -2,11 +2,11 @@
 //! of megabytes.
 
 use std::fs::{self, Metadata};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mlxcel_iree_target::{Revision, from_hex, hex};
+use mlxcel_models::files::read_regular;
 
 use super::key::Parts;
 use super::{Cache, entry};
@@ -25,8 +25,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 impl Cache {
     /// What the compiler is, if these very files were looked at before.
     pub(crate) fn known_identity(&self, compiler: &Compiler) -> Option<Identity> {
-        let mut text = String::new();
-        entry::open(&self.note(compiler)?).ok()?.take(LONGEST_NOTE).read_to_string(&mut text).ok()?;
+        let text = String::from_utf8(read_regular(&self.note(compiler)?, LONGEST_NOTE).ok()?).ok()?;
         let (revision, checksum) = text.trim_end().split_once('\n')?;
         Some(Identity { revision: Revision::recorded(revision)?, checksum: from_hex(checksum)? })
     }

@@ -1,12 +1,12 @@
 //! Measured schedules of kernels, kept beside the programs that are written by them.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, Result};
 use mlxcel_iree_kernels::Schedule;
 use mlxcel_iree_target::{ResolvedTarget, hex};
+use mlxcel_models::files::read_regular;
 
 use super::key::Parts;
 use super::{Cache, entry};
@@ -25,8 +25,7 @@ impl Cache {
     /// The schedule that was measured for programs on `target` over these weights, if one was.
     pub(crate) fn schedule(&self, target: &ResolvedTarget, weights: &TrialWeights) -> Option<Schedule> {
         let path = schedule_path(self.folder.as_deref()?, target, weights);
-        let mut text = String::new();
-        entry::open(&path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+        let text = String::from_utf8(read_regular(&path, LONGEST).ok()?).ok()?;
         match text.trim_end().parse() {
             Ok(schedule) => Some(schedule),
             Err(error) => {

@@ -523,3 +523,41 @@ fn pruning_removes_the_oldest_until_it_fits() {
     assert_eq!(cache.prune(0).unwrap().entries, 2);
     assert_eq!(Cache::open(Some(Path::new("/nowhere/at/all"))).unwrap().prune(0).unwrap(), Pruned::default());
 }
+
+#[test]
+fn an_implausibly_long_entry_is_not_read() {
+    let bench = Bench::new();
+    let good = bench.get("program").bytes;
+    let entry = bench.entry();
+    let whole = fs::read(&entry).unwrap();
+    let length = 20_u64 << 30;
+    // One whose header knows nothing of its length, one whose header states it, and one of zeros.
+    let mut stated = whole.clone();
+    let artifact_length = 8 + 32 + 64 + 8;
+    let label = whole.len() as u64 - good.len() as u64;
+    stated[artifact_length..artifact_length + 8].copy_from_slice(&(length - label).to_le_bytes());
+    for begin in [&whole, &stated, &vec![]] {
+        fs::write(&entry, begin).unwrap();
+        // It takes no space on disk; to read it would take minutes.
+        fs::File::options().write(true).open(&entry).unwrap().set_len(length).unwrap();
+        let repaired = bench.get("program");
+        assert!(repaired.compiled);
+        assert_eq!((repaired.bytes, fs::read(&entry).unwrap().len()), (good.clone(), whole.len()));
+    }
+}
+
+#[test]
+fn a_folder_in_the_place_of_an_entry_is_a_miss() {
+    let bench = Bench::new();
+    let good = bench.get("program").bytes;
+    let entry = bench.entry();
+    fs::remove_file(&entry).unwrap();
+    for place in [entry.with_extension("lock"), entry.clone()] {
+        fs::create_dir_all(place.join("of somebody")).unwrap();
+        let artifact = bench.get("program");
+        assert!(artifact.compiled);
+        assert_eq!(artifact.bytes, good);
+        assert!(place.join("of somebody").is_dir());
+        fs::remove_dir_all(place).unwrap();
+    }
+}

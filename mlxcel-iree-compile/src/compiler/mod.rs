@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_iree_target::{RELEASE, ResolvedTarget, Revision, process};
-use mlxcel_models::files::Workplace;
+use mlxcel_models::files::{Workplace, read_regular};
 
 pub use identity::Identity;
 use locate::SearchEnvironment;
 
 /// How long the compiler may take to say which one it is.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
+/// The most bytes of a compiled program.
+const LONGEST_PROGRAM: u64 = 1 << 30;
 
 /// The IREE compiler of this machine.
 #[derive(Clone, Debug)]
@@ -168,7 +170,7 @@ impl Compiler {
             let (kind, message, words) = diagnostics::describe(&finished);
             return Err(located(Error::new(kind, operation, message)).with_source(words));
         }
-        match fs::read(&output) {
+        match read_regular(&output, LONGEST_PROGRAM) {
             Ok(bytes) if !bytes.is_empty() => Ok(bytes),
             Ok(_) => {
                 Err(located(Error::new(ErrorKind::Compile, operation, "the compiler wrote an empty file")))

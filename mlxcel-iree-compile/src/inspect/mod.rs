@@ -36,6 +36,7 @@ use mlxcel_graph::{ProgramShape, ProgramWriter};
 use mlxcel_iree_kernels::{Lowered, attends_in_use, for_kernels};
 use mlxcel_iree_target::describe::file_stem;
 use mlxcel_iree_target::{CompileTarget, ProgramOptions};
+use mlxcel_models::files::read_regular;
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::compiler::CompileOptions;
@@ -45,6 +46,8 @@ use crate::{HERE, ProgramCompiler, Toolchain};
 pub use summary::{Dispatch, Summary};
 
 const OPERATION: &str = "inspect programs";
+/// The most bytes of a text that the compiler writes.
+const LONGEST_TEXT: u64 = 1 << 30;
 
 /// Options of [`inspect`]; start from [`InspectOptions::default`], or convert [`LoadOptions`] with
 /// `InspectOptions::from`.
@@ -220,7 +223,9 @@ impl Folder {
             )
             .with_context("phase", end)
         })?;
-        fs::read_to_string(&path).map_err(|error| Error::io(OPERATION, &path, error))
+        let text = read_regular(&path, LONGEST_TEXT).map_err(|error| Error::io(OPERATION, &path, error))?;
+        // What is not text is not what the summary looks for either.
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
 
@@ -255,7 +260,7 @@ impl Statistics {
             #[serde(rename = "stream-aggregate")]
             all: Statistics,
         }
-        let text = fs::read(path).map_err(|error| Error::io(OPERATION, path, error))?;
+        let text = read_regular(path, LONGEST_TEXT).map_err(|error| Error::io(OPERATION, path, error))?;
         serde_json::from_slice::<File>(&text).map(|file| file.all).map_err(|error| {
             Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics have an unknown format")
                 .with_context("path", path.display())

@@ -54,11 +54,8 @@ impl Source {
         check_path(&file.path)?;
         let content = match &self.0 {
             ModelSource::Folder(folder) => {
-                let open = self.open(folder, file)?;
-                let mut content = Vec::new();
-                let read = open.take(file.bytes + 1).read_to_end(&mut content);
-                read.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?;
-                Cow::Owned(content)
+                let read = files::read_bounded(self.open(folder, file)?, file.bytes);
+                Cow::Owned(read.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?)
             }
             source => Cow::Borrowed(embedded_in(source, &file.path).ok_or_else(|| self.missing(file))?),
         };

@@ -174,6 +174,37 @@ pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
+/// Reads the regular file at `path`, of at most `limit` bytes. Files that programs write for themselves, such as entries
+/// of a cache, are read by this: whatever lies in their place, reading ends and takes no more than the limit.
+///
+/// # Errors
+///
+/// [`InvalidData`](io::ErrorKind::InvalidData) if it is not a regular file, [`FileTooLarge`](io::ErrorKind::FileTooLarge)
+/// beyond the limit, before anything is read; errors of the operating system.
+pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))?;
+    if file.metadata()?.len() > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    read_bounded(file, limit)
+}
+
+/// Reads the remainder of `reader`, at most `limit` bytes.
+///
+/// # Errors
+///
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) beyond the limit; the errors of the reader.
+pub fn read_bounded(reader: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    #[allow(clippy::disallowed_methods, reason = "the one place with a limit")]
+    reader.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(content)
+}
+
 /// Reads an open file of at most `limit` bytes, also where it grows meanwhile.
 fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let too_large = || {
@@ -183,11 +214,9 @@ fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>
     if length > limit {
         return Err(too_large());
     }
-    let mut content = Vec::new();
-    match file.take(limit + 1).read_to_end(&mut content) {
-        Ok(_) if content.len() as u64 > limit => Err(too_large()),
-        Ok(_) => Ok(content),
-        Err(error) => Err(Error::io(OPERATION, path, error)),
+    match read_bounded(file, limit) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(too_large()),
+        read => read.map_err(|error| Error::io(OPERATION, path, error)),
     }
 }
 

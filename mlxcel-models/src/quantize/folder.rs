@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::OPERATION;
+use crate::files::read_regular;
 
 /// What stands before the name of the place in that of the work folder.
 const PREFIX: &str = ".mlxcel-quantize-";
@@ -20,6 +21,8 @@ const IDENTITY: &str = "made-from";
 
 /// The file in the work folder that is not whole yet.
 const PARTIAL: &str = "partial";
+/// The most bytes of a record of what is done.
+const LONGEST_NOTE: u64 = 64 << 20;
 
 /// A checkpoint being written, beside the place where it is to stand.
 pub(super) struct Folder {
@@ -72,7 +75,7 @@ impl Folder {
     /// Keeps what is whole of the same work, and removes everything else.
     fn resume(&self, identity: &str, restart: bool) -> Result<()> {
         let path = self.work.join(IDENTITY);
-        let is_same = fs::read(&path).is_ok_and(|found| found == identity.as_bytes());
+        let is_same = read_regular(&path, LONGEST_NOTE).is_ok_and(|found| found == identity.as_bytes());
         if !is_same && !restart && self.has_shards() {
             let message = "an interrupted quantization of another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
             return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
@@ -104,7 +107,7 @@ impl Folder {
 
     /// The record of the complete file `name`; `None` where it is not there.
     pub(super) fn finished(&self, name: &str) -> Option<Vec<u8>> {
-        self.folder.join(name).is_file().then(|| fs::read(self.note(name)).ok()).flatten()
+        self.folder.join(name).is_file().then(|| read_regular(&self.note(name), LONGEST_NOTE).ok()).flatten()
     }
 
     fn note(&self, name: &str) -> PathBuf {

@@ -3,12 +3,11 @@
 //! Messages alone are JSON: `{"format": "mlxcel-conversation", "version": 1, "messages": […]}`. With the cache, the file
 //! is that of a [state](crate::state_file).
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 
 use mlxcel_core::{Capabilities, Error, ErrorKind, Result, Snapshot, StateIdentity, TokenId};
-use mlxcel_models::files::{Workplace, parse_json};
+use mlxcel_models::files::{Workplace, parse_json, read_bounded};
 use serde::{Deserialize, Serialize};
 
 use crate::Message;
@@ -94,8 +93,7 @@ fn read_json(path: &Path) -> Result<Vec<Message>> {
     if length > LONGEST_HEAD {
         return Err(too_large("the file is larger than any conversation", path, length));
     }
-    let mut bytes = Vec::new();
-    File::take(file, LONGEST_HEAD).read_to_end(&mut bytes).map_err(|error| Error::io(READ, path, error))?;
+    let bytes = read_bounded(file, LONGEST_HEAD).map_err(|error| Error::io(READ, path, error))?;
     let location = path.display().to_string();
     let saved: Saved = parse_json(&location, &bytes, "it does not contain a conversation")?;
     if saved.format != FORMAT || saved.version != VERSION {

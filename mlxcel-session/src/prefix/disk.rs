@@ -35,12 +35,17 @@ pub(super) fn write(
         let bytes = state_file::encode(&[], tokens, &entry.snapshot)?;
         let file = format!("{}.{EXTENSION}", name(&bytes));
         let made = work.path().join(&file);
-        fs::write(&made, bytes).and_then(|()| fs::rename(&made, folder.join(&file))).map_err(failed)?;
+        let place = folder.join(&file);
+        if place.is_dir() {
+            tracing::warn!(path = %place.display(), "a folder is in the place of a prefix, which is not kept");
+            continue;
+        }
+        fs::write(&made, bytes).and_then(|()| fs::rename(&made, place)).map_err(failed)?;
         written.push(file);
     }
     for path in entries_of(&folder).map_err(failed)? {
         let keep = path.file_name().is_some_and(|name| written.iter().any(|file| name == file.as_str()));
-        if !keep {
+        if !keep && !path.is_dir() {
             fs::remove_file(&path).map_err(failed)?;
         }
     }
@@ -56,7 +61,9 @@ pub(super) fn read(
     let folder = folder.join(name(identity.to_string().as_bytes()));
     let failed = |error| Error::io(OPERATION, &folder, error);
     let paths = match entries_of(&folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         paths => paths.map_err(failed)?,
     };
     let mut dated: Vec<_> =

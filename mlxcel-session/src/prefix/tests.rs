@@ -136,6 +136,17 @@ fn prefixes_on_disk_serve_the_next_run_and_corrupt_ones_are_ignored() {
     // What is no longer held is not kept either.
     next.cache.save(folder.path()).unwrap();
     assert_eq!(disk_entries(&model).len(), 2);
+    // A folder in the place of an entry is none, and does not keep others from being saved.
+    fs::remove_file(&disk_entries(&model)[0]).unwrap();
+    fs::create_dir_all(disk_entries(&model)[0].with_extension("prefix").with_file_name("a.prefix")).unwrap();
+    assert_eq!(next.cache.load(&next.info, folder.path()).unwrap(), 1);
+    setup.cache.save(folder.path()).unwrap();
+    for entry in disk_entries(&model) {
+        let _ = fs::remove_file(&entry);
+        fs::create_dir_all(entry).unwrap();
+    }
+    setup.cache.save(folder.path()).unwrap();
+    assert_eq!(next.cache.load(&next.info, folder.path()).unwrap(), 0);
 }
 
 #[test]
