@@ -53,7 +53,9 @@ impl ErrorKind {
     /// ```
     pub fn advice(self) -> ErrorAdvice {
         match self {
-            Self::InvalidInput | Self::NotFound | Self::Corrupt | Self::Unsupported => ErrorAdvice::FixInput,
+            Self::InvalidInput | Self::NotFound | Self::Corrupt | Self::TooComplex | Self::Unsupported => {
+                ErrorAdvice::FixInput
+            }
             Self::CapacityExceeded => ErrorAdvice::MakeRoom,
             Self::Cancelled | Self::ResourceExhausted => ErrorAdvice::Retry,
             Self::Poisoned | Self::Device => ErrorAdvice::CloseSequence,

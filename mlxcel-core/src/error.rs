@@ -18,6 +18,8 @@ pub enum ErrorKind {
     NotFound,
     /// The content of a file or handle is invalid.
     Corrupt,
+    /// A grammar or JSON schema would take more time or memory than allowed; a simpler one is accepted.
+    TooComplex,
     /// The engine does not support the request for this model; see its capabilities.
     Unsupported,
     /// The sequence or session is full; nothing was computed.
@@ -47,6 +49,7 @@ impl ErrorKind {
             Self::InvalidInput => "invalid input",
             Self::NotFound => "not found",
             Self::Corrupt => "corrupt data",
+            Self::TooComplex => "too complex",
             Self::Unsupported => "unsupported",
             Self::CapacityExceeded => "capacity exceeded",
             Self::Poisoned => "poisoned sequence",

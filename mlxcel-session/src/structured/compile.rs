@@ -1,57 +1,64 @@
 //! Compiles grammars for a vocabulary, within resource limits.
+//!
+//! The compiler counts most of its work and gives up beyond a limit, but not the first step of its lexer, which can take
+//! minutes for a few characters of a schema. That step is rehearsed first, with the same count: a grammar that fails the
+//! rehearsal is not compiled. So compiling ends by itself, and no thread goes on that nobody waits for.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::{Matcher, ParserFactory};
 use mlxcel_core::{Error, ErrorKind, Result};
 
-/// How long a grammar may take to be compiled.
+/// How long a grammar may wait and be compiled together.
 const TIME: Duration = Duration::from_secs(10);
-/// How many are compiled at once, those that took too long and have not ended among them.
-const MOST_AT_ONCE: usize = 16;
+/// How many are compiled at once; others wait.
+const MOST_AT_ONCE: usize = 4;
 /// The compiler goes down as deep as a grammar is nested.
 const STACK: usize = 64 << 20;
 
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// How many are being compiled.
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
 
 /// One that is being compiled.
 struct Running;
 
 impl Running {
-    fn begin() -> Result<Self> {
-        if RUNNING.fetch_add(1, Ordering::AcqRel) >= MOST_AT_ONCE {
-            drop(Self);
+    /// Waits for a place until `limit` is over.
+    fn begin(limit: Duration) -> Result<Self> {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |running: &mut usize| *running >= MOST_AT_ONCE;
+        let (mut running, _) =
+            ENDED.wait_timeout_while(running, limit, full).unwrap_or_else(PoisonError::into_inner);
+        if *running >= MOST_AT_ONCE {
             return Err(exhausted("too many grammars are being compiled; try again later"));
         }
+        *running += 1;
         Ok(Self)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
     }
 }
 
 /// Compiles `grammar`, on a thread of its own, so that neither its depth nor its time is the caller's.
 pub(super) fn compile(factory: &Arc<ParserFactory>, grammar: TopLevelGrammar) -> Result<Matcher> {
-    let running = Running::begin()?;
+    let started = Instant::now();
+    let running = Running::begin(TIME)?;
     let factory = Arc::clone(factory);
     let (sender, compiled) = mpsc::sync_channel(1);
     let run = move || {
-        let matcher = catch_unwind(AssertUnwindSafe(|| {
-            let mut matcher = Matcher::new(factory.create_parser(grammar));
-            match matcher.get_error() {
-                Some(fault) => Err(anyhow::Error::msg(fault)),
-                None => matcher.validate_tokens(&[]).map(|_| matcher),
-            }
-        }));
+        let matcher = catch_unwind(AssertUnwindSafe(|| compile_now(&factory, grammar)));
         drop(running);
         // No request waits for one that took too long.
         let _ = sender.send(matcher.map_err(|fault| fault.to_string()));
@@ -59,22 +66,66 @@ pub(super) fn compile(factory: &Arc<ParserFactory>, grammar: TopLevelGrammar) ->
     std::thread::Builder::new().name("mlxcel-grammar".to_owned()).stack_size(STACK).spawn(run).map_err(
         |fault| exhausted("the system cannot start a thread to compile the grammar").with_source(fault),
     )?;
-    match compiled.recv_timeout(TIME) {
-        Ok(Ok(matcher)) => Ok(matcher),
-        Ok(Err(fault)) => {
-            let reason = "the grammar cannot be used";
-            // The first line says what is wrong; others may be a trace of calls.
-            let fault = fault.lines().next().unwrap_or_default().to_owned();
-            Err(Error::new(ErrorKind::InvalidInput, "compile grammar", reason).with_source(fault))
-        }
-        Err(RecvTimeoutError::Timeout) => {
-            Err(exhausted("the grammar takes too long to be compiled; make it simpler")
-                .with_context("seconds", TIME.as_secs()))
-        }
+    match compiled.recv_timeout(TIME.saturating_sub(started.elapsed())) {
+        Ok(matcher) => matcher.map_err(|fault| refused(&fault)),
+        Err(RecvTimeoutError::Timeout) => Err(too_complex().with_context("seconds", TIME.as_secs())),
         Err(RecvTimeoutError::Disconnected) => {
-            Err(Error::new(ErrorKind::Internal, "compile grammar", "the thread ended by a panic"))
+            Err(Error::new(ErrorKind::Internal, "compile grammar", "the thread ended without a result"))
         }
     }
+}
+
+fn compile_now(factory: &ParserFactory, grammar: TopLevelGrammar) -> anyhow::Result<Matcher> {
+    let init = GrammarInit::Serialized(grammar);
+    let (grammar, lexer) = init.to_internal(Some(factory.tok_env().clone()), factory.limits().clone())?;
+    rehearse(factory, lexer.clone())?;
+    let init = GrammarInit::Internal(grammar, lexer);
+    let matcher = Matcher::new(factory.create_parser_from_init_default(init));
+    matcher.get_error().map_or(Ok(matcher), |fault| Err(anyhow::Error::msg(fault)))
+}
+
+/// Takes the steps that a new lexer takes from its first state, counting them.
+fn rehearse(factory: &ParserFactory, mut lexer: LexerSpec) -> anyhow::Result<()> {
+    lexer.add_extra_lexemes(&factory.extra_lexemes());
+    let mut limits = factory.limits().clone();
+    let mut automaton = lexer.to_regex_vec(&mut limits)?;
+    automaton.set_fuel(limits.initial_lexer_fuel);
+    let first = automaton.initial_state(&lexer.all_lexemes());
+    for byte in 0..=u8::MAX {
+        automaton.transition(first, byte);
+    }
+    automaton.get_error().map_or(Ok(()), |fault| Err(anyhow::Error::msg(fault)))
+}
+
+/// What the compiler says when a grammar exceeds one of its limits.
+const OF_LIMITS: [&str; 7] = [
+    "too big",
+    "too large",
+    "fuel",
+    "lexer precomputation failed",
+    "too many expressions",
+    "too many states",
+    "too many items",
+];
+
+/// The error for what the compiler says of a grammar.
+fn refused(fault: &str) -> Error {
+    // The first line says what is wrong; others may be a trace of calls.
+    let fault = fault.lines().next().unwrap_or_default().to_owned();
+    // It panics where its numbers are too small for a grammar, such as a product of two factors of `multipleOf`.
+    if fault.starts_with("panic") {
+        return too_complex();
+    }
+    if OF_LIMITS.iter().any(|limit| fault.contains(limit)) {
+        return too_complex().with_source(fault);
+    }
+    let reason = "the grammar cannot be used";
+    Error::new(ErrorKind::InvalidInput, "compile grammar", reason).with_source(fault)
+}
+
+fn too_complex() -> Error {
+    let reason = "the grammar takes too much time or memory to be compiled; make it simpler";
+    Error::new(ErrorKind::TooComplex, "compile grammar", reason)
 }
 
 fn exhausted(reason: &'static str) -> Error {

@@ -30,15 +30,25 @@ impl Follower {
         this.first = Some(first);
         Ok(this)
     }
+
+    /// One for another text, at its beginning too.
+    pub(super) fn for_another(&self) -> Self {
+        Self { matcher: self.matcher.deep_clone(), vocabulary: self.vocabulary, first: self.first.clone() }
+    }
 }
 
 /// The state of a text. A failed matcher only keeps its error message.
 fn failed(fault: &anyhow::Error) -> Error {
     let said = fault.to_string();
     let said = said.strip_suffix(" <non-verbose/>").unwrap_or(&said).to_owned();
+    // What panicked says nothing of the text.
+    if said.contains("panic") {
+        let reason = "the grammar exceeds what can be followed; simplify it";
+        return Error::new(ErrorKind::TooComplex, "constrain text", reason);
+    }
     let exceeds = ["lexer error:", "parser error:", "Parser Error:"].iter().any(|of| said.starts_with(of));
     let (kind, reason) = if exceeds && !said.contains("doesn't satisfy the grammar") {
-        (ErrorKind::ResourceExhausted, "the grammar exceeds the limits of time or memory; simplify it")
+        (ErrorKind::TooComplex, "the grammar exceeds the limits of time or memory; simplify it")
     } else {
         (ErrorKind::InvalidInput, "the text does not follow the grammar")
     };

@@ -10,10 +10,11 @@ mod schema;
 mod typed;
 mod vocabulary;
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use llguidance::JsonCompileOptions;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::{JsonCompileOptions, ParserFactory};
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 
@@ -58,12 +59,26 @@ const DEEPEST: usize = 100;
 /// # Limits
 ///
 /// Grammars may be untrusted. A grammar is compiled when a generation starts, before anything is computed, and rejected
-/// if it is invalid or unsatisfiable ([`ErrorKind::InvalidInput`]), too large, too deep or too slow to compile
-/// ([`ErrorKind::InvalidInput`], [`ErrorKind::ResourceExhausted`]), or uses a keyword that is not supported: no part of
+/// if it is invalid or unsatisfiable ([`ErrorKind::InvalidInput`]), too large, too deep or too much work to compile
+/// ([`ErrorKind::TooComplex`]), or uses a keyword that is not supported: no part of
 /// a schema is silently ignored. References outside the schema are not followed. Parsing has limits of time and memory
-/// per token; exceeding them fails that generation with [`ErrorKind::ResourceExhausted`].
+/// per token; exceeding them fails that generation with [`ErrorKind::TooComplex`]. Four grammars are
+/// compiled at a time and others wait for up to 10 seconds ([`ErrorKind::ResourceExhausted`]). Clones of a grammar are compiled once.
 #[derive(Clone, Debug)]
-pub struct Grammar(Kind);
+pub struct Grammar {
+    kind: Kind,
+    compiled: Compiled,
+}
+
+/// What a grammar was compiled to, for its clones: the answers of one request share it.
+#[derive(Clone, Default)]
+struct Compiled(Arc<Mutex<Option<(Weak<ParserFactory>, Follower)>>>);
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -82,7 +97,7 @@ impl Grammar {
     ///
     /// Unbounded numbers may exceed an `f64`, so set `minimum` and `maximum`; strings may be long, so set `maxLength`.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
-        Self(Kind::Schema(Arc::new(schema.into())))
+        Self::of(Kind::Schema(Arc::new(schema.into())))
     }
 
     /// Any JSON object.
@@ -93,29 +108,33 @@ impl Grammar {
     /// Text that matches a whole regular expression, in the syntax of Rust's crate `regex`, without anchors and
     /// look-around.
     pub fn regex(expression: impl Into<String>) -> Self {
-        Self(Kind::Regex(expression.into().into()))
+        Self::of(Kind::Regex(expression.into().into()))
     }
 
     /// Text of a context-free grammar in [llguidance's variant of
     /// Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), with the start rule `start`. `%json
     /// {…}` embeds a JSON schema.
     pub fn lark(grammar: impl Into<String>) -> Self {
-        Self(Kind::Lark(grammar.into().into()))
+        Self::of(Kind::Lark(grammar.into().into()))
     }
 
     /// One of a list of texts.
     pub fn choices<T: Into<String>>(choices: impl IntoIterator<Item = T>) -> Self {
-        Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
+        Self::of(Kind::Choices(choices.into_iter().map(Into::into).collect()))
     }
 
     /// A text of a grammar that was made of checked parts.
     pub(crate) fn of_rules(grammar: String) -> Self {
-        Self(Kind::Rules(grammar.into()))
+        Self::of(Kind::Rules(grammar.into()))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, compiled: Compiled::default() }
     }
 
     /// In the form that is compiled, checked.
     fn source(&self) -> Result<TopLevelGrammar> {
-        let grammar = match &self.0 {
+        let grammar = match &self.kind {
             Kind::Schema(value) => {
                 schema::check(value)?;
                 GrammarWithLexer::from_json_schema(compact(value))
@@ -148,8 +167,16 @@ impl Grammar {
 impl ConstraintSource for Grammar {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
         let factory = model.vocabulary().factory(model)?;
+        let mut compiled = self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = compiled.as_ref().filter(|(of, _)| of.ptr_eq(&Arc::downgrade(&factory)));
+        if let Some((_, follower)) = known {
+            return Ok(Box::new(follower.for_another()));
+        }
         let matcher = compile::compile(&factory, self.source()?)?;
-        Ok(Box::new(Follower::new(matcher, model.info().vocabulary_size)?))
+        let follower = Follower::new(matcher, model.info().vocabulary_size)?;
+        let this = Box::new(follower.for_another());
+        *compiled = Some((Arc::downgrade(&factory), follower));
+        Ok(this)
     }
 }
 
@@ -192,13 +219,17 @@ fn check_text(text: &str) -> Result<()> {
         }
     }
     if deepest > DEEPEST {
-        return Err(invalid("its brackets are nested too deep").with_context("deepest", DEEPEST));
+        return Err(too_complex("its brackets are nested too deep").with_context("deepest", DEEPEST));
     }
     Ok(())
 }
 
 fn too_long() -> Error {
-    invalid("it is too long").with_context("most_bytes", LONGEST)
+    too_complex("it is too long").with_context("most_bytes", LONGEST)
+}
+
+fn too_complex(reason: &'static str) -> Error {
+    Error::new(ErrorKind::TooComplex, "compile grammar", reason)
 }
 
 fn invalid(reason: &'static str) -> Error {

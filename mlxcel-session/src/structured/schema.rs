@@ -16,6 +16,7 @@ const MOST_MERGED: u64 = 20_000;
 /// Refuses a schema that is too large, too deep, or that grows beyond bounds where its parts are merged.
 pub(crate) fn check(schema: &Value) -> Result<()> {
     let (mut values, mut bytes) = (0, 0);
+    let (mut factors, mut merges) = (Vec::new(), false);
     let mut open = vec![(schema, 1)];
     while let Some((value, depth)) = open.pop() {
         values += 1;
@@ -29,6 +30,8 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
                     let reason = "the field x-guidance is not supported";
                     return Err(Error::new(ErrorKind::Unsupported, "compile grammar", reason));
                 }
+                factors.extend(map.get("multipleOf").and_then(Value::as_f64));
+                merges |= MERGING.iter().any(|keyword| map.contains_key(*keyword));
                 bytes += map.keys().map(String::len).sum::<usize>();
                 open.extend(map.values().map(|value| (value, depth + 1)));
             }
@@ -42,6 +45,10 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
             return Err(too("too large", "most_bytes", MOST_BYTES));
         }
     }
+    if !can_count(&factors, merges) {
+        let reason = "the JSON schema's `multipleOf` together are too large, or have too many digits";
+        return Err(Error::new(ErrorKind::TooComplex, "compile grammar", reason));
+    }
     let mut cost = Cost { root: schema, known: HashMap::new() };
     if cost.anywhere(schema) > MOST_MERGED {
         let limit = usize::try_from(MOST_MERGED).unwrap_or(usize::MAX);
@@ -50,8 +57,46 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Whether the compiler can count with factors of `multipleOf`, in units of their last decimal place: it has 32 bits and
+/// appends digits to remainders. Where it `merges` schemas it multiplies factors, and what others were multiplied to.
+fn can_count(factors: &[f64], merges: bool) -> bool {
+    // A factor has the shortest decimal number that is read as it.
+    let texts: Vec<String> = factors.iter().map(|factor| factor.abs().to_string()).collect();
+    let decimals = |text: &String| text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let places = texts.iter().map(decimals).max().unwrap_or_default();
+    let mut multiple = 1_u32;
+    for text in &texts {
+        let zeros = "0".repeat(places - decimals(text));
+        let digits = format!("{}{zeros}", text.replace('.', ""));
+        let Some(factor) = digits.parse::<u32>().ok().filter(|factor| factor.checked_mul(10).is_some())
+        else {
+            return false;
+        };
+        // Nothing but zero is a multiple of zero.
+        if !merges || factor == 0 || factor == multiple {
+            continue;
+        }
+        let product = multiple.checked_mul(factor / greatest_common_divisor(multiple, factor));
+        match product {
+            Some(product) if multiple == 1 || product <= u32::from(u16::MAX) => multiple = product,
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn greatest_common_divisor(mut one: u32, mut other: u32) -> u32 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
+/// Keywords that merge schemas.
+const MERGING: [&str; 6] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if"];
+
 fn too(how: &str, limit: &'static str, most: usize) -> Error {
-    Error::new(ErrorKind::InvalidInput, "compile grammar", format!("the JSON schema is {how}"))
+    Error::new(ErrorKind::TooComplex, "compile grammar", format!("the JSON schema is {how}"))
         .with_context(limit, most)
 }
 
@@ -112,5 +157,28 @@ impl<'s> Cost<'s> {
         let cost = self.of(schema).saturating_add(1);
         self.known.insert(target, Some(cost));
         cost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_that_overflow_the_compilers_numbers_are_rejected() {
+        for (factors, merges, can) in [
+            (&[][..], true, true),
+            (&[0.01, 5.0, 25.0, 60.0], true, true),
+            (&[1e6, 1e6], true, true),
+            (&[999_983.0, 999_979.0], false, true),
+            (&[999_983.0, 999_979.0], true, false),
+            (&[4e8], false, true),
+            (&[5e8], false, false),
+            (&[1e300], false, false),
+            (&[1e-20], false, false),
+            (&[0.0, 3.0], true, true),
+        ] {
+            assert_eq!(can_count(factors, merges), can, "{factors:?} {merges}");
+        }
     }
 }
