@@ -80,7 +80,9 @@ pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::EmbedOptions;
-pub use engine::{AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream};
+pub use engine::{
+    AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream, Share,
+};
 pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
 pub use mlxcel_core;

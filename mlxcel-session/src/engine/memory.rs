@@ -1,28 +1,31 @@
 //! Assigns sequences to requests, and preempts requests when sequences or memory run out.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use mlxcel_core::{Error, ErrorKind};
 
 use super::queue::Entry;
+use super::request::Share;
 use super::scheduler::Scheduler;
 
 impl Scheduler {
     /// Gives sequences to those that wait, as long as there are some. Where all are taken, requests whose readers are behind give theirs up
-    /// to those that could go on.
+    /// to those that could go on, and so do requests of clients with more than their share.
     pub(super) fn admit(&mut self) {
         let texts = self.text_sequences();
-        loop {
-            let paused = self.running.iter().position(|request| request.is_paused());
+        while !self.waiting.is_empty() {
+            let held = Held::of(self);
             let full = self.running.len() >= self.most || self.running.len() + texts >= self.limits.sequences;
-            if full && paused.is_none() {
+            let paused = || self.running.iter().position(|request| request.is_paused());
+            if full && paused().is_none() && !held.is_uneven(self) {
                 return;
             }
-            // Who was paused without a sequence needs none before its reader has read.
-            let may_begin = |entry: &Entry| !entry.sender.is_full() && !self.is_being_computed(entry);
-            let Some(next) = self.waiting.iter().position(may_begin) else { return };
-            if let Some(paused) = paused.filter(|_| full) {
-                let mut request = self.running.remove(paused);
+            let Some(next) = self.next(&held) else { return };
+            if full {
+                let excess = || held.excess(self, &self.waiting[next]);
+                let Some(yielding) = paused().or_else(excess) else { return };
+                let mut request = self.running.remove(yielding);
                 self.give_up(request.sequence, &request.entry);
                 request.entry.generation.set_computed(0);
                 self.stats.preempted += 1;
@@ -43,6 +46,18 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// The request that begins next: of the highest priority, then of the client with the fewest sequences, then of its
+    /// group with the fewest, then the earliest. Who was paused without a sequence needs none before its reader has read.
+    fn next(&self, held: &Held) -> Option<usize> {
+        let mut order: Vec<usize> = (0..self.waiting.len()).collect();
+        order.sort_by_key(|&index| {
+            let entry = &self.waiting[index];
+            (Reverse(entry.priority), held.by(entry.share), entry.number)
+        });
+        let may_begin = |entry: &Entry| !entry.sender.is_full() && !self.is_being_computed(entry);
+        order.into_iter().find(|&index| may_begin(&self.waiting[index]))
     }
 
     /// Makes room after a row found no memory for its cache: the youngest request of the least priority loses its sequence, and is computed
@@ -73,6 +88,56 @@ impl Scheduler {
         if self.most < self.limits.sequences && !self.waiting.iter().any(|entry| entry.begun) {
             self.most += 1;
         }
+    }
+}
+
+/// How many sequences each client and each group holds.
+struct Held {
+    clients: BTreeMap<u64, usize>,
+    groups: BTreeMap<Share, usize>,
+}
+
+impl Held {
+    fn of(scheduler: &Scheduler) -> Self {
+        let mut held = Self { clients: BTreeMap::new(), groups: BTreeMap::new() };
+        for request in &scheduler.running {
+            let share = request.entry.share;
+            *held.clients.entry(share.client).or_default() += 1;
+            *held.groups.entry(share).or_default() += 1;
+        }
+        held
+    }
+
+    /// How many the client and the group of `share` hold.
+    fn by(&self, share: Share) -> (usize, usize) {
+        let count = |found: Option<&usize>| found.copied().unwrap_or_default();
+        (count(self.clients.get(&share.client)), count(self.groups.get(&share)))
+    }
+
+    /// Whether one of those that wait has so much less than another that a sequence changes hands.
+    fn is_uneven(&self, scheduler: &Scheduler) -> bool {
+        scheduler.waiting.iter().any(|entry| self.excess(scheduler, entry).is_some())
+    }
+
+    /// The running request that yields its sequence to `entry`: the youngest of the group that has the most, if it has
+    /// more than the group of `entry` would have. So what one gains by that the other does not lose again.
+    fn excess(&self, scheduler: &Scheduler, entry: &Entry) -> Option<usize> {
+        let (client, group) = self.by(entry.share);
+        let running = scheduler.running.iter().enumerate();
+        let yielding = running.filter(|(_, request)| {
+            let share = request.entry.share;
+            let (theirs, of_group) = self.by(share);
+            let has_more = match share.client == entry.share.client {
+                true => share.group != entry.share.group && of_group > group + 1,
+                false => theirs > client + 1,
+            };
+            has_more && request.entry.priority <= entry.priority
+        });
+        let most = yielding.max_by_key(|(_, request)| {
+            let entry = &request.entry;
+            (Reverse(entry.priority), self.by(entry.share), entry.number)
+        });
+        most.map(|(index, _)| index)
     }
 }
 

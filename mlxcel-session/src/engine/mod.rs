@@ -28,7 +28,7 @@ use mlxcel_core::{Error, ErrorKind, Result, SessionOptions, TokenId};
 pub use async_stream::AsyncRequestStream;
 pub use map::EngineMap;
 pub use options::EngineOptions;
-pub use request::Request;
+pub use request::{Request, Share};
 pub use stats::EngineStats;
 pub use stream::RequestStream;
 
@@ -76,6 +76,10 @@ use stream::About;
 ///   most [`EngineOptions::queue`] requests wait once all sequences are taken: beyond that [`submit`](Self::submit) returns
 ///   [`ErrorKind::ResourceExhausted`], and [`submit_within`](Self::submit_within) waits for room. An engine with one
 ///   sequence runs its requests one after another.
+/// * Requests can have a [`Share`], which says whose they are. A free sequence goes to the client with the fewest, and
+///   if one client holds more sequences than another that waits, by more than one, its youngest request is preempted. If
+///   the queue is full, a request of a client with fewer waiting ones displaces the newest of the client with the most,
+///   which ends with [`ErrorKind::ResourceExhausted`].
 /// * A step has a token budget ([`EngineOptions::step_tokens`]). Decoding requests go first and take one token each;
 ///   prompts share the remainder in whole chunks, round-robin within a priority. So a long prompt delays each token of
 ///   other requests by the time of one chunk, and each other prompt delays it by one chunk at a time.
@@ -192,11 +196,11 @@ impl Engine {
         unread_tokens: usize,
     ) -> Result<RequestStream> {
         let submitted = Instant::now();
-        let (prompt, priority) = (request.prompt, request.priority);
+        let (prompt, priority, share) = (request.prompt, request.priority, request.share);
         let generation = self.model.generation(prompt, &request.into_options(submitted))?;
         let about = About::of(&generation)?;
         let (number, receiver) =
-            self.life.queue.push(generation, priority, submitted, patience, unread_tokens)?;
+            self.life.queue.push(generation, priority, share, submitted, patience, unread_tokens)?;
         Ok(RequestStream::new(receiver, number, about, Arc::clone(&self.life)))
     }
 

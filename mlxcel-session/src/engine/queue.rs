@@ -1,5 +1,6 @@
 //! The bounded queue of requests to the engine's thread; it closes when that thread ends.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use super::bell::{Bell, lock};
 use super::channel::{Receiver, Sender, channel, thread_is_gone};
 use super::guard::EngineId;
 use super::options::Limits;
+use super::request::Share;
 use super::stats::EngineStats;
 use super::texts::Job;
 use crate::TextGeneration;
@@ -19,6 +21,8 @@ pub(super) struct Entry {
     pub(super) number: u64,
     /// Larger goes first.
     pub(super) priority: i32,
+    /// Whom it counts for.
+    pub(super) share: Share,
     pub(super) generation: TextGeneration,
     pub(super) sender: Sender,
     pub(super) submitted: Instant,
@@ -43,14 +47,46 @@ pub(super) struct Queue {
     pub(super) stop: CancelToken,
 }
 
+/// How many requests wait, by client.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiting(BTreeMap<u64, usize>);
+
+impl Waiting {
+    pub(super) fn add(&mut self, client: u64) {
+        *self.0.entry(client).or_default() += 1;
+    }
+
+    fn remove(&mut self, client: u64) {
+        if let Some(count) = self.0.get_mut(&client) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn of(&self, client: u64) -> usize {
+        self.0.get(&client).copied().unwrap_or_default()
+    }
+
+    fn all(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    /// The client with the most requests, if these are more than those of `client` would be with another one.
+    fn longest_beyond(&self, client: u64) -> Option<u64> {
+        let (&longest, &count) = self.0.iter().max_by_key(|&(_, &count)| count)?;
+        (count > self.of(client) + 1).then_some(longest)
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// What the thread has not seen yet.
     arrived: Vec<Entry>,
     /// Calls with texts that the thread has not seen yet.
     jobs: Vec<Job>,
-    /// How many requests have never had a sequence, those that the thread has seen included.
-    waiting: usize,
+    /// How many requests of each client have never had a sequence, those that the thread has seen included.
+    waiting: Waiting,
+    /// Clients whose newest waiting request makes room for others, once for each time.
+    displaced: Vec<u64>,
     /// How many sequences nobody holds or is owed, as of the last turn.
     free: usize,
     /// How many requests were taken.
@@ -80,6 +116,7 @@ impl Queue {
         &self,
         generation: TextGeneration,
         priority: i32,
+        share: Share,
         submitted: Instant,
         patience: Duration,
         unread_tokens: usize,
@@ -95,22 +132,20 @@ impl Queue {
         }
         if self.is_full(&state) {
             state.refused += 1;
-            return Err(Error::new(
-                ErrorKind::ResourceExhausted,
-                "submit request",
-                "the queue of the engine is full; try again later",
-            )
-            .with_context("queue", self.limits.queue));
+            let Some(client) = state.waiting.longest_beyond(share.client) else { return Err(self.full()) };
+            state.waiting.remove(client);
+            state.displaced.push(client);
         }
         let number = state.submitted;
         let prompt_tokens = generation.tokens().prompt_length();
         let span = tracing::info_span!("request", number, prompt_tokens, priority);
         let (sender, receiver) = channel(unread_tokens, Arc::clone(&self.bell));
         state.submitted += 1;
-        state.waiting += 1;
+        state.waiting.add(share.client);
         state.arrived.push(Entry {
             number,
             priority,
+            share,
             generation,
             sender,
             submitted,
@@ -126,15 +161,23 @@ impl Queue {
     /// Whether as many requests wait as have free sequences or a place in the queue. The thread looks at new requests
     /// between steps only, and a step may take long, so that those that are about to begin count as waiting.
     fn is_full(&self, state: &State) -> bool {
-        state.waiting >= self.limits.queue.saturating_add(state.free)
+        state.waiting.all() >= self.limits.queue.saturating_add(state.free)
     }
 
-    /// Takes the requests that arrived, for the thread. They count as queued until it publishes what became of them.
-    pub(super) fn take(&self) -> Vec<Entry> {
+    /// Why a request is not taken, or not kept.
+    pub(super) fn full(&self) -> Error {
+        let reason = "the queue of the engine is full; try again later";
+        Error::new(ErrorKind::ResourceExhausted, "submit request", reason)
+            .with_context("queue", self.limits.queue)
+    }
+
+    /// Takes the requests that arrived, for the thread, and the clients whose newest request is displaced. They count as
+    /// queued until it publishes what became of them.
+    pub(super) fn take(&self) -> (Vec<Entry>, Vec<u64>) {
         let mut state = lock(&self.state);
         let taken = std::mem::take(&mut state.arrived);
         state.stats.queued += taken.len();
-        taken
+        (taken, std::mem::take(&mut state.displaced))
     }
 
     /// Adds a call with texts.
@@ -154,13 +197,17 @@ impl Queue {
         std::mem::take(&mut lock(&self.state).jobs)
     }
 
-    /// Publishes what the thread has done; `begun` requests are no longer waiting for the first time, and `free` sequences
-    /// are left for others.
-    pub(super) fn publish(&self, begun: usize, free: usize, stats: &EngineStats) {
+    /// Publishes what the thread has done: these requests `wait` for their first sequence, and `free` sequences are left
+    /// for others.
+    pub(super) fn publish(&self, waiting: Waiting, free: usize, stats: &EngineStats) {
         let mut state = lock(&self.state);
         state.stats = *stats;
-        state.waiting -= begun.min(state.waiting);
-        let more = begun > 0 || free > state.free;
+        let before = state.waiting.all();
+        state.waiting = waiting;
+        let State { arrived, waiting, displaced, .. } = &mut *state;
+        arrived.iter().for_each(|entry| waiting.add(entry.share.client));
+        displaced.iter().for_each(|&client| waiting.remove(client));
+        let more = state.waiting.all() < before || free > state.free;
         state.free = free;
         drop(state);
         if more {
@@ -208,7 +255,7 @@ impl Queue {
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         let lost = (std::mem::take(&mut state.arrived), std::mem::take(&mut state.jobs));
-        state.waiting = 0;
+        state.waiting = Waiting::default();
         state.done = true;
         drop(state);
         drop(lost);

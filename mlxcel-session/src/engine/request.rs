@@ -4,6 +4,20 @@ use std::time::Instant;
 
 use crate::{Options, Prompt};
 
+/// Whom a request counts for, in an engine that serves several clients.
+///
+/// Sequences and places in the queue are divided fairly between clients, and those of a client between its groups: a
+/// client that submits hundreds of requests delays its own and not those of others. Which numbers stand for whom is the
+/// application's choice: a server can use a sum of the client's address, and a number for each of its requests that wants
+/// several answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share {
+    /// The client.
+    pub client: u64,
+    /// A group among the requests of the client.
+    pub group: u64,
+}
+
 /// A request to an [`Engine`](super::Engine): a prompt with options, priority and deadline.
 ///
 /// ```
@@ -22,6 +36,8 @@ pub struct Request<'a> {
     /// Requests with a higher priority start first and their prompts are computed first; requests with a lower one wait
     /// for them. Defaults to 0.
     pub priority: i32,
+    /// Whom it counts for; defaults to the same client for all.
+    pub share: Share,
     /// When the request ends at the latest, waiting or running, with
     /// [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit). The time limit of the options also applies.
     pub deadline: Option<Instant>,
@@ -30,7 +46,13 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A request with the default options.
     pub fn new(prompt: impl Into<Prompt<'a>>) -> Self {
-        Self { prompt: prompt.into(), options: Options::default(), priority: 0, deadline: None }
+        Self {
+            prompt: prompt.into(),
+            options: Options::default(),
+            priority: 0,
+            share: Share::default(),
+            deadline: None,
+        }
     }
 
     /// Sets limits and sampling.
@@ -44,6 +66,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn with_priority(mut self, priority: i32) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// Sets whom it counts for.
+    #[must_use]
+    pub fn with_share(mut self, share: Share) -> Self {
+        self.share = share;
         self
     }
 

@@ -12,7 +12,7 @@ use super::channel::{End, Sender};
 use super::guard::{caught, discard};
 use super::options::Limits;
 use super::plan::{Planned, Wanted, plan};
-use super::queue::Entry;
+use super::queue::{Entry, Waiting};
 use super::sequences::copies;
 use super::stats::EngineStats;
 use super::texts::Job;
@@ -64,8 +64,6 @@ pub(super) struct Scheduler {
     pub(super) jobs: Vec<Job>,
     /// Requests whose last word is to be said.
     ended: Vec<(Sender, End)>,
-    /// How many requests left the queue of those that never had a sequence, since it was last asked.
-    pub(super) begun: usize,
     /// The most requests with a sequence: less than the limit while memory is short.
     pub(super) most: usize,
     pub(super) stats: EngineStats,
@@ -91,7 +89,6 @@ impl Scheduler {
             waiting: Vec::new(),
             jobs: Vec::new(),
             ended: Vec::new(),
-            begun: 0,
             most: limits.sequences,
             stats: EngineStats::default(),
             limits,
@@ -103,9 +100,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes requests and texts in, ends those that are to end, gives sequences to those that wait, and computes a step.
-    pub(super) fn turn(&mut self, arrived: Vec<Entry>, jobs: Vec<Job>) -> Turn {
-        arrived.into_iter().for_each(|entry| self.wait(entry));
+    /// Takes texts in, ends requests that are to end, gives sequences to those that wait, and computes a step.
+    pub(super) fn turn(&mut self, jobs: Vec<Job>) -> Turn {
         self.jobs.extend(jobs);
         self.sweep();
         self.admit_texts();
@@ -144,6 +140,23 @@ impl Scheduler {
         let key = |entry: &Entry| (std::cmp::Reverse(entry.priority), entry.number);
         let place = self.waiting.partition_point(|other| key(other) < key(&entry));
         self.waiting.insert(place, entry);
+    }
+
+    /// Ends the newest request of `client` that never had a sequence, with `error`: its place goes to another client.
+    pub(super) fn displace(&mut self, client: u64, error: Error) {
+        let of_client = |entry: &Entry| entry.share.client == client && !entry.begun;
+        if let Some(index) = self.waiting.iter().rposition(of_client) {
+            let entry = self.waiting.remove(index);
+            self.end(entry, Err(error));
+        }
+    }
+
+    /// The requests that never had a sequence.
+    pub(super) fn unbegun(&self) -> Waiting {
+        let mut unbegun = Waiting::default();
+        let entries = self.waiting.iter().filter(|entry| !entry.begun);
+        entries.for_each(|entry| unbegun.add(entry.share.client));
+        unbegun
     }
 
     /// Ends the requests that are cancelled, abandoned or out of time, wherever they are.
@@ -192,7 +205,6 @@ impl Scheduler {
         let now = Instant::now();
         if !entry.begun {
             entry.begun = true;
-            self.begun += 1;
             let waited = now.saturating_duration_since(entry.submitted);
             entry.generation.set_queued(waited);
             self.stats.longest_wait = self.stats.longest_wait.max(waited);
@@ -358,9 +370,6 @@ impl Scheduler {
 
     /// Ends a request that has no sequence.
     pub(super) fn end(&mut self, mut entry: Entry, reason: Result<FinishReason>) {
-        if !entry.begun {
-            self.begun += 1;
-        }
         match &reason {
             Ok(FinishReason::Cancelled) => self.stats.cancelled += 1,
             Ok(FinishReason::TimeLimit) => self.stats.timed_out += 1,

@@ -42,13 +42,16 @@ fn run(mut scheduler: Scheduler, queue: &Queue) {
 
 fn drive(scheduler: &mut Scheduler, queue: &Queue) {
     loop {
-        let turn = scheduler.turn(queue.take(), queue.take_jobs());
+        let (arrived, displaced) = queue.take();
+        arrived.into_iter().for_each(|entry| scheduler.wait(entry));
+        displaced.into_iter().for_each(|client| scheduler.displace(client, queue.full()));
+        let turn = scheduler.turn(queue.take_jobs());
         if queue.stop.is_cancelled() {
-            queue.take().into_iter().for_each(|entry| scheduler.wait(entry));
+            queue.take().0.into_iter().for_each(|entry| scheduler.wait(entry));
             scheduler.jobs.extend(queue.take_jobs());
             scheduler.cancel_all();
         }
-        queue.publish(std::mem::take(&mut scheduler.begun), scheduler.free(), &scheduler.stats);
+        queue.publish(scheduler.unbegun(), scheduler.free(), &scheduler.stats);
         scheduler.deliver();
         match turn {
             Turn::Step => {}

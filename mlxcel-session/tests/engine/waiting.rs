@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request};
+use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
 
 use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
 
@@ -58,6 +58,47 @@ fn a_burst_on_an_idle_engine_fills_the_sequences_and_then_the_queue() {
     wait_until(&engine, |stats| stats.running + stats.queued == 0);
     let again: Vec<_> = (0..5).map(|n| submit(n).unwrap()).collect();
     assert_eq!((again.len(), engine.stats().refused), (5, 2));
+}
+
+#[test]
+fn a_client_with_many_requests_does_not_hold_up_others() {
+    for shares in [
+        [Share { client: 1, group: 0 }, Share { client: 2, group: 0 }],
+        [Share { client: 1, group: 1 }, Share { client: 1, group: 2 }],
+    ] {
+        let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
+        let engine = Engine::with_options(model, &EngineOptions::default().with_queue(8)).unwrap();
+        let model = endless(&ReferenceBackend::new(), 4);
+        let submit = |number, share, tokens| {
+            let (prompt, options) = (prompt(number, 4), options(number, tokens));
+            engine.submit(Request::new(&prompt).with_options(options).with_share(share))
+        };
+        let mut many: Vec<_> = (0..4).map(|number| submit(number, shares[0], 150).unwrap()).collect();
+        wait_until(&engine, |stats| stats.running == 4);
+        many.extend((4..12).map(|number| submit(number, shares[0], 2).unwrap()));
+        let fair = shares[0].client != shares[1].client;
+        if fair {
+            assert_eq!(submit(12, shares[0], 2).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        } else {
+            // The queue is divided between clients; this one leaves a place.
+            drop(many.pop());
+            wait_until(&engine, |stats| stats.queued == 7);
+        }
+        let one = submit(20, shares[1], 3).unwrap().complete().unwrap();
+        assert_same(&one, &alone(&model, &prompt(20, 4), &options(20, 3)));
+        let stats = engine.stats();
+        assert_eq!((stats.preempted, stats.finished), (1, 1), "nobody else has ended: {stats:?}");
+        if fair {
+            let displaced = many.pop().unwrap().complete().unwrap_err();
+            assert_eq!(displaced.kind(), ErrorKind::ResourceExhausted);
+        }
+        // The one that gave its sequence up goes on as if nothing had been.
+        for (number, stream) in many.into_iter().enumerate().take(4) {
+            let number = number as u64;
+            let alone = alone(&model, &prompt(number, 4), &options(number, 150));
+            assert_same(&stream.complete().unwrap(), &alone);
+        }
+    }
 }
 
 #[test]
