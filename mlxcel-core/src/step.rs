@@ -82,18 +82,29 @@ pub struct Control<'a> {
     pub cancel: Option<&'a CancelToken>,
     /// When the step is cancelled in the same way.
     pub deadline: Option<Instant>,
+    /// Whether the step should rather take several passes than wait for a program of all of its rows to be compiled, if
+    /// the engine compiles: it is then compiled in the background for later steps. Schedulers of running requests set
+    /// this. Defaults to false, which runs the fewest passes.
+    pub prefer_ready: bool,
 }
 
 impl<'a> Control<'a> {
     /// A control with the cancel token `cancel`.
     pub fn cancelled_by(cancel: &'a CancelToken) -> Self {
-        Self { cancel: Some(cancel), deadline: None }
+        Self { cancel: Some(cancel), ..Self::default() }
     }
 
     /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets whether the step should rather take several passes than wait for a compilation.
+    #[must_use]
+    pub fn with_prefer_ready(mut self, prefer_ready: bool) -> Self {
+        self.prefer_ready = prefer_ready;
         self
     }
 

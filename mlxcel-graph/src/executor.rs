@@ -47,6 +47,13 @@ pub trait Executor: Send + Sync + 'static {
         true
     }
 
+    /// Whether the program for `shape` is ready. By default all are, for engines that do not compile, or not in the
+    /// background.
+    fn is_ready(&self, shape: &ProgramShape) -> bool {
+        let _ = shape;
+        true
+    }
+
     /// Allocates a zeroed state for programs of `length`.
     ///
     /// # Errors

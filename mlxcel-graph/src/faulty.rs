@@ -44,6 +44,10 @@ impl<E: Executor> Executor for FaultyExecutor<E> {
         self.executor.prepare_ahead(shape)
     }
 
+    fn is_ready(&self, shape: &ProgramShape) -> bool {
+        self.executor.is_ready(shape)
+    }
+
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<E::State> {
         self.faults.check(FaultPoint::Allocation, "allocate state")?;
         self.executor.allocate(layout, length)

@@ -80,6 +80,11 @@ impl Chunks {
         self.0.iter().rev().copied().min_by_key(|&size| cost(size)).unwrap_or(largest)
     }
 
+    /// The sizes below `room`, the largest first.
+    pub(crate) fn smaller_than(&self, room: usize) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().rev().copied().filter(move |&size| size < room)
+    }
+
     /// The largest size.
     pub(crate) fn largest(&self) -> usize {
         self.0.last().copied().unwrap_or(1)

@@ -6,6 +6,9 @@ pub(crate) mod payload;
 mod rows;
 mod sequence;
 
+#[cfg(test)]
+mod ready_tests;
+
 use std::sync::Arc;
 
 use mlxcel_core::{

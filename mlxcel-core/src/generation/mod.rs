@@ -275,7 +275,8 @@ impl Generation {
         self.rewind(session, sequence)?;
         let Some(row) = self.row(sequence, most) else { return Ok(None) };
         let fed = row.tokens.len();
-        let control = Control { cancel: self.options.cancel.as_ref(), deadline: self.options.deadline };
+        let mut control = Control::default();
+        (control.cancel, control.deadline) = (self.options.cancel.as_ref(), self.options.deadline);
         match session.run_row(row, &control) {
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 self.set_computed(session.state(sequence)?.position);

@@ -62,6 +62,32 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
+    /// A part of `pass` whose program is ready, if that of `pass` is not: fewer of its rows, or less of its chunk where
+    /// that gives the same results. What remains has passes of its own. If `announce`, the program of `pass` is compiled
+    /// beside this. None if there is no need, or no such part; then the pass waits for its program.
+    pub(super) fn by_ready_programs(&self, pass: &Pass, step: &FedRows<'_>, announce: bool) -> Option<Pass> {
+        let executor = &self.shared.executor;
+        let is_ready =
+            |pass: &Pass| self.shape_to_run(pass, step).is_ok_and(|shape| executor.is_ready(&shape));
+        // Other outputs depend on which rows a pass has.
+        if pass.outputs != Outputs::Last || is_ready(pass) {
+            return None;
+        }
+        let of = |rows: &[PassRow]| Pass { rows: rows.to_vec(), outputs: Outputs::Last };
+        let fewer = (1..pass.rows.len()).rev().filter_map(|rows| Some(of(pass.rows.get(..rows)?)));
+        let chunk = pass.rows.first().filter(|row| row.room > 1);
+        let chunk = chunk.filter(|_| self.shared.independent_rows != IndependentRows::No);
+        let shorter = chunk.into_iter().flat_map(|&row| {
+            let rooms = self.shared.chunks.smaller_than(row.room);
+            rooms.map(move |room| PassRow { room, tokens: row.tokens.min(room), ..row })
+        });
+        let part = fewer.chain(shorter.map(|row| of(&[row]))).find(is_ready)?;
+        if announce && let Ok(shape) = self.shape_to_run(pass, step) {
+            executor.prepare_ahead(&shape);
+        }
+        Some(part)
+    }
+
     /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them have been longer than they
     /// need to be for a while, as after a pass with a long sequence, the least length is gone back to if its program is ready.
     pub(super) fn shape_to_run(&self, pass: &Pass, rows: &FedRows<'_>) -> Result<ProgramShape> {

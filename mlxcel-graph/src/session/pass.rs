@@ -19,6 +19,7 @@ impl<E: Executor> GraphSession<E> {
         out: &mut StepOutput,
     ) -> Result<()> {
         let mut rows: FedRows<'_> = self.table.begin(rows, out)?;
+        let mut divided = false;
         while rows.wait(control) {
             let mut begun = false;
             for row in rows.iter_mut().filter(|row| row.is_waiting() && row.progress.tokens() == 0) {
@@ -27,7 +28,7 @@ impl<E: Executor> GraphSession<E> {
                     Err(error) => row.fail(error),
                 }
             }
-            if begun {
+            if begun && !control.prefer_ready {
                 self.prepare_together(&rows, control);
             }
             let pending: Vec<_> = rows.iter().map(rows::pending).collect();
@@ -35,6 +36,13 @@ impl<E: Executor> GraphSession<E> {
             let Some(pass) = next_pass(&pending, &self.shared.chunks, width) else { break };
             let pass = self.joined(pass, &pending, &rows);
             let pass = self.shortened(pass, &rows);
+            let pass = if control.prefer_ready {
+                let part = self.by_ready_programs(&pass, &rows, !divided);
+                divided |= part.is_some();
+                part.unwrap_or(pass)
+            } else {
+                pass
+            };
             self.run_pass(&pass, &mut rows, control);
         }
         rows.finish(out);

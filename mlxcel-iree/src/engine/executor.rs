@@ -71,6 +71,10 @@ impl Executor for IreeExecutor {
         self.programs.prepare_ahead(shape)
     }
 
+    fn is_ready(&self, shape: &ProgramShape) -> bool {
+        self.programs.is_ready(shape)
+    }
+
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<IreeState> {
         let ty = layout.tensor_type(length);
         Ok(IreeState { buffer: self.device.allocate(ty.bytes())?, ty })

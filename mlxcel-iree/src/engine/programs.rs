@@ -176,10 +176,15 @@ impl Programs {
         Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
     }
 
+    /// Whether the program for `shape` is there.
+    pub(super) fn is_ready(&self, shape: &ProgramShape) -> bool {
+        self.making.table.ready(shape).is_some()
+    }
+
     /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
     /// to [`prepare`](Self::prepare).
     pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
-        let is_ready = self.making.table.ready(shape).is_some();
+        let is_ready = self.is_ready(shape);
         if !is_ready {
             self.ahead.make(shape);
         }

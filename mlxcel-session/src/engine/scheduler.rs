@@ -273,7 +273,9 @@ impl Scheduler {
         let tokens: usize = rows.iter().map(|row| row.tokens.len()).sum();
         let span = tracing::debug_span!("step", rows = rows.len(), tokens).entered();
         let start = Instant::now();
-        let answered = self.session.step(&rows, &Control::cancelled_by(&self.stop), &mut self.out);
+        // What a newcomer needs is compiled beside those that run, and not in front of them.
+        let control = Control::cancelled_by(&self.stop).with_prefer_ready(true);
+        let answered = self.session.step(&rows, &control, &mut self.out);
         drop(rows);
         let now = Instant::now();
         drop(span);
