@@ -131,6 +131,189 @@ fn invalid_requests_are_rejected_with_a_reason() {
 }
 
 #[test]
+fn unknown_fields_and_other_models_are_rejected_by_name() {
+    let server = Server::start(&["--name", "pip"]);
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    let of_path = [
+        ("/v1/completions", json!({ "prompt": "x", "max_tokens": 1 })),
+        ("/v1/chat/completions", json!({ "messages": messages, "max_tokens": 1 })),
+        ("/v1/embeddings", json!({ "input": "x" })),
+    ];
+    for (path, body) in of_path {
+        let ask = |field: &str, value: Value| {
+            let mut body = body.clone();
+            body[field] = value;
+            let (status, text) = server.ask("POST", path, "", &body.to_string());
+            let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
+            (status, error["param"].clone(), error["code"].clone())
+        };
+        for field in ["guided_json", "grammar", "stop_token_ids", "temprature"] {
+            assert_eq!(ask(field, json!("x")), (400, json!(field), json!("unsupported")), "{path}");
+            assert_eq!(ask(field, Value::Null).0, 200, "{path} {field}");
+        }
+        assert_eq!(ask("user", json!("x")).0, 200, "{path}");
+        assert_eq!(ask("model", json!("pip")).0, 200, "{path}");
+        assert_eq!(ask("model", json!("gpt")), (404, json!("model"), json!("model_not_found")), "{path}");
+    }
+}
+
+#[test]
+fn an_answer_that_the_server_cuts_is_an_error() {
+    let late = Server::start(&["--time-limit", "0"]);
+    for stream in [false, true] {
+        let mut answer = String::new();
+        late.chat(5, stream).read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"time_limit\"") && !answer.contains("\"length\""), "{answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 504"), !stream, "{answer}");
+    }
+    let mut server = Server::start(&["--grace", "0"]);
+    let mut stream = BufReader::new(server.chat(900, true));
+    let mut line = String::new();
+    while !line.contains("Pip") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    let process = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    let _ = stream.read_to_string(&mut rest);
+    assert!(rest.contains("\"shutting_down\"") && !rest.contains("\"length\""), "{rest}");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn requests_have_ids() {
+    let server = Server::start(&[]);
+    let id = |headers: &str| {
+        let mut answer = String::new();
+        server.send("GET", "/nothing", headers, "").read_to_string(&mut answer).unwrap();
+        let line = answer.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(id("X-Request-Id: mine\r\n"), "mine");
+    assert_ne!(id(""), id(""));
+}
+
+/// Each field of a request at its largest, or at what is most work. A stream of somebody else goes on beside it.
+#[test]
+fn no_field_of_a_request_holds_up_others() {
+    let server = Server::start(&["--sequences", "4"]);
+    let mut victim = BufReader::new(server.chat(900, true));
+    let mut goes_on = || {
+        for _ in 0..6 {
+            let mut line = String::new();
+            assert!(victim.read_line(&mut line).unwrap() > 0, "it has ended");
+            assert!(!line.contains("error"), "{line}");
+        }
+    };
+    let prime = json!({ "type": "json_schema", "json_schema": { "schema": { "multipleOf": 999_983, "type": "integer" } } });
+    let deep = (0..90).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
+    let deep = json!({ "type": "json_schema", "json_schema": { "schema": deep } });
+    let stops: Vec<String> = (0..16).map(|n| format!("{n:02}{}", "x".repeat(1022))).collect();
+    let biases: serde_json::Map<String, Value> = (0..1024).map(|n| (n.to_string(), json!(-1))).collect();
+    let tool = |n| json!({ "type": "function", "function": { "name": format!("f{n}"), "parameters": {} } });
+    let tools: Vec<Value> = (0..128).map(tool).collect();
+    let long = "once upon a time ".repeat(50_000);
+    for (path, field, value) in [
+        ("/v1/completions", "prompt", json!(vec!["Once"; 64])),
+        ("/v1/completions", "prompt", json!(vec!["Once"; 65])),
+        ("/v1/completions", "prompt", json!(long)),
+        ("/v1/completions", "n", json!(16)),
+        ("/v1/completions", "n", json!(4_000_000_000_u32)),
+        ("/v1/completions", "max_tokens", json!(u64::MAX)),
+        ("/v1/completions", "stop", json!(stops)),
+        ("/v1/completions", "stop", json!("x".repeat(500_000))),
+        ("/v1/completions", "logit_bias", json!(biases)),
+        ("/v1/completions", "logprobs", json!(5)),
+        ("/v1/completions", "seed", json!(i64::MAX)),
+        ("/v1/completions", "top_k", json!(u32::MAX)),
+        ("/v1/completions", "temperature", json!(1e308)),
+        ("/v1/completions", "response_format", prime.clone()),
+        ("/v1/completions", "response_format", deep),
+        ("/v1/chat/completions", "messages", json!(vec![json!({ "role": "user", "content": "x" }); 4096])),
+        ("/v1/chat/completions", "chat_template_kwargs", json!({ "a": vec![1; 100_000] })),
+        ("/v1/chat/completions", "tools", json!(tools)),
+        ("/v1/chat/completions", "top_logprobs", json!(20)),
+        ("/v1/embeddings", "input", json!(vec!["Once upon a time"; 2048])),
+    ] {
+        let mut body = match path {
+            "/v1/completions" => json!({ "prompt": "Once", "n": 16 }),
+            "/v1/embeddings" => json!({}),
+            _ => json!({ "messages": [{ "role": "user", "content": "x" }], "n": 16, "logprobs": true }),
+        };
+        if path != "/v1/embeddings" {
+            (body["max_tokens"], body["ignore_eos"]) = (json!(100), json!(true));
+        }
+        body[field] = value;
+        if field == "prompt" {
+            body["n"] = json!(1);
+        }
+        // Whoever asks for it leaves, sooner or later.
+        let _attack = server.send("POST", path, "", &body.to_string());
+        goes_on();
+    }
+    // Work of one request does not keep others from being begun.
+    let body = json!({ "prompt": "Once", "max_tokens": 5, "response_format": prime }).to_string();
+    let slow: Vec<_> = (0..16).map(|_| server.send("POST", "/v1/completions", "", &body)).collect();
+    let body = json!({ "prompt": "Once", "max_tokens": 5, "response_format": { "type": "json_object" } });
+    let (status, text) = server.ask("POST", "/v1/completions", "", &body.to_string());
+    assert_eq!(status, 200, "{text}");
+    for mut client in slow {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"too_complex\""), "{answer}");
+        assert!(!answer.contains("panic") && !answer.contains("retry-after"), "{answer}");
+    }
+    let many = json!({ "prompt": vec!["Once"; 16], "n": 4, "max_tokens": 900, "ignore_eos": true });
+    let _many = server.send("POST", "/v1/completions", "", &many.to_string());
+    wait_for("they wait", || server.metric("mlxcel_requests_queued") >= 16.0);
+    let (status, text) = server.ask("POST", "/v1/completions", "", r#"{"prompt":"Once","max_tokens":3}"#);
+    assert_eq!(status, 200, "{text}");
+    assert!(server.metric("mlxcel_requests_queued") >= 16.0, "it was answered before them");
+    goes_on();
+}
+
+/// Stacks of this size, within a limit of the address space, let a program start as many threads and no more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_limit_ends_in_an_answer_or_one_line() {
+    let (stack, without) = (4_u64 << 30, 2_u64 << 30);
+    let (mut refused, mut answered) = (0, 0);
+    for threads in 0..10 {
+        let limit = (without + threads * stack) >> 10;
+        let script = format!("ulimit -v {limit}; exec \"$0\" --backend portable --port 0 --threads 2");
+        let mut child = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_server")])
+            .env("RUST_MIN_STACK", stack.to_string())
+            .env("MALLOC_ARENA_MAX", "1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.trim().strip_prefix("http://") else {
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{threads}: {said}");
+            assert!(said.trim().lines().count() == 1 && !said.contains("panick"), "{threads}: {said}");
+            refused += 1;
+            continue;
+        };
+        let server = Server { child, address: address.to_owned() };
+        let format = json!({ "type": "json_object" });
+        for format in [Value::Null, format] {
+            let body = json!({ "prompt": "Once", "max_tokens": 3, "response_format": format });
+            let (status, text) = server.ask("POST", "/v1/completions", "", &body.to_string());
+            assert!([200, 429].contains(&status), "{threads}: {status} {text}");
+        }
+        assert_eq!(server.ask("POST", "/v1/embeddings", "", r#"{"input":"x"}"#).0, 200, "{threads}");
+        answered += 1;
+    }
+    assert!(refused > 0 && answered > 0, "{refused} {answered}");
+}
+
+#[test]
 fn requests_need_the_api_key() {
     let server = Server::start(&["--api-key", "secret"]);
     assert_eq!(server.get("/health").0, 200);

@@ -1,13 +1,15 @@
 //! What all requests share.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{AsyncRequestStream, Engine, Error, ErrorKind, Request, SamplingParams, Tokenizer};
-use tokio::sync::{Mutex, Semaphore};
+use mlxcel_session::{AsyncRequestStream, Engine, Error, Request, SamplingParams, Share, Tokenizer};
+use tokio::sync::Semaphore;
 
 use crate::failure::ApiError;
 use crate::metrics::Served;
+use crate::work::Workers;
 
 /// The running server.
 pub(crate) struct App {
@@ -26,9 +28,13 @@ pub(crate) struct App {
     pub(crate) parsing: Arc<Semaphore>,
     /// Seconds since 1970.
     pub(crate) started: u64,
+    /// How many requests came.
+    pub(crate) requests: AtomicU64,
     pub(crate) served: Served,
-    /// Held by the embedding thread, because its client may leave earlier.
-    pub(crate) embedding: Arc<Mutex<()>>,
+    /// For bodies, prompts and grammars.
+    pub(crate) workers: Workers,
+    /// The thread that embeds texts: in a session of its own, and one for all, so that it cannot take all memory.
+    pub(crate) embedding: Workers,
 }
 
 impl App {
@@ -37,28 +43,27 @@ impl App {
         Ok(self.engine.model().tokenizer()?)
     }
 
-    /// Submits requests, which takes the time of encoding their prompts: on a blocking thread.
-    pub(crate) async fn submit<F>(self: &Arc<Self>, make: F) -> Result<Vec<AsyncRequestStream>, ApiError>
+    /// Submits requests for a client, which takes the time of encoding their prompts and compiling their grammars.
+    pub(crate) async fn submit<F>(
+        self: &Arc<Self>,
+        share: Share,
+        make: F,
+    ) -> Result<Vec<AsyncRequestStream>, ApiError>
     where
         F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>
             + Send
             + 'static,
     {
         let engine = self.engine.clone();
-        let submitted = tokio::task::spawn_blocking(move || {
+        let submit = move || {
             let mut streams = Vec::new();
             make(&mut |request| {
-                streams.push(engine.submit(request)?.into_async());
+                streams.push(engine.submit(request.with_share(share))?.into_async());
                 Ok(())
             })?;
-            Ok(streams)
-        });
-        match submitted.await {
-            Ok(streams) => streams.map_err(|error: Error| error.into()),
-            Err(error) => Err(Error::new(ErrorKind::Internal, "submit request", "it panicked")
-                .with_source(error)
-                .into()),
-        }
+            Ok::<_, Error>(streams)
+        };
+        Ok(self.workers.run(share.client, submit).await??)
     }
 }
 

@@ -13,8 +13,9 @@ use crate::app::App;
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
-use crate::logprobs::{self, MOST_TOP};
-use crate::routes::Body;
+use crate::limits::{MESSAGES, TOP_LOGPROBS};
+use crate::logprobs;
+use crate::routes::{Asked, Body};
 use crate::sse::{self, Pieces, whole_text};
 use crate::tools::{self, CalledTools, ToolFields};
 
@@ -26,10 +27,34 @@ pub(crate) struct ChatRequest {
     /// Variables of the chat template, as other servers take them.
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
+    /// Templates of models that have such levels look at it.
+    reasoning_effort: Option<String>,
+    modalities: Option<Vec<String>>,
     #[serde(flatten)]
     tools: ToolFields,
     #[serde(flatten)]
     fields: Fields,
+}
+
+impl Asked for ChatRequest {
+    fn has(field: &str) -> bool {
+        const FIELDS: [&str; 9] = [
+            "messages",
+            "logprobs",
+            "top_logprobs",
+            "chat_template_kwargs",
+            "reasoning_effort",
+            "modalities",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+        ];
+        FIELDS.contains(&field) || Fields::has(field)
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.fields.model.as_deref()
+    }
 }
 
 #[derive(Deserialize)]
@@ -77,18 +102,26 @@ impl ChatMessage {
 
 pub(crate) async fn answer(
     State(app): State<Arc<App>>,
-    Body(request, room): Body<ChatRequest>,
+    Body(request, sender): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = request.top_logprobs.unwrap_or(0);
-    if top > MOST_TOP || (top > 0 && !with_logprobs) {
-        let message = format!("top_logprobs needs logprobs, and is at most {MOST_TOP}");
+    if top > TOP_LOGPROBS || (top > 0 && !with_logprobs) {
+        let message = format!("top_logprobs needs logprobs, and is at most {TOP_LOGPROBS}");
         return Err(ApiError::invalid("top_logprobs", message));
+    }
+    if request.messages.len() > MESSAGES {
+        return Err(ApiError::invalid("messages", format!("at most {MESSAGES} messages")));
+    }
+    if request.modalities.iter().flatten().any(|modality| modality != "text") {
+        return Err(ApiError::unsupported("modalities", "an answer that is not text"));
     }
     let mut messages: Vec<Message> =
         request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
     let mut chat = ChatOptions::default();
     chat.variables = request.chat_template_kwargs;
+    chat.variables
+        .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
     let fields = request.fields;
     let tools = request.tools.tools(&app)?;
     if tools.is_some() && fields.has_format() {
@@ -107,12 +140,12 @@ pub(crate) async fn answer(
     }
     let parser = || tools.as_ref().map(Tools::parser);
     let streams = app
-        .submit(move |submit| {
+        .submit(sender.share, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
-    drop((fields, room));
+    drop((fields, sender));
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = |object| Header::new(&app, "chatcmpl", number, object);
     if is_stream {

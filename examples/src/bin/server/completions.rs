@@ -13,14 +13,10 @@ use crate::app::App;
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields, finish_reason};
 use crate::header::Header;
+use crate::limits::{LOGPROBS, PROMPTS, ROWS};
 use crate::logprobs;
-use crate::routes::Body;
+use crate::routes::{Asked, Body};
 use crate::sse::{self, Pieces, whole_text};
-
-/// The most prompts of one request.
-const MOST_PROMPTS: usize = 64;
-/// As in OpenAI's API.
-const MOST_LOGPROBS: u16 = 5;
 
 #[derive(Deserialize)]
 pub(crate) struct CompletionRequest {
@@ -28,6 +24,16 @@ pub(crate) struct CompletionRequest {
     logprobs: Option<u16>,
     #[serde(flatten)]
     fields: Fields,
+}
+
+impl Asked for CompletionRequest {
+    fn has(field: &str) -> bool {
+        ["prompt", "logprobs", "suffix", "echo", "best_of"].contains(&field) || Fields::has(field)
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.fields.model.as_deref()
+    }
 }
 
 #[derive(Deserialize)]
@@ -66,21 +72,24 @@ impl Prompts {
 
 pub(crate) async fn complete(
     State(app): State<Arc<App>>,
-    Body(request, room): Body<CompletionRequest>,
+    Body(request, sender): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
     let top = request.logprobs.unwrap_or(0);
-    if top > MOST_LOGPROBS {
-        return Err(ApiError::invalid("logprobs", format!("logprobs is at most {MOST_LOGPROBS}")));
+    if top > LOGPROBS {
+        return Err(ApiError::invalid("logprobs", format!("logprobs is at most {LOGPROBS}")));
     }
     let prompts = request.prompt.into_list();
-    if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
-        return Err(ApiError::invalid("prompt", format!("from 1 to {MOST_PROMPTS} prompts")));
+    if prompts.is_empty() || prompts.len() > PROMPTS {
+        return Err(ApiError::invalid("prompt", format!("from 1 to {PROMPTS} prompts")));
     }
     let options = fields.options(&app, top)?;
     let answers_of_each = options.len();
+    if prompts.len() * answers_of_each > ROWS {
+        return Err(ApiError::invalid("n", format!("prompts times n are at most {ROWS}")));
+    }
     let streams = app
-        .submit(move |submit| {
+        .submit(sender.share, move |submit| {
             prompts.iter().try_for_each(|prompt| {
                 options.iter().try_for_each(|options| {
                     submit(Request::new(prompt.as_prompt()).with_options(options.clone()))
@@ -89,7 +98,7 @@ pub(crate) async fn complete(
         })
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
-    drop((fields, room));
+    drop((fields, sender));
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = Header::new(&app, "cmpl", number, "text_completion");
     if is_stream {

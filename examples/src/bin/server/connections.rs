@@ -1,7 +1,7 @@
 //! No more connections than are wanted, and none that is silent for long.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,11 +55,28 @@ impl Listener for Limited {
 
 /// How many requests of a connection are being answered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answering(Arc<AtomicUsize>);
+struct Answering(Arc<AtomicUsize>);
 
-impl Connected<IncomingStream<'_, Limited>> for Answering {
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    answering: Answering,
+    address: IpAddr,
+}
+
+impl Peer {
+    /// Whom its requests count for. Of IPv6 addresses, which hosts have many of, those of one network are one.
+    pub(crate) fn client(&self) -> u64 {
+        match self.address.to_canonical() {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        }
+    }
+}
+
+impl Connected<IncomingStream<'_, Limited>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
-        stream.io().answering.clone()
+        Self { answering: stream.io().answering.clone(), address: stream.remote_addr().ip() }
     }
 }
 
@@ -74,7 +91,7 @@ impl Drop for Counted {
 
 /// Counts a request until its answer is made, so that its connection is not taken for a silent one.
 pub(crate) async fn watch(
-    ConnectInfo(answering): ConnectInfo<Answering>,
+    ConnectInfo(Peer { answering, .. }): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{Error, ErrorKind};
+use mlxcel_session::{Error, ErrorKind, FinishReason};
 use serde::Serialize;
 
 /// An error with the status that HTTP has for it.
@@ -37,6 +37,24 @@ impl ApiError {
         error
     }
 
+    /// There is no such model.
+    pub(crate) fn no_model(name: &str) -> Self {
+        let message = format!("the model {name:?} does not exist; GET /v1/models lists what does");
+        let (kind, param) = ("invalid_request_error", Some("model".to_owned()));
+        Self::new(StatusCode::NOT_FOUND, message, kind, param, Some("model_not_found"))
+    }
+
+    /// An answer that was cut before its end, by the server and not by the model or its request.
+    pub(crate) fn cut(reason: FinishReason) -> Self {
+        let (status, message, code) = match reason {
+            FinishReason::TimeLimit => {
+                (StatusCode::GATEWAY_TIMEOUT, "the request ran into the server's time limit", "time_limit")
+            }
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down", "shutting_down"),
+        };
+        Self::new(status, message, "server_error", None, Some(code))
+    }
+
     pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, message, "invalid_request_error", None, None)
     }
@@ -61,6 +79,7 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let (status, kind, code) = match error.kind() {
             ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+            ErrorKind::TooComplex => (StatusCode::BAD_REQUEST, "invalid_request_error", Some("too_complex")),
             ErrorKind::CapacityExceeded => {
                 (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
             }

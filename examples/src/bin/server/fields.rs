@@ -10,16 +10,13 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::failure::ApiError;
-
-/// The most choices of one request.
-const MOST_CHOICES: u32 = 16;
-/// As in OpenAI's API.
-const MOST_STOPS: usize = 16;
+use crate::limits::{BIASES, CHOICES, STOP_BYTES, STOPS};
 
 /// What a request says about its answer. Some fields are not OpenAI's; other servers have them by these names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Fields {
+    pub(crate) model: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     n: Option<u32>,
@@ -37,7 +34,6 @@ pub(crate) struct Fields {
     best_of: Option<u32>,
     suffix: Option<String>,
     echo: Option<bool>,
-    audio: Option<Value>,
 }
 
 /// The numbers of the sampling parameters that a request has, by their names.
@@ -76,11 +72,30 @@ enum OneOrMore {
 }
 
 impl Fields {
+    /// Whether `field` is one of them.
+    pub(crate) fn has(field: &str) -> bool {
+        const FIELDS: [&str; 12] = [
+            "model",
+            "max_tokens",
+            "max_completion_tokens",
+            "n",
+            "stream",
+            "stream_options",
+            "stop",
+            "logit_bias",
+            "seed",
+            "ignore_eos",
+            "response_format",
+            "functions",
+        ];
+        FIELDS.contains(&field) || SamplingNumber::ALL.iter().any(|number| number.name() == field)
+    }
+
     /// How many answers are wanted.
     fn choices(&self) -> Result<u32, ApiError> {
         match self.n.unwrap_or(1) {
-            n if (1..=MOST_CHOICES).contains(&n) => Ok(n),
-            _ => Err(ApiError::invalid("n", format!("n must be from 1 to {MOST_CHOICES}"))),
+            n if (1..=CHOICES).contains(&n) => Ok(n),
+            _ => Err(ApiError::invalid("n", format!("n must be from 1 to {CHOICES}"))),
         }
     }
 
@@ -120,8 +135,14 @@ impl Fields {
             Some(OneOrMore::One(stop)) => vec![stop.clone()],
             Some(OneOrMore::More(stops)) => stops.clone(),
         };
-        if options.stop_strings.len() > MOST_STOPS {
-            return Err(ApiError::invalid("stop", format!("at most {MOST_STOPS} stop strings")));
+        if options.stop_strings.len() > STOPS {
+            return Err(ApiError::invalid("stop", format!("at most {STOPS} stop strings")));
+        }
+        if options.stop_strings.iter().map(String::len).sum::<usize>() > STOP_BYTES {
+            return Err(ApiError::invalid("stop", format!("at most {STOP_BYTES} bytes of stop strings")));
+        }
+        if self.logit_bias.as_ref().is_some_and(|biases| biases.len() > BIASES) {
+            return Err(ApiError::invalid("logit_bias", format!("at most {BIASES} tokens")));
         }
         options.sampling = app.sampling.clone();
         let sampling = &mut options.sampling;
@@ -177,7 +198,6 @@ impl Fields {
         };
         for (param, given) in [
             ("functions", given(&self.functions)),
-            ("audio", given(&self.audio)),
             ("best_of", self.best_of.is_some_and(|best_of| best_of != self.n.unwrap_or(1))),
             ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
             ("echo", self.echo == Some(true)),

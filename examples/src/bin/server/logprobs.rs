@@ -3,9 +3,6 @@
 use mlxcel_session::{RequestStream, TokenId, TokenLogprob, Tokenizer};
 use serde::Serialize;
 
-/// The most tokens beside each one, as in OpenAI's API.
-pub(crate) const MOST_TOP: u16 = 20;
-
 /// A token in a chat answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatLogprob {

@@ -9,6 +9,7 @@ mod embeddings;
 mod failure;
 mod fields;
 mod header;
+mod limits;
 mod logprobs;
 mod metrics;
 mod origins;
@@ -16,12 +17,14 @@ mod page;
 mod routes;
 mod sse;
 mod tools;
+mod work;
 
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::Router;
@@ -32,8 +35,12 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use app::App;
-use connections::{Answering, Limited};
+use connections::{Limited, Peer};
 use origins::Allowed;
+use work::Workers;
+
+/// How many threads parse bodies, encode prompts and compile grammars.
+const WORKERS: usize = 4;
 
 /// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a
 /// page to chat on
@@ -126,7 +133,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.max_connections == 0 {
         return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Connections are served on this thread, which starts no others: what takes time is done by threads of `work`.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Fails early if the address is in use, before the model is loaded.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
@@ -148,6 +156,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Loads the model and starts the engine.
 fn open(arguments: &Arguments) -> Result<App, Failure> {
+    let no_thread = |error| {
+        Failure::Usage(format!(
+            "the system cannot start another thread ({error}); raise its limit, such as `ulimit -u`"
+        ))
+    };
+    let workers = Workers::start("work", WORKERS).map_err(no_thread)?;
+    let embedding = Workers::start("embed", 1).map_err(no_thread)?;
     let progress = Progress::new();
     let mut load = LoadOptions::default().with_precision(arguments.precision);
     load.capacity = arguments.context;
@@ -194,7 +209,9 @@ fn open(arguments: &Arguments) -> Result<App, Failure> {
         parsing: Arc::new(Semaphore::new(routes::PARSED_AT_ONCE)),
         started: app::unix_time(),
         served: metrics::Served::default(),
-        embedding: Arc::default(),
+        requests: AtomicU64::default(),
+        workers,
+        embedding,
     })
 }
 
@@ -207,7 +224,7 @@ async fn serve(
     grace: Duration,
 ) -> Result<(), Failure> {
     let (told, mut hears) = tokio::sync::watch::channel(false);
-    let service = router.into_make_service_with_connect_info::<Answering>();
+    let service = router.into_make_service_with_connect_info::<Peer>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         ending.await;
         // No effect if the server has ended already.
@@ -223,8 +240,8 @@ async fn serve(
         None => {
             // Requests that run finish; what is late is cancelled, which ends its answer too.
             let engine = app.engine.clone();
-            let shutdown = tokio::task::spawn_blocking(move || engine.shutdown(grace));
-            let _ = shutdown.await;
+            // A client of its own, so that it is soon its turn.
+            let _ = app.workers.run(u64::MAX, move || engine.shutdown(grace)).await;
             match tokio::time::timeout(Duration::from_secs(1), &mut server).await {
                 Ok(ended) => ended,
                 // Idle connections are closed with the process.

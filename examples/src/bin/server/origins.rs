@@ -129,7 +129,7 @@ pub(crate) async fn guard(State(allowed): State<Arc<Allowed>>, request: Request,
         // Clients add headers of their own; none of them changes what this server does.
         headers.extend(asked.map(|asked| (header::ACCESS_CONTROL_ALLOW_HEADERS, asked)));
     } else {
-        let exposed = HeaderValue::from_static("Retry-After");
+        let exposed = HeaderValue::from_static("Retry-After, X-Request-Id");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response

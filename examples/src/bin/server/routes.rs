@@ -1,23 +1,30 @@
 //! Who answers what.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use mlxcel_session::{Error, ErrorKind};
-use serde::de::DeserializeOwned;
+use mlxcel_session::{Error, ErrorKind, Share};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
+use crate::connections::Peer;
 use crate::failure::ApiError;
 use crate::origins::{self, Allowed};
 use crate::{chat, completions, connections, embeddings, metrics, page};
+
+/// The header that names a request.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How long a client has to send a request's body.
 const BODY_TIME: std::time::Duration = std::time::Duration::from_secs(30);
@@ -41,6 +48,7 @@ pub(crate) fn router(app: Arc<App>, allowed: Allowed) -> Router {
         .layer(DefaultBodyLimit::max(app.most_bytes))
         .layer(middleware::from_fn_with_state(Arc::new(allowed), origins::guard))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), metrics::count))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), identify))
         .layer(middleware::from_fn(connections::watch))
         .with_state(app)
 }
@@ -50,11 +58,42 @@ pub(crate) fn router(app: Arc<App>, allowed: Allowed) -> Router {
 /// many clients may send such.
 pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
-/// The JSON body of a request, and the room that it takes until it is dropped. Pages of other sites cannot send one without
-/// being asked, since it has to be called JSON.
-pub(crate) struct Body<T>(pub(crate) T, pub(crate) OwnedSemaphorePermit);
+/// What is asked of a path.
+pub(crate) trait Asked: DeserializeOwned + Send + 'static {
+    /// The fields that it has. Others are refused: they may be meant to constrain the answer.
+    fn has(field: &str) -> bool;
 
-impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {
+    /// Which model is asked, if one is named.
+    fn model(&self) -> Option<&str>;
+}
+
+/// Fields that change no answer, and are not looked at.
+const WITHOUT_EFFECT: [&str; 10] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prediction",
+    "background",
+    "truncation",
+];
+
+/// The JSON body of a request, and who sent it. Pages of other sites cannot send one without being asked, since it has to
+/// be called JSON.
+pub(crate) struct Body<T>(pub(crate) T, pub(crate) Sender);
+
+/// Who sent a body.
+pub(crate) struct Sender {
+    /// Whom the request counts for.
+    pub(crate) share: Share,
+    /// The room that the body takes until this is dropped.
+    _room: OwnedSemaphorePermit,
+}
+
+impl<T: Asked> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -62,6 +101,8 @@ impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {
             let message = "the Content-Type must be application/json";
             return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
+        let client = request.extensions().get::<ConnectInfo<Peer>>().map_or(0, |peer| peer.0.client());
+        let group = request.extensions().get::<RequestNumber>().map_or(0, |number| number.0);
         let Ok(body) = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, app)).await else {
             return Err(ApiError::with_status(
                 StatusCode::REQUEST_TIMEOUT,
@@ -75,12 +116,44 @@ impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Body<T> {
         let room = room.map_err(|error| {
             Error::new(ErrorKind::Internal, "read request", "the server is shutting down").with_source(error)
         })?;
-        match Json::from_bytes(&body) {
-            Ok(Json(body)) => Ok(Self(body, room)),
-            // What is not as it should be in JSON is the client's mistake like any other.
-            Err(rejection) => Err(ApiError::with_status(StatusCode::BAD_REQUEST, rejection.body_text())),
-        }
+        let name = app.name.clone();
+        let asked = app.workers.run(client, move || read::<T>(&body, &name)).await??;
+        Ok(Self(asked, Sender { share: Share { client, group }, _room: room }))
     }
+}
+
+/// Reads what is asked of the model `name`.
+fn read<T: Asked>(body: &[u8], name: &str) -> Result<T, ApiError> {
+    // What is no object is refused below, in the words of what is wanted.
+    let fields: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).unwrap_or_default();
+    let given = fields.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
+    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !T::has(field));
+    if let Some(field) = unknown.next() {
+        return Err(ApiError::unsupported(field, &format!("the field {field:?}")));
+    }
+    // What is not as it should be in JSON is the client's mistake like any other.
+    let wrong = |rejection: JsonRejection| ApiError::invalid("", rejection.body_text());
+    let Json(asked) = Json::<T>::from_bytes(body).map_err(wrong)?;
+    match asked.model().filter(|asked| *asked != name) {
+        Some(other) => Err(ApiError::no_model(other)),
+        None => Ok(asked),
+    }
+}
+
+/// The number of a request, by which its answers are a group.
+#[derive(Clone, Copy)]
+struct RequestNumber(u64);
+
+/// Names the request, or repeats the name that the client gave it, in the answer's `X-Request-Id`.
+async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let number = app.requests.fetch_add(1, Ordering::Relaxed);
+    request.extensions_mut().insert(RequestNumber(number));
+    let given =
+        request.headers().get(REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
+    let mut response = next.run(request).await;
+    let id = given.or_else(|| format!("req-{:x}-{number}", app.started).parse().ok());
+    response.headers_mut().extend(id.map(|id| (REQUEST_ID, id)));
+    response
 }
 
 /// Whether the body is called JSON.
@@ -128,7 +201,7 @@ async fn model(
     if name == app.name {
         return Ok(Json(describe(&app)));
     }
-    Err(ApiError::with_status(StatusCode::NOT_FOUND, format!("the model {name:?} does not exist")))
+    Err(ApiError::no_model(&name))
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {

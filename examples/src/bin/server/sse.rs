@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
-use mlxcel_session::{AsyncRequestStream, RequestStream, Result};
+use mlxcel_session::{AsyncRequestStream, FinishReason, RequestStream, Result};
 use serde_json::Value;
 
 use crate::app::App;
@@ -25,12 +25,20 @@ pub(crate) trait Pieces: Send + 'static {
 }
 
 /// The whole text of an answer.
-pub(crate) async fn whole_text(stream: &mut AsyncRequestStream) -> Result<String> {
+pub(crate) async fn whole_text(stream: &mut AsyncRequestStream) -> Result<String, ApiError> {
     let mut text = String::new();
     while let Some(piece) = stream.next().await {
         text.push_str(&piece?);
     }
-    Ok(text)
+    check_end(stream).map(|()| text)
+}
+
+/// Whether an answer came to an end of its own.
+fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
+    match stream.finish_reason() {
+        Some(reason @ (FinishReason::TimeLimit | FinishReason::Cancelled)) => Err(ApiError::cut(reason)),
+        _ => Ok(()),
+    }
 }
 
 /// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
@@ -108,7 +116,10 @@ impl<P: Pieces> Answer<P> {
                 }
                 None => {
                     self.phase = Phase::Ended;
-                    self.ready.extend(self.pieces.end(&self.stream));
+                    match check_end(&self.stream) {
+                        Ok(()) => self.ready.extend(self.pieces.end(&self.stream)),
+                        Err(error) => self.ready.push_back(error.json()),
+                    }
                 }
             }
         }

@@ -7,9 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::failure::ApiError;
 use crate::fields::finish_reason;
-
-/// The most tools of one request.
-const MOST_TOOLS: usize = 128;
+use crate::limits::TOOLS;
 
 /// What a request says of tools.
 #[derive(Debug, Default, Deserialize)]
@@ -24,8 +22,8 @@ impl ToolFields {
     /// The tools; none where there are none, or none is to be called.
     pub(crate) fn tools(self, app: &App) -> Result<Option<Tools>, ApiError> {
         let definitions = self.tools.unwrap_or_default();
-        if definitions.len() > MOST_TOOLS {
-            return Err(ApiError::invalid("tools", format!("at most {MOST_TOOLS} tools")));
+        if definitions.len() > TOOLS {
+            return Err(ApiError::invalid("tools", format!("at most {TOOLS} tools")));
         }
         if let Some(other) = definitions.iter().find(|tool| tool["type"] != "function") {
             return Err(ApiError::unsupported("tools", &format!("a tool of type {}", other["type"])));
