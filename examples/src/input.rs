@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
+use mlxcel_models::files::read_bounded;
+
 use crate::Failure;
 
 /// How long a text may be, in bytes; what is beyond it fits no context.
@@ -45,9 +47,8 @@ pub fn line(input: impl BufRead) -> Result<Option<String>, Failure> {
 }
 
 fn whole(input: impl Read) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    input.take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    checked(bytes)
+    // One byte more, to say that it is too long.
+    checked(read_bounded(input.take(LONGEST as u64 + 1), u64::MAX).map_err(|error| error.to_string())?)
 }
 
 fn checked(bytes: Vec<u8>) -> Result<String, String> {

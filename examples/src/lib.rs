@@ -1,5 +1,6 @@
 //! What the example programs share: the bundled model, progress on a terminal, one-line errors.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod bundled;
 mod engine;

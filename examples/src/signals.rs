@@ -35,6 +35,7 @@ pub(crate) fn clean_up_on_signals(interrupt: &Interrupt) {
 
 /// The signals that the parent process set to be ignored, as `nohup` does, as a bit set; empty if the system does not
 /// report them.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

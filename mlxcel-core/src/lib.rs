@@ -67,6 +67,7 @@
 //! This crate has no dependencies, and an engine author needs no other crate. The examples run on the engine in
 //! [`mod@reference`].
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod adapter;
 mod advice;

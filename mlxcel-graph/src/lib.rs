@@ -19,6 +19,7 @@
 //! sequence grows; each bucket has its own programs, compiled on first use. So the cost of a step follows the length in
 //! use, up to the ratio between buckets, not the capacity.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod adapters;
 pub mod cached;

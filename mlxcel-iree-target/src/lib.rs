@@ -17,6 +17,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod backend;
 #[allow(unsafe_code, reason = "setup of a child between fork and exec is a hook of the operating system")]

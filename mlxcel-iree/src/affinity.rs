@@ -116,6 +116,7 @@ fn allowed_cpus() -> Result<Vec<usize>> {
 }
 
 /// The CPUs of the physical core that `cpu` belongs to; itself where the system does not tell.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let list = std::fs::read_to_string(path).ok().and_then(|text| parse_list(text.trim()));

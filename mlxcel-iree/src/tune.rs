@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ModelSource, Result};
@@ -18,6 +18,7 @@ pub use mlxcel_iree_kernels::Schedule;
 
 use crate::IreeBackend;
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Driver, Function, Program};
+use crate::threads::share_out;
 
 const OPERATION: &str = "tune kernels";
 
@@ -247,19 +248,22 @@ impl Bench<'_> {
 
     /// The program of each candidate, compiled side by side.
     fn compiled(&self, rows: usize, count: usize, candidates: &[Schedule]) -> Result<Vec<Function>> {
-        thread::scope(|scope| {
-            let made: Vec<_> = candidates
-                .iter()
-                .map(|schedule| scope.spawn(|| self.program(rows, count, *schedule)))
-                .collect();
-            made.into_iter()
-                .map(|made| {
-                    made.join().unwrap_or_else(|_| {
-                        Err(Error::new(ErrorKind::Internal, OPERATION, "a thread that compiles panicked"))
-                    })
-                })
-                .collect()
-        })
+        let made = Mutex::new(vec![None; candidates.len()]);
+        share_out(
+            OPERATION,
+            candidates.len(),
+            candidates.iter().enumerate().collect(),
+            |(index, schedule)| {
+                let program = self.program(rows, count, *schedule)?;
+                if let Some(place) = made.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
+                    *place = Some(program);
+                }
+                Ok(())
+            },
+        )?;
+        let made = made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
+        let missing = || Error::new(ErrorKind::Internal, OPERATION, "a candidate was not compiled");
+        made.map(|program| program.ok_or_else(missing)).collect()
     }
 
     fn program(&self, rows: usize, count: usize, schedule: Schedule) -> Result<Function> {

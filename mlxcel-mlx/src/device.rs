@@ -74,6 +74,7 @@ const FILE_2: &str = "memory.max";
 const FILE_1: &str = "memory.limit_in_bytes";
 
 /// The memory that the system allows this process: exceeding it kills the process instead of returning an error.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn machine_memory() -> usize {
     let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(total_memory);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -82,6 +83,7 @@ fn machine_memory() -> usize {
 
 /// The least limit of this process's control groups, of version 2 or 1, and their ancestors; `groups` is the text of
 /// `/proc/self/cgroup`. In a container, groups have the names of the host, and the root has the container's limit.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn group_limit(root: &Path, groups: &str) -> Option<usize> {
     let mut files = vec![root.join(FILE_2), root.join("memory").join(FILE_1)];
     for line in groups.lines() {

@@ -100,6 +100,7 @@
 //! `DEP_MLX_LIB_DIR`.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod array;
 mod device;

@@ -21,6 +21,7 @@
 //! # }
 //! ```
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod adapter;
 mod bytes;

@@ -27,6 +27,7 @@
 //! Some plugins write to standard error; this crate prints nothing.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod backend;
 mod collectives;

@@ -88,6 +88,7 @@ impl Store {
 }
 
 /// Identifies this machine's processor; empty if the system does not report it.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn processor() -> Option<String> {
     const TELLING: [&str; 6] = ["vendor_id", "cpu family", "model", "flags", "Features", "CPU "];
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;

@@ -16,6 +16,7 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod executor;
 mod faults;

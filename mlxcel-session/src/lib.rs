@@ -44,6 +44,7 @@
 //! `request`, `prefill` and `step`, and events for what an application may want to log.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod chat;
 mod constraint;

@@ -58,6 +58,7 @@
 //! collectives and convolutions.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod builder;
 pub mod composites;

@@ -15,6 +15,7 @@ pub(super) fn name() -> Option<&'static str> {
 
 /// The processor's name, if vendor and model are known here and all its cores are equal.
 #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 pub(super) fn name() -> Option<&'static str> {
     arm_of(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -201,10 +200,9 @@ fn commit(folder: &Path, revision: &str) -> Result<Option<String>> {
     }
     let path = folder.join("refs").join(revision);
     let Some((file, _)) = files::open(&path, &path)? else { return Ok(None) };
-    let mut text = String::new();
-    let read = file.take(256).read_to_string(&mut text);
-    let commit = text.trim();
-    if read.is_err() || !is_commit(commit) {
+    let text = files::read_bounded(file, 256).unwrap_or_default();
+    let commit = std::str::from_utf8(&text).unwrap_or_default().trim();
+    if !is_commit(commit) {
         let message = "this should contain a commit; delete it, and download the model again";
         return Err(Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("path", path.display()));
     }

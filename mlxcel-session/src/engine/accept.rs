@@ -1,9 +1,11 @@
 //! Handles the results of a step.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToken};
 
+use super::bell::lock;
 use super::channel::Item;
 use super::guard::{EngineId, caught};
 use super::scheduler::{Running, Scheduler};
@@ -161,7 +163,7 @@ impl Draw<'_> {
 }
 
 /// Hands results to their generations. Where the host draws from many logits, which takes milliseconds for each row, threads share it.
-fn draw(mut draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<SampledToken>>)> {
+fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<SampledToken>>)> {
     let logits: usize = draws.iter().map(Draw::logits).sum();
     let threads = if logits <= FEW_LOGITS { 1 } else { threads.min(draws.len()) };
     let run = |draws: Vec<Draw<'_>>| draws.into_iter().map(Draw::run).collect::<Vec<_>>();
@@ -169,16 +171,35 @@ fn draw(mut draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<S
         return run(draws);
     }
     let (share, engine) = (draws.len().div_ceil(threads), EngineId::current());
+    let left = Mutex::new(draws);
+    let work = || {
+        let mut drawn = Vec::new();
+        loop {
+            let part = {
+                let mut left = lock(&left);
+                let at = left.len().saturating_sub(share);
+                left.split_off(at)
+            };
+            if part.is_empty() {
+                return drawn;
+            }
+            drawn.extend(run(part));
+        }
+    };
     std::thread::scope(|scope| {
         let mut others = Vec::with_capacity(threads);
-        while draws.len() > share {
-            let part = draws.split_off(draws.len() - share);
-            others.push(scope.spawn(move || {
+        for _ in 1..threads {
+            let other = || {
                 EngineId::enter(engine);
-                run(part)
-            }));
+                work()
+            };
+            match std::thread::Builder::new().name("mlxcel-draw".to_owned()).spawn_scoped(scope, other) {
+                Ok(other) => others.push(other),
+                // With threads that the system does not grant it takes longer, and that is all.
+                Err(_) => break,
+            }
         }
-        let mut drawn = run(draws);
+        let mut drawn = work();
         for other in others {
             match other.join() {
                 Ok(part) => drawn.extend(part),

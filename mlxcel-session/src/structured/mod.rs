@@ -72,7 +72,10 @@ pub struct Grammar {
 
 /// What a grammar was compiled to, for its clones: the answers of one request share it.
 #[derive(Clone, Default)]
-struct Compiled(Arc<Mutex<Option<(Weak<ParserFactory>, Follower)>>>);
+struct Compiled(Arc<Mutex<Option<CompiledFor>>>);
+
+/// The vocabulary that a grammar was compiled for, and a parser at the beginning of a text.
+type CompiledFor = (Weak<ParserFactory>, Follower);
 
 impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

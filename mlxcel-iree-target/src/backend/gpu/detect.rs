@@ -95,6 +95,7 @@ pub(super) fn rocm() -> Result<String> {
 }
 
 /// The chip of the first node that has one, by the properties in the kernel's folder `nodes`.
+#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn chip_under(nodes: &Path) -> Option<String> {
     let mut nodes: Vec<(u32, String)> = fs::read_dir(nodes)
         .ok()?
