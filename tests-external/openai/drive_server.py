@@ -109,6 +109,24 @@ def tools(client, model):
     check(answer.finish_reason == "stop" and json.loads(answer.message.content)["place"] in ("barn", "pond"), f"JSON: {answer}")
 
 
+def responses(client, model):
+    ask = lambda **more: client.responses.create(model=model, input=QUESTION, temperature=0, max_output_tokens=40, **more)
+    whole = ask()
+    check(whole.status == "incomplete" and whole.output_text.startswith("Pip"), f"a response: {whole}")
+    check(whole.usage.output_tokens == 40, f"usage: {whole.usage}")
+    events = list(ask(stream=True))
+    check(events[0].type == "response.created" and events[-1].type == "response.incomplete", f"events: {events[-1]}")
+    deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    check(deltas == whole.output_text == events[-1].response.output_text, "a stream joins to the response")
+    places = {"type": "object", "properties": {"place": {"enum": ["barn", "pond"]}}, "required": ["place"], "additionalProperties": False}
+    tool = {"type": "function", "name": "look", "parameters": places, "strict": True}
+    called = client.responses.create(
+        model=model, input=QUESTION, temperature=0, tools=[tool], tool_choice={"type": "function", "name": "look"}, parallel_tool_calls=False
+    ).output[0]
+    check(called.type == "function_call" and json.loads(called.arguments)["place"] in ("barn", "pond"), f"a call: {called}")
+    refused(lambda: ask(previous_response_id="resp_1"), 400, "a stored response")
+
+
 def completions(client, model):
     create = lambda prompt, **more: client.completions.create(model=model, prompt=prompt, temperature=0, **more)
     whole = create("Once", max_tokens=12)
@@ -121,7 +139,11 @@ def completions(client, model):
     scored = create("Once", max_tokens=5, logprobs=2).choices[0]
     check("".join(scored.logprobs.tokens) == scored.text, f"tokens: {scored}")
     check(all(len(top) == 2 for top in scored.logprobs.top_logprobs), f"tokens: {scored}")
+    echo = create("Once upon", max_tokens=0, echo=True, logprobs=1).choices[0]
+    check(echo.text == "Once upon" and echo.logprobs.token_logprobs[0] is None, f"an echo: {echo}")
     refused(lambda: create(""), 400, "an empty prompt")
+    refused(lambda: create("Once", extra_body={"guided_json": {}}), 400, "an unknown field")
+    refused(lambda: client.completions.create(model="other", prompt="Once"), 404, "another model")
     refused(lambda: create([1, 2, 1_000_000]), 400, "a token beyond the vocabulary")
 
 
@@ -135,6 +157,8 @@ def embeddings(client, model):
     # The client asks for base64 unless it is told otherwise.
     floats = client.embeddings.create(model=model, input=texts[0], encoding_format="float").data[0].embedding
     check(max(abs(a - b) for a, b in zip(floats, vectors[0])) < 1e-5, "both encodings say the same")
+    short = client.embeddings.create(model=model, input=texts[0], dimensions=8).data[0].embedding
+    check(len(short) == 8 and abs(product(short, short) - 1) < 1e-3, "shorter vectors have length 1")
     refused(lambda: client.embeddings.create(model=model, input=[]), 400, "no text")
 
 
@@ -156,6 +180,7 @@ def main():
     model = client.models.list().data[0].id
     chat(client, model)
     tools(client, model)
+    responses(client, model)
     completions(client, model)
     embeddings(client, model)
     the_rest(client, address)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools};
+use mlxcel_session::{AsyncRequestStream, ChatOptions, Message, Options, Request, RequestStream, Tools};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::limits::{MESSAGES, TOP_LOGPROBS};
 use crate::logprobs;
-use crate::routes::{Asked, Body};
+use crate::routes::{Asked, Body, Sender};
 use crate::sse::{self, Pieces, whole_text};
 use crate::tools::{self, CalledTools, ToolFields};
 
@@ -37,7 +37,9 @@ pub(crate) struct ChatRequest {
 }
 
 impl Asked for ChatRequest {
-    fn has(field: &str) -> bool {
+    const REQUIRED: &'static str = "messages";
+
+    fn fields() -> Vec<&'static str> {
         const FIELDS: [&str; 9] = [
             "messages",
             "logprobs",
@@ -49,7 +51,7 @@ impl Asked for ChatRequest {
             "tool_choice",
             "parallel_tool_calls",
         ];
-        FIELDS.contains(&field) || Fields::has(field)
+        FIELDS.into_iter().chain(Fields::names()).collect()
     }
 
     fn model(&self) -> Option<&str> {
@@ -100,10 +102,17 @@ impl ChatMessage {
     }
 }
 
-pub(crate) async fn answer(
-    State(app): State<Arc<App>>,
-    Body(request, sender): Body<ChatRequest>,
-) -> Result<Response, ApiError> {
+/// A chat whose answers are on their way.
+pub(crate) struct Begun {
+    pub(crate) streams: Vec<AsyncRequestStream>,
+    pub(crate) tools: Option<Tools>,
+    with_logprobs: bool,
+    is_stream: bool,
+    include_usage: bool,
+}
+
+/// Submits a chat.
+pub(crate) async fn begin(app: &Arc<App>, request: ChatRequest, sender: Sender) -> Result<Begun, ApiError> {
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = request.top_logprobs.unwrap_or(0);
     if top > TOP_LOGPROBS || (top > 0 && !with_logprobs) {
@@ -123,11 +132,11 @@ pub(crate) async fn answer(
     chat.variables
         .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
     let fields = request.fields;
-    let tools = request.tools.tools(&app)?;
+    let tools = request.tools.tools(app)?;
     if tools.is_some() && fields.has_format() {
         return Err(ApiError::unsupported("response_format", "a format of the answer beside tools"));
     }
-    let mut options = fields.options(&app, top)?;
+    let mut options = fields.options(app, top)?;
     let mut offered = Options::default().with_chat(chat);
     if let Some(tools) = &tools {
         tools.offer(&mut messages, &mut offered)?;
@@ -138,14 +147,22 @@ pub(crate) async fn answer(
             options.constraint.clone_from(&offered.constraint);
         }
     }
-    let parser = || tools.as_ref().map(Tools::parser);
     let streams = app
         .submit(sender.share, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
-    drop((fields, sender));
+    Ok(Begun { streams, tools, with_logprobs, is_stream, include_usage })
+}
+
+pub(crate) async fn answer(
+    State(app): State<Arc<App>>,
+    Body(request, sender): Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let Begun { streams, tools, with_logprobs, is_stream, include_usage } =
+        begin(&app, request, sender).await?;
+    let parser = || tools.as_ref().map(Tools::parser);
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = |object| Header::new(&app, "chatcmpl", number, object);
     if is_stream {
@@ -199,8 +216,8 @@ impl ChatPieces {
 }
 
 impl Pieces for ChatPieces {
-    fn begin(&mut self) -> Option<Value> {
-        Some(self.chunk(&json!({ "role": "assistant", "content": "" }), None, None))
+    fn begin(&mut self) -> Vec<Value> {
+        vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
     }
 
     fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {

@@ -10,11 +10,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::echo::{self, Echo};
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields, finish_reason};
 use crate::header::Header;
 use crate::limits::{LOGPROBS, PROMPTS, ROWS};
-use crate::logprobs;
+use crate::logprobs::{self, TextLogprobs};
 use crate::routes::{Asked, Body};
 use crate::sse::{self, Pieces, whole_text};
 
@@ -22,13 +23,17 @@ use crate::sse::{self, Pieces, whole_text};
 pub(crate) struct CompletionRequest {
     prompt: Prompts,
     logprobs: Option<u16>,
+    /// Whether answers begin with their prompts.
+    echo: Option<bool>,
     #[serde(flatten)]
     fields: Fields,
 }
 
 impl Asked for CompletionRequest {
-    fn has(field: &str) -> bool {
-        ["prompt", "logprobs", "suffix", "echo", "best_of"].contains(&field) || Fields::has(field)
+    const REQUIRED: &'static str = "prompt";
+
+    fn fields() -> Vec<&'static str> {
+        ["prompt", "logprobs", "suffix", "echo", "best_of"].into_iter().chain(Fields::names()).collect()
     }
 
     fn model(&self) -> Option<&str> {
@@ -45,7 +50,8 @@ enum Prompts {
     ManyTokens(Vec<Vec<TokenId>>),
 }
 
-enum OwnedPrompt {
+#[derive(Clone)]
+pub(crate) enum OwnedPrompt {
     Text(String),
     Tokens(Vec<TokenId>),
 }
@@ -79,7 +85,7 @@ pub(crate) async fn complete(
     if top > LOGPROBS {
         return Err(ApiError::invalid("logprobs", format!("logprobs is at most {LOGPROBS}")));
     }
-    let prompts = request.prompt.into_list();
+    let mut prompts = request.prompt.into_list();
     if prompts.is_empty() || prompts.len() > PROMPTS {
         return Err(ApiError::invalid("prompt", format!("from 1 to {PROMPTS} prompts")));
     }
@@ -87,6 +93,19 @@ pub(crate) async fn complete(
     let answers_of_each = options.len();
     if prompts.len() * answers_of_each > ROWS {
         return Err(ApiError::invalid("n", format!("prompts times n are at most {ROWS}")));
+    }
+    let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
+    let mut echoes = Vec::new();
+    if request.echo == Some(true) {
+        if is_stream {
+            return Err(ApiError::unsupported("echo", "a stream that begins with the prompt"));
+        }
+        echoes = echo::echoes(&app, sender.share, &prompts, request.logprobs).await?;
+        // What is continued are the very tokens that are repeated.
+        prompts = echoes.iter().map(|echo| OwnedPrompt::Tokens(echo.tokens.clone())).collect();
+        if fields.wants_none() {
+            return Ok(Json(repeat(&app, echoes, answers_of_each)).into_response());
+        }
     }
     let streams = app
         .submit(sender.share, move |submit| {
@@ -97,7 +116,6 @@ pub(crate) async fn complete(
             })
         })
         .await?;
-    let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
     drop((fields, sender));
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = Header::new(&app, "cmpl", number, "text_completion");
@@ -113,12 +131,31 @@ pub(crate) async fn complete(
     for (index, mut stream) in streams.into_iter().enumerate() {
         let text = whole_text(&mut stream).await?;
         let mut pieces = TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
-        let logprobs = pieces.logprobs(&app, &stream)?;
+        let echo = echoes.get(index / answers_of_each.max(1));
+        let own = echo.and_then(|echo| echo.logprobs.clone());
+        pieces.offset = own.as_ref().map_or(0, TextLogprobs::end);
+        let logprobs = pieces.logprobs(&app, &stream)?.map(|logprobs| match own {
+            Some(own) => own.followed_by(logprobs),
+            None => logprobs,
+        });
+        let text = format!("{}{text}", echo.map_or("", |echo| echo.text.as_str()));
+        let logprobs = logprobs.map(|logprobs| json!(logprobs));
         choices.push(pieces.choice(&text, logprobs, Some(finish_reason(stream.finish_reason()))));
         usages.push(stream.usage());
     }
     let usage = usages.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus);
     Ok(Json(header.message(&choices, usage)).into_response())
+}
+
+/// The prompts alone.
+fn repeat(app: &App, echoes: Vec<Echo>, answers_of_each: usize) -> Value {
+    let header = Header::new(app, "cmpl", 0, "text_completion");
+    let tokens = echoes.iter().map(|echo| echo.tokens.len()).sum();
+    let each = echoes.iter().flat_map(|echo| std::iter::repeat_n(echo, answers_of_each));
+    let choices = each.enumerate().map(|(index, Echo { text, logprobs, .. })| {
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": "length" })
+    });
+    header.message(&choices.collect::<Vec<_>>(), Some(ApiUsage::of_prompts(tokens)))
 }
 
 struct TextPieces {
@@ -131,13 +168,13 @@ struct TextPieces {
 }
 
 impl TextPieces {
-    fn logprobs(&mut self, app: &App, stream: &RequestStream) -> Result<Option<Value>, ApiError> {
+    fn logprobs(&mut self, app: &App, stream: &RequestStream) -> Result<Option<TextLogprobs>, ApiError> {
         if !self.with_logprobs {
             return Ok(None);
         }
         let logprobs = logprobs::of_text(app.tokenizer()?, stream, self.told, &mut self.offset);
         self.told = stream.tokens().len();
-        Ok(Some(json!(logprobs)))
+        Ok(Some(logprobs))
     }
 
     fn choice(&self, text: &str, logprobs: Option<Value>, finish: Option<&str>) -> Value {
@@ -146,12 +183,12 @@ impl TextPieces {
 }
 
 impl Pieces for TextPieces {
-    fn begin(&mut self) -> Option<Value> {
-        None
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
     }
 
     fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let logprobs = self.logprobs(app, stream)?;
+        let logprobs = self.logprobs(app, stream)?.map(|logprobs| json!(logprobs));
         Ok(vec![self.header.message(&[self.choice(text, logprobs, None)], None)])
     }
 

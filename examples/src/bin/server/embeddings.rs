@@ -25,8 +25,10 @@ pub(crate) struct EmbeddingRequest {
 }
 
 impl Asked for EmbeddingRequest {
-    fn has(field: &str) -> bool {
-        ["model", "input", "encoding_format", "dimensions"].contains(&field)
+    const REQUIRED: &'static str = "input";
+
+    fn fields() -> Vec<&'static str> {
+        vec!["model", "input", "encoding_format", "dimensions"]
     }
 
     fn model(&self) -> Option<&str> {

@@ -33,7 +33,6 @@ pub(crate) struct Fields {
     functions: Option<Value>,
     best_of: Option<u32>,
     suffix: Option<String>,
-    echo: Option<bool>,
 }
 
 /// The numbers of the sampling parameters that a request has, by their names.
@@ -72,8 +71,8 @@ enum OneOrMore {
 }
 
 impl Fields {
-    /// Whether `field` is one of them.
-    pub(crate) fn has(field: &str) -> bool {
+    /// Their names.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         const FIELDS: [&str; 12] = [
             "model",
             "max_tokens",
@@ -88,7 +87,7 @@ impl Fields {
             "response_format",
             "functions",
         ];
-        FIELDS.contains(&field) || SamplingNumber::ALL.iter().any(|number| number.name() == field)
+        FIELDS.into_iter().chain(SamplingNumber::ALL.iter().map(|number| number.name()))
     }
 
     /// How many answers are wanted.
@@ -97,6 +96,11 @@ impl Fields {
             n if (1..=CHOICES).contains(&n) => Ok(n),
             _ => Err(ApiError::invalid("n", format!("n must be from 1 to {CHOICES}"))),
         }
+    }
+
+    /// Whether no token at all is wanted.
+    pub(crate) fn wants_none(&self) -> bool {
+        self.max_completion_tokens.or(self.max_tokens) == Some(0)
     }
 
     /// Whether a stream is to end with what it took.
@@ -200,7 +204,6 @@ impl Fields {
             ("functions", given(&self.functions)),
             ("best_of", self.best_of.is_some_and(|best_of| best_of != self.n.unwrap_or(1))),
             ("suffix", self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())),
-            ("echo", self.echo == Some(true)),
         ] {
             if given {
                 return Err(ApiError::unsupported(param, param));
@@ -240,6 +243,11 @@ impl ApiUsage {
 }
 
 impl ApiUsage {
+    /// Of prompts with so many tokens, and no answers.
+    pub(crate) fn of_prompts(prompt_tokens: usize) -> Self {
+        Self { prompt_tokens, total_tokens: prompt_tokens, ..Self::default() }
+    }
+
     /// Of several prompts.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {

@@ -19,12 +19,63 @@ struct NamedLogprob {
 }
 
 /// The tokens of a text completion.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct TextLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// The first token of a prompt has none.
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<serde_json::Map<String, serde_json::Value>>>,
     text_offset: Vec<usize>,
+}
+
+impl TextLogprobs {
+    /// Adds a token at character `offset`, and moves that behind it.
+    fn push(
+        &mut self,
+        tokenizer: &Tokenizer,
+        token: TokenId,
+        logprob: Option<f32>,
+        top: &[TokenLogprob],
+        offset: &mut usize,
+    ) {
+        let name = named(tokenizer, token, logprob.unwrap_or_default()).token;
+        self.text_offset.push(*offset);
+        *offset += name.chars().count();
+        self.tokens.push(name);
+        self.token_logprobs.push(logprob);
+        let top = top.iter().map(|top| (named(tokenizer, top.token, top.logprob).token, top.logprob.into()));
+        self.top_logprobs.push(logprob.map(|_| top.collect()));
+    }
+
+    /// Where the text of its tokens ends, in characters.
+    pub(crate) fn end(&self) -> usize {
+        let last = self.tokens.last().map_or(0, |token| token.chars().count());
+        self.text_offset.last().map_or(0, |offset| offset + last)
+    }
+
+    /// It, and the tokens behind it.
+    pub(crate) fn followed_by(mut self, other: Self) -> Self {
+        self.tokens.extend(other.tokens);
+        self.token_logprobs.extend(other.token_logprobs);
+        self.top_logprobs.extend(other.top_logprobs);
+        self.text_offset.extend(other.text_offset);
+        self
+    }
+}
+
+/// Those of a prompt.
+pub(crate) fn of_prompt(
+    tokenizer: &Tokenizer,
+    tokens: &[TokenId],
+    logprobs: &[Option<f32>],
+    top: &[Vec<TokenLogprob>],
+) -> TextLogprobs {
+    let tops = top.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+    let (mut of_prompt, mut offset) = (TextLogprobs::default(), 0);
+    for ((&token, &logprob), top) in tokens.iter().zip(logprobs).zip(tops) {
+        of_prompt.push(tokenizer, token, logprob, top, &mut offset);
+    }
+    of_prompt
 }
 
 /// Those of `stream` from its token number `from` on.
@@ -46,13 +97,7 @@ pub(crate) fn of_text(
 ) -> TextLogprobs {
     let mut logprobs = TextLogprobs::default();
     for (token, logprob, top) in tokens(stream, from) {
-        let name = named(tokenizer, token, logprob).token;
-        logprobs.text_offset.push(*offset);
-        *offset += name.chars().count();
-        logprobs.tokens.push(name);
-        logprobs.token_logprobs.push(logprob);
-        let top = top.iter().map(|top| (named(tokenizer, top.token, top.logprob).token, top.logprob.into()));
-        logprobs.top_logprobs.push(top.collect());
+        logprobs.push(tokenizer, token, Some(logprob), top, offset);
     }
     logprobs
 }

@@ -1,10 +1,12 @@
 //! Serves a model over HTTP, as OpenAI's API and as a page to chat on.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod app;
 mod chat;
 mod completions;
 mod connections;
+mod echo;
 mod embeddings;
 mod failure;
 mod fields;
@@ -12,8 +14,11 @@ mod header;
 mod limits;
 mod logprobs;
 mod metrics;
+mod openapi;
 mod origins;
 mod page;
+mod response_pieces;
+mod responses;
 mod routes;
 mod sse;
 mod tools;
@@ -42,9 +47,8 @@ use work::Workers;
 /// How many threads parse bodies, encode prompts and compile grammars.
 const WORKERS: usize = 4;
 
-/// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`, a
-/// page to chat on
-/// at `/`, `/health`, and `/metrics` for Prometheus.
+/// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings` and
+/// `/v1/models`, a page to chat on at `/`, `/openapi.json`, `/health`, and `/metrics` for Prometheus.
 ///
 /// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end it: it takes no
 /// more requests and

@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::connections::Peer;
 use crate::failure::ApiError;
 use crate::origins::{self, Allowed};
-use crate::{chat, completions, connections, embeddings, metrics, page};
+use crate::{chat, completions, connections, embeddings, metrics, openapi, page, responses};
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -33,6 +33,7 @@ pub(crate) fn router(app: Arc<App>, allowed: Allowed) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat::answer))
         .route("/v1/completions", post(completions::complete))
+        .route("/v1/responses", post(responses::respond))
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/models", get(models))
         .route("/v1/models/{name}", get(model))
@@ -41,6 +42,7 @@ pub(crate) fn router(app: Arc<App>, allowed: Allowed) -> Router {
     Router::new()
         .merge(api)
         .route("/health", get(health))
+        .route("/openapi.json", get(openapi::show))
         .route("/", get(page::html))
         .route("/chat.js", get(page::script))
         .fallback(nothing)
@@ -60,8 +62,11 @@ pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
 /// What is asked of a path.
 pub(crate) trait Asked: DeserializeOwned + Send + 'static {
+    /// The field that cannot be left out.
+    const REQUIRED: &'static str;
+
     /// The fields that it has. Others are refused: they may be meant to constrain the answer.
-    fn has(field: &str) -> bool;
+    fn fields() -> Vec<&'static str>;
 
     /// Which model is asked, if one is named.
     fn model(&self) -> Option<&str>;
@@ -127,7 +132,8 @@ fn read<T: Asked>(body: &[u8], name: &str) -> Result<T, ApiError> {
     // What is no object is refused below, in the words of what is wanted.
     let fields: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).unwrap_or_default();
     let given = fields.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
-    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !T::has(field));
+    let known = T::fields();
+    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !known.contains(field));
     if let Some(field) = unknown.next() {
         return Err(ApiError::unsupported(field, &format!("the field {field:?}")));
     }

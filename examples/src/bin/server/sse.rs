@@ -16,8 +16,11 @@ use crate::fields::ApiUsage;
 
 /// What one sort of answer looks like, piece by piece.
 pub(crate) trait Pieces: Send + 'static {
+    /// Whether `[DONE]` follows the last event.
+    const DONE: bool = true;
+
     /// What comes first.
-    fn begin(&mut self) -> Option<Value>;
+    fn begin(&mut self) -> Vec<Value>;
     /// The event with `text`, the newest text of `stream`.
     fn piece(&mut self, app: &App, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
@@ -75,8 +78,12 @@ pub(crate) fn respond<P: Pieces>(
     });
     let events = messages
         .chain(last.filter_map(|message| async { message }))
-        .map(|message| Event::default().data(message.to_string()))
-        .chain(stream::once(async { Event::default().data("[DONE]") }));
+        .map(|message| {
+            let event = Event::default().data(message.to_string());
+            // Events of some APIs have a name.
+            message["type"].as_str().map_or(event.clone(), |name| event.event(name))
+        })
+        .chain(stream::iter(P::DONE.then(|| Event::default().data("[DONE]"))));
     sse(events.map(Ok))
 }
 

@@ -1,0 +1,266 @@
+//! What answers say, whole and in pieces.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, answers, respond};
+
+#[test]
+fn an_answer_that_the_server_cuts_is_an_error() {
+    let late = Server::start(&["--time-limit", "0"]);
+    for stream in [false, true] {
+        let mut answer = String::new();
+        late.chat(5, stream).read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"time_limit\"") && !answer.contains("\"length\""), "{answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 504"), !stream, "{answer}");
+    }
+    let mut server = Server::start(&["--grace", "0"]);
+    let mut stream = BufReader::new(server.chat(900, true));
+    let mut line = String::new();
+    while !line.contains("Pip") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    let process = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    let _ = stream.read_to_string(&mut rest);
+    assert!(rest.contains("\"shutting_down\"") && !rest.contains("\"length\""), "{rest}");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn responses_say_what_a_chat_says_whole_and_in_events() {
+    let server = Server::start(&[]);
+    let question = "Tell me a story about a fox named Pip.";
+    let chat =
+        json!({ "messages": [{ "role": "user", "content": question }], "temperature": 0, "max_tokens": 20 });
+    let [(chat, _), _] = answers(&server, chat);
+    let parts = json!([{ "role": "user", "content": [{ "type": "input_text", "text": question }] }]);
+    for input in [json!(question), parts] {
+        let mut body = json!({ "input": input, "temperature": 0, "max_output_tokens": 20 });
+        let whole = respond(&server, &body);
+        assert_eq!(
+            (&whole["status"], &whole["incomplete_details"]["reason"]),
+            (&json!("incomplete"), &json!("max_output_tokens"))
+        );
+        assert_eq!(whole["output"][0]["content"][0]["text"], chat["content"]);
+        assert_eq!(whole["usage"]["output_tokens"], 20);
+        body["stream"] = true.into();
+        let (_, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
+        let events: Vec<Value> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let numbers = events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index);
+        assert!(numbers && text.contains("event: response.created"), "{text}");
+        let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+        let joined: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+        assert_eq!(joined, chat["content"].as_str().unwrap());
+        let last = events.last().unwrap();
+        assert_eq!(
+            (&last["type"], &last["response"]["output"][0]["content"]),
+            (&json!("response.incomplete"), &whole["output"][0]["content"])
+        );
+    }
+    let refused = json!({ "input": "x", "previous_response_id": "resp_1" });
+    assert_eq!(server.ask("POST", "/v1/responses", "", &refused.to_string()).0, 400);
+    let parameters = json!({ "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false });
+    let tool = json!({ "type": "function", "name": "weather", "parameters": parameters });
+    let mut body = json!({
+        "input": [
+            { "role": "user", "content": "Is it raining?" },
+            { "type": "function_call", "call_id": "a", "name": "weather", "arguments": "{\"city\": \"Oslo\"}" },
+            { "type": "function_call_output", "call_id": "a", "output": "yes" },
+        ],
+        "instructions": "Be short.", "tools": [tool], "tool_choice": { "type": "function", "name": "weather" },
+        "parallel_tool_calls": false, "temperature": 0,
+    });
+    let call = respond(&server, &body)["output"][0].clone();
+    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("weather")));
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments["city"], "Oslo");
+    body["stream"] = true.into();
+    let (_, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
+    for event in
+        ["function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "completed"]
+    {
+        assert!(text.contains(&format!("event: response.{event}")), "{event}: {text}");
+    }
+    let format = json!({ "format": { "type": "json_schema", "name": "place", "schema": parameters } });
+    let place = respond(&server, &json!({ "input": "x", "text": format }));
+    assert_eq!(place["output"][0]["content"][0]["text"], "{\"city\": \"Oslo\"}");
+}
+
+#[test]
+fn a_completion_repeats_its_prompt_with_log_probabilities() {
+    let server = Server::start(&[]);
+    let ask = |body: Value| {
+        let (status, text) = server.ask("POST", "/v1/completions", "", &body.to_string());
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let whole = ask(json!({ "prompt": "Once", "max_tokens": 6, "temperature": 0, "logprobs": 2 }));
+    let text = format!("Once{}", whole["choices"][0]["text"].as_str().unwrap());
+    // The log probabilities of a text are those with which it was generated.
+    let asked = json!({ "prompt": [text], "max_tokens": 0, "echo": true, "logprobs": 2 });
+    let echo = ask(asked)["choices"][0].clone();
+    assert_eq!(echo["text"], text.as_str());
+    let list = |of: &Value, name: &str| of["logprobs"][name].as_array().unwrap().clone();
+    assert_eq!(list(&echo, "token_logprobs")[0], Value::Null);
+    assert_eq!(list(&echo, "top_logprobs")[0], Value::Null);
+    let (tail, generated) = (list(&echo, "token_logprobs"), list(&whole["choices"][0], "token_logprobs"));
+    let tail = &tail[tail.len() - generated.len()..];
+    for (scored, drawn) in tail.iter().zip(&generated) {
+        assert!((scored.as_f64().unwrap() - drawn.as_f64().unwrap()).abs() < 1e-3, "{tail:?} {generated:?}");
+    }
+    let both =
+        ask(json!({ "prompt": "Once", "max_tokens": 6, "temperature": 0, "logprobs": 2, "echo": true }));
+    let both = &both["choices"][0];
+    assert_eq!((&both["text"], list(both, "tokens")), (&json!(text), list(&echo, "tokens")));
+    let offsets: Vec<u64> = list(both, "text_offset").iter().map(|at| at.as_u64().unwrap()).collect();
+    assert!(offsets.is_sorted(), "{offsets:?}");
+}
+
+#[test]
+fn embeddings_take_tokens_many_texts_and_dimensions() {
+    let server = Server::start(&[]);
+    let ask = |body: Value| {
+        let (status, text) = server.ask("POST", "/v1/embeddings", "", &body.to_string());
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let vector = |answer: &Value, index: usize| -> Vec<f64> {
+        let vector = answer["data"][index]["embedding"].as_array().unwrap();
+        vector.iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    let (_, whole) = ask(json!({ "input": [[40, 71, 18], [40, 71]] }));
+    let (_, one) = ask(json!({ "input": [40, 71, 18] }));
+    assert_eq!((vector(&whole, 0), &whole["usage"]["prompt_tokens"]), (vector(&one, 0), &json!(5)));
+    let (_, short) = ask(json!({ "input": [40, 71, 18], "dimensions": 8 }));
+    let (short, long) = (vector(&short, 0), vector(&one, 0));
+    let length = long[..8].iter().map(|value| value * value).sum::<f64>().sqrt();
+    assert!(short.iter().zip(&long).all(|(short, long)| (short - long / length).abs() < 1e-5), "{short:?}");
+    assert_eq!(short.len(), 8);
+    let (status, many) = ask(json!({ "input": vec!["a"; 100] }));
+    assert_eq!((status, many["data"].as_array().unwrap().len()), (200, 100));
+    for wrong in [
+        json!({ "input": vec!["a"; 2049] }),
+        json!({ "input": "a", "dimensions": 0 }),
+        json!({ "input": "a", "dimensions": 100_000 }),
+    ] {
+        assert_eq!(ask(wrong).0, 400);
+    }
+}
+
+#[test]
+fn a_signal_lets_running_requests_finish() {
+    let mut server = Server::start(&[]);
+    let mut stream = BufReader::new(server.chat(300, true));
+    let mut line = String::new();
+    while !line.contains("Pip") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    let process = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(r#""finish_reason":"length""#) && rest.contains("[DONE]"), "{rest}");
+    let status = server.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    assert!(TcpStream::connect(&server.address).is_err());
+}
+
+#[test]
+fn response_format_is_honoured() {
+    let server = Server::start(&[]);
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "type": "string", "maxLength": 10 }, "legs": { "type": "integer", "minimum": 0, "maximum": 8 } },
+        "required": ["name", "legs"],
+        "additionalProperties": false
+    });
+    let ask = |format: Value| {
+        json!({
+            "messages": [{ "role": "user", "content": "Who is Pip?" }], "temperature": 1.5, "seed": 3,
+            "max_tokens": 200, "response_format": format,
+        })
+    };
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "fox", "strict": true, "schema": schema } });
+    let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(format));
+    let fox: Value = serde_json::from_str(whole["content"].as_str().unwrap()).unwrap();
+    assert!(fox["name"].is_string() && fox["legs"].as_u64().unwrap() <= 8, "{fox}");
+    assert_eq!((reason.as_str(), streamed_reason.as_str()), ("stop", "stop"));
+    assert_eq!(streamed["content"], whole["content"]);
+    let [(object, reason), _] = answers(&server, ask(json!({ "type": "json_object" })));
+    let text = object["content"].as_str().unwrap();
+    assert!(
+        text.starts_with('{') && (reason == "length" || serde_json::from_str::<Value>(text).is_ok()),
+        "{text}"
+    );
+    for (format, said) in [
+        (json!({ "type": "xml" }), "response_format"),
+        (json!({ "type": "json_schema", "json_schema": {} }), "schema"),
+        (
+            json!({ "type": "json_schema", "json_schema": { "schema": { "type": "integer", "minimum": 2, "maximum": 1 } } }),
+            "grammar",
+        ),
+    ] {
+        let (status, text) = server.ask("POST", "/v1/chat/completions", "", &ask(format).to_string());
+        assert!(status == 400 && text.contains(said), "{status}: {text}");
+    }
+}
+
+#[test]
+fn tool_calls_match_the_tools_schemas() {
+    let server = Server::start(&[]);
+    let tool = |name: &str| {
+        json!({ "type": "function", "function": { "name": name, "parameters": {
+            "type": "object", "properties": { "city": { "enum": ["Oslo", "Bergen"] } }, "required": ["city"],
+            "additionalProperties": false,
+        }}})
+    };
+    let ask = |choice: Value| {
+        json!({
+            "messages": [
+                { "role": "user", "content": "Is it raining?" },
+                { "role": "assistant", "content": null, "tool_calls": [
+                    { "id": "a", "type": "function", "function": { "name": "weather", "arguments": "{\"city\": \"Oslo\"}" } }
+                ]},
+                { "role": "tool", "tool_call_id": "a", "content": "yes" },
+                { "role": "user", "content": "And there?" }
+            ],
+            "tools": [tool("weather"), tool("news")], "tool_choice": choice, "temperature": 1.5, "seed": 5,
+            "max_tokens": 300, "parallel_tool_calls": false,
+        })
+    };
+    for (choice, names) in [
+        (json!("required"), &["weather", "news"][..]),
+        (json!({ "type": "function", "function": { "name": "news" } }), &["news"][..]),
+    ] {
+        let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(choice));
+        assert_eq!((reason.as_str(), streamed_reason.as_str()), ("tool_calls", "tool_calls"), "{whole}");
+        let call = &whole["tool_calls"][0];
+        assert!(
+            whole["content"].is_null() && call["type"] == "function" && call["id"].is_string(),
+            "{whole}"
+        );
+        assert!(names.contains(&call["function"]["name"].as_str().unwrap()), "{whole}");
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(["Oslo", "Bergen"].contains(&arguments["city"].as_str().unwrap()), "{whole}");
+        let function = &streamed["tool_calls"][0];
+        assert_eq!(function, &call["function"]);
+    }
+    let [(auto, _), (streamed, _)] = answers(&server, ask(json!("auto")));
+    assert_eq!(auto["content"].as_str().unwrap_or_default(), streamed["content"]);
+    let [(none, _), _] = answers(&server, ask(json!("none")));
+    assert!(none["content"].is_string() && none["tool_calls"].is_null(), "{none}");
+    for choice in [json!("sometimes"), json!({ "function": { "name": "other" } })] {
+        let (status, text) = server.ask("POST", "/v1/chat/completions", "", &ask(choice).to_string());
+        assert!(status == 400 && text.contains("tool_choice"), "{status}: {text}");
+    }
+}
