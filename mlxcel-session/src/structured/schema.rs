@@ -63,15 +63,19 @@ fn can_count(factors: &[f64], merges: bool) -> bool {
     // A factor has the shortest decimal number that is read as it.
     let texts: Vec<String> = factors.iter().map(|factor| factor.abs().to_string()).collect();
     let decimals = |text: &String| text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    let places = texts.iter().map(decimals).max().unwrap_or_default();
+    let most = texts.iter().map(decimals).max().unwrap_or_default();
+    // A remainder, with another digit at the first place.
+    let next = |factor: u32, places: usize| {
+        let digit = 10_u32.checked_pow(u32::try_from(places).ok()?)?.checked_mul(9)?;
+        factor.checked_mul(10)?.checked_add(digit)
+    };
     let mut multiple = 1_u32;
     for text in &texts {
+        // Those that are merged have the same unit.
+        let places = if merges { most } else { decimals(text) };
         let zeros = "0".repeat(places - decimals(text));
-        let digits = format!("{}{zeros}", text.replace('.', ""));
-        let Some(factor) = digits.parse::<u32>().ok().filter(|factor| factor.checked_mul(10).is_some())
-        else {
-            return false;
-        };
+        let factor = format!("{}{zeros}", text.replace('.', "")).parse::<u32>().ok();
+        let Some(factor) = factor.filter(|&factor| next(factor, places).is_some()) else { return false };
         // Nothing but zero is a multiple of zero.
         if !merges || factor == 0 || factor == multiple {
             continue;
