@@ -1,7 +1,7 @@
 //! Assigns sequences to requests, and preempts requests when sequences or memory run out.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mlxcel_core::{Error, ErrorKind};
 
@@ -116,7 +116,11 @@ impl Held {
 
     /// Whether one of those that wait has so much less than another that a sequence changes hands.
     fn is_uneven(&self, scheduler: &Scheduler) -> bool {
-        scheduler.waiting.iter().any(|entry| self.excess(scheduler, entry).is_some())
+        // Many wait, of few clients.
+        let mut known = BTreeSet::new();
+        let mut waiting =
+            scheduler.waiting.iter().filter(|entry| known.insert((entry.share, entry.priority)));
+        waiting.any(|entry| self.excess(scheduler, entry).is_some())
     }
 
     /// The running request that yields its sequence to `entry`: the youngest of the group that has the most, if it has

@@ -24,8 +24,8 @@ pub struct EngineStats {
     pub timed_out: u64,
     /// Requests that failed with an error.
     pub failed: u64,
-    /// How often a request was preempted and recomputed later, for memory or because its reader was slow while others
-    /// waited.
+    /// How often a request was preempted and recomputed later: for memory, because its reader was slow while others
+    /// waited, or because its client had more than its share.
     pub preempted: u64,
     /// How often a request was recomputed after a device fault.
     pub retried: u64,
