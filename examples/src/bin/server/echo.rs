@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use mlxcel_session::{ScoreOptions, Share, TokenId};
+use mlxcel_session::{CancelToken, ScoreOptions, Share, TokenId};
 
 use crate::app::App;
 use crate::completions::OwnedPrompt;
 use crate::failure::ApiError;
 use crate::logprobs::{self, TextLogprobs};
+use crate::work::CancelledOnDrop;
 
 /// A prompt as its answers repeat it.
 pub(crate) struct Echo {
@@ -25,15 +26,16 @@ pub(crate) async fn echoes(
     prompts: &[OwnedPrompt],
     top: Option<u16>,
 ) -> Result<Vec<Echo>, ApiError> {
+    let left = CancelledOnDrop(CancelToken::new());
     let mut echoes = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let (prompt, of) = (prompt.clone(), Arc::clone(app));
-        echoes.push(app.embedding.run(share.client, move || echo(&of, &prompt, top)).await??);
+        let (prompt, of, cancel) = (prompt.clone(), Arc::clone(app), left.0.clone());
+        echoes.push(app.embedding.run(share.client, move || echo(&of, &prompt, top, cancel)).await??);
     }
     Ok(echoes)
 }
 
-fn echo(app: &App, prompt: &OwnedPrompt, top: Option<u16>) -> Result<Echo, ApiError> {
+fn echo(app: &App, prompt: &OwnedPrompt, top: Option<u16>, cancel: CancelToken) -> Result<Echo, ApiError> {
     let (model, tokenizer) = (app.engine.model(), app.tokenizer()?);
     let (tokens, text) = match prompt {
         OwnedPrompt::Text(text) => {
@@ -56,7 +58,7 @@ fn echo(app: &App, prompt: &OwnedPrompt, top: Option<u16>) -> Result<Echo, ApiEr
         Some(_) if tokens.len() < 2 => Some(logprobs::of_prompt(tokenizer, &tokens, &[None], &[])),
         Some(top) => {
             let mut options = ScoreOptions::default();
-            options.top = top;
+            (options.top, options.cancel) = (top, Some(cancel));
             let score = model.score_tokens(&tokens, &options)?;
             Some(logprobs::of_prompt(tokenizer, &tokens, &score.logprobs, &score.top))
         }

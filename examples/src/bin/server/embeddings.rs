@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::failure::ApiError;
 use crate::limits::{TEXTS, TEXTS_AT_ONCE};
 use crate::routes::{Asked, Body};
+use crate::work::CancelledOnDrop;
 
 #[derive(Deserialize)]
 pub(crate) struct EmbeddingRequest {
@@ -126,15 +127,6 @@ impl Format {
                 STANDARD.encode(bytes).into()
             }
         }
-    }
-}
-
-/// Cancels the request of a client that disconnects, which drops the future of its response.
-struct CancelledOnDrop(CancelToken);
-
-impl Drop for CancelledOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
     }
 }
 

@@ -46,6 +46,8 @@ use work::Workers;
 
 /// How many threads parse bodies, encode prompts and compile grammars.
 const WORKERS: usize = 4;
+/// How long work may go on after the last answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serve a language model over HTTP: OpenAI's `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings` and
 /// `/v1/models`, a page to chat on at `/`, `/openapi.json`, `/health`, and `/metrics` for Prometheus.
@@ -149,13 +151,25 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let allowed = Allowed::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
     let router = routes::router(Arc::clone(&app), allowed);
     let grace = Duration::from_secs(arguments.grace);
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let ending = ended_by_signal()?;
         writeln!(stdout(), "http://{address}")?;
         stdout().flush()?;
         let idle = Duration::from_secs(arguments.idle_limit);
-        serve(Limited::new(listener, arguments.max_connections, idle), router, app, ending, grace).await
-    })
+        serve(
+            Limited::new(listener, arguments.max_connections, idle),
+            router,
+            Arc::clone(&app),
+            ending,
+            grace,
+        )
+        .await
+    });
+    // Whoever still waited is gone with it, and work for them ends.
+    drop(runtime);
+    app.embedding.finish(PATIENCE);
+    app.workers.finish(PATIENCE);
+    ended
 }
 
 /// Loads the model and starts the engine.

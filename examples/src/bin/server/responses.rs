@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::RequestStream;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

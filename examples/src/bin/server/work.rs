@@ -8,9 +8,19 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use mlxcel_session::{Error, ErrorKind};
+use mlxcel_session::{CancelToken, Error, ErrorKind};
 use tokio::sync::oneshot;
+
+/// Cancels the work of a client that disconnects, which drops the future of its response.
+pub(crate) struct CancelledOnDrop(pub(crate) CancelToken);
+
+impl Drop for CancelledOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -21,6 +31,7 @@ pub(crate) struct Workers(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     arrived: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -78,10 +89,15 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
-    fn drop(&mut self) {
-        self.0.lock().closed = true;
+impl Workers {
+    /// Takes no more work, and waits a while for what runs: a process that ends under a thread in native code can crash.
+    pub(crate) fn finish(&self, patience: Duration) {
+        let mut state = self.0.lock();
+        state.closed = true;
         self.0.arrived.notify_all();
+        let runs = |state: &mut State| state.clients.values().any(|client| client.running > 0);
+        // What has not ended by then is left.
+        let _ = self.0.ended.wait_timeout_while(state, patience, runs);
     }
 }
 
@@ -102,6 +118,7 @@ impl Shared {
             let _ = catch_unwind(AssertUnwindSafe(job));
             state = self.lock();
             state.done(client);
+            self.ended.notify_all();
         }
     }
 }
