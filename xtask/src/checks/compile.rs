@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    let external = [newcomer::MY_BACKEND, wasm::PACKAGE].into_iter();
+    let external = [newcomer::MY_BACKEND, newcomer::APPLICATIONS, wasm::PACKAGE].into_iter();
     let external = external.chain(beside::PACKAGES.map(|(name, _)| name));
     let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
     for manifest in external.chain(["fuzz/libfuzzer/Cargo.toml".to_owned()]) {

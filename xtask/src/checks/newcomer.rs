@@ -8,6 +8,7 @@
 //! - a program with the feature `iree`, which writes a bundle, and then opens it with neither IREE's compiler nor Python on the
 //!   machine;
 //! - `tests-external/my-backend`, an engine of a third party with its tests;
+//! - `tests-external/applications`, small programs to copy, run on the bundled model;
 //! - a program with the feature `mlx`, for which there is a C++ compiler too.
 
 mod readme;
@@ -38,6 +39,9 @@ const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
 const WITH_MLX: &str = include_str!("newcomer/with_mlx.rs");
 /// An engine of a third party, below `tests-external/`.
 pub(super) const MY_BACKEND: &str = "my-backend";
+/// Small applications, below `tests-external/`, and their programs.
+pub(super) const APPLICATIONS: &str = "applications";
+const PROGRAMS_OF_APPLICATIONS: [&str; 4] = ["offline", "tasks", "texts", "tools"];
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
 const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
@@ -49,6 +53,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let machine = Machine::prepare(workspace, place.path(), &registry, &packages)?;
     let readme = readme::run(workspace, &machine)?;
     machine.has_no_native_dependency(&readme)?;
+    machine.run_applications(workspace)?;
     run_with_bundle(workspace, &machine, place.path())?;
     let counts = machine.prove_my_backend(workspace)?;
     run_with_mlx(workspace, &machine)?;
@@ -142,11 +147,31 @@ impl Machine {
         Ok(())
     }
 
+    /// A copy of a package below `tests-external/`.
+    fn copied(&self, workspace: &Workspace, name: &str) -> Result<PathBuf> {
+        let project = self.projects.join(name);
+        let from = workspace.root().join("tests-external").join(name);
+        process::run(Command::new("cp").arg("-R").args([&from, &project]))?;
+        Ok(project)
+    }
+
+    /// Builds the small applications and runs each on the bundled model.
+    fn run_applications(&self, workspace: &Workspace) -> Result<()> {
+        let project = self.copied(workspace, APPLICATIONS)?;
+        process::run(self.cargo(&project).args(["build", "--quiet"])).context(APPLICATIONS)?;
+        for name in PROGRAMS_OF_APPLICATIONS {
+            let said = process::output(self.command(&self.built(name), &project).arg(&self.model))
+                .with_context(|| format!("the application {name}"))?;
+            if said.trim().is_empty() {
+                bail!("the application {name} printed nothing");
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the tests of the third party's engine.
     fn prove_my_backend(&self, workspace: &Workspace) -> Result<Counts> {
-        let project = self.projects.join(MY_BACKEND);
-        let from = workspace.root().join("tests-external").join(MY_BACKEND);
-        process::run(Command::new("cp").arg("-R").args([&from, &project]))?;
+        let project = self.copied(workspace, MY_BACKEND)?;
         let mut counts = Counts::default();
         // For the tests in the documentation.
         self.provide("rustdoc")?;
