@@ -11,16 +11,26 @@ pub struct MemoryEstimate {
     pub caches: u64,
     /// Intermediate results of the largest pass.
     pub scratch: u64,
+    /// The [room for adapters](crate::LoadOptions::adapters), at its full rank.
+    pub adapters: u64,
 }
 
 impl MemoryEstimate {
-    /// An estimate.
+    /// An estimate without room for adapters.
     pub fn new(weights: u64, caches: u64, scratch: u64) -> Self {
-        Self { weights, caches, scratch }
+        Self { weights, caches, scratch, adapters: 0 }
+    }
+
+    /// Sets the room for adapters.
+    #[must_use]
+    pub fn with_adapters(mut self, bytes: u64) -> Self {
+        self.adapters = bytes;
+        self
     }
 
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.caches).saturating_add(self.scratch)
+        let kept = self.weights.saturating_add(self.caches).saturating_add(self.adapters);
+        kept.saturating_add(self.scratch)
     }
 }

@@ -20,6 +20,8 @@ impl GraphModelOptions {
         let tokens = Chunks::new(&self.chunks).largest() + self.width() - 1;
         let scratch = decoder.pass_bytes(tokens, if self.every_position { tokens } else { self.width() });
         let caches = (sequence as u64).saturating_mul(self.sequences as u64);
-        Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, scratch))
+        let adapters = self.residents(decoder)?;
+        let adapters = adapters.iter().fold(0u64, |sum, own| sum.saturating_add(own.ty.bytes() as u64));
+        Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, scratch).with_adapters(adapters))
     }
 }

@@ -355,7 +355,8 @@ fn check_memory(memory: &MemoryEstimate, budget: u64) -> Result<()> {
         .with_context("bytes", memory.total())
         .with_context("weights", memory.weights)
         .with_context("caches", memory.caches)
-        .with_context("scratch", memory.scratch))
+        .with_context("scratch", memory.scratch)
+        .with_context("adapters", memory.adapters))
 }
 
 /// What traces call a source.

@@ -366,6 +366,18 @@ fn a_models_memory_is_known_before_it_is_loaded() {
         assert_eq!(other.weights, one.weights, "{engine:?}");
         assert!(other.caches.abs_diff(one.caches) < one.caches / 4, "{engine:?}: {other:?} and {one:?}");
     }
+    // Room for adapters counts, whether or not any is loaded.
+    let adapted = |engine: &str, slots: usize| {
+        let load = LoadOptions::default().with_precision(Precision::Exact);
+        let load = load.with_adapters(mlxcel_session::AdapterLimits::new(slots, 4));
+        let options = OpenOptions::default().with_backend(engine).with_load(load);
+        Model::estimate(storyteller(), &options).unwrap().adapters
+    };
+    assert_eq!((one.adapters, adapted("portable", 3)), (0, 3 * adapted("portable", 1)));
+    assert!(adapted("portable", 1) > 0);
+    if cfg!(feature = "mlx") {
+        assert_eq!(adapted("mlx", 1), adapted("portable", 1));
+    }
     let exact = estimate(
         LoadOptions::default().with_precision(Precision::Exact).with_sequences(1).with_capacity(1000),
     );

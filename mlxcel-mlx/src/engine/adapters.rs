@@ -34,6 +34,14 @@ impl AdapterRoom {
     }
 }
 
+/// The bytes of the adapters of `decoder` that fill a room, in the type of activations.
+pub(super) fn bytes(decoder: &Decoder, room: AdapterLimits, activation: DType) -> u64 {
+    let widths =
+        decoder.adaptable().iter().map(|linear| (linear.inputs + linear.outputs) as u64).sum::<u64>();
+    let numbers = (room.slots as u64).saturating_mul(room.rank as u64).saturating_mul(widths);
+    numbers.saturating_mul(activation.size() as u64)
+}
+
 /// The slot of the adapter in `options`, of a model with this room.
 pub(super) fn slot(
     room: Option<&AdapterRoom>,

@@ -10,7 +10,7 @@ use mlxcel_core::{
 };
 use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
-use super::adapters::AdapterRoom;
+use super::adapters::{self, AdapterRoom};
 use super::compute::Compute;
 use super::model::{MlxModel, Shared};
 use super::network::{Network, Numerics};
@@ -37,7 +37,7 @@ pub(super) fn estimate(
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let mut decoder = Checkpoint::from_source(source)?.decoder()?;
     let support = support(&decoder);
-    let CheckedOptions { capacity, sequences, device, .. } = support.check(options)?;
+    let CheckedOptions { capacity, sequences, device, adapters, .. } = support.check(options)?;
     let numerics = numerics(options.precision, self::device(device)?, &decoder)?;
     let states = Layout::new(&decoder, numerics.kv, capacity).kept_bytes(capacity).unwrap_or(usize::MAX);
     let caches = (states as u64).saturating_mul(sequences as u64);
@@ -46,7 +46,9 @@ pub(super) fn estimate(
         let exact = options.precision == Precision::Exact;
         decoder = decoder.expanded(if exact { ElementType::F32 } else { decoder.element_type });
     }
-    Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, decoder.pass_bytes(tokens, sequences)))
+    let adapters = adapters.map_or(0, |room| adapters::bytes(&decoder, room, numerics.activation));
+    let scratch = decoder.pass_bytes(tokens, sequences);
+    Ok(MemoryEstimate::new(decoder.weight_bytes(), caches, scratch).with_adapters(adapters))
 }
 
 /// The options that a model of `decoder` supports. MLX's dimensions have 31 bits.
