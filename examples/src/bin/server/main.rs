@@ -93,7 +93,7 @@ struct Arguments {
     /// name that a proxy passes on. Can be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Let pages of this origin, such as https://example.org, use the server (CORS); * for any. Can be repeated
+    /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be repeated
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
     /// What clients must send as `Authorization: Bearer KEY`
