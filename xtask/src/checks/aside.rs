@@ -40,7 +40,10 @@ impl Aside {
             bail!("its output stands above: {status}");
         }
         let text = String::from_utf8_lossy(&text);
-        Ok(Done::Checked(text.lines().last().unwrap_or_default().trim().to_owned()))
+        // The last line of a summary: the name, the outcome, the time, and the remark.
+        let remark =
+            text.lines().last().and_then(|line| line.split_once(" s  ")).map_or("", |(_, remark)| remark);
+        Ok(Done::Checked(remark.trim().to_owned()))
     }
 }
 
