@@ -87,6 +87,18 @@ impl From<PathBuf> for ModelSource {
     }
 }
 
+impl From<&PathBuf> for ModelSource {
+    fn from(path: &PathBuf) -> Self {
+        Self::Folder(path.clone())
+    }
+}
+
+impl From<&String> for ModelSource {
+    fn from(path: &String) -> Self {
+        Self::Folder(path.into())
+    }
+}
+
 impl From<String> for ModelSource {
     fn from(path: String) -> Self {
         Self::Folder(path.into())
