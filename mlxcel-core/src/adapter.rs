@@ -133,6 +133,12 @@ impl AdapterSlots {
         Ok(adapter)
     }
 
+    /// The error for an adapter of a model that was loaded without room.
+    pub fn no_room(operation: &'static str) -> Error {
+        let message = "the model was loaded without room for adapters; set it in the load options";
+        Error::unsupported(operation, message).with_context("capability", "adapters")
+    }
+
     /// The slot of an adapter of this model.
     ///
     /// # Errors

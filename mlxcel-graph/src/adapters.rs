@@ -56,10 +56,7 @@ impl AdapterRoom {
 ///
 /// [`ErrorKind::Unsupported`] otherwise.
 pub(crate) fn room<'a>(room: Option<&'a AdapterRoom>, operation: &'static str) -> Result<&'a AdapterRoom> {
-    room.ok_or_else(|| {
-        let message = "the model was loaded without room for adapters; set it in the load options";
-        Error::unsupported(operation, message).with_context("capability", "adapters")
-    })
+    room.ok_or_else(|| AdapterSlots::no_room(operation))
 }
 
 /// Refuses a sequence with an adapter that is not one of a model with this room.

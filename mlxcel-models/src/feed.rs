@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mlxcel_core::{Positions, StepRow};
+use mlxcel_core::{Positions, StepRow, StepRows};
 
 use crate::RopeEpochs;
 
@@ -35,6 +35,12 @@ pub struct Feed {
     pub length: usize,
 }
 
+/// For engines: a row of a step, with the tokens that it feeds next.
+pub type FedRow<'r> = StepRow<'r, Feed>;
+
+/// For engines: the rows of a step.
+pub type FedRows<'r> = StepRows<'r, Feed>;
+
 impl Feed {
     /// The next feed of `row`, whose sequence holds `held`.
     ///
@@ -52,6 +58,16 @@ impl Feed {
         let epoch = epochs.at(length);
         let computed = if epoch == held { computed } else { 0 };
         Self { recompute: computed..position, new: length - position, epoch, length }
+    }
+
+    /// Whether `row` waits for a result and has fed all that was planned, so that its next feed is due.
+    pub fn is_due(row: &FedRow<'_>) -> bool {
+        row.is_waiting() && row.progress.tokens() == 0
+    }
+
+    /// How many tokens of its feed `row` has left; none once it has a result.
+    pub fn left(row: &FedRow<'_>) -> usize {
+        if row.is_waiting() { row.progress.tokens() } else { 0 }
     }
 
     /// How many tokens are left to feed.

@@ -56,7 +56,7 @@ pub use decoder::{
 };
 pub use element::ElementType;
 pub use families::supported_model_types;
-pub use feed::{Feed, Held};
+pub use feed::{FedRow, FedRows, Feed, Held};
 pub use gather::WeightView;
 pub use packing::{Packed, Packing, Part};
 pub use parallel::SplitAlong;

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use mlxcel_core::{Control, Result};
+use mlxcel_models::FedRows;
 
 use super::GraphSession;
-use super::rows::{self, FedRows};
+use super::rows;
 use super::sequence::Sequence;
 use crate::executor::Executor;
 use crate::model::{IndependentRows, Shared};

@@ -1,10 +1,10 @@
 //! Runs a step: passes over the weights until every row has its result.
 
 use mlxcel_core::{Control, Error, ErrorKind, Result, Row, StepOutput, TokenId};
-use mlxcel_models::Feed;
+use mlxcel_models::{FedRow, FedRows, Feed};
 
 use super::GraphSession;
-use super::rows::{self, FedRow, FedRows};
+use super::rows;
 use super::sequence::Sequence;
 use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 use crate::model::Shared;
@@ -22,7 +22,7 @@ impl<E: Executor> GraphSession<E> {
         let mut divided = false;
         while rows.wait(control) {
             let mut begun = false;
-            for row in rows.iter_mut().filter(|row| row.is_waiting() && row.progress.tokens() == 0) {
+            for row in rows.iter_mut().filter(|row| Feed::is_due(row)) {
                 match self.begin_feed(row) {
                     Ok(()) => begun = true,
                     Err(error) => row.fail(error),

@@ -1,26 +1,17 @@
 //! The rows of a step and their results.
 
-use mlxcel_core::{
-    Answer, Distribution, Error, Positions, Result, RowResult, SampledToken, StepRow, StepRows, TokenId,
-};
-use mlxcel_models::Feed;
+use mlxcel_core::{Answer, Distribution, Error, Positions, Result, RowResult, SampledToken, TokenId};
+use mlxcel_models::{FedRow, Feed};
 
 use crate::plan::{Pending, Wants};
 
-/// A row on its way through a step, with the tokens that it feeds next.
-pub(super) type FedRow<'r> = StepRow<'r, Feed>;
-
-/// The rows of a step.
-pub(super) type FedRows<'r> = StepRows<'r, Feed>;
-
 /// The tokens of a row's feed that remain; none once it has a result.
 pub(super) fn pending(row: &FedRow<'_>) -> Pending {
-    let remaining = if row.is_waiting() { row.progress.tokens() } else { 0 };
     let wants = match wants(row) {
         Wants::Ends(_) => Wants::Ends(row.wanted(row.progress.new)),
         wants => wants,
     };
-    Pending { remaining, wants }
+    Pending { remaining: Feed::left(row), wants }
 }
 
 fn wants(row: &FedRow<'_>) -> Wants {

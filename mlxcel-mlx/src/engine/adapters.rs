@@ -49,14 +49,8 @@ pub(super) fn slot(
     operation: &'static str,
 ) -> Result<Option<usize>> {
     let Some(adapter) = &options.adapter else { return Ok(None) };
-    let room = room.ok_or_else(|| no_room(operation))?;
+    let room = room.ok_or_else(|| AdapterSlots::no_room(operation))?;
     room.slots.slot_of(adapter).map(Some)
-}
-
-/// The error for an adapter where there is no room.
-pub(super) fn no_room(operation: &'static str) -> Error {
-    let message = "the model was loaded without room for adapters; set it in the load options";
-    Error::unsupported(operation, message).with_context("capability", "adapters")
 }
 
 /// The matrices beside each weight, transposed: `[inputs, rank]` and `[rank, outputs]`.

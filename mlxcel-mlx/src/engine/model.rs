@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlxcel_core::{
-    Adapter, Capabilities, InferenceSession, Model, ModelInfo, ModelSource, Result, SessionOptions,
+    Adapter, AdapterSlots, Capabilities, InferenceSession, Model, ModelInfo, ModelSource, Result,
+    SessionOptions,
 };
 use mlxcel_models::RopeEpochs;
 
-use super::adapters::{AdapterRoom, no_room};
+use super::adapters::AdapterRoom;
 use super::request::CacheId;
 use super::session::MlxSession;
 use super::thread::Engine;
@@ -52,6 +53,6 @@ impl Model for MlxModel {
 
     fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
         let Shared { adapters, worker, .. } = &*self.0;
-        adapters.as_ref().ok_or_else(|| no_room("load adapter"))?.load(source, worker)
+        adapters.as_ref().ok_or_else(|| AdapterSlots::no_room("load adapter"))?.load(source, worker)
     }
 }

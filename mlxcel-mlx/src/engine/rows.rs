@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Answer, SamplingField, SamplingPlan, StepRow, TokenId};
-use mlxcel_models::Feed;
+use mlxcel_core::{Answer, SamplingField, SamplingPlan, TokenId};
+use mlxcel_models::FedRow;
 
 use super::request::{Choice, Occurrence, Output};
 
 /// The output wanted after the next `count` tokens of a row, whose sequence has `held` before those.
-pub(super) fn output(row: &StepRow<'_, Feed>, count: usize, held: &[TokenId]) -> Output {
+pub(super) fn output(row: &FedRow<'_>, count: usize, held: &[TokenId]) -> Output {
     let wanted = row.wanted(count);
     match row.want().answer {
         _ if wanted == 0 => Output::Nothing,

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceOptions,
-    SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, StepRow, StepRows,
-    TokenId,
+    SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, TokenId,
 };
-use mlxcel_models::{Feed, Held};
+use mlxcel_models::{FedRow, FedRows, Feed, Held};
 
 use super::adapters;
 use super::model::Shared;
@@ -15,12 +14,6 @@ use super::plan::{PassRow, next_pass};
 use super::request::{CacheId, PassRequest, RowRequest};
 use super::rows::output;
 use super::snapshot::{self, Contents};
-
-/// A row of a step, with the tokens that it feeds next.
-type FedRow<'r> = StepRow<'r, Feed>;
-
-/// The rows of a step.
-type FedRows<'r> = StepRows<'r, Feed>;
 
 /// Sequences of one model.
 pub(super) struct MlxSession {
@@ -174,11 +167,10 @@ impl InferenceSession for MlxSession {
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
         let mut rows: FedRows<'_> = self.table.begin(rows, out)?;
         while rows.wait(control) {
-            for row in rows.iter_mut().filter(|row| row.is_waiting() && row.progress.tokens() == 0) {
+            for row in rows.iter_mut().filter(|row| Feed::is_due(row)) {
                 self.begin_feed(row).unwrap_or_else(|error| row.fail(error));
             }
-            let remaining = |row: &FedRow<'_>| if row.is_waiting() { row.progress.tokens() } else { 0 };
-            let remaining: Vec<usize> = rows.iter().map(remaining).collect();
+            let remaining: Vec<usize> = rows.iter().map(Feed::left).collect();
             let claimed = self.table.capabilities();
             let pass = next_pass(&remaining, claimed.prompt_chunk, claimed.batch_rows);
             if pass.is_empty() {
