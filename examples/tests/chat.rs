@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// What `chat` makes of `input`: status, answers and notes.
-fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+/// Starts `chat`, all of whose streams are pipes.
+fn start(arguments: &[&str]) -> (Child, ChildStdin) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_chat"))
         .args(["--backend", "portable"])
         .args(arguments)
@@ -15,7 +15,13 @@ fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    (child, stdin)
+}
+
+/// What `chat` makes of `input`: status, answers and notes.
+fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+    let (child, mut stdin) = start(arguments);
     // It may end before it has read all.
     let _ = stdin.write_all(input);
     drop(stdin);
@@ -137,14 +143,7 @@ fn input_that_is_not_text_is_reported() {
 fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
     use std::io::{BufRead, BufReader, Read};
 
-    let mut child = Command::new(env!("CARGO_BIN_EXE_chat"))
-        .args(["--backend", "portable"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
+    let (mut child, mut stdin) = start(&[]);
     let mut answers = BufReader::new(child.stdout.take().unwrap());
     stdin.write_all(b"Tell me a story about a duck named Nell.\n").unwrap();
     // The answer has begun.

@@ -1,11 +1,26 @@
 //! What answers say, whole and in pieces.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::harness::{Server, answers, respond};
+
+/// The rest of an answer of so many tokens, during which the server gets a SIGTERM, and how reading it ended.
+fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>) {
+    let mut stream = BufReader::new(server.chat(tokens, true));
+    let mut line = String::new();
+    while !line.contains("Pip") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    let process = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    let end = stream.read_to_string(&mut rest);
+    (rest, end)
+}
 
 #[test]
 fn an_answer_that_the_server_cuts_is_an_error() {
@@ -17,16 +32,7 @@ fn an_answer_that_the_server_cuts_is_an_error() {
         assert_eq!(answer.starts_with("HTTP/1.1 504"), !stream, "{answer}");
     }
     let mut server = Server::start(&["--grace", "0"]);
-    let mut stream = BufReader::new(server.chat(900, true));
-    let mut line = String::new();
-    while !line.contains("Pip") {
-        line.clear();
-        stream.read_line(&mut line).unwrap();
-    }
-    let process = rustix::process::Pid::from_child(&server.child);
-    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
-    let mut rest = String::new();
-    let _ = stream.read_to_string(&mut rest);
+    let (rest, _) = rest_after_term(&server, 900);
     assert!(rest.contains("\"shutting_down\"") && !rest.contains("\"length\""), "{rest}");
     assert!(server.child.wait().unwrap().success());
 }
@@ -158,16 +164,8 @@ fn embeddings_take_tokens_many_texts_and_dimensions() {
 #[test]
 fn a_signal_lets_running_requests_finish() {
     let mut server = Server::start(&[]);
-    let mut stream = BufReader::new(server.chat(300, true));
-    let mut line = String::new();
-    while !line.contains("Pip") {
-        line.clear();
-        stream.read_line(&mut line).unwrap();
-    }
-    let process = rustix::process::Pid::from_child(&server.child);
-    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
-    let mut rest = String::new();
-    stream.read_to_string(&mut rest).unwrap();
+    let (rest, end) = rest_after_term(&server, 300);
+    end.unwrap();
     assert!(rest.contains(r#""finish_reason":"length""#) && rest.contains("[DONE]"), "{rest}");
     let status = server.child.wait().unwrap();
     assert!(status.success(), "{status}");
