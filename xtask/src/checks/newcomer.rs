@@ -39,9 +39,8 @@ const WITH_BUNDLE: &str = include_str!("newcomer/with_bundle.rs");
 const WITH_MLX: &str = include_str!("newcomer/with_mlx.rs");
 /// An engine of a third party, below `tests-external/`.
 pub(super) const MY_BACKEND: &str = "my-backend";
-/// Small applications, below `tests-external/`, and their programs.
+/// Small applications, below `tests-external/`; each file of `src/bin` is one.
 pub(super) const APPLICATIONS: &str = "applications";
-const PROGRAMS_OF_APPLICATIONS: [&str; 4] = ["offline", "tasks", "texts", "tools"];
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
 const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
@@ -159,8 +158,12 @@ impl Machine {
     fn run_applications(&self, workspace: &Workspace) -> Result<()> {
         let project = self.copied(workspace, APPLICATIONS)?;
         process::run(self.cargo(&project).args(["build", "--quiet"])).context(APPLICATIONS)?;
-        for name in PROGRAMS_OF_APPLICATIONS {
-            let said = process::output(self.command(&self.built(name), &project).arg(&self.model))
+        let sources = project.join("src/bin");
+        let sources =
+            fs::read_dir(&sources).with_context(|| format!("listing {}", sources.display()))?.flatten();
+        for source in sources {
+            let name = source.path().file_stem().unwrap_or_default().display().to_string();
+            let said = process::output(self.command(&self.built(&name), &project).arg(&self.model))
                 .with_context(|| format!("the application {name}"))?;
             if said.trim().is_empty() {
                 bail!("the application {name} printed nothing");
