@@ -229,6 +229,30 @@ fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// An error and its causes on one line, separated by colons, printed safely as by [`Printable`].
+///
+/// ```
+/// use mlxcel_core::{Error, ErrorKind, one_line};
+///
+/// let error = Error::new(ErrorKind::Corrupt, "open checkpoint", "it is cut").with_source("line 1\n  line 2");
+/// assert_eq!(one_line(&error), "open checkpoint: it is cut: line 1 line 2");
+/// ```
+pub fn one_line(error: &dyn StdError) -> String {
+    let mut line = joined(&error.to_string());
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(": ");
+        line.push_str(&joined(&cause.to_string()));
+        source = cause.source();
+    }
+    line
+}
+
+/// `text` without line breaks.
+fn joined(text: &str) -> String {
+    Printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string()
+}
+
 /// For people, since `main` prints an error so: the message and the chain of its causes. `{:#?}` shows the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

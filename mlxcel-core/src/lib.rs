@@ -100,7 +100,7 @@ pub use backend::{
 pub use cancel::CancelToken;
 pub use capabilities::{Capabilities, Capability, CapabilityValue};
 pub use distribution::{Distribution, most_likely};
-pub use error::{Error, ErrorKind, Printable, Result};
+pub use error::{Error, ErrorKind, Printable, Result, one_line};
 pub use faults::{FaultPoint, Faults};
 pub use generation::{
     FinishReason, GenerateExt, GenerateOptions, Generated, Generation, LogitsSampler, SamplingContext,

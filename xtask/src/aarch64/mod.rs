@@ -55,7 +55,7 @@ impl Selection {
                 &["--package=mlxcel-core", "--package=mlxcel-stablehlo", "--package=mlxcel-portable", "--lib"]
             }
             Self::Kernels => &["--package=mlxcel-iree", "--lib"],
-            Self::Oracles => &["--package=mlxcel-examples", "--test=oracles"],
+            Self::Oracles => &["--package=mlxcel-tests", "--test=oracles"],
         }
     }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::Result;
 use cargo_metadata::Package;
 
-use super::packages::is_published;
+use super::packages::{has_library, is_published};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -22,8 +22,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let mut sets = 0;
     for package in published.iter().filter(|package| !package.features.is_empty()) {
         for features in feature_sets(package) {
+            let root = if has_library(package) { "--lib" } else { "--bins" };
             let mut command =
-                without_toolchain(workspace.cargo(&["check", "--locked", "--quiet", "--lib"]), &target);
+                without_toolchain(workspace.cargo(&["check", "--locked", "--quiet", root]), &target);
             command.args(["--package", &package.name, "--no-default-features", "--features", &features]);
             process::run(&mut command)?;
             sets += 1;
@@ -33,7 +34,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         workspace.cargo(&["doc", "--locked", "--no-deps", "--lib", "--all-features"]),
         &target,
     );
-    for package in &published {
+    for package in published.iter().filter(|package| has_library(package)) {
         command.args(["--package", &package.name]);
     }
     process::run(command.env("RUSTDOCFLAGS", "-D warnings"))?;

@@ -83,7 +83,12 @@ impl Packages {
     }
 }
 
-/// Whether others can depend on it: `publish = false` is an empty list of registries.
+/// Whether it has a library, and not only a program: then it has documentation, and versions are compared.
+pub(super) fn has_library(package: &Package) -> bool {
+    package.targets.iter().any(|target| target.is_lib())
+}
+
+/// Whether it is published: `publish = false` is an empty list of registries.
 pub(crate) fn is_published(package: &Package) -> bool {
     package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Done;
 use super::missing::left_out;
-use super::packages::is_published;
+use super::packages::{has_library, is_published};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -29,7 +29,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         ));
     }
     let metadata = workspace.metadata()?;
-    let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package));
+    let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package) && has_library(package));
     let mut command = workspace.cargo(&["semver-checks", "--baseline-rev", release]);
     for package in published {
         command.args(["--package", &package.name]);

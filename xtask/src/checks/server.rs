@@ -29,8 +29,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         what: "OpenAI's client (about 5 MB)",
     };
     packages.install(workspace, || Ok(python.clone())).context("installing OpenAI's client")?;
-    let mut start = workspace.program("server", "server")?;
-    start.args(["--port", "0", "--backend", "portable"]);
+    let mut start = workspace.program("mlxcel", "server")?;
+    start.args(["serve", "--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
     let mut drive = Command::new(&python);
     drive.arg(workspace.root().join(SCRIPT)).arg(&server.address);

@@ -1,0 +1,94 @@
+//! Prints embeddings of texts and their cosine similarities.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use mlxcel_session::{EmbedOptions, LoadOptions, Pooling};
+use serde::Serialize;
+
+use crate::input;
+use crate::model::ModelArguments;
+use crate::progress::Progress;
+use crate::report::{Failure, json_line};
+
+/// Embed texts: for each a vector, pooled from the hidden states of its tokens
+///
+/// Prints a JSON object for each text on a line of its own: text, embedding, and cosines, those of the angles to the texts before
+/// it.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// The texts; defaults to the lines of standard input
+    #[arg(value_name = "TEXT")]
+    texts: Vec<String>,
+    /// Which hidden states make the vector
+    #[arg(long, value_enum, default_value_t = Pool::Mean)]
+    pooling: Pool,
+    /// Leave vectors at the length that they have; they are scaled to length 1 otherwise
+    #[arg(long)]
+    raw: bool,
+    /// Print the cosines alone, as a table
+    #[arg(long)]
+    cosines: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Pool {
+    /// Their mean
+    Mean,
+    /// That of the last token
+    Last,
+}
+
+/// What is printed of a text.
+#[derive(Serialize)]
+struct Output<'a> {
+    text: &'a str,
+    embedding: &'a [f32],
+    cosines: Vec<f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let texts = texts(arguments)?;
+    let progress = Progress::new();
+    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
+    let pooling = match arguments.pooling {
+        Pool::Mean => Pooling::Mean,
+        Pool::Last => Pooling::Last,
+    };
+    let options = EmbedOptions::default().with_pooling(pooling).with_normalize(!arguments.raw);
+    let vectors = model.embed_all(&texts, &options)?;
+    progress.close();
+    let mut out = io::stdout().lock();
+    for (index, (text, vector)) in texts.iter().zip(&vectors).enumerate() {
+        let cosines: Vec<f64> = vectors[..index].iter().map(|other| cosine(vector, other)).collect();
+        if arguments.cosines {
+            cosines.iter().try_for_each(|cosine| write!(out, "{cosine:>8.4}"))?;
+            writeln!(out, "{:>8.4}  {text}", 1.0)?;
+        } else {
+            let output = Output { text, embedding: vector, cosines };
+            json_line(&mut out, &output)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn texts(arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    if !arguments.texts.is_empty() {
+        return Ok(arguments.texts.clone());
+    }
+    let mut input = io::stdin().lock();
+    let mut texts = Vec::new();
+    while let Some(line) = input::line(&mut input)? {
+        texts.push(line);
+    }
+    Ok(texts)
+}
+
+/// The cosine of the angle between two vectors.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let product =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    product(a, b) / (product(a, a) * product(b, b)).sqrt()
+}

@@ -1,0 +1,113 @@
+//! Describes a checkpoint: its network, weights, memory, and which engines run it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mlxcel_models::Checkpoint;
+use mlxcel_session::{LoadOptions, Precision, available_backends};
+
+use crate::engine::{EngineChoice, locate};
+use crate::inspection::{CacheType, EngineAnswer, Inspection};
+use crate::progress::Progress;
+use crate::report::{Failure, json_line};
+
+/// Describe a checkpoint: network, weights, quantization, memory, and the engines that run it
+///
+/// An engine is asked by loading the checkpoint, which is the only answer that holds; the first time the engine iree compiles for that.
+/// `--no-load` leaves engines out and reads the configuration and shapes only, whatever the size. The exit status is 0 whatever
+/// engines say.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// The positions of a sequence to state memory and to load for; defaults to the model's context
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    context: Option<u64>,
+    /// How many sequences to state memory for
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    sequences: u16,
+    /// What caches are kept in to state memory: f32, bf16, f16 or int8; defaults to the checkpoint's own type of activations
+    #[arg(long, value_name = "TYPE", value_parser = cache_type)]
+    kv_cache: Option<CacheType>,
+    /// An engine to ask; may be given more than once; defaults to every one that is compiled in
+    #[arg(long, value_name = "NAME", conflicts_with = "no_load")]
+    backend: Vec<String>,
+    /// The rounding to load with: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t = Precision::Native)]
+    precision: Precision,
+    /// Ask no engine
+    #[arg(long)]
+    no_load: bool,
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
+    #[arg(long)]
+    trust_bundle: bool,
+    /// Also report how the model is distributed over this many devices of the PJRT plugin, and the collectives of its programs,
+    /// which are compiled for that
+    /// between them
+    #[cfg(feature = "pjrt")]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    mesh: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn cache_type(name: &str) -> Result<CacheType, String> {
+    CacheType::named(name).ok_or_else(|| "use f32, bf16, f16 or int8".to_owned())
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let load = progress.watch(LoadOptions::default());
+    let model = locate(&arguments.model, &load)?;
+    let checkpoint = Checkpoint::open(&model)?;
+    let capacity = arguments.context.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
+    let sequences = usize::from(arguments.sequences);
+    let mut inspection = Inspection::new(&checkpoint, capacity, sequences, arguments.kv_cache)?;
+    drop(checkpoint);
+    inspection.engines = engines(arguments, &model, capacity, &progress)?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        json_line(&mut out, &inspection)?;
+    } else {
+        write!(out, "{inspection}")?;
+    }
+    #[cfg(feature = "pjrt")]
+    if let Some(devices) = arguments.mesh {
+        let mut load = LoadOptions::default().with_precision(arguments.precision);
+        load.capacity = capacity;
+        let engine = mlxcel_session::pjrt::PjrtBackend::new().with_mesh(devices);
+        write!(out, "\n{}", engine.inspect(&model.as_path().into(), &load)?)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What each engine says.
+fn engines(
+    arguments: &Arguments,
+    model: &Path,
+    capacity: Option<usize>,
+    progress: &Progress,
+) -> Result<Vec<EngineAnswer>, Failure> {
+    let names = match &arguments.backend[..] {
+        [] => available_backends().into_iter().map(str::to_owned).collect(),
+        names => names.to_vec(),
+    };
+    if arguments.no_load {
+        return Ok(names.iter().map(|name| EngineAnswer::not_asked(name)).collect());
+    }
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.capacity = capacity;
+    let load = progress.watch(load);
+    let ask = |name: String| {
+        let trust = arguments.trust_bundle.then_some(model);
+        let engine = EngineChoice { name: Some(&name), trust, ..EngineChoice::default() }.select()?;
+        let loaded = engine.backend.load(&model.into(), &load);
+        Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
+    };
+    let answers = names.into_iter().map(ask).collect();
+    progress.close();
+    answers
+}

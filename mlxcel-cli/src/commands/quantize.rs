@@ -1,0 +1,278 @@
+//! Quantizes a checkpoint: a folder a fraction of the size, which every engine opens that reads such weights.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use mlxcel_models::Checkpoint;
+use mlxcel_models::quantize::{
+    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
+};
+use mlxcel_session::{LoadOptions, Model, ScoreOptions};
+use serde::Serialize;
+
+use crate::engine::{EngineChoice, locate};
+use crate::input;
+use crate::progress::Progress;
+use crate::report::{Failure, json_line};
+
+/// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each group
+///
+/// Reads every checkpoint that opens, including quantized ones. Running the same command again resumes interrupted work: complete
+/// files of weights are kept in a hidden folder beside OUT.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// What a value is: affine, mxfp4, mxfp8, nvfp4
+    #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
+    mode: String,
+    /// Bits of a value: 2, 3, 4, 5, 6 or 8; defaults to 4, or what the mode or the recipe has
+    #[arg(long, value_name = "N", conflicts_with = "recipe")]
+    bits: Option<usize>,
+    /// How many values share a scale: 32, 64 or 128; defaults to 64, or what the mode has
+    #[arg(long, value_name = "N")]
+    group_size: Option<usize>,
+    /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
+    #[arg(long, value_name = "NAME")]
+    recipe: Option<Recipe>,
+    /// Pack the modules whose path fits PATTERN, in which * matches any text, in affine mode with this many bits; may be given more than
+    /// once, and the last that fits holds
+    #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
+    tensor: Vec<Override>,
+    /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes after the last complete file
+    #[arg(long, value_name = "MB")]
+    shard_size: Option<u64>,
+    /// Discard what another run left unfinished in the same place
+    #[arg(long)]
+    restart: bool,
+    /// How many threads compute; defaults to one for each core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Tell the perplexity of the text in FILE before and after
+    #[arg(long, value_name = "FILE")]
+    perplexity: Option<PathBuf>,
+    /// The most tokens of the text that count
+    #[arg(long, value_name = "N", default_value_t = 8192, requires = "perplexity")]
+    perplexity_tokens: usize,
+    /// The most tokens of a window of the text
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity")]
+    context: usize,
+    /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
+    /// compiled in
+    #[arg(long, value_name = "NAME", requires = "perplexity")]
+    backend: Option<String>,
+    /// Tell of each matrix how it is packed and how far its values are from those before
+    #[arg(long)]
+    verbose: bool,
+    /// Print one JSON object
+    ///
+    /// It has out, modules (packed matrices), kept (other tensors), files, resumed (files that an earlier run wrote), bytes_before, bytes,
+    /// seconds, relative_rms (of all matrices together, weighted by their values), tensors (of each matrix name, packing,
+    /// relative_rms, largest), and with --perplexity, perplexity: tokens, windows, context, before, after.
+    #[arg(long)]
+    json: bool,
+}
+
+fn modes() -> PossibleValuesParser {
+    PossibleValuesParser::new(Mode::ALL.map(Mode::name))
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output {
+    out: PathBuf,
+    modules: usize,
+    kept: usize,
+    files: usize,
+    resumed: usize,
+    bytes_before: u64,
+    bytes: u64,
+    seconds: f64,
+    relative_rms: f64,
+    tensors: Vec<Tensor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perplexity: Option<Perplexity>,
+}
+
+/// A packed matrix, and how far its values are from those before.
+#[derive(Serialize)]
+struct Tensor {
+    name: String,
+    packing: String,
+    relative_rms: f64,
+    largest: f32,
+}
+
+/// How likely a text is before and after.
+#[derive(Serialize)]
+struct Perplexity {
+    tokens: usize,
+    windows: usize,
+    context: usize,
+    before: f64,
+    after: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
+    let progress = Progress::new();
+    let model = locate(&arguments.model, &progress.watch(LoadOptions::default()))?;
+    let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
+    let started = Instant::now();
+    let shown = progress.clone();
+    let options = arguments.options().with_progress(move |done, total| shown.show_quantized(done, total));
+    let written =
+        Checkpoint::open(&model).and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
+    progress.close();
+    let written = written?;
+    let seconds = started.elapsed().as_secs_f64();
+    let perplexity = match (text, before) {
+        (Some(text), Some(before)) => {
+            let after = arguments.score(&arguments.out, &text)?;
+            Some(Perplexity { after: after.perplexity, ..before.told() })
+        }
+        _ => None,
+    };
+    let output = output(arguments, &written, seconds, perplexity);
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        json_line(&mut out, &output)?;
+    } else {
+        print(&mut out, &output, arguments.verbose)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What a model makes of the text.
+struct Scored {
+    tokens: usize,
+    windows: usize,
+    context: usize,
+    perplexity: f64,
+}
+
+impl Scored {
+    /// Before there is an after.
+    fn told(&self) -> Perplexity {
+        let &Self { tokens, windows, context, perplexity } = self;
+        Perplexity { tokens, windows, context, before: perplexity, after: perplexity }
+    }
+}
+
+impl Arguments {
+    fn options(&self) -> QuantizeOptions {
+        let mode = Mode::ALL.into_iter().find(|mode| mode.name() == self.mode).unwrap_or(Mode::Affine);
+        let default = Scheme::of_mode(mode);
+        let scheme = Scheme {
+            mode,
+            bits: self.bits.or(self.recipe.map(Recipe::bits)).unwrap_or(default.bits),
+            group_size: self.group_size.unwrap_or(default.group_size),
+        };
+        let mut options = QuantizeOptions::of(scheme).with_restart(self.restart);
+        options.recipe = self.recipe;
+        options.overrides.clone_from(&self.tensor);
+        options.threads = self.threads;
+        if let Some(megabytes) = self.shard_size {
+            options.shard_bytes = megabytes.saturating_mul(1_000_000);
+        }
+        options
+    }
+
+    /// The perplexity of the beginning of `text` to the model in `folder`, in windows that overlap by half.
+    fn score(&self, folder: &Path, text: &str) -> Result<Scored, Failure> {
+        let progress = Progress::new();
+        let checkpoint = Checkpoint::open(folder)?;
+        let limit = checkpoint.decoder()?.context_length;
+        drop(checkpoint);
+        let load = LoadOptions::default().with_capacity(self.context.min(limit));
+        let engine = EngineChoice { name: self.backend.as_deref(), ..EngineChoice::default() }.select()?;
+        let model = Model::load(&engine.backend, folder, &progress.watch(load))?;
+        progress.close();
+        let tokenizer = model.tokenizer()?;
+        let mut tokens = tokenizer.tokens_before().to_vec();
+        tokens.extend(tokenizer.encode(text, false)?);
+        tokens.truncate(self.perplexity_tokens);
+        let context = model.capabilities().context;
+        let stride = (context / 2).max(1);
+        let score = model.score_tokens(&tokens, &ScoreOptions::default().with_stride(stride))?;
+        let windows = 1 + tokens.len().saturating_sub(context).div_ceil(stride);
+        Ok(Scored { tokens: tokens.len(), windows, context, perplexity: score.perplexity() })
+    }
+}
+
+fn output(
+    arguments: &Arguments,
+    written: &Quantized,
+    seconds: f64,
+    perplexity: Option<Perplexity>,
+) -> Output {
+    let tensor = |module: &QuantizedModule| Tensor {
+        name: module.name.clone(),
+        packing: module.packing.to_string(),
+        relative_rms: module.relative_rms,
+        largest: module.largest,
+    };
+    let values: u64 = written.modules.iter().map(|module| module.values).sum();
+    let squares = written.modules.iter().map(|module| module.relative_rms.powi(2) * module.values as f64);
+    Output {
+        out: arguments.out.clone(),
+        modules: written.modules.len(),
+        kept: written.kept,
+        files: written.files,
+        resumed: written.resumed,
+        bytes_before: written.bytes_before,
+        bytes: written.bytes,
+        seconds,
+        relative_rms: (squares.sum::<f64>() / values.max(1) as f64).sqrt(),
+        tensors: written.modules.iter().map(tensor).collect(),
+        perplexity,
+    }
+}
+
+fn print(out: &mut impl Write, output: &Output, verbose: bool) -> io::Result<()> {
+    if verbose {
+        writeln!(out, "{:>10}  {:>10}  {:20}  matrix", "rms", "largest", "packing")?;
+        for Tensor { name, packing, relative_rms, largest } in &output.tensors {
+            writeln!(out, "{relative_rms:>10.6}  {largest:>10.6}  {packing:20}  {name}")?;
+        }
+    }
+    let mut packings: Vec<&str> = Vec::new();
+    for tensor in &output.tensors {
+        if !packings.contains(&&*tensor.packing) {
+            packings.push(&tensor.packing);
+        }
+    }
+    let megabytes = |bytes| bytes as f64 / 1e6;
+    let resumed = match output.resumed {
+        0 => String::new(),
+        files => format!(" ({files} of {} files were there)", output.files),
+    };
+    writeln!(
+        out,
+        "{}: {} matrices as {}, {:.1} MB instead of {:.1}, in {:.1} s{resumed}",
+        output.out.display(),
+        output.modules,
+        packings.join(", "),
+        megabytes(output.bytes),
+        megabytes(output.bytes_before),
+        output.seconds
+    )?;
+    let worst = output.tensors.iter().max_by(|a, b| a.relative_rms.total_cmp(&b.relative_rms));
+    if let Some(Tensor { name, relative_rms, .. }) = worst {
+        writeln!(out, "relative error {:.5}, at most {relative_rms:.5} ({name})", output.relative_rms)?;
+    }
+    if let Some(Perplexity { tokens, windows, context, before, after }) = &output.perplexity {
+        writeln!(
+            out,
+            "perplexity {before:.4} before, {after:.4} after ({tokens} tokens in {windows} windows of {context})"
+        )?;
+    }
+    Ok(())
+}

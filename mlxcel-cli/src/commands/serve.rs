@@ -1,0 +1,204 @@
+//! Serves a model over HTTP, as OpenAI's API and as a page to chat on: the router of `mlxcel-server` behind a listener.
+
+use std::io::{Write, stdout};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn;
+use clap::Args;
+use mlxcel_server::{Limits, Origins, Running, Server};
+use mlxcel_session::{Engine, EngineOptions, LoadOptions, PrefixCache, Prepare};
+use tokio::net::TcpListener;
+
+use crate::connections::{Limited, Peer, watch};
+use crate::model::ModelArguments;
+use crate::progress::Progress;
+use crate::report::Failure;
+
+/// Serve a language model over HTTP, as OpenAI's API and as a page to chat on
+///
+/// Paths: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, the page at `/`,
+/// `/openapi.json`, `/health`, and `/metrics` for Prometheus.
+///
+/// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end the server: it takes
+/// no more requests and lets those that run finish.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// What the API calls the model; defaults to the folder's name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The address to listen on. Others than those of this machine itself let anyone on the network in: give --api-key then
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port to listen on; 0 picks a free one
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Also answer requests for this host name (and not only for the names of the loopback and the address of --host), such as the
+    /// name that a proxy passes on. Can be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// What clients must send as `Authorization: Bearer KEY`
+    #[arg(long, value_name = "KEY", env = "MLXCEL_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// How many requests are computed at once; defaults to as many as the engine holds
+    #[arg(long, value_name = "N")]
+    sequences: Option<usize>,
+    /// Compile all that requests can need before the first one comes, and not when it is needed
+    #[arg(long)]
+    prepare: bool,
+    /// How many requests may wait; a further one is refused with status 429
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+    /// The maximum number of tokens of an answer; defaults to the context
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// The most seconds that a request may take, waiting included
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    time_limit: u64,
+    /// The most bytes of a request's body
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    max_body: usize,
+    /// How many connections may be open; a further one waits
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    max_connections: usize,
+    /// The most seconds that a connection may be silent: the next request must come whole in that time, and answers must be read
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    idle_limit: u64,
+    /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0 for none
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    prefix_cache: u64,
+    /// The most seconds that running requests have to end after a signal
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.max_connections == 0 {
+        return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
+    }
+    // Connections are served on this thread, which starts no others: what takes time is done by threads of the server.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Fails early if the address is in use, before the model is loaded.
+    let address = SocketAddr::new(arguments.host, arguments.port);
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
+        Failure::Usage(format!("listen on {address}: {error}; choose another --port, 0 picks a free one"))
+    })?;
+    let server = open(arguments)?;
+    let address = listener.local_addr()?;
+    let grace = Duration::from_secs(arguments.grace);
+    let ended = runtime.block_on(async {
+        let ending = ended_by_signal()?;
+        writeln!(stdout(), "http://{address}")?;
+        stdout().flush()?;
+        let idle = Duration::from_secs(arguments.idle_limit);
+        serve(Limited::new(listener, arguments.max_connections, idle), &server, ending, grace).await
+    });
+    // Whoever still waited is gone with it, and work for them ends.
+    drop(runtime);
+    server.finish();
+    ended
+}
+
+/// Loads the model and starts the engine.
+fn open(arguments: &Arguments) -> Result<Running, Failure> {
+    let progress = Progress::new();
+    let mut load = progress.watch(LoadOptions::default());
+    load.sequences = arguments.sequences;
+    if arguments.prepare {
+        load = load.with_prepare(Prepare::Generation);
+    }
+    let mut model = arguments.model.open(load)?;
+    progress.close();
+    if arguments.prefix_cache > 0 {
+        model = model.with_prefix_cache(PrefixCache::new(arguments.prefix_cache.saturating_mul(1 << 20)));
+    }
+    let mut options = EngineOptions::default().with_queue(arguments.queue);
+    options.sequences = arguments.sequences;
+    let mut limits = Limits::default();
+    limits.answer_tokens = arguments.max_tokens;
+    limits.time = Duration::from_secs(arguments.time_limit);
+    limits.body_bytes = arguments.max_body;
+    let origins = Origins::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
+    let engine = Engine::with_options(model, &options)?;
+    let mut server = Server::new(name(arguments), engine).with_limits(limits).with_origins(origins).with_page();
+    if let Some(key) = &arguments.api_key {
+        server = server.with_api_key(key);
+    }
+    Ok(server.start()?)
+}
+
+/// What the API calls the model.
+fn name(arguments: &Arguments) -> String {
+    let name = arguments.name.clone().or_else(|| {
+        let model = arguments.model.source.model.as_ref()?;
+        // What is not a path is a name on the hub.
+        let Ok(folder) = model.canonicalize() else { return Some(model.display().to_string()) };
+        Some(folder.file_name()?.to_string_lossy().into_owned())
+    });
+    name.unwrap_or_else(|| "storyteller".to_owned())
+}
+
+/// Serves until `ending` comes; then lets requests end for at most `grace`.
+async fn serve(
+    listener: Limited,
+    server: &Running,
+    ending: impl Future<Output = ()> + Send + 'static,
+    grace: Duration,
+) -> Result<(), Failure> {
+    let (told, mut hears) = tokio::sync::watch::channel(false);
+    let router: Router = server.router().layer(from_fn(watch));
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
+        ending.await;
+        // No effect if the server has ended already.
+        let _ = told.send(true);
+    });
+    let mut serving = tokio::spawn(serving.into_future());
+    let ended = tokio::select! {
+        ended = &mut serving => Some(ended),
+        _ = hears.wait_for(|told| *told) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            server.shutdown(grace).await;
+            match tokio::time::timeout(Duration::from_secs(1), &mut serving).await {
+                Ok(ended) => ended,
+                // Idle connections are closed with the process.
+                Err(_) => return Ok(()),
+            }
+        }
+    };
+    Ok(ended.map_err(std::io::Error::other)??)
+}
+
+/// Waits for a termination signal.
+#[cfg(unix)]
+fn ended_by_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Waits for a termination signal.
+#[cfg(not(unix))]
+fn ended_by_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        // Where signals cannot be heard, the program is ended from outside.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}

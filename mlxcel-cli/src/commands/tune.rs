@@ -1,0 +1,94 @@
+//! Measures which schedule of kernels is fastest on this machine, and keeps it for the IREE engine.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use mlxcel_session::iree::tune::Tuning;
+use mlxcel_session::{LoadOptions, Precision};
+use serde::Serialize;
+
+use crate::engine::iree;
+use crate::model::SourceArguments;
+use crate::progress::Progress;
+use crate::report::{Failure, json_line};
+
+/// Measure which schedule of kernels is fastest for a model on this machine, and keep it
+///
+/// It takes some seconds, in which nothing else should load the machine. Models with the same matrices, and bundles of them for this
+/// CPU, use the schedule from then on; it is kept in the cache of compiled programs, and `mlxcel cache prune --all` forgets it.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    source: SourceArguments,
+    /// The rounding that the model will run with: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t)]
+    precision: Precision,
+    /// The number of threads; defaults to one per core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print one JSON object: weights, schedule, kept, and comparisons, each with rows and candidates (schedule, milliseconds)
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output {
+    weights: String,
+    schedule: String,
+    kept: bool,
+    comparisons: Vec<ComparisonOutput>,
+}
+
+#[derive(Serialize)]
+struct ComparisonOutput {
+    rows: usize,
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Serialize)]
+struct Candidate {
+    schedule: String,
+    milliseconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let mut load = LoadOptions::default().with_precision(arguments.precision);
+    load.threads = arguments.threads;
+    let load = progress.watch(load);
+    let source = arguments.source.locate(&load)?;
+    let tuned = iree().tune(&source, &load);
+    progress.close();
+    let tuning = tuned?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        json_line(&mut out, &output(tuning))?;
+    } else {
+        writeln!(out, "{tuning}")?;
+        if !tuning.kept {
+            writeln!(out, "not kept: this system has no cache folder, and MLXCEL_CACHE_DIR names none")?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn output(tuning: Tuning) -> Output {
+    let comparisons = tuning.comparisons.into_iter().map(|comparison| ComparisonOutput {
+        rows: comparison.rows,
+        candidates: comparison
+            .candidates
+            .into_iter()
+            .map(|(schedule, time)| Candidate {
+                schedule: schedule.to_string(),
+                milliseconds: time.as_secs_f64() * 1e3,
+            })
+            .collect(),
+    });
+    Output {
+        comparisons: comparisons.collect(),
+        weights: tuning.weights,
+        schedule: tuning.schedule.to_string(),
+        kept: tuning.kept,
+    }
+}

@@ -1,0 +1,109 @@
+//! The arguments of subcommands that open a model: the same in all of them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlxcel_session::{LoadOptions, Model, ModelSource, Precision};
+
+use crate::bundled;
+use crate::engine::{ChosenEngine, EngineChoice, locate};
+use crate::report::Failure;
+
+/// Where the model is.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SourceArguments {
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+}
+
+/// The model, and how it is run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArguments {
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
+    /// Run the compiled programs in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
+    /// writer you trust. Not needed for bundles that this machine wrote
+    #[arg(long, requires = "model")]
+    pub(crate) trust_bundle: bool,
+    /// The engine: iree (or xla), mlx, pjrt, portable; defaults to MLXCEL_BACKEND, else the first of these that is compiled in
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// The precision: exact (float32), native (the checkpoint's own type), fast
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub(crate) precision: Precision,
+    /// The maximum number of tokens of a sequence: prompt and text together; defaults to the model's own limit
+    #[arg(long, value_name = "N")]
+    pub(crate) context: Option<usize>,
+    /// The number of threads that compute; defaults to the engine's choice
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// The type of keys and values: precision (follows from it), f32, f16, bf16, int8; engines iree and pjrt only
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv_cache: Option<String>,
+    /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) affinity: Option<String>,
+    /// Distribute the model over this many devices; engine pjrt only
+    #[arg(long, value_name = "N")]
+    pub(crate) mesh: Option<usize>,
+}
+
+impl SourceArguments {
+    /// Where the model is: the folder or file, which is downloaded if it is a name that the cache lacks, or the bundled model.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`locate`].
+    pub(crate) fn locate(&self, load: &LoadOptions) -> Result<ModelSource, Failure> {
+        let Some(model) = &self.model else { return Ok(bundled::storyteller()) };
+        Ok(ModelSource::Folder(locate(model, load)?))
+    }
+}
+
+impl ModelArguments {
+    /// `load` with the options that these arguments have.
+    #[must_use]
+    pub(crate) fn load_options(&self, mut load: LoadOptions) -> LoadOptions {
+        (load.capacity, load.threads) = (self.context, self.threads);
+        load.with_precision(self.precision)
+    }
+
+    /// Opens the model, with further options in `load`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open_on`](Self::open_on).
+    pub(crate) fn open(&self, load: LoadOptions) -> Result<Model, Failure> {
+        self.open_on(load, false).map(|(_, model)| model)
+    }
+
+    /// Opens the model, and returns the engine too, which measures where time goes if `profile`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SourceArguments::locate`], [`EngineChoice::select`] and [`Model::load`].
+    pub(crate) fn open_on(
+        &self,
+        load: LoadOptions,
+        profile: bool,
+    ) -> Result<(ChosenEngine, Model), Failure> {
+        let load = self.load_options(load);
+        let source = self.source.locate(&load)?;
+        let trust = match &source {
+            ModelSource::Folder(folder) if self.trust_bundle => Some(&**folder),
+            _ => None,
+        };
+        let choice = EngineChoice {
+            name: self.backend.as_deref(),
+            profile,
+            kv_cache: self.kv_cache.as_deref(),
+            affinity: self.affinity.as_deref(),
+            mesh: self.mesh,
+            trust,
+        };
+        let engine = choice.select()?;
+        let model = Model::load(&engine.backend, source.clone(), &load)?;
+        Ok((engine, model))
+    }
+}

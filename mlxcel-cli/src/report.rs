@@ -1,0 +1,106 @@
+//! How a subcommand ends: its exit status, and one line about what went wrong.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use mlxcel_session::mlxcel_core::{Printable, one_line};
+use mlxcel_session::{Error, ErrorKind};
+
+/// Why a program did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The library's error.
+    Library(Error),
+    /// The output could not be written.
+    Output(io::Error),
+    /// The arguments are invalid, in words.
+    Usage(String),
+    /// The program did its work and found something wrong, in words.
+    Finding(String),
+}
+
+/// Writes `value` as JSON on a line of its own.
+pub(crate) fn json_line(mut out: impl io::Write, value: &impl serde::Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        // The error comes first, then usage and hints.
+        let text = error.render().to_string();
+        let what = text.split("\n\nUsage:").next().unwrap_or(&text);
+        let what = what.split("\n\nFor more information").next().unwrap_or(what);
+        Self::Usage(what.trim_start_matches("error: ").to_owned())
+    }
+}
+
+impl Failure {
+    /// 2 for invalid arguments or input, 1 for other errors.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Output(_) | Self::Finding(_) => 1,
+            Self::Library(error) => match error.kind() {
+                ErrorKind::InvalidInput
+                | ErrorKind::NotFound
+                | ErrorKind::Corrupt
+                | ErrorKind::Unsupported
+                | ErrorKind::CapacityExceeded => 2,
+                _ => 1,
+            },
+        }
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Usage(text) | Self::Finding(text) => joined(text),
+            Self::Output(error) => format!("write output: {}", one_line(error)),
+            Self::Library(error) => one_line(error),
+        }
+    }
+}
+
+/// The exit status of a program that ended with `result`, after one line on standard error where it failed. A reader that
+/// closed the other end of a pipe has had enough: no failure.
+pub(crate) fn exit(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            // If standard error cannot be written either, there is nowhere to report.
+            let _ = writeln!(io::stderr(), "error: {}", failure.line());
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+/// `text` without line breaks, and without what would steer the terminal.
+fn joined(text: &str) -> String {
+    Printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_input_exits_with_2_and_other_errors_with_1() {
+        let status = |kind| Failure::from(Error::new(kind, "x", "y")).status();
+        assert_eq!(status(ErrorKind::NotFound), 2);
+        assert_eq!(status(ErrorKind::Toolchain), 1);
+        assert_eq!(status(ErrorKind::Device), 1);
+    }
+}

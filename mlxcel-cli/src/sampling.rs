@@ -1,0 +1,154 @@
+//! The arguments of programs that say how tokens are chosen.
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use mlxcel_session::mlxcel_core::SamplingNumber;
+use mlxcel_session::{Dry, Model, SamplingParams, TokenId};
+
+use crate::report::Failure;
+
+/// llama.cpp's names of arguments that have another name here.
+const ALIASES: [(&str, &str); 2] =
+    [("dynamic_temperature", "dynatemp-range"), ("dynamic_temperature_exponent", "dynatemp-exponent")];
+
+/// The numbers among the parameters: an argument for each, in the order of [`SamplingNumber::ALL`].
+struct Numbers(Vec<Option<f64>>);
+
+impl Args for Numbers {
+    fn augment_args(command: Command) -> Command {
+        SamplingNumber::ALL.iter().fold(command, |command, number| command.arg(argument(number)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(number: &'static SamplingNumber) -> Arg {
+    let mut help = number.about().replace('`', "");
+    if let Some(default) = number.default() {
+        help += &format!(" [default: {}]", default as f32);
+    }
+    // Commands live as long as the program.
+    let name: &'static str = number.name().replace('_', "-").leak();
+    let mut argument = Arg::new(number.name()).long(name).value_name("N").help(help);
+    for (_, alias) in ALIASES.iter().filter(|(own, _)| *own == number.name()) {
+        argument = argument.visible_alias(*alias);
+    }
+    argument = match number.is_whole() {
+        true => argument.value_parser(value_parser!(u32)),
+        false => argument.value_parser(value_parser!(f32)).allow_negative_numbers(number.allows(-1.0)),
+    };
+    match number.requires() {
+        Some(required) => argument.requires(required.name()),
+        None => argument,
+    }
+}
+
+impl FromArgMatches for Numbers {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |number: &SamplingNumber| match number.is_whole() {
+            true => matches.get_one::<u32>(number.name()).copied().map(f64::from),
+            false => matches.get_one::<f32>(number.name()).copied().map(f64::from),
+        };
+        Ok(Self(SamplingNumber::ALL.iter().map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// How tokens are sampled; greedy by default. Filters (from
+/// --top-n-sigma to --mirostat-eta) take effect at a temperature above 0.
+#[derive(Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArguments {
+    /// Start from the checkpoint's generation_config.json; the arguments below override it
+    #[arg(long)]
+    checkpoint_sampling: bool,
+    #[command(flatten)]
+    numbers: Numbers,
+    /// A text across which DRY looks for no repetition; may be given several times [default: line break, colon, quotation mark, asterisk]
+    #[arg(long, value_name = "TEXT", requires = "dry_multiplier")]
+    dry_breaker: Vec<String>,
+    /// Add BIAS to the logit of the token ID; may be given several times; -inf forbids it
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    logit_bias: Vec<(TokenId, f32)>,
+    /// Choose only among these tokens
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    allowed_tokens: Option<Vec<TokenId>>,
+    /// Never choose these tokens
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    forbidden_tokens: Vec<TokenId>,
+    /// What draws depend on: the same seed gives the same text; `random` takes another one each time
+    #[arg(long, value_name = "SEED", value_parser = seed, default_value = "0")]
+    seed: Seed,
+}
+
+/// What draws depend on.
+#[derive(Clone, Copy)]
+enum Seed {
+    Fixed(u64),
+    Random,
+}
+
+impl SamplingArguments {
+    /// The parameters for `model`.
+    ///
+    /// # Errors
+    ///
+    /// A failure where breakers are asked of a model without tokenizer.
+    pub(crate) fn params(&self, model: &Model) -> Result<SamplingParams, Failure> {
+        let mut params = match self.checkpoint_sampling {
+            true => model.default_sampling().clone(),
+            false => SamplingParams::greedy(),
+        };
+        for (number, &value) in SamplingNumber::ALL.iter().zip(&self.numbers.0) {
+            if value.is_some() {
+                number.set(&mut params, value)?;
+            }
+        }
+        if let Some(dry) = &mut params.dry {
+            self.add_breakers(dry, model)?;
+        }
+        params.logit_bias.clone_from(&self.logit_bias);
+        params.allowed_tokens.clone_from(&self.allowed_tokens);
+        params.forbidden_tokens.clone_from(&self.forbidden_tokens);
+        Ok(match self.seed {
+            Seed::Fixed(seed) => params.with_seed(seed),
+            Seed::Random => params.with_random_seed(),
+        })
+    }
+
+    fn add_breakers(&self, dry: &mut Dry, model: &Model) -> Result<(), Failure> {
+        let breakers = &mut dry.breakers;
+        match model.tokenizer() {
+            Ok(tokenizer) if self.dry_breaker.is_empty() => {
+                // llama.cpp's.
+                breakers
+                    .extend(["\n", ":", "\"", "*"].iter().flat_map(|text| tokenizer.tokens_containing(text)));
+            }
+            // Without a tokenizer there is no text to break at.
+            Err(_) if self.dry_breaker.is_empty() => {}
+            tokenizer => {
+                let tokenizer = tokenizer?;
+                breakers.extend(self.dry_breaker.iter().flat_map(|text| tokenizer.tokens_containing(text)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bias(text: &str) -> Result<(TokenId, f32), String> {
+    let (token, bias) = text.split_once('=').ok_or("it must be a token id, an equals sign and a number")?;
+    let token = token.trim().parse().map_err(|_| "a token id must be an integer")?;
+    Ok((token, bias.trim().parse().map_err(|_| "a bias must be a number")?))
+}
+
+fn seed(text: &str) -> Result<Seed, String> {
+    match text {
+        "random" => Ok(Seed::Random),
+        text => text.parse().map(Seed::Fixed).map_err(|_| "a seed must be an integer or `random`".to_owned()),
+    }
+}

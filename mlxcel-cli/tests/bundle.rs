@@ -1,0 +1,360 @@
+//! The program `bundle`, and what it writes: run where there is nothing else.
+#![cfg(feature = "iree")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use mlxcel_conformance::{Expectations, Subject, run_all};
+use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions, Precision};
+use mlxcel_session::iree::IreeBackend;
+use mlxcel_session::iree::bundle::BundleOptions;
+use serde::Deserialize;
+use serde_json::Value;
+use support::{Fixture, cache_dir};
+
+/// The program with these arguments; what it compiles is kept beside the test binaries.
+fn bundle(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+    command.arg("bundle");
+    command.args(arguments).env("MLXCEL_CACHE_DIR", cache_dir());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs successfully, and returns the printed JSON.
+fn json(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[derive(Deserialize)]
+struct Case {
+    messages: Option<Vec<Value>>,
+    greedy: Vec<u32>,
+    margins: Vec<f64>,
+    completion: Option<String>,
+}
+
+/// The oracle's cases of one question each.
+fn questions() -> Vec<(String, Case)> {
+    #[derive(Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    let oracle = fs::read(Fixture::storyteller().path.join("oracle.json")).unwrap();
+    let cases = serde_json::from_slice::<Oracle>(&oracle).unwrap().cases.into_iter();
+    cases
+        .filter_map(|case| {
+            let [message] = &case.messages.as_ref()?[..] else { return None };
+            Some((message["content"].as_str()?.to_owned(), case))
+        })
+        .collect()
+}
+
+/// Copies the regular files of a folder.
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Every file below a folder, with its content.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.clone(), fs::read(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// What the dynamic linker loads for a program: files that a container has to have.
+#[cfg(target_os = "linux")]
+fn linked_files(program: &Path) -> Vec<PathBuf> {
+    let said = text(&Command::new("ldd").arg(program).output().unwrap().stdout);
+    said.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// Whether this process may make itself a root of its own.
+#[cfg(target_os = "linux")]
+fn may_isolate() -> bool {
+    let tried = Command::new("unshare").args(["-rm", "chroot", "/", "true"]).output();
+    tried.is_ok_and(|output| output.status.success())
+}
+
+/// A copy of [`new_container`]'s for a test to run and to spoil.
+fn container() -> tempfile::TempDir {
+    static CONTAINER: OnceLock<PathBuf> = OnceLock::new();
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(CONTAINER.get_or_init(new_container), copy.path());
+    copy
+}
+
+/// A root folder that holds a copy of the program, what it links, and a bundle of the story teller whose checkpoint and cache are
+/// gone.
+fn new_container() -> PathBuf {
+    let work = tempfile::tempdir().unwrap();
+    let (checkpoint, cache) = (work.path().join("checkpoint"), work.path().join("cache"));
+    copy_folder(&Fixture::storyteller().path, &checkpoint);
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("container");
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(&root).unwrap();
+    let folder = root.join("bundle");
+    let arguments = ["--precision", "exact", "--json", "--model", checkpoint.to_str().unwrap()];
+    let written =
+        json(bundle(&arguments).args(["--out", folder.to_str().unwrap()]).env("MLXCEL_CACHE_DIR", &cache));
+    assert_eq!(written["weights_included"], true);
+    // Chunks of two sizes and a decoding row at one length where this machine's processor has kernels, else a chunk and a row at two.
+    let programs = written["targets"][0]["programs"].as_u64().unwrap();
+    assert!((3..=4).contains(&programs), "{programs} programs");
+    drop(work);
+    assert!(!checkpoint.exists() && !cache.exists());
+
+    let program = root.join("mlxcel");
+    fs::copy(env!("CARGO_BIN_EXE_mlxcel"), &program).unwrap();
+    #[cfg(target_os = "linux")]
+    for file in linked_files(&program) {
+        let place = root.join(file.strip_prefix("/").unwrap());
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(&file, place).unwrap();
+    }
+    root
+}
+
+/// Generates with the copy: on Linux, where that is permitted, with a root of its own that is mounted read-only and has
+/// nothing but the container's files; elsewhere with an environment that leads nowhere.
+fn run_contained(root: &Path, arguments: &[&str]) -> Output {
+    #[cfg(target_os = "linux")]
+    if may_isolate() {
+        let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && cd / && root=$1 && shift && \
+                      exec env -i PATH= HOME=/home/nobody \"$0\" \"$root\" /mlxcel generate --model /bundle --trust-bundle \"$@\"";
+        let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"]
+            .into_iter()
+            .find(|path| Path::new(path).exists())
+            .unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", script, chroot]).arg(root).args(arguments);
+        return command.output().unwrap();
+    }
+    let nowhere = "/there/is/no/such/folder";
+    let mut command = Command::new(root.join("mlxcel"));
+    command.env_clear().current_dir("/").args(["generate", "--trust-bundle"]).arg("--model").arg(root.join("bundle"));
+    command.args(arguments);
+    for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
+        command.env(variable, nowhere);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
+    let root = container();
+    let before = contents(root.path());
+    for (question, case) in questions().iter().take(2) {
+        let output = run_contained(
+            root.path(),
+            &["--backend", "iree", "--precision", "exact", "--json", "--prompt", question],
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
+        let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
+        let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
+        assert_eq!(tokens[..expected.len()], expected);
+        assert_eq!(output["text"], case.completion.as_deref().unwrap());
+        assert_eq!(output["timings"]["compile_s"], 0.0);
+    }
+    assert!(contents(root.path()) == before, "something was written");
+}
+
+#[test]
+fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
+    let root = container();
+    let mut command = Command::new(root.path().join("generate"));
+    command.args(["--prompt", "Hi", "--precision", "exact", "--model"]).arg(root.path().join("bundle"));
+    let output = command.env_clear().env("HOME", root.path()).current_dir("/").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line = text(&output.stderr);
+    assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+    assert!(line.contains("--trust-bundle") && line.contains("compiler"), "{line}");
+}
+
+#[test]
+fn a_flipped_bit_is_a_one_line_error() {
+    let root = container();
+    let program = contents(&root.path().join("bundle/programs")).into_iter().next().unwrap();
+    let mut bytes = program.1;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&program.0, bytes).unwrap();
+    let output = run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = text(&output.stderr);
+    assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains("checksum"), "{line}");
+}
+
+/// The contract is held with the programs that are there, whatever the kit does: growing caches, rows together, scoring, embedding.
+#[test]
+fn a_bundle_passes_the_conformance_suite() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(300).with_sequences(2);
+    let options = BundleOptions::from(load).with_every_position(true).with_hidden_states(true);
+    let engine = IreeBackend::new().with_cache_dir(cache_dir());
+    let source = Fixture::named("llama").path.into();
+    let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();
+    assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[448][..], 14));
+
+    let bundled = IreeBackend::new()
+        .with_compiler("/there/is/no/iree-compile")
+        .with_cache_dir("/there/is/no/cache")
+        .with_trusted_bundle(&folder);
+    let load = LoadOptions::default().with_precision(Precision::Exact);
+    // Its programs have no room for adapters.
+    let room = load.clone().with_adapters(AdapterLimits::new(1, 4));
+    let error = bundled.load(&folder.clone().into(), &room).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+    let report = run_all(&Subject::new(bundled, folder).with_load(load), &Expectations::none());
+    assert!(report.passed(), "{report}");
+}
+
+/// A bundle as text of the small fixture: quick, since nothing is compiled.
+fn quick(out: &Path, more: &[&str]) -> Output {
+    let model = Fixture::named("llama").path;
+    let arguments = ["--model", model.to_str().unwrap(), "--out", out.to_str().unwrap(), "--context", "100"];
+    let target: &[&str] = if more.contains(&"--target") { &[] } else { &["--target", "stablehlo"] };
+    bundle(&arguments).args(target).args(more).output().unwrap()
+}
+
+#[test]
+fn failed_bundles_report_one_line_and_leave_no_files() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("bundle");
+    let refused = |output: Output, status: i32, words: &[&str]| {
+        let line = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{line}");
+        assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+        for word in words {
+            assert!(line.contains(word), "{word:?} is not in: {line}");
+        }
+    };
+    refused(quick(&out, &["--target", "steam:1"]), 2, &["steam", "llvm-cpu"]);
+    refused(quick(&out, &["--target", "llvm-cpu:abacus"]), 2, &["abacus", "znver4"]);
+    refused(quick(&out, &["--target", "+avx2"]), 2, &["+avx2"]);
+    refused(quick(&out, &["--tune"]), 2, &["--tune", "llvm-cpu:host"]);
+    refused(quick(&out, &["--context", "0"]), 2, &["--context"]);
+    refused(quick(&out, &["--sequences", "0"]), 2, &["sequences"]);
+    refused(quick(&place.path().join("none/bundle"), &[]), 2, &["none"]);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+
+    let first = quick(&out, &[]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert!(text(&first.stdout).contains("stablehlo: 2 programs"), "{}", text(&first.stdout));
+    refused(quick(&out, &[]), 2, &["already"]);
+    let before = contents(&out);
+    let second = quick(&out, &["--force", "--no-weights", "--json"]);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    let second: Value = serde_json::from_slice(&second.stdout).unwrap();
+    assert_eq!((&second["weights_included"], &second["context"]), (&Value::Bool(false), &100.into()));
+    assert!(contents(&out).len() < before.len());
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn compiler_output_is_dumped_and_summarized() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("inspected");
+    let model = Fixture::named("llama").path;
+    let arguments = ["--model", model.to_str().unwrap(), "--inspect", folder.to_str().unwrap()];
+    let summaries = json(bundle(&arguments).arg("--json"));
+    let decode = &summaries[2];
+    assert_eq!(decode["program"], "1@640");
+    for figure in ["dispatches", "kernels", "weight_bytes", "kv_bytes", "bytes_read", "bytes_written"] {
+        assert!(decode[figure].as_u64().unwrap() > 0, "{figure}");
+    }
+    assert!(decode["largest"][0]["name"].is_string());
+    assert!(fs::read_to_string(folder.join("summary.txt")).unwrap().contains("program 1@640"));
+    let again = bundle(&arguments).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("not empty"), "{}", text(&again.stderr));
+    let both = bundle(&arguments).args(["--out", "x"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[cfg(unix)]
+#[test]
+fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = tempfile::tempdir().unwrap();
+    let [out, temporary, cache] = ["out", "tmp", "cache"].map(|name| {
+        let folder = place.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        folder
+    });
+    // A compiler that does not end.
+    let compiler = place.path().join("iree-compile");
+    let script =
+        "#!/bin/sh\n[ \"$1\" = --version ] && exec echo '  IREE compiler version 3.13.0'\nexec sleep 600\n";
+    fs::write(&compiler, script).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    let model = Fixture::named("llama").path;
+    let names = |folder: &Path| -> BTreeSet<_> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let start = || {
+        let mut command = bundle(&["--context", "100", "--model", model.to_str().unwrap()]);
+        command.arg("--out").arg(out.join("bundle")).env("MLXCEL_IREE_COMPILER", &compiler);
+        command.env("TMPDIR", &temporary).env("MLXCEL_CACHE_DIR", &cache).spawn().unwrap()
+    };
+    let wait_for_work = |child: &mut std::process::Child, before: &[BTreeSet<_>; 2]| {
+        // The earlier leftovers are gone, and others are there.
+        let begun = |folder, before| {
+            let now = names(folder);
+            !now.is_empty() && now.is_disjoint(before)
+        };
+        while !begun(&out, &before[0]) || !begun(&temporary, &before[1]) {
+            assert!(child.try_wait().unwrap().is_none());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    // Tests started in the background may ignore interrupts, and child processes inherit this.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    let interrupts = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (2 - 1)) == 0;
+    let signals = ["-TERM", "-KILL", if interrupts { "-INT" } else { "-TERM" }];
+    for signal in signals {
+        let before = [names(&out), names(&temporary)];
+        let mut child = start();
+        wait_for_work(&mut child, &before);
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        let left = names(&out).len() + names(&temporary).len();
+        assert_eq!(left > 0, signal == "-KILL", "{signal} left {left}");
+    }
+}

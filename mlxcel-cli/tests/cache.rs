@@ -1,0 +1,114 @@
+//! The program `cache`, as a user runs it.
+#![cfg(feature = "iree")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use mlxcel_core::{Backend, LoadOptions, Precision};
+use mlxcel_session::iree::IreeBackend;
+use serde_json::Value;
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+/// The exit status, standard output and standard error of a run on the cache in `folder`.
+fn cache(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("cache")
+        .args(arguments)
+        .arg("--dir")
+        .arg(folder)
+        .env_remove("MLXCEL_CACHE_SIZE")
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let (status, out, err) = cache(folder, &[arguments, &["--json"]].concat());
+    assert_eq!((status, err.as_str()), (0, ""), "{arguments:?}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// A cache with the programs that a model opens with.
+fn filled() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let options = LoadOptions::default().with_precision(Precision::Exact);
+    let engine = IreeBackend::new().with_cache_dir(support::cache_dir());
+    engine.load(&support::Fixture::named("llama").path.into(), &options).unwrap();
+    // The tests' own cache may hold more: those that were used last are the model's.
+    let cache = mlxcel_session::iree::cache::Cache::open(Some(&support::cache_dir())).unwrap();
+    for entry in cache.entries().unwrap().iter().take(2) {
+        let name = format!("{}.vmfb", entry.key);
+        fs::copy(support::cache_dir().join(&name), folder.path().join(&name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn cached_programs_are_listed_verified_and_pruned() {
+    let folder = filled();
+    let listed = json(folder.path(), &[]);
+    assert_eq!(listed, json(folder.path(), &["list"]));
+    assert_eq!(listed["folder"], folder.path().to_str().unwrap());
+    assert_eq!(listed["limit"], 8u64 << 30);
+    let entries = listed["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 2);
+    for entry in entries {
+        assert!(entry["target"].as_str().unwrap().starts_with("llvm-cpu:"), "{entry}");
+        assert!(entry["program"].as_str().unwrap().starts_with("llama "), "{entry}");
+        assert!(entry["compiler"].as_str().unwrap().starts_with("3.13.0"), "{entry}");
+        assert!(
+            entry["bytes"].as_u64().unwrap() > 1000 && entry["last_used"].as_u64().unwrap() > 1_700_000_000
+        );
+    }
+    let (status, out, _) = cache(folder.path(), &["verify"]);
+    assert_eq!(status, 0, "{out}");
+    assert!(out.contains("2 programs, ") && out.contains(" of 8.0 GiB in "), "{out}");
+
+    let newest = entries[0]["bytes"].to_string();
+    let pruned = json(folder.path(), &["prune", "--max-size", &newest]);
+    assert_eq!(pruned["removed"]["entries"], 1);
+    assert_eq!(pruned["removed"]["bytes"], entries[1]["bytes"]);
+    assert_eq!(pruned["entries"].as_array().unwrap(), &entries[..1]);
+    let pruned = json(folder.path(), &["prune", "--all"]);
+    assert_eq!((&pruned["removed"]["entries"], pruned["entries"].as_array().unwrap().len()), (&1.into(), 0));
+}
+
+#[test]
+fn corrupt_programs_are_found_and_removed() {
+    let folder = filled();
+    let entry = json(folder.path(), &[])["entries"][0]["key"].as_str().unwrap().to_owned();
+    let path = folder.path().join(format!("{entry}.vmfb"));
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (status, out, err) = cache(folder.path(), &["verify"]);
+    assert_eq!((status, err.trim()), (1, "error: 1 of 2 programs are corrupt"));
+    assert!(out.contains("damaged: verify a compiled program: its checksum is wrong"), "{out}");
+    let (status, out, _) = cache(folder.path(), &["verify", "--remove", "--json"]);
+    assert_eq!(status, 1);
+    let found: Value = serde_json::from_str(&out).unwrap();
+    let problems =
+        found["entries"].as_array().unwrap().iter().filter(|entry| !entry["problem"].is_null()).count();
+    assert_eq!((problems, &found["removed"]["entries"]), (1, &1.into()));
+    assert!(!path.exists());
+    assert_eq!(json(folder.path(), &["verify"])["entries"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn invalid_arguments_are_one_line_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in
+        [&["prune"][..], &["prune", "--all", "--max-size", "1G"], &["prune", "--max-size", "many"], &["burn"]]
+    {
+        let (status, out, err) = cache(folder.path(), arguments);
+        assert_eq!((status, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+    }
+    let (status, out, _) = cache(&folder.path().join("none"), &[]);
+    assert_eq!(status, 0);
+    assert!(out.starts_with("0 programs, 0 B of 8.0 GiB in "), "{out}");
+}

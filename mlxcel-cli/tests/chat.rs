@@ -1,0 +1,163 @@
+//! The program `chat`, as a user runs it through a pipe.
+#![cfg(feature = "portable")]
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// Starts `chat`, all of whose streams are pipes.
+fn start(arguments: &[&str]) -> (Child, ChildStdin) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("chat")
+        .args(["--backend", "portable"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdin = child.stdin.take().unwrap();
+    (child, stdin)
+}
+
+/// What `chat` makes of `input`: status, answers and notes.
+fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+    let (child, mut stdin) = start(arguments);
+    // It may end before it has read all.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn chat_answers_each_line_until_it_is_told_to_quit() {
+    let lines =
+        "Tell me a story about a duck named Nell.\n\nWhat did Nell find?\n/quit\nNobody hears this.\n";
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!((status, notes.as_str()), (Some(0), ""));
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(answers.iter().all(|answer| answer.contains("Nell")), "{answers:?}");
+}
+
+#[test]
+fn a_full_context_is_reported_and_the_chat_continues() {
+    // Each of the long lines takes more than half of the context of 1024 tokens.
+    let long = "Tell me a story about a duck named Nell. ".repeat(48);
+    let lines = format!("{long}\n{long}\n/forget\n{long}\n");
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!(status, Some(1), "{notes}");
+    assert_eq!(answers.lines().count(), 2, "{answers}");
+    let notes: Vec<&str> = notes.lines().collect();
+    assert!(
+        notes.iter().any(|note| note.starts_with("note: answer: the conversation does not fit")),
+        "{notes:?}"
+    );
+    assert!(
+        notes.contains(&"note: /forget forgets the oldest turn, /undo the last one, /reset all of them"),
+        "{notes:?}"
+    );
+    assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
+}
+
+#[test]
+fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
+    let long = "Tell me a story about a duck named Nell. ".repeat(48);
+    let lines = format!("{long}\n{long}\n{}\nTell me a story about a duck named Nell.\n", long.repeat(40));
+    let (status, answers, notes) = chat(&["--forget"], lines.as_bytes());
+    assert_eq!(status, Some(1), "{notes}");
+    assert_eq!(answers.lines().count(), 3, "{answers}");
+    let notes: Vec<&str> = notes.lines().collect();
+    assert!(notes.contains(&"note: the context is full: 1 turns were dropped"), "{notes:?}");
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("note: answer: this turn does not fit into the context even alone")),
+        "{notes:?}"
+    );
+    assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
+}
+
+#[test]
+fn commands_undo_branch_and_show_turns() {
+    let question = "Tell me a story about a duck named Nell.";
+    let lines = format!(
+        "/retry\n{question}\n/retry\n/fork\n/undo\n/history\n/branch 1\n/history\n/branch 7\n/nonsense\n/system Be brief.\n\
+         /reset\n/history\n/help\n"
+    );
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!(status, Some(0), "{notes}");
+    let answers: Vec<&str> = answers.lines().collect();
+    // The same answer twice, nothing in the branch, both messages in the trunk, the instructions alone, and help.
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[2], "");
+    assert_eq!(
+        answers[3..6],
+        [format!("user: {question}"), format!("assistant: {}", answers[0]), "system: Be brief.".to_owned()]
+    );
+    assert!(answers[6].starts_with("/help"), "{answers:?}");
+    let expected = [
+        "note: the conversation is empty",
+        "note: this is branch 2; /branch 1 goes back",
+        &format!("note: taken back: {question}"),
+        "note: this is branch 1",
+        "note: there are branches from 1 to 2",
+        "note: unknown command '/nonsense'; /help lists the commands",
+        "note: the instructions are set",
+        "note: everything is forgotten",
+    ];
+    assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_saved_conversation_resumes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, kept) = (folder.path().join("saved.json"), folder.path().join("kept"));
+    let (saved, kept) = (saved.to_str().unwrap(), kept.to_str().unwrap());
+    let question = "Tell me a story about a duck named Nell.";
+    let lines = format!("{question}\n/save {saved}\n/keep {kept}\nWhat did Nell find?\n");
+    let (status, answers, notes) = chat(&[], lines.as_bytes());
+    assert_eq!((status, notes.as_str()), (Some(0), "note: saved\nnote: saved with its KV cache\n"));
+    let second = answers.lines().nth(1).unwrap();
+    for file in [saved, kept] {
+        let (status, answers, notes) = chat(&[], format!("/load {file}\nWhat did Nell find?\n").as_bytes());
+        assert_eq!((status, notes.as_str()), (Some(0), "note: loaded\n"));
+        assert_eq!(answers.trim_end(), second);
+    }
+    let (status, _, notes) =
+        chat(&[], format!("/load {}\n/save {}/no/folder\n", "Cargo.toml", saved).as_bytes());
+    assert_eq!(status, Some(0));
+    assert_eq!(notes.lines().filter(|note| note.starts_with("note: ")).count(), 2, "{notes}");
+}
+
+#[test]
+fn input_that_is_not_text_is_reported() {
+    let (status, answers, notes) = chat(&[], b"Hello \xff\n");
+    assert_eq!((status, answers.as_str()), (Some(2), ""));
+    assert!(notes.starts_with("error: read the prompt from standard input: it is not UTF-8"), "{notes}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
+    use std::io::{BufRead, BufReader, Read};
+
+    let (mut child, mut stdin) = start(&[]);
+    let mut answers = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(b"Tell me a story about a duck named Nell.\n").unwrap();
+    // The answer has begun.
+    answers.read_exact(&mut [0]).unwrap();
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let mut line = String::new();
+    answers.read_line(&mut line).unwrap();
+    stdin.write_all(b"/history\n/quit\n").unwrap();
+    let mut history = String::new();
+    answers.read_to_string(&mut history).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "note: the answer was stopped\n");
+    // It stays in the conversation as far as it went.
+    assert!(history.contains("user: Tell me a story") && history.contains("assistant: "), "{history}");
+}

@@ -1,0 +1,543 @@
+//! The program `generate`, as a user runs it: what it prints and how it ends, on good input and bad.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The engines to run with.
+const BACKENDS: &[&str] = &[
+    #[cfg(feature = "portable")]
+    "portable",
+    #[cfg(feature = "iree")]
+    "iree",
+    #[cfg(feature = "mlx")]
+    "mlx",
+];
+
+/// How a run ended.
+struct Run {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+fn generate(arguments: &[&str]) -> Run {
+    generate_with(arguments, "", &[])
+}
+
+fn generate_with(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("generate")
+        .args(arguments)
+        .env_remove("MLXCEL_BACKEND")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Run {
+        status: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// The object that a run with `--json` prints.
+fn json(arguments: &[&str]) -> Value {
+    let run = generate(&[arguments, &["--json"]].concat());
+    assert_eq!((run.status, run.err.as_str()), (0, ""), "{arguments:?}");
+    assert_eq!(run.out.lines().count(), 1);
+    serde_json::from_str(&run.out).unwrap()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn storyteller() -> PathBuf {
+    repository().join("examples/models/storyteller")
+}
+
+#[derive(Deserialize)]
+struct Case {
+    messages: Option<Vec<Value>>,
+    text: Option<String>,
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logprobs: Vec<f64>,
+    margins: Vec<f64>,
+    completion: Option<String>,
+}
+
+fn oracle(folder: &Path) -> Vec<Case> {
+    #[derive(Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    let text = fs::read_to_string(folder.join("oracle.json")).unwrap();
+    serde_json::from_str::<Oracle>(&text).unwrap().cases
+}
+
+/// Holds an output against a case, as far as the oracle's own choice was no toss-up.
+fn assert_case(output: &Value, case: &Case) {
+    let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
+    let logprobs: Vec<f64> = serde_json::from_value(output["logprobs"].clone()).unwrap();
+    assert_eq!(tokens.len(), logprobs.len());
+    assert_eq!(output["prompt_tokens"], case.prompt.len());
+    let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
+    let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
+    assert_eq!(tokens[..expected.len()], expected);
+    for (found, expected) in logprobs.iter().zip(&case.logprobs).take(expected.len()) {
+        assert!((found - expected).abs() < 1e-3, "{found} is not {expected}");
+    }
+}
+
+/// The ids as `--tokens` takes them.
+fn ids(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn an_adapter_generates_the_tokens_of_peft() {
+    let [model, adapter] =
+        ["architectures/llama", "adapters/llama-all"].map(|name| repository().join("fixtures").join(name));
+    let case = oracle(&adapter).remove(0);
+    let (model, folder) = (model.to_str().unwrap(), adapter.to_str().unwrap());
+    let (tokens, n) = (ids(&case.prompt), case.greedy.len().to_string());
+    let common = ["--backend", "portable", "--precision", "exact", "--ignore-eos", "-n", &n];
+    let run = |adapter: &str| {
+        let own = ["--model", model, "--tokens", &tokens, "--adapter", adapter];
+        generate(&[&common[..], &own, &["--json"]].concat())
+    };
+    assert_case(&serde_json::from_str(&run(folder).out).unwrap(), &case);
+    let missing = run(model);
+    assert_eq!((missing.status, missing.err.lines().count()), (2, 1), "{}", missing.err);
+}
+
+#[test]
+fn the_bundled_model_generates_the_text_of_transformers() {
+    let cases = oracle(&storyteller());
+    let chat = cases.iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 1)).unwrap();
+    let question = chat.messages.as_ref().unwrap()[0]["content"].as_str().unwrap().to_owned();
+    let raw = cases.iter().find(|case| case.text.is_some()).unwrap();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact"];
+        let output = json(&[&common[..], &["--prompt", &question]].concat());
+        assert_case(&output, chat);
+        assert_eq!(output["text"], chat.completion.as_deref().unwrap());
+        assert_eq!(output["finish_reason"], "stop");
+        assert_eq!(output["backend"], *backend);
+        assert_eq!(output["model_type"], "llama");
+        assert_eq!(output["precision"], "exact");
+        for part in ["load_s", "compile_s", "prefill_s", "decode_s"] {
+            assert!(output["timings"][part].as_f64().unwrap() >= 0.0, "{part}");
+        }
+        assert!(output["timings"]["decode_s"].as_f64().unwrap() > 0.0);
+        assert!(output["memory_bytes"].as_u64().unwrap() > 3_000_000);
+
+        let n = raw.greedy.len().to_string();
+        let text = raw.text.as_deref().unwrap();
+        let output = json(&[&common[..], &["--prompt", text, "--raw", "-n", &n]].concat());
+        assert_case(&output, raw);
+        assert_eq!(output["text"], raw.completion.as_deref().unwrap());
+
+        let shown = generate(&[&common[..], &["--prompt", &question]].concat());
+        assert_eq!((shown.status, shown.err.as_str()), (0, ""));
+        assert_eq!(shown.out, format!("{}\n", chat.completion.as_deref().unwrap()));
+    }
+}
+
+#[test]
+fn checkpoints_without_tokenizer_use_token_ids() {
+    let folder = repository().join("fixtures/architectures/llama");
+    let case = &oracle(&folder)[0];
+    let model = folder.to_str().unwrap();
+    for backend in BACKENDS {
+        let tokens = ids(&case.prompt);
+        let arguments = ["--backend", backend, "--precision", "exact", "--model", model, "--tokens", &tokens];
+        let output = json(&[&arguments[..], &["--ignore-eos", "-n", "8"]].concat());
+        assert_case(&output, case);
+        assert_eq!(output["tokens"].as_array().unwrap().len(), 8);
+        assert_eq!(output["text"], Value::Null);
+        assert_eq!(output["finish_reason"], "length");
+        let shown = generate(&[&arguments[..], &["--ignore-eos", "-n", "8"]].concat());
+        let shown: Vec<u32> = shown.out.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(output["tokens"], serde_json::json!(shown));
+    }
+}
+
+#[test]
+fn token_limit_and_full_context_finish_as_length() {
+    let case = &oracle(&storyteller())[0];
+    let prompt = ids(&case.prompt);
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "--tokens", &prompt];
+        let output = json(&[&common[..], &["-n", "3"]].concat());
+        assert_eq!(
+            (&output["tokens"], &output["finish_reason"]),
+            (&serde_json::json!(case.greedy[..3]), &"length".into())
+        );
+        let context = (case.prompt.len() + 4).to_string();
+        let output = json(&[&common[..], &["--context", &context]].concat());
+        // The last token needs no place.
+        assert_eq!(
+            (&output["tokens"], &output["finish_reason"]),
+            (&serde_json::json!(case.greedy[..5]), &"length".into())
+        );
+        let output = json(&[&common[..], &["-n", "0"]].concat());
+        assert_eq!((&output["tokens"], &output["finish_reason"]), (&serde_json::json!([]), &"length".into()));
+    }
+}
+
+#[test]
+fn stop_tokens_can_be_ignored_and_are_not_printed() {
+    let case = &oracle(&storyteller())[3];
+    let (prompt, n) = (ids(&case.prompt), (case.greedy.len() + 2).to_string());
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "--tokens", &prompt];
+        let output = json(&[&common[..], &["--ignore-eos", "-n", &n]].concat());
+        assert_eq!(output["tokens"].as_array().unwrap().len(), case.greedy.len() + 2);
+        assert_eq!(output["tokens"][case.greedy.len() - 1], 1);
+        assert!(!output["text"].as_str().unwrap().contains("<|end|>"));
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_texts_and_other_seeds_differ() {
+    for backend in BACKENDS {
+        let draw = |seed| {
+            let arguments = ["--backend", backend, "-n", "24", "--temperature", "1.2", "--top-k", "50"];
+            json(&[&arguments[..], &["--seed", seed]].concat())["tokens"].clone()
+        };
+        let first = draw("1");
+        assert_eq!(first, draw("1"));
+        assert_ne!(first, draw("2"));
+    }
+}
+
+/// A run that draws with every step there is.
+const EVERY_STEP: &[&str] = &[
+    "--temperature=0.9",
+    "--dynamic-temperature=0.3",
+    "--top-n-sigma=2.5",
+    "--top-k=40",
+    "--top-p=0.98",
+    "--min-p=0.01",
+    "--typical-p=0.99",
+    "--xtc-probability=0.3",
+    "--mirostat-tau=4",
+    "--repetition-penalty=1.1",
+    "--presence-penalty=-0.1",
+    "--frequency-penalty=0.1",
+    "--penalty-window=32",
+    "--no-repeat-ngram=6",
+    "--dry-multiplier=0.5",
+    "--logit-bias=300=0.5",
+    "--logit-bias=301=-inf",
+    "--forbidden-tokens=302,303",
+];
+
+#[test]
+fn every_sampling_step_has_a_flag_and_a_seed_gives_the_same_text_on_every_engine() {
+    let mut texts = Vec::new();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--precision", "exact", "-n", "24", "--seed", "3"];
+        let draw = || json(&[&common[..], EVERY_STEP, &["--top-logprobs", "2"]].concat());
+        let first = draw();
+        assert_eq!(
+            first["sampling"],
+            "forbidden_tokens, logit_bias, penalty_window, repetition_penalty, presence_penalty, \
+             frequency_penalty, dry, no_repeat_ngram, top_n_sigma, temperature, dynamic_temperature, top_k, top_p, \
+             min_p, typical_p, xtc, mirostat"
+        );
+        assert_eq!((&first["seed"], &first["tokens"]), (&3.into(), &draw()["tokens"]));
+        let top = first["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), top[0].as_array().unwrap().len()), (24, 2));
+        assert!(top[0][0]["logprob"].as_f64().unwrap() >= top[0][1]["logprob"].as_f64().unwrap());
+        texts.push(first["tokens"].clone());
+    }
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+}
+
+#[test]
+fn a_random_seed_is_printed_and_reproduces_its_text() {
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "-n", "12", "--temperature", "1.2"];
+        let random = || json(&[&common[..], &["--seed", "random"]].concat());
+        let (first, second) = (random(), random());
+        assert_ne!(first["seed"], second["seed"]);
+        let seed = first["seed"].to_string();
+        assert_eq!(json(&[&common[..], &["--seed", &seed]].concat())["tokens"], first["tokens"]);
+    }
+}
+
+#[test]
+fn stop_strings_end_the_text_and_allowed_tokens_limit_it() {
+    for backend in BACKENDS {
+        let whole = json(&["--backend", backend]);
+        let whole = whole["text"].as_str().unwrap();
+        let stop = &whole[10..14];
+        let stopped = json(&["--backend", backend, "--stop", stop, "--stop", "never"]);
+        assert_eq!(stopped["finish_reason"], "stop_string");
+        assert_eq!(stopped["text"], whole.split(stop).next().unwrap());
+        let limited = json(&["--backend", backend, "-n", "6", "--allowed-tokens", "300,301"]);
+        let tokens: Vec<u32> = serde_json::from_value(limited["tokens"].clone()).unwrap();
+        assert!(tokens.len() == 6 && tokens.iter().all(|token| [300, 301].contains(token)), "{tokens:?}");
+    }
+}
+
+#[test]
+fn sampling_defaults_come_from_generation_config() {
+    let folder = copy(&["generation_config.json"]);
+    let config = r#"{"do_sample": true, "temperature": 0.7, "top_k": 20, "eos_token_id": 1}"#;
+    fs::write(folder.path().join("generation_config.json"), config).unwrap();
+    let model = folder.path().to_str().unwrap();
+    for backend in BACKENDS {
+        let common = ["--backend", backend, "--model", model, "--prompt", "Hi", "-n", "4"];
+        let sampling = |more: &[&str]| json(&[&common[..], more].concat())["sampling"].clone();
+        assert_eq!(sampling(&[]), "");
+        assert_eq!(sampling(&["--checkpoint-sampling"]), "temperature, top_k");
+        assert_eq!(sampling(&["--checkpoint-sampling", "--temperature", "0"]), "");
+    }
+}
+
+#[test]
+fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
+    for backend in BACKENDS {
+        let question = "Tell me a story about a fox named Pip.\n";
+        let run = generate_with(&["--prompt", "-", "-n", "16"], question, &[("MLXCEL_BACKEND", backend)]);
+        assert_eq!((run.status, run.err.as_str()), (0, ""));
+        assert!(run.out.contains("Pip"), "{}", run.out);
+    }
+}
+
+#[test]
+fn a_closed_output_pipe_is_not_an_error() {
+    for backend in BACKENDS {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("generate")
+            .args(["--backend", backend, "-n", "32"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    }
+}
+
+/// Holds a run to have failed with `status` and one line that has `words`.
+fn assert_refused(run: &Run, status: i32, words: &[&str]) {
+    assert_eq!((run.status, run.out.as_str()), (status, ""), "{}", run.err);
+    assert!(run.err.starts_with("error: ") && run.err.ends_with('\n'), "{}", run.err);
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    for word in words {
+        assert!(run.err.contains(word), "{:?} is not in: {}", word, run.err);
+    }
+}
+
+#[test]
+fn invalid_arguments_are_rejected_by_name() {
+    let long = "word ".repeat(2000);
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--unknown"], &["--unknown"]),
+        (&["--tokens", "1,x"], &["'x'", "--tokens"]),
+        (&["--tokens", ""], &["--tokens"]),
+        (&["--tokens", "-1"], &["-1"]),
+        (&["--tokens", "4294967296"], &["4294967296"]),
+        (&["--tokens", "1", "--prompt", "a"], &["--tokens", "--prompt"]),
+        (&["--prompt", ""], &["empty"]),
+        (&["-n", "many"], &["many"]),
+        (&["--precision", "double"], &["double", "exact"]),
+        (&["--backend", "steam"], &["steam", "compiled_in"]),
+        (&["--model", "."], &["--prompt"]),
+        (&["--tokens", "0,729"], &["729", "vocabulary"]),
+        (&["--tokens", "0,4294967295"], &["4294967295", "vocabulary"]),
+        (&["--temperature", "-1"], &["-1"]),
+        (&["--temperature=-1"], &["temperature"]),
+        (&["--temperature", "1", "--top-p", "2"], &["top_p"]),
+        (&["--temperature", "1", "--xtc-probability", "2"], &["xtc_probability", "from 0 to 1"]),
+        (&["--xtc-threshold", "0.2"], &["--xtc-probability"]),
+        (&["--logit-bias", "3"], &["--logit-bias", "equals sign"]),
+        (&["--logit-bias", "100000=1"], &["100000", "vocabulary"]),
+        (&["--seed", "luck"], &["--seed", "random"]),
+        (&["--top-logprobs", "2"], &["--json"]),
+        (&["--stop", ""], &["stop"]),
+        (&["--prompt", &long], &["context"]),
+        (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
+        (&["--threads", "100000"], &["256", "100000"]),
+        (&["--context", "0"], &["0"]),
+        (&["--context", "1000000"], &["1000000"]),
+    ];
+    for backend in BACKENDS {
+        for (arguments, words) in cases {
+            let run = if arguments.contains(&"--backend") {
+                generate(arguments)
+            } else {
+                generate(&[&["--backend", backend][..], arguments].concat())
+            };
+            assert_refused(&run, 2, words);
+        }
+    }
+    assert_refused(&generate_with(&[], "", &[("MLXCEL_BACKEND", "steam")]), 2, &["steam", "MLXCEL_BACKEND"]);
+}
+
+/// A copy of the bundled model for a test to spoil.
+fn copy(leave_out: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ] {
+        if !leave_out.contains(&name) {
+            fs::copy(storyteller().join(name), folder.path().join(name)).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn incomplete_checkpoints_are_rejected_with_the_defect() {
+    let none = tempfile::tempdir().unwrap();
+    let unknown = copy(&[]);
+    let config = fs::read_to_string(unknown.path().join("config.json")).unwrap();
+    fs::write(unknown.path().join("config.json"), config.replace("\"llama\"", "\"alpaca\"")).unwrap();
+    let cut = copy(&[]);
+    let weights = fs::read(cut.path().join("model.safetensors")).unwrap();
+    fs::write(cut.path().join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    let spoilt_tokenizer = copy(&[]);
+    fs::write(spoilt_tokenizer.path().join("tokenizer.json"), "{").unwrap();
+    let spoilt_template = copy(&[]);
+    fs::write(spoilt_template.path().join("chat_template.jinja"), "{% if %}").unwrap();
+    let no_tokenizer = copy(&["tokenizer.json"]);
+    let no_weights = copy(&["model.safetensors"]);
+    let missing = none.path().join("missing");
+    let cases: &[(&Path, &[&str])] = &[
+        (&missing, &["missing"]),
+        (none.path(), &["config.json"]),
+        (unknown.path(), &["alpaca"]),
+        (cut.path(), &["model.safetensors"]),
+        (spoilt_tokenizer.path(), &["tokenizer.json"]),
+        (spoilt_template.path(), &["chat_template.jinja"]),
+        (no_tokenizer.path(), &["tokenizer.json"]),
+        (no_weights.path(), &["model.safetensors"]),
+    ];
+    for backend in BACKENDS {
+        for (folder, words) in cases {
+            let folder = folder.to_str().unwrap();
+            let run = generate(&["--backend", backend, "--model", folder, "--prompt", "Hi"]);
+            assert_refused(&run, 2, words);
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+#[test]
+fn a_missing_compiler_is_exit_status_1_and_a_warm_start_compiles_nothing() {
+    let cache = tempfile::tempdir().unwrap();
+    let cache = ("MLXCEL_CACHE_DIR", cache.path().to_str().unwrap());
+    let no_compiler = ("MLXCEL_IREE_COMPILER", "/there/is/no/iree-compile");
+    let arguments = ["--backend", "iree", "-n", "4", "--json"];
+    let refused = generate_with(&arguments, "", &[cache, no_compiler]);
+    assert_refused(&refused, 1, &["/there/is/no/iree-compile", "MLXCEL_IREE_COMPILER"]);
+    let compile_seconds = |run: Run| {
+        assert_eq!((run.status, run.err.as_str()), (0, ""));
+        serde_json::from_str::<Value>(&run.out).unwrap()["timings"]["compile_s"].as_f64().unwrap()
+    };
+    assert!(compile_seconds(generate_with(&arguments, "", &[cache])) > 0.0);
+    assert_eq!(compile_seconds(generate_with(&arguments, "", &[cache])), 0.0);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let help = generate(&["--help"]);
+    assert_eq!((help.status, help.err.as_str()), (0, ""));
+    for flag in [
+        "--model",
+        "--prompt",
+        "--raw",
+        "--tokens",
+        "-n",
+        "--backend",
+        "--precision",
+        "--context",
+        "--threads",
+        "--ignore-eos",
+        "--json",
+    ] {
+        assert!(help.out.contains(flag), "{flag}");
+    }
+    assert_eq!(generate(&["--version"]).status, 0);
+}
+
+#[test]
+#[cfg(feature = "iree")]
+fn a_profile_lists_every_pass() {
+    let arguments = ["--backend", "iree", "--precision", "exact", "-n", "8", "--ignore-eos", "--profile"];
+    let run = generate(&arguments);
+    assert_eq!(run.status, 0, "{}", run.err);
+    assert!(
+        run.err.lines().any(|line| line.starts_with("decode 1@") && line.contains(": 7 passes of ")),
+        "{}",
+        run.err
+    );
+    assert!(!run.out.contains("passes of"));
+    let output = json(&arguments);
+    let programs = output["profile"]["programs"].as_array().unwrap();
+    let decode = programs.iter().find(|program| program["phase"] == "decode").unwrap();
+    assert_eq!((decode["passes"].as_u64(), decode["tokens"].as_u64()), (Some(7), Some(1)));
+    assert!(decode["time"].as_f64() < decode["wall"].as_f64());
+    assert!(decode["dispatches"][0]["time"].as_f64() > Some(0.0));
+    assert!(programs.iter().any(|program| program["phase"] == "prefill"));
+    assert!(json(&["--backend", "iree", "--precision", "exact", "-n", "1"]).get("profile").is_none());
+}
+
+#[test]
+#[cfg(feature = "portable")]
+fn an_engine_that_is_not_profiled_says_so() {
+    let run = generate(&["--backend", "portable", "--profile"]);
+    assert_eq!(run.status, 2);
+    assert_eq!(
+        run.err,
+        "error: --profile is an option of the engines iree and pjrt, but the engine is portable\n"
+    );
+}
+
+#[test]
+fn output_follows_the_requested_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = folder.path().join("schema.json");
+    fs::write(&schema, r#"{"type":"array","items":{"enum":["fox","owl"]},"minItems":1,"maxItems":2}"#)
+        .unwrap();
+    let grammar = folder.path().join("grammar.lark");
+    fs::write(&grammar, "start: \"a\" \"b\"+ \"c\"").unwrap();
+    let form = |arguments: &[&str]| {
+        let drawn = ["--temperature", "1.5", "--seed", "3", "-n", "100"];
+        json(&[&["--backend", BACKENDS[0]], &drawn[..], arguments].concat())
+    };
+    let animals = form(&["--json-schema", schema.to_str().unwrap()]);
+    let animals: Vec<String> = serde_json::from_str(animals["text"].as_str().unwrap()).unwrap();
+    assert!((1..=2).contains(&animals.len()));
+    let number = form(&["--regex", "[0-9]{3}"]);
+    assert!(number["text"].as_str().unwrap().parse::<u16>().is_ok() && number["finish_reason"] == "stop");
+    let letters = form(&["--grammar", grammar.to_str().unwrap()]);
+    assert!(letters["text"].as_str().unwrap().starts_with("ab"));
+    let choice = form(&["--choice", "yes", "--choice", "no"]);
+    assert!(["yes", "no"].contains(&choice["text"].as_str().unwrap()));
+    for wrong in
+        [&["--regex", "("][..], &["--json-schema", "missing.json"], &["--regex", "a", "--choice", "b"]]
+    {
+        assert_eq!(generate(wrong).status, 2, "{wrong:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The programs `score` and `embed`, as a user runs them, on the bundled model.
+#![cfg(feature = "portable")]
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(command: &str, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mlxcel")).args([command, "--backend", "portable"]).args(arguments).output().unwrap()
+}
+
+fn score(arguments: &[&str]) -> Output {
+    run("score", arguments)
+}
+
+fn embed(arguments: &[&str]) -> Output {
+    run("embed", arguments)
+}
+
+#[track_caller]
+fn lines(output: Output) -> Vec<String> {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert_eq!((output.status.code(), text(output.stderr).as_str()), (Some(0), ""));
+    text(output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn scores_match_those_of_transformers() {
+    // The only case of the oracle that is a text, with what follows it.
+    let case = &support::Fixture::storyteller().cases()[4];
+    let text = format!("Once upon a time there was a{}", case.completion);
+    let shown = lines(score(&["--precision", "exact", "--text", &text, "--json", "--top", "1"]));
+    let scored: Value = serde_json::from_str(&shown[0]).unwrap();
+    let numbers = |name: &str| -> Vec<f64> {
+        scored[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap_or(0.0)).collect()
+    };
+    let (tokens, logprobs) = (numbers("tokens"), numbers("logprobs"));
+    let expected = case.prompt.iter().chain(&case.greedy).take(tokens.len()).map(|&token| f64::from(token));
+    assert_eq!(tokens, expected.collect::<Vec<_>>());
+    assert!(tokens.len() >= case.prompt.len() + case.greedy.len() - 1);
+    for (found, expected) in logprobs[case.prompt.len()..].iter().zip(&case.logprobs) {
+        assert!((found - f64::from(*expected)).abs() < 1e-3, "{found} {expected}");
+    }
+    let sum: f64 = logprobs.iter().sum();
+    assert!((scored["logprob"].as_f64().unwrap() - sum).abs() < 1e-3);
+    let perplexity = (-sum / (tokens.len() - 1) as f64).exp();
+    assert!((scored["perplexity"].as_f64().unwrap() - perplexity).abs() < 1e-3);
+    assert_eq!(scored["top"][case.prompt.len()][0]["token"], case.greedy[0]);
+}
+
+#[test]
+fn score_reads_files_and_prints_perplexity() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text");
+    std::fs::write(&path, "Once upon a time there was a frog.").unwrap();
+    let shown = lines(score(&["--file", path.to_str().unwrap()]));
+    assert!(shown[0].ends_with("text") && shown.iter().any(|line| line.ends_with("\" time\"")), "{shown:?}");
+    assert!(shown.last().unwrap().contains("perplexity"));
+    // The same in windows of a few tokens is less sure.
+    let windowed = lines(score(&["--file", path.to_str().unwrap(), "--context", "4", "--stride", "2"]));
+    assert_eq!(windowed.len(), shown.len());
+    let missing = score(&["--file", "/there/is/no/such/file"]);
+    assert_eq!(missing.status.code(), Some(2));
+}
+
+#[test]
+fn the_most_likely_continuation_is_marked() {
+    let continuations = ["--continuation", " time", "--continuation", " duck pond"];
+    let arguments = [&["--text", "Once upon a"], &continuations[..]].concat();
+    let shown = lines(score(&arguments));
+    assert!(shown[0].starts_with('*') && shown[1].starts_with(' ') && shown.len() == 2, "{shown:?}");
+    let output: Value =
+        serde_json::from_str(&lines(score(&[&arguments[..], &["--json"]].concat()))[0]).unwrap();
+    assert_eq!((&output["best"], &output["continuations"][0]["is_greedy"]), (&0.into(), &true.into()));
+}
+
+#[test]
+fn similar_texts_have_similar_embeddings() {
+    let texts = ["Pip was a brave fox.", "Nell was a brave duck.", "What did Pip find?"];
+    let output = lines(embed(&texts));
+    let lines_of: Vec<Value> = output.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines_of.len(), 3);
+    assert_eq!(lines_of[0]["embedding"].as_array().unwrap().len(), 192);
+    let cosine = |a: usize, b: usize| lines_of[a]["cosines"][b].as_f64().unwrap();
+    assert!(cosine(1, 0) > cosine(2, 0) && cosine(1, 0) > cosine(2, 1), "{output:?}");
+    let table = lines(embed(&[&texts[..], &["--cosines"]].concat()));
+    assert!(table[2].ends_with("What did Pip find?") && table.len() == 3, "{table:?}");
+    let beyond = "A frog lived near the lake. ".repeat(300);
+    assert_eq!(embed(&[&beyond]).status.code(), Some(2), "more than the context holds");
+}

@@ -1,0 +1,8 @@
+//! `mlxcel serve`, spoken to over its socket. OpenAI's own client drives it in `cargo xtask test --only server`.
+#![cfg(all(feature = "portable", unix))]
+#![allow(clippy::unwrap_used)]
+
+mod answers;
+mod harness;
+mod limits;
+mod requests;

@@ -1,0 +1,110 @@
+//! The program `verify`, as a user runs it: engines that agree, a Python that does not, bad arguments.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::process::{Command, Output};
+
+use support::Fixture;
+
+fn verify(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("verify")
+        .args(arguments)
+        .env_remove("MLXCEL_BACKEND")
+        .env("MLXCEL_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[cfg(all(feature = "portable", feature = "iree"))]
+#[test]
+fn the_engines_that_are_compiled_in_agree_on_the_bundled_model() {
+    let output = verify(&["-n", "8"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.contains("transformers was skipped: the bundled model is not a folder"), "{out}");
+    assert!(out.trim_end().ends_with("they agree"), "{out}");
+}
+
+#[test]
+fn bad_arguments_and_folders_are_status_2() {
+    for arguments in [
+        &["--model", "/no/such/folder"][..],
+        &["-n", "0"],
+        &["-n", "5000"],
+        &["--backend", "abacus"],
+        &["--prompt", ""],
+    ] {
+        let output = verify(arguments);
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
+        assert!(err.starts_with("error: ") && err.lines().count() == 1, "{err}");
+    }
+}
+
+/// Runs against a Python that answers as the script of `verify` does, with these tokens and the numbers of the fixture's oracle.
+#[cfg(all(unix, feature = "portable"))]
+fn verify_against(tokens: &[u32]) -> Output {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::storyteller();
+    let case = &fixture.cases()[0];
+    let n = tokens.len();
+    let answer = serde_json::json!([{
+        "tokens": tokens,
+        "logprobs": case.logprobs[..n],
+        "margins": case.margins[..n],
+        "prefill_logits": case.prefill_logits,
+    }]);
+    let folder = tempfile::tempdir().unwrap();
+    let python = folder.path().join("python");
+    std::fs::write(&python, format!("#!/bin/sh\ncat > /dev/null\ncat <<'END'\n{answer}\nEND\n")).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let prompt: Vec<_> = case.prompt.iter().map(u32::to_string).collect();
+    verify(&[
+        "--model",
+        fixture.path.to_str().unwrap(),
+        "--backend",
+        "portable",
+        "--tokens",
+        &prompt.join(","),
+        "-n",
+        &n.to_string(),
+        "--python",
+        python.to_str().unwrap(),
+    ])
+}
+
+#[cfg(all(unix, feature = "portable"))]
+#[test]
+fn transformers_output_is_the_reference() {
+    let greedy = &Fixture::storyteller().cases()[0].greedy[..8];
+    let output = verify_against(greedy);
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}{}", text(&output.stderr));
+    assert!(out.contains("transformers and portable") && out.trim_end().ends_with("they agree"), "{out}");
+
+    let mut wrong = greedy.to_vec();
+    wrong[5] += 1;
+    let output = verify_against(&wrong);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(
+        (output.status.code(), err.as_str()),
+        (Some(1), "error: portable and transformers disagree\n")
+    );
+    assert!(out.contains("step 5: ") && out.contains("FAILED"), "{out}");
+}
+
+#[cfg(feature = "portable")]
+#[test]
+fn a_named_python_must_run() {
+    let fixture = Fixture::storyteller();
+    let output = verify(&["--model", fixture.path.to_str().unwrap(), "--python", "/no/such/python"]);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.starts_with("error: ask transformers: /no/such/python was not started"), "{err}");
+}

@@ -1,0 +1,34 @@
+//! The layer that lets those in who have the key.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::failure::ApiError;
+use crate::served::Models;
+
+/// Refuses requests without the key, if there is one.
+pub(crate) async fn authorize(State(models): State<Arc<Models>>, request: Request, next: Next) -> Response {
+    let Some(key) = &models.shared.api_key else { return next.run(request).await };
+    if is_same(given(request.headers()), key.as_bytes()) {
+        return next.run(request).await;
+    }
+    let mut response =
+        ApiError::with_status(StatusCode::UNAUTHORIZED, "the API key is missing or wrong").into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// The key that a request has, as `Authorization: Bearer KEY`.
+fn given(headers: &HeaderMap) -> &[u8] {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    bearer.unwrap_or_default()
+}
+
+/// Compares in a time that does not tell how much is right.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}

@@ -1,0 +1,129 @@
+//! The bodies of requests: read in bounded time and memory, by the thread of a worker.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{ConnectInfo, FromRequest, Request};
+use axum::http::{StatusCode, header};
+use mlxcel_session::{Error, ErrorKind, Share};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::client::Client;
+use crate::failure::ApiError;
+use crate::routes::RequestNumber;
+use crate::served::{Models, ServedModel};
+
+/// How long a client has to send a request's body.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// How many bytes of bodies are parsed at the same time, or one body if that is longer: parsed, JSON can take a hundred times
+/// as much, and many clients may send such.
+pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
+
+/// What is asked of a path.
+pub(crate) trait Asked: DeserializeOwned + Send + 'static {
+    /// The field that cannot be left out.
+    const REQUIRED: &'static str;
+
+    /// The fields that it has. Others are refused: they may be meant to constrain the answer.
+    fn fields() -> Vec<&'static str>;
+
+    /// Which model is asked, if one is named.
+    fn model(&self) -> Option<&str>;
+}
+
+/// Fields that change no answer, and are not looked at.
+const WITHOUT_EFFECT: [&str; 10] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prediction",
+    "background",
+    "truncation",
+];
+
+/// The JSON body of a request, the model that it is for, and who sent it. Pages of other sites cannot send one without being
+/// asked, since it has to be called JSON.
+pub(crate) struct Body<T> {
+    pub(crate) request: T,
+    pub(crate) app: Arc<ServedModel>,
+    pub(crate) sender: Sender,
+}
+
+/// Who sent a body.
+pub(crate) struct Sender {
+    /// Whom the request counts for.
+    pub(crate) share: Share,
+    /// The room that the body takes until this is dropped.
+    _room: OwnedSemaphorePermit,
+}
+
+impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, models: &Arc<Models>) -> Result<Self, ApiError> {
+        if !is_json(&request) {
+            let message = "the Content-Type must be application/json";
+            return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let (shared, client) = (&models.shared, client(&request));
+        let group = request.extensions().get::<RequestNumber>().map_or(0, |number| number.0);
+        let Ok(body) = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, models)).await else {
+            return Err(ApiError::with_status(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+            ));
+        };
+        let body =
+            body.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
+        let bytes = body.len().clamp(1, PARSED_AT_ONCE) as u32;
+        let room = Arc::clone(&shared.parsing).acquire_many_owned(bytes).await;
+        let room = room.map_err(|error| {
+            Error::new(ErrorKind::Internal, "read request", "the server is shutting down").with_source(error)
+        })?;
+        let request = shared.workers.run(client, move || read::<T>(&body)).await??;
+        let app = Arc::clone(models.find(request.model())?);
+        Ok(Self { request, app, sender: Sender { share: Share { client, group }, _room: room } })
+    }
+}
+
+/// The number of the client that sent a request: as the application says, else by its address.
+fn client(request: &Request) -> u64 {
+    let extensions = request.extensions();
+    let told = extensions.get::<Client>().copied();
+    let address = || extensions.get::<ConnectInfo<SocketAddr>>().map(|info| Client::of_address(info.0.ip()));
+    told.or_else(address).map_or(0, |client| client.0)
+}
+
+/// Reads what is asked.
+fn read<T: Asked>(body: &[u8]) -> Result<T, ApiError> {
+    // What is no object is refused below, in the words of what is wanted.
+    let fields: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).unwrap_or_default();
+    let given = fields.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
+    let known = T::fields();
+    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !known.contains(field));
+    if let Some(field) = unknown.next() {
+        return Err(ApiError::unsupported(field, &format!("the field {field:?}")));
+    }
+    // What is not as it should be in JSON is the client's mistake like any other.
+    let wrong = |rejection: JsonRejection| ApiError::invalid("", rejection.body_text());
+    Json::<T>::from_bytes(body).map(|Json(asked)| asked).map_err(wrong)
+}
+
+/// Whether the body is called JSON.
+fn is_json(request: &Request) -> bool {
+    let called = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence =
+        called.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")
+}

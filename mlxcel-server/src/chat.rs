@@ -1,0 +1,244 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::{AsyncRequestStream, ChatOptions, Message, Options, Request, RequestStream, Tools};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::served::ServedModel;
+use crate::failure::ApiError;
+use crate::fields::{ApiUsage, Fields};
+use crate::header::Header;
+use crate::logprobs;
+use crate::body::{Asked, Body, Sender};
+use crate::sse::{self, Pieces, whole_text};
+use crate::tools::{self, CalledTools, ToolFields};
+
+#[derive(Deserialize)]
+pub(crate) struct ChatRequest {
+    messages: Vec<ChatMessage>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u16>,
+    /// Variables of the chat template, as other servers take them.
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+    /// Templates of models that have such levels look at it.
+    reasoning_effort: Option<String>,
+    modalities: Option<Vec<String>>,
+    #[serde(flatten)]
+    tools: ToolFields,
+    #[serde(flatten)]
+    fields: Fields,
+}
+
+impl Asked for ChatRequest {
+    const REQUIRED: &'static str = "messages";
+
+    fn fields() -> Vec<&'static str> {
+        const FIELDS: [&str; 9] = [
+            "messages",
+            "logprobs",
+            "top_logprobs",
+            "chat_template_kwargs",
+            "reasoning_effort",
+            "modalities",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+        ];
+        FIELDS.into_iter().chain(Fields::names()).collect()
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.fields.model.as_deref()
+    }
+}
+
+#[derive(Deserialize)]
+struct ChatMessage {
+    role: String,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(flatten)]
+    extra: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+impl ChatMessage {
+    fn into_message(self) -> Result<Message, ApiError> {
+        let text = match self.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => {
+                let text = parts.into_iter().map(|part| match (part.kind.as_str(), part.text) {
+                    ("text", Some(text)) => Ok(text),
+                    _ => Err(ApiError::unsupported("messages", "content that is not text")),
+                });
+                text.collect::<Result<Vec<_>, _>>()?.concat()
+            }
+        };
+        let mut message = Message::new(self.role, text);
+        message.extra = self.extra;
+        tools::read_arguments(&mut message.extra);
+        Ok(message)
+    }
+}
+
+/// A chat whose answers are on their way.
+pub(crate) struct Begun {
+    pub(crate) streams: Vec<AsyncRequestStream>,
+    pub(crate) tools: Option<Tools>,
+    with_logprobs: bool,
+    is_stream: bool,
+    include_usage: bool,
+}
+
+/// Submits a chat.
+pub(crate) async fn begin(app: &Arc<ServedModel>, request: ChatRequest, sender: Sender) -> Result<Begun, ApiError> {
+    let with_logprobs = request.logprobs.unwrap_or(false);
+    let top = request.top_logprobs.unwrap_or(0);
+    let limits = app.limits();
+    let most = limits.top_logprobs;
+    if top > most || (top > 0 && !with_logprobs) {
+        let message = format!("top_logprobs needs logprobs, and is at most {most}");
+        return Err(ApiError::invalid("top_logprobs", message));
+    }
+    if request.messages.len() > limits.messages {
+        return Err(ApiError::invalid("messages", format!("at most {} messages", limits.messages)));
+    }
+    if request.modalities.iter().flatten().any(|modality| modality != "text") {
+        return Err(ApiError::unsupported("modalities", "an answer that is not text"));
+    }
+    let mut messages: Vec<Message> =
+        request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
+    let mut chat = ChatOptions::default();
+    chat.variables = request.chat_template_kwargs;
+    chat.variables
+        .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
+    let fields = request.fields;
+    let tools = request.tools.tools(app)?;
+    if tools.is_some() && fields.has_format() {
+        return Err(ApiError::unsupported("response_format", "a format of the answer beside tools"));
+    }
+    let mut options = fields.options(app, top)?;
+    let mut offered = Options::default().with_chat(chat);
+    if let Some(tools) = &tools {
+        tools.offer(&mut messages, &mut offered)?;
+    }
+    for options in &mut options {
+        options.chat.clone_from(&offered.chat);
+        if offered.constraint.is_some() {
+            options.constraint.clone_from(&offered.constraint);
+        }
+    }
+    let streams = app
+        .submit(sender.share, move |submit| {
+            options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
+        })
+        .await?;
+    let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
+    Ok(Begun { streams, tools, with_logprobs, is_stream, include_usage })
+}
+
+pub(crate) async fn answer(
+    Body { request, app, sender }: Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let Begun { streams, tools, with_logprobs, is_stream, include_usage } =
+        begin(&app, request, sender).await?;
+    let parser = || tools.as_ref().map(Tools::parser);
+    let number = streams.first().map_or(0, |stream| stream.number());
+    let header = |object| Header::new(&app, "chatcmpl", number, object);
+    if is_stream {
+        let header = header("chat.completion.chunk");
+        let pieces = |index| {
+            let answer = CalledTools::new(parser(), number, index);
+            ChatPieces { header: header.clone(), index, with_logprobs, told: 0, answer }
+        };
+        let answers =
+            streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
+        let last = header.clone();
+        let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
+        return Ok(sse::respond(app, answers, usage));
+    }
+    let (mut choices, mut usages) = (Vec::new(), Vec::new());
+    for (index, mut stream) in streams.into_iter().enumerate() {
+        let text = whole_text(&mut stream).await?;
+        let logprobs = with_logprobs
+            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
+            .transpose()?;
+        let mut answer = CalledTools::new(parser(), number, index);
+        let message = answer.message(&text);
+        choices.push(json!({
+            "index": index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": answer.finish_reason(stream.finish_reason()),
+        }));
+        usages.push(stream.usage());
+    }
+    let answer = header("chat.completion").message(&choices, Some(ApiUsage::of(&usages)));
+    Ok(Json(answer).into_response())
+}
+
+struct ChatPieces {
+    header: Header,
+    index: usize,
+    with_logprobs: bool,
+    /// How many tokens were told with their log probabilities.
+    told: usize,
+    answer: CalledTools,
+}
+
+impl ChatPieces {
+    fn chunk(&self, delta: &Value, logprobs: Option<Value>, finish: Option<&str>) -> Value {
+        let choice = json!({
+            "index": self.index, "delta": delta, "logprobs": logprobs, "finish_reason": finish,
+        });
+        self.header.message(&[choice], None)
+    }
+}
+
+impl Pieces for ChatPieces {
+    fn begin(&mut self) -> Vec<Value> {
+        vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
+    }
+
+    fn piece(&mut self, app: &ServedModel, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+        let deltas = self.answer.deltas(text);
+        let mut logprobs = if self.with_logprobs {
+            let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
+            self.told += content.len();
+            Some(json!({ "content": content }))
+        } else {
+            None
+        };
+        if deltas.is_empty() && logprobs.is_some() {
+            return Ok(vec![self.chunk(&json!({}), logprobs, None)]);
+        }
+        Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
+    }
+
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+        let mut messages: Vec<_> =
+            self.answer.last_deltas().iter().map(|delta| self.chunk(delta, None, None)).collect();
+        let reason = self.answer.finish_reason(stream.finish_reason());
+        messages.push(self.chunk(&json!({}), None, Some(reason)));
+        messages
+    }
+}

@@ -1,0 +1,172 @@
+//! `/v1/embeddings`.
+
+use std::time::Instant;
+
+use axum::Json;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mlxcel_session::{CancelToken, EmbedOptions, FinishReason, Model, TokenId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::failure::ApiError;
+use crate::body::{Asked, Body};
+use crate::work::CancelledOnDrop;
+
+/// Texts that are embedded before it is another client's turn.
+const TEXTS_AT_ONCE: usize = 16;
+
+#[derive(Deserialize)]
+pub(crate) struct EmbeddingRequest {
+    model: Option<String>,
+    input: Input,
+    encoding_format: Option<Format>,
+    dimensions: Option<usize>,
+}
+
+impl Asked for EmbeddingRequest {
+    const REQUIRED: &'static str = "input";
+
+    fn fields() -> Vec<&'static str> {
+        vec!["model", "input", "encoding_format", "dimensions"]
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<TokenId>),
+    ManyTokens(Vec<Vec<TokenId>>),
+}
+
+/// Texts, or their tokens.
+enum Texts {
+    Words(Vec<String>),
+    Tokens(Vec<Vec<TokenId>>),
+}
+
+impl Input {
+    /// Its texts, some at a time.
+    fn parts(self) -> Vec<Texts> {
+        fn cut<T>(texts: Vec<T>, of: impl Fn(Vec<T>) -> Texts) -> Vec<Texts> {
+            let mut texts = texts.into_iter().peekable();
+            let mut parts = Vec::new();
+            while texts.peek().is_some() {
+                parts.push(of(texts.by_ref().take(TEXTS_AT_ONCE).collect()));
+            }
+            parts
+        }
+        match self {
+            Self::Text(text) => cut(vec![text], Texts::Words),
+            Self::Texts(texts) => cut(texts, Texts::Words),
+            Self::Tokens(tokens) => cut(vec![tokens], Texts::Tokens),
+            Self::ManyTokens(texts) => cut(texts, Texts::Tokens),
+        }
+    }
+
+    fn is_allowed(&self, most: usize) -> bool {
+        match self {
+            Self::Text(text) => !text.is_empty(),
+            Self::Texts(texts) => (1..=most).contains(&texts.len()) && !texts.iter().any(String::is_empty),
+            Self::Tokens(tokens) => !tokens.is_empty(),
+            Self::ManyTokens(texts) => (1..=most).contains(&texts.len()) && !texts.iter().any(Vec::is_empty),
+        }
+    }
+}
+
+impl Texts {
+    /// Their embeddings, and how many tokens they have.
+    fn embed(&self, model: &Model, options: &EmbedOptions) -> mlxcel_session::Result<(usize, Vec<Vec<f32>>)> {
+        match self {
+            Self::Words(texts) => {
+                // First, since it refuses texts that are longer than the context before they are encoded.
+                let vectors = model.embed_all(texts, options)?;
+                let tokens = texts.iter().map(|text| Ok(model.tokenizer()?.encode(text, true)?.len()));
+                Ok((tokens.sum::<mlxcel_session::Result<usize>>()?, vectors))
+            }
+            Self::Tokens(texts) => {
+                Ok((texts.iter().map(Vec::len).sum(), model.embed_tokens(texts, options)?))
+            }
+        }
+    }
+}
+
+/// The first elements of a vector, at length 1 again.
+fn shorten(vector: &mut Vec<f32>, dimensions: usize) {
+    if dimensions >= vector.len() {
+        return;
+    }
+    vector.truncate(dimensions);
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|value| *value /= length);
+    }
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    #[default]
+    Float,
+    Base64,
+}
+
+impl Format {
+    fn vector(self, vector: &[f32]) -> Value {
+        match self {
+            Self::Float => json!(vector),
+            Self::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                STANDARD.encode(bytes).into()
+            }
+        }
+    }
+}
+
+pub(crate) async fn embed(
+    Body { request, app, sender }: Body<EmbeddingRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let texts = app.limits().texts;
+    if !request.input.is_allowed(texts) {
+        return Err(ApiError::invalid("input", format!("from 1 to {texts} texts, none of them empty")));
+    }
+    let model = app.engine.model().clone();
+    let most = model.capabilities().hidden_states.unwrap_or(usize::MAX);
+    let dimensions = request.dimensions.unwrap_or(most);
+    if !(1..=most).contains(&dimensions) {
+        return Err(ApiError::invalid("dimensions", format!("dimensions must be from 1 to {most}")));
+    }
+    let share = sender.share;
+    // Texts take no more than the body did.
+    drop(sender);
+    let left = CancelledOnDrop(CancelToken::new());
+    let started = Instant::now();
+    let (mut tokens, mut vectors) = (0, Vec::new());
+    for part in request.input.parts() {
+        if started.elapsed() > app.limits().time {
+            return Err(ApiError::cut(FinishReason::TimeLimit));
+        }
+        let (model, options) = (model.clone(), EmbedOptions::default().with_cancel(left.0.clone()));
+        // After each part it is another client's turn.
+        let embedded = app.server.embedding.run(share.client, move || part.embed(&model, &options)).await??;
+        tokens += embedded.0;
+        vectors.extend(embedded.1);
+    }
+    vectors.iter_mut().for_each(|vector| shorten(vector, dimensions));
+    let format = request.encoding_format.unwrap_or_default();
+    let data = vectors.iter().enumerate().map(|(index, vector)| {
+        json!({ "object": "embedding", "index": index, "embedding": format.vector(vector) })
+    });
+    Ok(Json(json!({
+        "object": "list",
+        "data": data.collect::<Vec<_>>(),
+        "model": app.name,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}

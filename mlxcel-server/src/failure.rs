@@ -1,0 +1,109 @@
+//! Errors in the API's format.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::mlxcel_core::one_line;
+use mlxcel_session::{Error, ErrorKind, FinishReason};
+use serde::Serialize;
+
+/// An error with the status that HTTP has for it.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    body: Body,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Body {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The field of the request that is wrong.
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A request that is wrong in its field `param`.
+    pub(crate) fn invalid(param: &str, message: impl Into<String>) -> Self {
+        let param = Some(param.to_owned()).filter(|param| !param.is_empty());
+        Self::new(StatusCode::BAD_REQUEST, message, "invalid_request_error", param, None)
+    }
+
+    /// A field that this server does not support.
+    pub(crate) fn unsupported(param: &str, what: &str) -> Self {
+        let mut error = Self::invalid(param, format!("{what}: not supported by this server"));
+        error.body.code = Some("unsupported");
+        error
+    }
+
+    /// There is no such model.
+    pub(crate) fn no_model(name: &str) -> Self {
+        let message = format!("the model {name:?} does not exist; GET /v1/models lists what does");
+        let (kind, param) = ("invalid_request_error", Some("model".to_owned()));
+        Self::new(StatusCode::NOT_FOUND, message, kind, param, Some("model_not_found"))
+    }
+
+    /// An answer that was cut before its end, by the server and not by the model or its request.
+    pub(crate) fn cut(reason: FinishReason) -> Self {
+        let (status, message, code) = match reason {
+            FinishReason::TimeLimit => {
+                (StatusCode::GATEWAY_TIMEOUT, "the request ran into the server's time limit", "time_limit")
+            }
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down", "shutting_down"),
+        };
+        Self::new(status, message, "server_error", None, Some(code))
+    }
+
+    pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, message, "invalid_request_error", None, None)
+    }
+
+    fn new(
+        status: StatusCode,
+        message: impl Into<String>,
+        kind: &'static str,
+        param: Option<String>,
+        code: Option<&'static str>,
+    ) -> Self {
+        Self { status, body: Body { message: message.into(), kind, param, code } }
+    }
+
+    /// As it stands in an answer.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({ "error": self.body })
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let (status, kind, code) = match error.kind() {
+            ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+            ErrorKind::TooComplex => (StatusCode::BAD_REQUEST, "invalid_request_error", Some("too_complex")),
+            ErrorKind::CapacityExceeded => {
+                (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
+            }
+            ErrorKind::Unsupported | ErrorKind::NotFound => {
+                (StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported"))
+            }
+            ErrorKind::ResourceExhausted => {
+                (StatusCode::TOO_MANY_REQUESTS, "overloaded_error", Some("queue_full"))
+            }
+            ErrorKind::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("shutting_down")),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+        };
+        let param = error.context("field").map(str::to_owned);
+        Self::new(status, one_line(&error), kind, param, code)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.json())).into_response();
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,31 @@
+//! What every message of an answer begins with.
+
+use serde_json::{Value, json};
+
+use crate::served::{ServedModel, unix_time};
+use crate::fields::ApiUsage;
+
+/// Which answer it is, of what sort.
+#[derive(Clone)]
+pub(crate) struct Header {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+}
+
+impl Header {
+    /// Of the answer whose first request has this number; `prefix` begins its name.
+    pub(crate) fn new(app: &ServedModel, prefix: &str, number: u64, object: &'static str) -> Self {
+        let id = format!("{prefix}-{:x}-{number}", app.server.started);
+        Self { id, object, created: unix_time(), model: app.name.clone() }
+    }
+
+    /// A message with `choices`.
+    pub(crate) fn message(&self, choices: &[Value], usage: Option<ApiUsage>) -> Value {
+        let Self { id, object, created, model } = self;
+        json!({
+            "id": id, "object": object, "created": created, "model": model, "choices": choices, "usage": usage,
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! Language models over HTTP: an [`axum::Router`] with OpenAI's endpoints, to mount in an application of your own.
+//!
+//! A [`Server`] is made of one or more [`Engine`](mlxcel_session::Engine)s under the names that clients ask for. Its router
+//! knows no listener, no TLS and no users: the application mounts it under a path beside its own routes, and adds its own
+//! [`tower`](https://docs.rs/tower) layers, such as its authentication.
+//!
+//! ```no_run
+//! use axum::Router;
+//! use axum::routing::get;
+//! use mlxcel_server::Server;
+//! use mlxcel_session::{Engine, Model};
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let engine = Engine::new(Model::open("models/storyteller")?)?;
+//!     let models = Server::new("storyteller", engine).with_api_key("secret").router()?;
+//!     // Clients use http://127.0.0.1:3000/llm/v1 as their base URL.
+//!     let app = Router::new().route("/", get(|| async { "hello" })).nest("/llm", models);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app).await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Paths
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/v1/chat/completions`, `/v1/responses`, `/v1/completions` | text, whole or as server-sent events, with tools and JSON schemas |
+//! | `/v1/embeddings` | vectors |
+//! | `/v1/models`, `/v1/models/{name}` | the served models |
+//! | `/metrics` | figures for Prometheus |
+//! | `/health`, `/openapi.json` | without a key, whether the engines run, and the description of this API |
+//!
+//! A request that names no model is for the first. Fields that would change the answer and are not supported are errors.
+//!
+//! # What a request may take
+//!
+//! [`Limits`] bounds every field. Clients take turns at threads, sequences and the queue; [`Client`] says who is one. A request
+//! whose client disconnects is cancelled. [`Running::shutdown`] lets requests finish before a process ends.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod api_key;
+mod body;
+mod chat;
+mod client;
+mod completions;
+mod echo;
+mod embeddings;
+mod failure;
+mod fields;
+mod header;
+mod limits;
+mod logprobs;
+mod metrics;
+mod openapi;
+mod origins;
+mod page;
+mod response_pieces;
+mod responses;
+mod routes;
+mod served;
+mod server;
+mod sse;
+mod tools;
+mod work;
+
+pub use client::Client;
+pub use limits::Limits;
+pub use origins::Origins;
+pub use server::{Running, Server};

@@ -1,0 +1,123 @@
+//! Figures for Prometheus, in its text format (version 0.0.4).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::EngineStats;
+
+use crate::served::{Models, ServedModel};
+
+/// How many requests were answered, by path and status.
+#[derive(Default)]
+pub(crate) struct ResponseCounts(Mutex<BTreeMap<(String, u16), u64>>);
+
+/// Counts a request when its answer begins.
+pub(crate) async fn count(State(models): State<Arc<Models>>, request: Request, next: Next) -> Response {
+    // Paths that are not ours would be as many as clients think of.
+    let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let response = next.run(request).await;
+    let key = (path, response.status().as_u16());
+    *models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+    response
+}
+
+/// All figures.
+pub(crate) async fn show(State(models): State<Arc<Models>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text(&models)).into_response()
+}
+
+/// A figure of a model: its name, meaning and type, and its value, if the model has it.
+type Figure = (&'static str, &'static str, &'static str, fn(&ServedModel, &EngineStats) -> Option<f64>);
+
+/// The figures of each model.
+const FIGURES: &[Figure] = &[
+    ("requests_queued", "Queued requests.", "gauge", |_, stats| Some(stats.queued as f64)),
+    ("requests_running", "Running requests.", "gauge", |_, stats| Some(stats.running as f64)),
+    ("requests_paused", "Running requests that are paused because their readers are slow.", "gauge", |_, stats| {
+        Some(stats.paused as f64)
+    }),
+    ("kv_cache_bytes", "Bytes of the open sequences.", "gauge", |_, stats| Some(stats.kv_bytes as f64)),
+    ("prompt_tokens_total", "Tokens of prompts.", "counter", |_, stats| Some(stats.prompt_tokens as f64)),
+    ("prompt_tokens_reused_total", "Prompt tokens reused from prefixes.", "counter", |_, stats| {
+        Some(stats.reused_tokens as f64)
+    }),
+    ("generated_tokens_total", "Generated tokens.", "counter", |_, stats| Some(stats.generated_tokens as f64)),
+    ("computed_tokens_total", "Computed tokens.", "counter", |_, stats| Some(stats.computed_tokens as f64)),
+    ("steps_total", "Steps.", "counter", |_, stats| Some(stats.steps as f64)),
+    ("passes_total", "Passes over the weights.", "counter", |_, stats| Some(stats.passes as f64)),
+    ("step_seconds_total", "Time in steps.", "counter", |_, stats| Some(stats.step_time.as_secs_f64())),
+    ("compile_seconds_total", "Time spent compiling during steps.", "counter", |_, stats| {
+        Some(stats.compile_time.as_secs_f64())
+    }),
+    ("longest_wait_seconds", "The longest wait for a sequence.", "gauge", |_, stats| {
+        Some(stats.longest_wait.as_secs_f64())
+    }),
+    ("prefix_cache_bytes", "Bytes of cached prefixes.", "gauge", |app, _| {
+        Some(app.engine.model().prefix_cache()?.stats().bytes as f64)
+    }),
+    ("prefix_cache_hits_total", "Prompts that matched a cached prefix.", "counter", |app, _| {
+        Some(app.engine.model().prefix_cache()?.stats().hits as f64)
+    }),
+    ("prefix_cache_misses_total", "Prompts that matched no cached prefix.", "counter", |app, _| {
+        Some(app.engine.model().prefix_cache()?.stats().misses as f64)
+    }),
+];
+
+/// What became of requests.
+fn events(stats: &EngineStats) -> [(&'static str, u64); 8] {
+    [
+        ("submitted", stats.submitted),
+        ("refused", stats.refused),
+        ("finished", stats.finished),
+        ("cancelled", stats.cancelled),
+        ("timed_out", stats.timed_out),
+        ("failed", stats.failed),
+        ("preempted", stats.preempted),
+        ("retried", stats.retried),
+    ]
+}
+
+fn text(models: &Models) -> String {
+    let mut page = Page(String::new());
+    let stats: Vec<_> = models.served.iter().map(|app| (app, app.engine.stats())).collect();
+    for (name, help, kind, value) in FIGURES {
+        page.head(name, help, kind);
+        for (app, stats) in &stats {
+            if let Some(value) = value(app, stats) {
+                page.value(name, &[("model", &app.name)], value);
+            }
+        }
+    }
+    page.head("requests_total", "Requests by outcome.", "counter");
+    for (app, stats) in &stats {
+        for (event, value) in events(stats) {
+            page.value("requests_total", &[("model", &app.name), ("event", event)], value as f64);
+        }
+    }
+    page.head("http_requests_total", "Responses by path and status.", "counter");
+    for ((path, status), &value) in &*models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        let labels = [("path", path.as_str()), ("status", &status.to_string())];
+        page.value("http_requests_total", &labels, value as f64);
+    }
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP mlxcel_{name} {help}\n# TYPE mlxcel_{name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        // Rust escapes quotation marks, backslashes and line breaks as the format does.
+        let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
+        let _ = writeln!(self.0, "mlxcel_{name}{{{}}} {value}", labels.join(","));
+    }
+}

@@ -1,0 +1,49 @@
+//! The description of this API, for tools that read such.
+
+use axum::Json;
+use serde_json::{Map, Value, json};
+
+use crate::chat::ChatRequest;
+use crate::completions::CompletionRequest;
+use crate::embeddings::EmbeddingRequest;
+use crate::responses::ResponseRequest;
+use crate::body::Asked;
+
+/// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's API.
+pub(crate) async fn show() -> Json<Value> {
+    let get = |summary: &str| json!({ "get": { "summary": summary, "responses": responses("the answer") } });
+    let mut model = get("Describe a model");
+    model["get"]["parameters"] =
+        json!([{ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } }]);
+    Json(json!({
+        "openapi": "3.1.0",
+        "info": { "title": "mlxcel server", "version": env!("CARGO_PKG_VERSION") },
+        "paths": {
+            "/v1/chat/completions": post::<ChatRequest>("Answer a conversation"),
+            "/v1/responses": post::<ResponseRequest>("Answer a conversation"),
+            "/v1/completions": post::<CompletionRequest>("Continue texts"),
+            "/v1/embeddings": post::<EmbeddingRequest>("Embed texts"),
+            "/v1/models": get("List the models"),
+            "/v1/models/{name}": model,
+            "/health": get("Check that the server takes requests"),
+            "/metrics": get("Figures for Prometheus"),
+        },
+        "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
+        "security": [{}, { "key": [] }],
+    }))
+}
+
+fn post<T: Asked>(summary: &str) -> Value {
+    let properties: Map<String, Value> =
+        T::fields().into_iter().map(|field| (field.to_owned(), json!({}))).collect();
+    let schema = json!({ "type": "object", "properties": properties, "required": [T::REQUIRED] });
+    json!({ "post": {
+        "summary": summary,
+        "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },
+        "responses": responses("the answer, or server-sent events with `stream`"),
+    }})
+}
+
+fn responses(answer: &str) -> Value {
+    json!({ "200": { "description": answer }, "default": { "description": "an error: `error.message`, `error.param`, `error.code`" } })
+}

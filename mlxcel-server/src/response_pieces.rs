@@ -1,0 +1,219 @@
+//! The items and events of a response.
+
+use mlxcel_session::{RequestStream, ToolParser};
+use serde_json::{Value, json};
+
+use crate::served::{ServedModel, unix_time};
+use crate::failure::ApiError;
+use crate::fields::finish_reason;
+use crate::sse::Pieces;
+use crate::tools::CalledTools;
+
+/// A response in the making.
+pub(crate) struct ResponsePieces {
+    id: String,
+    created: u64,
+    model: String,
+    /// The fields that repeat those of the request.
+    echoed: Value,
+    answer: CalledTools,
+    /// How many events were sent.
+    sent: u64,
+    /// The items that are complete.
+    output: Vec<Value>,
+    /// The kind of the item that is being written, and its text.
+    open: Option<(&'static str, Value, String)>,
+}
+
+impl ResponsePieces {
+    /// Of the request `number`; `echoed` are fields that repeat its own.
+    pub(crate) fn new(app: &ServedModel, number: u64, echoed: Value, parser: Option<ToolParser>) -> Self {
+        Self {
+            id: format!("{:x}-{number}", app.server.started),
+            created: unix_time(),
+            model: app.name.clone(),
+            echoed,
+            answer: CalledTools::new(parser, number, 0),
+            sent: 0,
+            output: Vec::new(),
+            open: None,
+        }
+    }
+
+    /// The response as it is now; complete with the stream that has ended.
+    pub(crate) fn whole(&self, ended: Option<&RequestStream>) -> Value {
+        let is_cut = ended.is_some_and(|stream| finish_reason(stream.finish_reason()) == "length");
+        let status = match (ended, is_cut) {
+            (None, _) => "in_progress",
+            (_, true) => "incomplete",
+            (_, false) => "completed",
+        };
+        let mut response = json!({
+            "id": format!("resp_{}", self.id), "object": "response", "created_at": self.created, "status": status,
+            "model": self.model, "output": self.output, "error": null,
+            "incomplete_details": if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null },
+            "usage": ended.map(|stream| {
+                let usage = stream.usage();
+                json!({
+                    "input_tokens": usage.prompt_tokens, "input_tokens_details": { "cached_tokens": usage.reused_tokens },
+                    "output_tokens": usage.generated_tokens, "output_tokens_details": { "reasoning_tokens": 0 },
+                    "total_tokens": usage.prompt_tokens + usage.generated_tokens,
+                })
+            }),
+            "previous_response_id": null, "store": false, "truncation": "disabled", "metadata": {},
+            "reasoning": { "effort": null, "summary": null },
+        });
+        if let (Some(response), Some(echoed)) = (response.as_object_mut(), self.echoed.as_object()) {
+            response.extend(echoed.clone());
+        }
+        response
+    }
+
+    fn event(&mut self, kind: &str, fields: Value) -> Value {
+        let mut event = json!({ "type": kind, "sequence_number": self.sent });
+        self.sent += 1;
+        if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
+            event.extend(fields);
+        }
+        event
+    }
+
+    /// The event that an item of this kind makes of a delta or its end.
+    fn name(kind: &str, what: &str) -> String {
+        match kind {
+            "message" => format!("response.output_text.{what}"),
+            "reasoning" => format!("response.reasoning_text.{what}"),
+            _ => format!("response.function_call_arguments.{what}"),
+        }
+    }
+
+    /// Begins an item, after the one that is being written.
+    fn begin_item(&mut self, kind: &'static str, more: Value) -> Vec<Value> {
+        let mut events = self.end_item();
+        let index = self.output.len();
+        let prefix = match kind {
+            "message" => "msg",
+            "reasoning" => "rs",
+            _ => "fc",
+        };
+        let mut item =
+            json!({ "type": kind, "id": format!("{prefix}_{}_{index}", self.id), "status": "in_progress" });
+        if let (Some(item), Value::Object(more)) = (item.as_object_mut(), more) {
+            item.extend(more);
+        }
+        events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
+        if kind == "message" {
+            let part = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
+            let place =
+                json!({ "output_index": index, "item_id": item["id"], "content_index": 0, "part": part });
+            events.push(self.event("response.content_part.added", place));
+        }
+        self.open = Some((kind, item, String::new()));
+        events
+    }
+
+    /// Adds to the item that is being written.
+    fn add(&mut self, text: &str) -> Option<Value> {
+        let index = self.output.len();
+        let (kind, item, written) = self.open.as_mut()?;
+        written.push_str(text);
+        let mut place = json!({ "output_index": index, "item_id": item["id"], "delta": text });
+        if *kind != "function_call" {
+            place["content_index"] = 0.into();
+        }
+        if *kind == "message" {
+            place["logprobs"] = json!([]);
+        }
+        let name = Self::name(kind, "delta");
+        Some(self.event(&name, place))
+    }
+
+    fn end_item(&mut self) -> Vec<Value> {
+        let Some((kind, mut item, text)) = self.open.take() else { return Vec::new() };
+        let index = self.output.len();
+        let place = json!({ "output_index": index, "item_id": item["id"] });
+        let with = |more: Value| {
+            let mut fields = place.clone();
+            if let (Some(fields), Value::Object(more)) = (fields.as_object_mut(), more) {
+                fields.extend(more);
+            }
+            fields
+        };
+        let name = Self::name(kind, "done");
+        item["status"] = "completed".into();
+        let mut events = Vec::new();
+        match kind {
+            "message" => {
+                let part = json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] });
+                events.push(
+                    self.event(&name, with(json!({ "content_index": 0, "text": text, "logprobs": [] }))),
+                );
+                let fields = with(json!({ "content_index": 0, "part": part }));
+                events.push(self.event("response.content_part.done", fields));
+                item["content"] = json!([part]);
+            }
+            "reasoning" => {
+                events.push(self.event(&name, with(json!({ "content_index": 0, "text": text }))));
+                item["content"] = json!([{ "type": "reasoning_text", "text": text }]);
+            }
+            _ => {
+                let fields = with(json!({ "name": item["name"], "arguments": text }));
+                events.push(self.event(&name, fields));
+                item["arguments"] = text.into();
+            }
+        }
+        events.push(self.event("response.output_item.done", json!({ "output_index": index, "item": item })));
+        self.output.push(item);
+        events
+    }
+
+    /// The events of what a chat would have as deltas.
+    fn events(&mut self, deltas: &[Value]) -> Vec<Value> {
+        let mut events = Vec::new();
+        for delta in deltas {
+            let call = &delta["tool_calls"][0];
+            if let Some(id) = call["id"].as_str() {
+                let item = json!({ "call_id": id, "name": call["function"]["name"], "arguments": "" });
+                events.extend(self.begin_item("function_call", item));
+            } else if let Some(arguments) = call["function"]["arguments"].as_str() {
+                events.extend(self.add(arguments));
+            }
+            let texts = [
+                ("message", &delta["content"], json!({ "role": "assistant", "content": [] })),
+                ("reasoning", &delta["reasoning_content"], json!({ "summary": [], "content": [] })),
+            ];
+            for (kind, text, item) in texts {
+                let Some(text) = text.as_str().filter(|text| !text.is_empty()) else { continue };
+                if self.open.as_ref().is_none_or(|(open, ..)| *open != kind) {
+                    events.extend(self.begin_item(kind, item));
+                }
+                events.extend(self.add(text));
+            }
+        }
+        events
+    }
+}
+
+impl Pieces for ResponsePieces {
+    const DONE: bool = false;
+
+    fn begin(&mut self) -> Vec<Value> {
+        let response = json!({ "response": self.whole(None) });
+        ["response.created", "response.in_progress"].map(|kind| self.event(kind, response.clone())).to_vec()
+    }
+
+    fn piece(&mut self, _: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+        let deltas = self.answer.deltas(text);
+        Ok(self.events(&deltas))
+    }
+
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+        let deltas = self.answer.last_deltas();
+        let mut events = self.events(&deltas);
+        events.extend(self.end_item());
+        let response = self.whole(Some(stream));
+        let kind = format!("response.{}", response["status"].as_str().unwrap_or("completed"));
+        events.push(self.event(&kind, json!({ "response": response })));
+        events
+    }
+}

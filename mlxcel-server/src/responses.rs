@@ -1,0 +1,187 @@
+//! `/v1/responses`: a chat in the words of OpenAI's newer API. Nothing is stored, so each request has the whole conversation.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::chat::{Begun, ChatRequest, begin};
+use crate::failure::ApiError;
+use crate::fields::ApiUsage;
+use crate::response_pieces::ResponsePieces;
+use crate::body::{Asked, Body};
+use crate::sse::{self, Pieces, whole_text};
+
+#[derive(Deserialize)]
+pub(crate) struct ResponseRequest {
+    model: Option<String>,
+    input: Input,
+    instructions: Option<String>,
+    max_output_tokens: Option<u64>,
+    text: Option<Value>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    reasoning: Option<Value>,
+    previous_response_id: Option<String>,
+    include: Option<Vec<String>>,
+    stream: Option<bool>,
+    /// What a chat has by the same name.
+    #[serde(flatten)]
+    same: Map<String, Value>,
+}
+
+/// Fields that a chat has by the same name.
+const SAME: [&str; 3] = ["temperature", "top_p", "parallel_tool_calls"];
+
+impl Asked for ResponseRequest {
+    const REQUIRED: &'static str = "input";
+
+    fn fields() -> Vec<&'static str> {
+        const FIELDS: [&str; 11] = [
+            "model",
+            "input",
+            "instructions",
+            "max_output_tokens",
+            "text",
+            "tools",
+            "tool_choice",
+            "reasoning",
+            "previous_response_id",
+            "include",
+            "stream",
+        ];
+        [&FIELDS[..], &SAME].concat()
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Value>),
+}
+
+impl ResponseRequest {
+    /// It as a chat.
+    fn chat(&self) -> Result<ChatRequest, ApiError> {
+        if self.previous_response_id.is_some() {
+            return Err(ApiError::unsupported("previous_response_id", "stored responses"));
+        }
+        if self
+            .include
+            .as_ref()
+            .is_some_and(|include| include.iter().any(|what| what != "reasoning.encrypted_content"))
+        {
+            return Err(ApiError::unsupported("include", "more output"));
+        }
+        let mut chat = Map::new();
+        chat.extend(SAME.iter().filter_map(|&name| Some((name.to_owned(), self.same.get(name)?.clone()))));
+        chat.insert("messages".to_owned(), self.messages()?.into());
+        chat.extend(self.max_output_tokens.map(|most| ("max_tokens".to_owned(), most.into())));
+        chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
+        let effort = self.reasoning.as_ref().map(|reasoning| reasoning["effort"].clone());
+        chat.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort)));
+        let format = self.text.as_ref().map(|text| match text["format"]["type"].as_str() {
+            Some("json_schema") => json!({ "type": "json_schema", "json_schema": text["format"] }),
+            _ => text["format"].clone(),
+        });
+        chat.extend(format.map(|format| ("response_format".to_owned(), format)));
+        let wrapped = |tool: &Value| match tool["type"].as_str() {
+            Some("function") => json!({ "type": "function", "function": tool }),
+            _ => tool.clone(),
+        };
+        let tools = self.tools.iter().flatten().map(wrapped).collect::<Vec<_>>();
+        chat.insert("tools".to_owned(), tools.into());
+        chat.extend(self.tool_choice.as_ref().map(|choice| {
+            let choice = if choice.is_object() { wrapped(choice) } else { choice.clone() };
+            ("tool_choice".to_owned(), choice)
+        }));
+        serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
+    }
+
+    fn messages(&self) -> Result<Vec<Value>, ApiError> {
+        let mut messages = Vec::new();
+        messages.extend(self.instructions.as_ref().map(|text| json!({ "role": "system", "content": text })));
+        match &self.input {
+            Input::Text(text) => messages.push(json!({ "role": "user", "content": text })),
+            Input::Items(items) => {
+                for item in items {
+                    messages.extend(message(item)?);
+                }
+            }
+        }
+        Ok(messages)
+    }
+}
+
+/// An item of the input as a message; none for what has no part in the conversation.
+fn message(item: &Value) -> Result<Option<Value>, ApiError> {
+    let kind = item["type"].as_str().unwrap_or("message");
+    Ok(Some(match kind {
+        "message" => {
+            let role = match item["role"].as_str() {
+                Some("developer") => "system",
+                Some(role) => role,
+                None => return Err(ApiError::invalid("input", "a message without a role")),
+            };
+            json!({ "role": role, "content": content(&item["content"])? })
+        }
+        "function_call" => {
+            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+            json!({ "role": "assistant", "content": null, "tool_calls": [call] })
+        }
+        "function_call_output" => json!({
+            "role": "tool", "tool_call_id": item["call_id"], "content": content(&item["output"])?,
+        }),
+        "reasoning" => return Ok(None),
+        other => return Err(ApiError::unsupported("input", &format!("an item of type {other:?}"))),
+    }))
+}
+
+fn content(content: &Value) -> Result<String, ApiError> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let text = parts.iter().map(|part| match (part["type"].as_str(), part["text"].as_str()) {
+                (Some("input_text" | "output_text" | "text"), Some(text)) => Ok(text),
+                _ => Err(ApiError::unsupported("input", "content that is not text")),
+            });
+            text.collect::<Result<Vec<_>, _>>().map(|parts| parts.concat())
+        }
+        _ => Err(ApiError::invalid("input", "content must be a text or a list of parts")),
+    }
+}
+
+pub(crate) async fn respond(
+    Body { request, app, sender }: Body<ResponseRequest>,
+) -> Result<Response, ApiError> {
+    let chat = request.chat()?;
+    let echoed = json!({
+        "instructions": request.instructions, "max_output_tokens": request.max_output_tokens,
+        "temperature": request.same.get("temperature"), "top_p": request.same.get("top_p"),
+        "tools": request.tools.unwrap_or_default(), "tool_choice": request.tool_choice.unwrap_or("auto".into()),
+        "parallel_tool_calls": request.same.get("parallel_tool_calls").unwrap_or(&Value::Bool(true)),
+        "text": request.text.unwrap_or_else(|| json!({ "format": { "type": "text" } })),
+    });
+    let is_stream = request.stream.unwrap_or(false);
+    let Begun { streams, tools, .. } = begin(&app, chat, sender).await?;
+    let number = streams.first().map_or(0, |stream| stream.number());
+    let parser = tools.as_ref().map(mlxcel_session::Tools::parser);
+    let mut pieces = ResponsePieces::new(&app, number, echoed, parser);
+    // A response is one answer.
+    let Some(mut stream) = streams.into_iter().next() else {
+        return Err(ApiError::invalid("", "there is no answer"));
+    };
+    if is_stream {
+        return Ok(sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>));
+    }
+    let text = whole_text(&mut stream).await?;
+    pieces.piece(&app, &stream, &text)?;
+    pieces.end(&stream);
+    Ok(Json(pieces.whole(Some(&stream))).into_response())
+}

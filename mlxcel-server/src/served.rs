@@ -1,0 +1,116 @@
+//! The served models, and what all their requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mlxcel_session::{AsyncRequestStream, Engine, Error, Request, SamplingParams, Share, Tokenizer};
+use tokio::sync::Semaphore;
+
+use crate::failure::ApiError;
+use crate::limits::Limits;
+use crate::metrics::ResponseCounts;
+use crate::work::Workers;
+
+/// What all requests share, of whatever model.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) api_key: Option<String>,
+    /// Room for the bytes of bodies that are parsed at the same time.
+    pub(crate) parsing: Arc<Semaphore>,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    /// How many requests came.
+    pub(crate) requests: AtomicU64,
+    pub(crate) responses: ResponseCounts,
+    /// For bodies, prompts and grammars.
+    pub(crate) workers: Workers,
+    /// The thread that embeds texts: in a session of its own, and one for all, so that it cannot take all memory.
+    pub(crate) embedding: Workers,
+}
+
+/// The models, by the names that the API has for them. A request that names none is for the first.
+pub(crate) struct Models {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) served: Vec<Arc<ServedModel>>,
+}
+
+impl Models {
+    /// The model `name`, or the first.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<&Arc<ServedModel>, ApiError> {
+        let mut served = self.served.iter();
+        let found = match name {
+            None => served.next(),
+            Some(name) => served.find(|model| model.name == name),
+        };
+        found.ok_or_else(|| ApiError::no_model(name.unwrap_or_default()))
+    }
+}
+
+/// A model that is served.
+pub(crate) struct ServedModel {
+    pub(crate) server: Arc<Shared>,
+    pub(crate) engine: Engine,
+    /// What the API calls the model.
+    pub(crate) name: String,
+    /// How tokens are chosen if a request does not say.
+    pub(crate) sampling: SamplingParams,
+    /// The maximum number of tokens of an answer.
+    pub(crate) answer_tokens: usize,
+}
+
+impl ServedModel {
+    /// The model of `engine` under a name.
+    ///
+    /// # Errors
+    /// If it has no tokenizer: there is no text to serve then.
+    pub(crate) fn new(server: Arc<Shared>, name: String, engine: Engine) -> Result<Self, Error> {
+        let model = engine.model();
+        model.tokenizer()?;
+        // The checkpoint's sampling settings; OpenAI's defaults if it has none.
+        let mut sampling = model.default_sampling().clone();
+        if sampling.temperature == 0.0 {
+            sampling.temperature = 1.0;
+        }
+        let context = model.capabilities().context;
+        let answer_tokens = server.limits.answer_tokens.unwrap_or(context).min(context);
+        Ok(Self { server, engine, name, sampling, answer_tokens })
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.server.limits
+    }
+
+    /// The tokenizer; a model is not served without one.
+    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, ApiError> {
+        Ok(self.engine.model().tokenizer()?)
+    }
+
+    /// Submits requests for a client, which takes the time of encoding their prompts and compiling their grammars.
+    pub(crate) async fn submit<F>(
+        self: &Arc<Self>,
+        share: Share,
+        make: F,
+    ) -> Result<Vec<AsyncRequestStream>, ApiError>
+    where
+        F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>
+            + Send
+            + 'static,
+    {
+        let engine = self.engine.clone();
+        let submit = move || {
+            let mut streams = Vec::new();
+            make(&mut |request| {
+                streams.push(engine.submit(request.with_share(share))?.into_async());
+                Ok(())
+            })?;
+            Ok::<_, Error>(streams)
+        };
+        Ok(self.server.workers.run(share.client, submit).await??)
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

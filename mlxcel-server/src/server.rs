@@ -1,0 +1,171 @@
+//! How a server is made, and how it ends.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use mlxcel_session::{Engine, Error, ErrorKind, Result};
+use tokio::sync::Semaphore;
+
+use crate::body::PARSED_AT_ONCE;
+use crate::limits::Limits;
+use crate::metrics::ResponseCounts;
+use crate::origins::Origins;
+use crate::routes;
+use crate::served::{Models, ServedModel, Shared, unix_time};
+use crate::work::Workers;
+
+/// How many threads parse bodies, encode prompts and compile grammars.
+const WORKERS: usize = 4;
+/// How long work may go on after the last answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The models to serve, and how: see the [crate](crate)'s page.
+#[derive(Debug)]
+#[must_use]
+pub struct Server {
+    engines: Vec<(String, Engine)>,
+    limits: Limits,
+    api_key: Option<String>,
+    origins: Option<Origins>,
+    with_page: bool,
+}
+
+impl Server {
+    /// Serves the model of `engine`, which the API calls `name`.
+    pub fn new(name: impl Into<String>, engine: Engine) -> Self {
+        Self {
+            engines: vec![(name.into(), engine)],
+            limits: Limits::default(),
+            api_key: None,
+            origins: None,
+            with_page: false,
+        }
+    }
+
+    /// Serves a further model.
+    pub fn with_model(mut self, name: impl Into<String>, engine: Engine) -> Self {
+        self.engines.push((name.into(), engine));
+        self
+    }
+
+    /// What requests may ask for.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Answers only requests with this key, as `Authorization: Bearer KEY`, except for the page, `/health` and `/openapi.json`.
+    /// An application that knows its users has a layer of its own instead.
+    pub fn with_api_key(mut self, key: impl Into<String>) -> Self {
+        self.api_key = Some(key.into());
+        self
+    }
+
+    /// Answers only requests for these hosts and from pages of these origins, which are told to browsers (CORS).
+    pub fn with_origins(mut self, origins: Origins) -> Self {
+        self.origins = Some(origins);
+        self
+    }
+
+    /// Adds a page to chat on, at `/`. It needs a router that is mounted at the root, or behind a path that ends with `/`.
+    pub fn with_page(mut self) -> Self {
+        self.with_page = true;
+        self
+    }
+
+    /// Starts, and returns the routes: for an application that needs no graceful shutdown. Dropping the router ends what was
+    /// started.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    pub fn router(self) -> Result<Router> {
+        Ok(self.start()?.router())
+    }
+
+    /// Starts the threads that parse bodies and encode prompts.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name, [`ResourceExhausted`](ErrorKind::ResourceExhausted)
+    /// if the system starts no thread, and the error of a model without tokenizer: there is no text to serve then.
+    pub fn start(self) -> Result<Running> {
+        let Self { engines, limits, api_key, origins, with_page } = self;
+        for (index, (name, _)) in engines.iter().enumerate() {
+            if engines[..index].iter().any(|(earlier, _)| earlier == name) {
+                let error = Error::new(ErrorKind::InvalidInput, "start server", "two models have the same name");
+                return Err(error.with_context("name", name));
+            }
+        }
+        let shared = Arc::new(Shared {
+            limits,
+            api_key,
+            parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)),
+            started: unix_time(),
+            requests: AtomicU64::default(),
+            responses: ResponseCounts::default(),
+            workers: Workers::start("work", WORKERS).map_err(no_thread)?,
+            embedding: Workers::start("embed", 1).map_err(no_thread)?,
+        });
+        let serve = |(name, engine)| ServedModel::new(Arc::clone(&shared), name, engine).map(Arc::new);
+        let served = engines.into_iter().map(serve).collect::<Result<_>>()?;
+        Ok(Running { models: Arc::new(Models { shared, served }), origins, with_page })
+    }
+}
+
+fn no_thread(error: io::Error) -> Error {
+    let message = "the system cannot start another thread; raise its limit, such as `ulimit -u`";
+    Error::new(ErrorKind::ResourceExhausted, "start server", message).with_source(error)
+}
+
+/// A server that has started. Clones are the same server.
+#[derive(Clone)]
+pub struct Running {
+    models: Arc<Models>,
+    origins: Option<Origins>,
+    with_page: bool,
+}
+
+impl Running {
+    /// The routes.
+    pub fn router(&self) -> Router {
+        routes::router(&self.models, self.origins.as_ref(), self.with_page)
+    }
+
+    /// Takes no more requests, and lets those that run finish for at most `grace`; what is late is cancelled, which ends its
+    /// answer with an error.
+    pub async fn shutdown(&self, grace: Duration) {
+        let models = Arc::clone(&self.models);
+        let shutdown = move || {
+            thread::scope(|scope| {
+                for app in &models.served {
+                    let ended = thread::Builder::new().spawn_scoped(scope, move || app.engine.shutdown(grace));
+                    if ended.is_err() {
+                        // Without room for a thread they end one after another.
+                        app.engine.shutdown(grace);
+                    }
+                }
+            });
+        };
+        // A client of its own, so that it is soon its turn. It fails only if the workers have ended before.
+        let _ = self.models.shared.workers.run(u64::MAX, shutdown).await;
+    }
+
+    /// Waits some seconds for the threads of requests that were dropped, when the runtime has ended: a process that ends under
+    /// a thread in native code can crash.
+    pub fn finish(self) {
+        self.models.shared.embedding.finish(PATIENCE);
+        self.models.shared.workers.finish(PATIENCE);
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.models.served.iter().map(|app| &app.name).collect();
+        f.debug_struct("Running").field("models", &names).field("origins", &self.origins).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,135 @@
+//! Answers that come piece by piece, as server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream, StreamExt};
+use mlxcel_session::{AsyncRequestStream, FinishReason, RequestStream, Result};
+use serde_json::Value;
+
+use crate::served::ServedModel;
+use crate::failure::ApiError;
+use crate::fields::ApiUsage;
+
+/// What one sort of answer looks like, piece by piece.
+pub(crate) trait Pieces: Send + 'static {
+    /// Whether `[DONE]` follows the last event.
+    const DONE: bool = true;
+
+    /// What comes first.
+    fn begin(&mut self) -> Vec<Value>;
+    /// The event with `text`, the newest text of `stream`.
+    fn piece(&mut self, app: &ServedModel, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError>;
+    /// What ends it.
+    fn end(&mut self, stream: &RequestStream) -> Vec<Value>;
+}
+
+/// The whole text of an answer.
+pub(crate) async fn whole_text(stream: &mut AsyncRequestStream) -> Result<String, ApiError> {
+    let mut text = String::new();
+    while let Some(piece) = stream.next().await {
+        text.push_str(&piece?);
+    }
+    check_end(stream).map(|()| text)
+}
+
+/// Whether an answer came to an end of its own.
+fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
+    match stream.finish_reason() {
+        Some(reason @ (FinishReason::TimeLimit | FinishReason::Cancelled)) => Err(ApiError::cut(reason)),
+        _ => Ok(()),
+    }
+}
+
+/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
+pub(crate) fn respond<P: Pieces>(
+    app: Arc<ServedModel>,
+    answers: Vec<(AsyncRequestStream, P)>,
+    usage: Option<impl FnOnce(ApiUsage) -> Value + Send + 'static>,
+) -> Response {
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let choices = answers.into_iter().map(|(stream, pieces)| {
+        let (app, told) = (Arc::clone(&app), told.clone());
+        let state = Answer { stream, pieces, phase: Phase::Begin, ready: VecDeque::new() };
+        stream::unfold(state, move |mut state| {
+            let (app, told) = (Arc::clone(&app), told.clone());
+            async move {
+                let message = state.next(&app).await;
+                if message.is_none() {
+                    // The task that adds the figures up may be gone, and the answer with it.
+                    let _ = told.send(state.stream.usage());
+                }
+                message.map(|message| (message, state))
+            }
+        })
+        .boxed()
+    });
+    let messages = stream::select_all(choices);
+    drop(told);
+    let last = stream::once(async move {
+        let mut answers = Vec::new();
+        while let Ok(usage) = hears.try_recv() {
+            answers.push(usage);
+        }
+        usage.map(|message| message(ApiUsage::of(&answers)))
+    });
+    let events = messages
+        .chain(last.filter_map(|message| async { message }))
+        .map(|message| {
+            let event = Event::default().data(message.to_string());
+            // Events of some APIs have a name.
+            message["type"].as_str().map_or(event.clone(), |name| event.event(name))
+        })
+        .chain(stream::iter(P::DONE.then(|| Event::default().data("[DONE]"))));
+    sse(events.map(Ok))
+}
+
+fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+struct Answer<P> {
+    stream: AsyncRequestStream,
+    pieces: P,
+    phase: Phase,
+    /// What is to be sent.
+    ready: VecDeque<Value>,
+}
+
+enum Phase {
+    Begin,
+    Text,
+    Ended,
+}
+
+impl<P: Pieces> Answer<P> {
+    async fn next(&mut self, app: &ServedModel) -> Option<Value> {
+        if matches!(self.phase, Phase::Begin) {
+            self.phase = Phase::Text;
+            self.ready.extend(self.pieces.begin());
+        }
+        while self.ready.is_empty() && !matches!(self.phase, Phase::Ended) {
+            match self.stream.next().await {
+                Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
+                    Ok(messages) => self.ready.extend(messages),
+                    Err(error) => self.ready.push_back(error.json()),
+                },
+                Some(Err(error)) => {
+                    self.phase = Phase::Ended;
+                    self.ready.push_back(ApiError::from(error).json());
+                }
+                None => {
+                    self.phase = Phase::Ended;
+                    match check_end(&self.stream) {
+                        Ok(()) => self.ready.extend(self.pieces.end(&self.stream)),
+                        Err(error) => self.ready.push_back(error.json()),
+                    }
+                }
+            }
+        }
+        self.ready.pop_front()
+    }
+}
