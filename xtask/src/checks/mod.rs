@@ -8,6 +8,7 @@ mod aside;
 mod beside;
 mod bundle;
 mod compile;
+mod costs;
 mod dist;
 mod external;
 mod features;
@@ -78,6 +79,8 @@ enum Check {
     Wasm,
     /// All tests, those in the documentation included
     Test,
+    /// The instructions of fixed work, against those that a file keeps
+    Costs,
     /// The IREE engine on a prebuilt distribution of IREE's runtime
     Dist,
     /// The server, by OpenAI's client
@@ -116,6 +119,7 @@ impl Check {
             Self::Deny => return licences::check(workspace),
             Self::Wasm => return wasm::check(workspace),
             Self::Semver => return semver::check(workspace),
+            Self::Costs => return costs::check(workspace),
             Self::Server => return server::check(workspace),
             Self::Bundle => return bundle::check(workspace),
             Self::Fmt => compile::format(workspace),

@@ -29,7 +29,10 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         ));
     }
     let metadata = workspace.metadata()?;
-    let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package) && has_library(package));
+    let published = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(|package| is_published(package) && has_library(package));
     let mut command = workspace.cargo(&["semver-checks", "--baseline-rev", release]);
     for package in published {
         command.args(["--package", &package.name]);
