@@ -10,8 +10,9 @@
 //! * [`GraphModel`] is a [`Model`](mlxcel_core::Model) on an executor; its sessions split steps into passes, grow
 //!   states, track positions, and convert outputs to results.
 //!
-//! Matrix products with packed weights and attention over caches are composite operations of this crate ([`packed`],
-//! [`cached`]).
+//! The layers of a network are functions of a builder: [`layers`] with dense weights, [`packed`] with packed ones, and
+//! attention over caches in [`cached`]. Most make a composite, one operation that an engine can replace by a kernel;
+//! [`composites`] lists their names, operands and attributes.
 //!
 //! # KV-length buckets
 //!
@@ -23,8 +24,10 @@
 
 mod adapters;
 pub mod cached;
+pub mod composites;
 mod executor;
 mod faulty;
+pub mod layers;
 mod memory;
 mod model;
 mod numerics;

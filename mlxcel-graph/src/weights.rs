@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use mlxcel_models::{Decoder, Linear, Part, WeightId};
 use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
+use crate::layers;
 use crate::packed::{
     PackedWeight, operand_parts, packed_embedding, packed_expert_linear, packed_linear, reorder,
 };
@@ -85,7 +86,7 @@ impl<'a, 'f> Weights<'a, 'f> {
                 let x = order.map_or(Ok(x), |order| reorder(b, x, order))?;
                 packed_linear(b, x, &packed, bias, ElementType::F32)
             }
-            Stored::Dense(values) => b.linear(x, values, bias, ElementType::F32),
+            Stored::Dense(values) => layers::linear(b, x, values, bias, ElementType::F32),
         }
     }
 
@@ -105,7 +106,7 @@ impl<'a, 'f> Weights<'a, 'f> {
                 packed_expert_linear(b, x, &packed, experts, bias, ElementType::F32)
             }
             Stored::Packed(_, Some(_)) => Err(self.no_order(weight)),
-            Stored::Dense(values) => b.expert_linear(x, values, experts, bias, ElementType::F32),
+            Stored::Dense(values) => layers::expert_linear(b, x, values, experts, bias, ElementType::F32),
         }
     }
 
@@ -144,7 +145,7 @@ impl<'a, 'f> Weights<'a, 'f> {
         match self.stored(table)? {
             Stored::Packed(packed, None) => packed_embedding(b, &packed, ids),
             Stored::Packed(_, Some(_)) => Err(self.no_order(table)),
-            Stored::Dense(values) => b.embedding(values, ids),
+            Stored::Dense(values) => layers::embedding(b, values, ids),
         }
     }
 

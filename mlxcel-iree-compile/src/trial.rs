@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
 use mlxcel_graph::{ProgramWriter, WeightArgument};
 use mlxcel_iree_kernels::lower;
@@ -122,7 +123,7 @@ impl TrialWeights {
             parts.push(b.argument(format!("w{matrix}.{part}"), ty)?);
         }
         match self.packing {
-            None => b.linear(x, parts[0], None, ElementType::F32),
+            None => layers::linear(b, x, parts[0], None, ElementType::F32),
             Some(packing) => packed_linear(b, x, &PackedWeight { packing, parts }, None, ElementType::F32),
         }
     }

@@ -10,6 +10,7 @@
 //!
 //! ```
 //! use mlxcel_core::Precision;
+//! use mlxcel_graph::layers;
 //! use mlxcel_iree_kernels::{Hardware, Instructions, VectorSet, lower};
 //! use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 //!
@@ -17,7 +18,7 @@
 //! module.function("main", |b| {
 //!     let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
 //!     let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-//!     Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+//!     Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
 //! })?;
 //! let hardware = Hardware::Processor(Some(Instructions::new(VectorSet::Avx2)));
 //! let lowered = lower(&module.finish(), hardware, Precision::Native)?;
@@ -52,11 +53,9 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_graph::cached::{CACHED_ATTENTION, LATENT_ATTENTION};
-use mlxcel_graph::packed::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
-use mlxcel_graph::{GraphModelOptions, LengthSteps};
+use mlxcel_graph::{GraphModelOptions, LengthSteps, composites};
 use mlxcel_models::Decoder;
-use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value, composites};
+use mlxcel_stablehlo::{Builder, Composite, Module, Printer, Value};
 
 pub use hardware::Hardware;
 pub use independent::independent_rows;
@@ -207,14 +206,16 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
         .rewrite_composites(|composite, b| {
             let context = &mut context.borrow_mut();
             match composite.name {
-                CACHED_ATTENTION | LATENT_ATTENTION => attention::lower(composite, b, context),
+                composites::CACHED_ATTENTION | composites::LATENT_ATTENTION => {
+                    attention::lower(composite, b, context)
+                }
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
                 composites::RMS_NORM => norm::lower(composite, b, context),
-                PACKED_EMBEDDING => quantized::lower_embedding(composite, b, context),
-                PACKED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
-                PACKED_LINEAR => quantized::lower_linear(composite, b, context),
+                composites::PACKED_EMBEDDING => quantized::lower_embedding(composite, b, context),
+                composites::PACKED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
+                composites::PACKED_LINEAR => quantized::lower_linear(composite, b, context),
                 _ => Ok(None),
             }
         })
@@ -230,6 +231,7 @@ fn refused(error: mlxcel_stablehlo::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use mlxcel_graph::layers;
     use mlxcel_stablehlo::{Attribute, ElementType, ModuleBuilder, TensorType};
 
     use super::*;
@@ -247,8 +249,8 @@ mod tests {
                 } else {
                     None
                 };
-                let once = b.linear(x, w, bias, ElementType::F32)?;
-                let twice = b.linear(x, w, bias, ElementType::F32)?;
+                let once = layers::linear(b, x, w, bias, ElementType::F32)?;
+                let twice = layers::linear(b, x, w, bias, ElementType::F32)?;
                 Ok(vec![once, twice])
             })
             .unwrap();
@@ -293,9 +295,9 @@ mod tests {
         let kinds = [
             (composites::LINEAR, [rows, &[(BF16, &[96, 64])]].concat(), vec![], [1, 96]),
             (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], [1, 64]),
-            (PACKED_LINEAR, [rows, packed].concat(), packing.clone(), [1, 96]),
-            (PACKED_EMBEDDING, [packed, ids].concat(), packing, [1, 64]),
-            (CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
+            (composites::PACKED_LINEAR, [rows, packed].concat(), packing.clone(), [1, 96]),
+            (composites::PACKED_EMBEDDING, [packed, ids].concat(), packing, [1, 64]),
+            (composites::CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
         ];
         for (name, operands, attributes, out) in kinds {
             let lowered = |operands: &[(ElementType, &[usize])], attributes: &[(String, Attribute)]| {
@@ -308,7 +310,7 @@ mod tests {
                         }
                         b.composite(name, &values, attributes, |b, args| {
                             let mixed = b.splat(F32, 0.0, &out)?;
-                            let cache = args.get(6).filter(|_| name == CACHED_ATTENTION);
+                            let cache = args.get(6).filter(|_| name == composites::CACHED_ATTENTION);
                             Ok([mixed].into_iter().chain(cache.copied()).collect())
                         })
                     })
@@ -332,7 +334,7 @@ mod tests {
             .function("step", |b| {
                 let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
                 let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
             })
             .unwrap();
         let module = module.finish();
@@ -353,7 +355,7 @@ mod tests {
                 let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
                 let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
                 let w = b.add(w, w)?;
-                Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
             })
             .unwrap();
         let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap().text;
@@ -382,13 +384,13 @@ mod tests {
                 argument("unread", BF16, &[96, 64])?;
                 let packing = mlxcel_models::Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
                 let of = |codes| PackedWeight { packing, parts: vec![codes, scales, offsets] };
-                let rows = b.embedding(table, ids)?;
-                let mut results = vec![b.linear(rows, table, None, F32)?];
-                results.push(b.linear(x, shared, None, F32)?);
+                let rows = layers::embedding(b, table, ids)?;
+                let mut results = vec![layers::linear(b, rows, table, None, F32)?];
+                results.push(layers::linear(b, x, shared, None, F32)?);
                 results.push(b.convert(shared, F32)?);
                 results.push(b.multiply(factors, factors)?);
                 let block = b.reshape(x, &[1, 1, 64])?;
-                results.push(b.expert_linear(block, experts, ids, None, F32)?);
+                results.push(layers::expert_linear(b, block, experts, ids, None, F32)?);
                 results.push(packed_linear(b, x, &of(codes), None, F32)?);
                 // Its scales are those of another weight's codes, and its own codes are a result.
                 results.push(packed_linear(b, x, &of(torn), None, F32)?);
@@ -413,11 +415,11 @@ mod tests {
                 let x = b.argument("x", TensorType::new(F32, [1, 64]))?;
                 let known = b.argument("known", TensorType::new(BF16, [96, 64]))?;
                 let unknown = b.argument("unknown", TensorType::new(BF16, [96, 64]))?;
-                let linear = b.linear(x, known, None, F32)?;
+                let linear = layers::linear(b, x, known, None, F32)?;
                 // A product with a kernel that reads panels, except for an attribute.
                 let attributes = [("unheard_of".to_owned(), Attribute::Int(1))];
                 let other = b.composite(composites::LINEAR, &[x, unknown], &attributes, |b, args| {
-                    Ok(vec![b.linear(args[0], args[1], None, F32)?])
+                    Ok(vec![layers::linear(b, args[0], args[1], None, F32)?])
                 })?;
                 Ok(vec![linear, other[0]])
             })

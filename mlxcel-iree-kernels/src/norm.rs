@@ -1,6 +1,7 @@
 //! RMS norms: a kernel computes the scale of each row, since the compiler sums squares in an order that depends on the number of rows,
 //! and approximates roots if there are many.
 
+use mlxcel_graph::layers;
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::kernels::Kernel;
@@ -41,7 +42,7 @@ pub(super) fn lower<'f>(
     let result = vec![TensorType::new(ElementType::F32, [rows])];
     let scale = context.kernels.call(b, &scales.kernel(), &[flat], result)?[0];
     let scale = b.reshape(scale, outer)?;
-    Ok(Some(vec![b.scale_norm(x, scale, weight)?]))
+    Ok(Some(vec![layers::scale_norm(b, x, scale, weight)?]))
 }
 
 /// The reciprocals of the root mean squares of `rows` of `width` elements.

@@ -75,6 +75,7 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mlxcel_graph::layers;
     use mlxcel_stablehlo::{ModuleBuilder, TensorType};
 
     use super::*;
@@ -90,7 +91,7 @@ mod tests {
                 let norm = b.broadcast_like(norm, x)?;
                 let x = b.multiply(x, norm)?;
                 let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
-                Ok(vec![b.linear(x, w, None, ElementType::F32)?, positions])
+                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?, positions])
             })
             .unwrap();
         text(module.finish().decompose_composites(|_| true).unwrap())

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::error::Error as _;
 
-use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{
     Argument as Parameter, BinaryOp, Block, ElementType, Function, Module, Op, OpKind, TensorType, UnaryOp,
     ValueId,

@@ -13,7 +13,8 @@ use mlxcel_graph::{
 };
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::TensorType;
-use mlxcel_stablehlo::eval::{EvalError, Input, Program, RunOptions, Tensor, Workers};
+
+use crate::eval::{EvalError, Input, Program, RunOptions, Tensor, Workers};
 
 /// A checkpoint's mapped weights, and the programs planned so far.
 pub(crate) struct PortableExecutor {

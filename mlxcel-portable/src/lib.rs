@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod eval;
 mod executor;
 mod faults;
 #[cfg(test)]
@@ -34,8 +35,8 @@ use mlxcel_core::{
 pub use mlxcel_graph::KvCacheType;
 use mlxcel_graph::{Executor, GraphModel, GraphModelOptions, ProgramWriter, model_info};
 use mlxcel_models::{Checkpoint, FeatureSet};
-use mlxcel_stablehlo::eval::Workers;
 
+use eval::Workers;
 use executor::PortableExecutor;
 
 /// The name of this engine.

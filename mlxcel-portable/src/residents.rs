@@ -5,8 +5,8 @@ use std::path::Path;
 use mlxcel_core::{AdapterLimits, ErrorKind, Precision};
 use mlxcel_graph::{Executor, GraphModelOptions, Outputs, ProgramShape, ProgramWriter, Resident, StepInputs};
 use mlxcel_models::Checkpoint;
-use mlxcel_stablehlo::eval::Workers;
 
+use crate::eval::Workers;
 use crate::executor::PortableExecutor;
 
 /// A program of a prompt of four tokens and of two decoding rows.

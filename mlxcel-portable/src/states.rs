@@ -9,8 +9,8 @@ use mlxcel_core::{
 };
 use mlxcel_graph::{GraphModel, GraphModelOptions, ProgramWriter, model_info};
 use mlxcel_models::{Checkpoint, Decoder, LongRope, Mixer, Operation};
-use mlxcel_stablehlo::eval::Workers;
 
+use crate::eval::Workers;
 use crate::executor::PortableExecutor;
 
 /// The largest difference of a logit, relative to the largest, between sums in other orders.

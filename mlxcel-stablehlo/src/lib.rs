@@ -20,13 +20,11 @@
 //!
 //! fn main() -> Result<()> {
 //!     let mut module = ModuleBuilder::new("tiny");
-//!     // One step of a model that is an embedding, a norm and a head: token ids in, the next ids out.
+//!     // One step of a model that is an embedding and a head: token ids in, the next ids out.
 //!     module.function("step", |b| {
 //!         let tokens = b.argument("tokens", TensorType::new(ElementType::I32, [4]))?;
 //!         let embedding = b.argument("embedding", TensorType::new(ElementType::BF16, [1000, 64]))?;
-//!         let norm = b.argument("norm", TensorType::new(ElementType::BF16, [64]))?;
 //!         let x = b.take(embedding, tokens)?;
-//!         let x = b.rms_norm(x, norm, 1e-5)?;
 //!         let logits = b.linear(x, embedding, None, ElementType::F32)?;
 //!         let (_, next) = b.argmax(logits, 1)?;
 //!         Ok(vec![next])
@@ -34,7 +32,7 @@
 //!     let module = module.finish();
 //!     let text = module.to_string();
 //!     assert!(text.contains("func.func public @step(%tokens: tensor<4xi32>"));
-//!     assert!(text.contains("stablehlo.composite \"mlxcel.linear\""));
+//!     assert!(text.contains("stablehlo.dot_general"));
 //!     Ok(())
 //! }
 //! ```
@@ -45,27 +43,24 @@
 //! region cannot be used outside of it; doing so is an [`Error`].
 //!
 //! # Helpers
-//! Methods above the level of single operations: [`Builder::linear`], [`embedding`](Builder::embedding),
-//! [`expert_linear`](Builder::expert_linear) with [`group_by_expert`](Builder::group_by_expert),
-//! [`rms_norm`](Builder::rms_norm), [`attention`](Builder::attention), [`rope`](Builder::rope),
-//! [`softmax`](Builder::softmax), [`argmax`](Builder::argmax) and [`take`](Builder::take). Layers make composites
-//! (named in [`composites`]): one operation with a decomposition into plain operations that defines exactly what it
-//! computes. A compiler that does not know a composite compiles the decomposition.
+//! A few methods of the builder write several operations: [`linear`](Builder::linear) is a product, the addition of a bias
+//! and a rounding; [`argmax`](Builder::argmax) makes the indices that `reduce_argmax` joins; [`take`](Builder::take)
+//! gathers rows; [`softmax`](Builder::softmax) and [`log_softmax`](Builder::log_softmax) subtract the maximum first;
+//! [`broadcast_like`](Builder::broadcast_like) and [`expand`](Builder::expand) name the dimensions of a broadcast.
+//!
+//! A layer is the work of whoever defines the network: [`Builder::composite`] makes it one operation whose decomposition
+//! into plain operations defines exactly what it computes. A compiler that does not know a composite compiles the
+//! decomposition.
 //!
 //! # Limits
 //! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized
 //! types (packed weights are integers, unpacked by operations). Not supported: operations with side effects,
 //! collectives and convolutions.
-#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod builder;
-pub mod composites;
 pub mod error;
-#[cfg(feature = "eval")]
-pub mod eval;
-mod helpers;
 pub mod infer;
 pub mod literal;
 pub mod module;
@@ -77,9 +72,6 @@ mod verify;
 
 pub use builder::{Builder, ModuleBuilder, Value};
 pub use error::{Error, ErrorKind, Result};
-pub use helpers::attention::{AttentionScores, MaskedOperands};
-pub use helpers::recurrent::RecurrentRows;
-pub use helpers::routing::{ExpertGroups, expert_block};
 pub use literal::{Element, Literal};
 pub use module::{
     Argument, Attribute, BinaryOp, Block, Comparison, DotDimensions, Function, GatherDimensions, Module, Op,

@@ -59,16 +59,18 @@ impl Module {
     /// that no public function reaches any more are removed.
     ///
     /// ```
-    /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType, composites};
+    /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
     /// # fn main() -> mlxcel_stablehlo::Result<()> {
     /// let mut module = ModuleBuilder::new("demo");
     /// module.function("main", |b| {
     ///     let x = b.argument("x", TensorType::new(ElementType::F32, [1, 8]))?;
     ///     let w = b.argument("w", TensorType::new(ElementType::F32, [4, 8]))?;
-    ///     Ok(vec![b.linear(x, w, None, ElementType::F32)?])
+    ///     b.composite("my.linear", &[x, w], &[], |b, args| {
+    ///         Ok(vec![b.linear(args[0], args[1], None, ElementType::F32)?])
+    ///     })
     /// })?;
     /// let module = module.finish().rewrite_composites(|composite, b| {
-    ///     if composite.name != composites::LINEAR {
+    ///     if composite.name != "my.linear" {
     ///         return Ok(None);
     ///     }
     ///     let results = composite.decomposition.result_types().cloned().collect();

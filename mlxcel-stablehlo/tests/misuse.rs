@@ -245,28 +245,6 @@ refused! {
         [("x", "f32"), ("weight", "2x3xf32")], |b, v| b.linear(v.scalar, v.x, None, F32);
     linear_with_another_bias: "linear", "bias must be [N] for a weight of [N, K]",
         [("x", "2x3xf32"), ("weight", "2x3xf32"), ("bias", "3xf32")], |b, v| b.linear(v.x, v.x, Some(v.row), F32);
-    rms_norm_with_another_weight: "rms_norm", "weight must have the last dimension of x",
-        [("x", "2x3xf32"), ("weight", "f32")], |b, v| b.rms_norm(v.x, v.scalar, 1e-5);
-    rms_norm_without_a_number: "rms_norm", "eps is NaN",
-        [("x", "2x3xf32"), ("weight", "3xf32")], |b, v| b.rms_norm(v.x, v.row, f32::NAN);
-    rope_of_another_rank: "rope", "x must be [N, heads, d] and cos [N, r/2]",
-        [("x", "2x3xf32"), ("cos", "2x3xf32"), ("sin", "2x3xf32")], |b, v| b.rope(v.x, v.x, v.x);
-    rope_by_too_many_angles: "rope", "with r no larger than d of x",
-        [("x", "2x1x3xf32"), ("cos", "2x3xf32"), ("sin", "2x3xf32")], |b, v| {
-            let x = b.reshape(v.x, &[2, 1, 3])?;
-            b.rope(x, v.x, v.x)
-        };
-    attention_without_a_mask: "attention", "mask of truth values (i1)",
-        [("q", "2x3xf32"), ("k", "2x3xf32"), ("v", "2x3xf32"), ("mask", "2x3xf32")],
-        |b, v| b.attention(v.x, v.x, v.x, v.x, 1.0, F32);
-    attention_of_another_rank: "attention", "q must be [H, T, d], k [G, S, d] and v [G, S, e]",
-        [("q", "2x3xf32"), ("k", "2x3xf32"), ("v", "2x3xf32"), ("mask", "2x3xi1")],
-        |b, v| b.attention(v.x, v.x, v.x, v.truth, 1.0, F32);
-    attention_of_unshareable_heads: "attention", "3 query heads cannot share 2 key-value heads",
-        [("q", "3x2x1xf32"), ("k", "2x3x1xf32"), ("v", "2x3x1xf32"), ("mask", "2x3xi1")], |b, v| {
-            let (q, k) = (b.reshape(v.x, &[3, 2, 1])?, b.reshape(v.x, &[2, 3, 1])?);
-            b.attention(q, k, k, v.truth, 1.0, F32)
-        };
     call_with_other_operands: "call", "the function `my.op.0` takes (tensor<3xf32>)",
         [("operand", "2x3xf32")], |b, v| {
             b.composite("my.op", &[v.row], &[], |b, args| Ok(vec![b.negate(args[0])?]))?;

@@ -5,8 +5,8 @@
 mod support;
 
 use mlxcel_stablehlo::{
-    Attribute, Block, Comparison, ElementType, ErrorKind, Module, ModuleBuilder, OpKind, TensorType,
-    composites,
+    Attribute, Block, Builder, Comparison, ElementType, ErrorKind, Module, ModuleBuilder, OpKind, Result,
+    TensorType, Value,
 };
 
 use ElementType::{F32, I32};
@@ -140,6 +140,11 @@ fn composites_decompose_by_name_or_all() {
     }
 }
 
+fn linear<'f>(b: &mut Builder<'f>, x: Value<'f>, w: Value<'f>, out: ElementType) -> Result<Value<'f>> {
+    b.composite("my.linear", &[x, w], &[], |b, args| Ok(vec![b.linear(args[0], args[1], None, out)?]))
+        .map(|results| results[0])
+}
+
 #[test]
 fn equal_decompositions_are_shared() {
     let mut module = ModuleBuilder::new("shared");
@@ -147,22 +152,22 @@ fn equal_decompositions_are_shared() {
         .function("main", |b| {
             let x = b.argument("x", TensorType::new(F32, [2, 8]))?;
             let w = b.argument("w", TensorType::new(F32, [8, 8]))?;
-            let y = b.linear(x, w, None, F32)?;
-            let z = b.linear(y, w, None, F32)?;
-            let half = b.linear(z, w, None, ElementType::BF16)?;
+            let y = linear(b, x, w, F32)?;
+            let z = linear(b, y, w, F32)?;
+            let half = linear(b, z, w, ElementType::BF16)?;
             Ok(vec![z, half])
         })
         .unwrap();
     let module = module.finish();
-    assert_eq!(functions(&module), ["mlxcel.linear.0", "mlxcel.linear.1", "main"]);
+    assert_eq!(functions(&module), ["my.linear.0", "my.linear.1", "main"]);
     let mut used = Vec::new();
     module.functions[2].body.walk(&mut |op| used.extend(op.callee()));
-    assert_eq!(used, ["mlxcel.linear.0", "mlxcel.linear.0", "mlxcel.linear.1"]);
+    assert_eq!(used, ["my.linear.0", "my.linear.0", "my.linear.1"]);
     assert_eq!(
         module.functions[2].body.ops[0].kind,
         OpKind::Composite {
-            name: composites::LINEAR.to_owned(),
-            decomposition: "mlxcel.linear.0".to_owned(),
+            name: "my.linear".to_owned(),
+            decomposition: "my.linear.0".to_owned(),
             attributes: Vec::new(),
         }
     );

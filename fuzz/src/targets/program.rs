@@ -1,6 +1,6 @@
 //! Programs that are well formed, evaluated.
 
-use mlxcel_stablehlo::eval::{Input, Program, Tensor};
+use mlxcel_portable::eval::{Input, Program, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, OpKind, TensorType};
 
 use crate::{Format, Outcome, Target};

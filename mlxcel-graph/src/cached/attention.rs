@@ -1,19 +1,12 @@
 //! Attention of new tokens over a KV cache, which they are written into first.
 
-use mlxcel_stablehlo::{
-    AttentionScores, Attribute, Builder, ElementType, Error, ErrorKind, MaskedOperands, Result, Value,
-};
+use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
+
+use crate::composites::CACHED_ATTENTION;
+use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
 
 use super::row;
 use super::slots::{self, Slots};
-
-/// [`cached_attention`]: `query: [N, H, d]`, `key` and `value: [N, G, d]`, perhaps `cos`
-/// and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of floats, and a cache `[layers, 2, G, length, w]` a
-/// row to `[N, H * d]` and the caches.
-///
-/// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float. Where they apply:
-/// `soft_cap`, a float; `window`, an integer; `rotary`, false where there are no `cos` and `sin`; `sinks`, true where there are such.
-pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 
 /// The operands of [`cached_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +17,7 @@ pub struct CachedAttentionOperands<'a, 'f> {
     pub key: Value<'f>,
     /// `[N, G, d]` f32.
     pub value: Value<'f>,
-    /// `[N, r/2]` f32 each: the cosines and the sines of each token's angles, as [`Builder::rope`] takes them. Without them
+    /// `[N, r/2]` f32 each: the cosines and the sines of each token's angles, as [`rope`] takes them. Without them
     /// queries and keys are not rotated.
     pub rotary: Option<(Value<'f>, Value<'f>)>,
     /// `[rows]` i32: the position of each row's first token; not negative.
@@ -71,7 +64,7 @@ impl CachedAttention<'_> {
 /// to the token's own position. Gives `[N, H * d]`, head after head, as [`CachedAttention::out`], and the caches.
 ///
 /// Makes the composite [`CACHED_ATTENTION`]. Its decomposition is made of
-/// [`Builder::rope`], a conversion to the cache's type, an update of each cache and [`Builder::attention`] over all
+/// [`rope`], a conversion to the cache's type, an update of each cache and [`attention`](crate::layers::attention) over all
 /// of it under a mask. Where a row does not fit behind its position in a cache that is not a ring, it is written at the cache's
 /// end. A kernel in its place reads no position that none of the row's tokens sees.
 ///
@@ -214,8 +207,8 @@ fn decompose<'d>(
 ) -> Result<Vec<Value<'d>>> {
     let CachedAttentionOperands { mut query, mut key, value, rotary, positions, sinks, caches } = *operands;
     if let Some((cos, sin)) = rotary {
-        query = b.rope(query, cos, sin)?;
-        key = b.rope(key, cos, sin)?;
+        query = rope(b, query, cos, sin)?;
+        key = rope(b, key, cos, sin)?;
     }
     // Rounded for all rows at once where they share a type, as they do in one pass.
     let element = caches.first().map(|&cache| b.ty(cache).element);
@@ -248,7 +241,7 @@ fn decompose<'d>(
         let v = read(b, what.layer, 1, cache)?;
         let mask = slots::visible(b, position, tokens, length, what.window)?;
         let operands = MaskedOperands { q, k, v, mask, sinks };
-        mixed.push(b.masked_attention(&operands, what.scores(), what.out)?);
+        mixed.push(masked_attention(b, &operands, what.scores(), what.out)?);
         results.push(cache);
         start = end;
     }

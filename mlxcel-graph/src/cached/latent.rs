@@ -1,15 +1,11 @@
 //! Attention over a cache of latent vectors, shared by the keys and values of all heads.
 
-use mlxcel_stablehlo::{
-    AttentionScores, Attribute, Builder, ElementType, Error, ErrorKind, MaskedOperands, Result, Value,
-};
+use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
+
+use crate::composites::LATENT_ATTENTION;
+use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
 
 use super::slots::{self, Slots};
-
-/// [`latent_attention`]: `query: [N, H, r + p]`, `entry: [N, r + p]`, `cos` and
-/// `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a row to `[N, H * r]` and the caches.
-/// Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float.
-pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";
 
 /// The operands of [`latent_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +15,7 @@ pub struct LatentAttentionOperands<'a, 'f> {
     pub query: Value<'f>,
     /// `[N, r + p]` f32: the latent vector after its norm, then the rotary key of all heads, before rotary embedding.
     pub entry: Value<'f>,
-    /// `[N, p/2]` f32: the cosines of each token's angles, as [`Builder::rope`] takes them.
+    /// `[N, p/2]` f32: the cosines of each token's angles, as [`rope`] takes them.
     pub cos: Value<'f>,
     /// `[N, p/2]` f32: the sines of each token's angles.
     pub sin: Value<'f>,
@@ -49,7 +45,7 @@ pub struct LatentAttention<'a> {
 /// after head, as [`LatentAttention::out`], and the caches.
 ///
 /// Makes the composite [`LATENT_ATTENTION`]. Its decomposition is made of
-/// [`Builder::rope`], a conversion to the cache's type, an update of each cache and [`Builder::attention`] over
+/// [`rope`], a conversion to the cache's type, an update of each cache and [`attention`](crate::layers::attention) over
 /// all of it under a mask. Where a row does not fit behind its position, it is written at the cache's end.
 ///
 /// # Errors
@@ -165,7 +161,8 @@ fn decompose<'d>(
         let v = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, rank])?;
         let mask = slots::visible(b, position, tokens, length, None)?;
         let operands = MaskedOperands { q, k, v, mask, sinks: None };
-        mixed.push(b.masked_attention(
+        mixed.push(masked_attention(
+            b,
             &operands,
             AttentionScores { scale: what.scale, soft_cap: None },
             what.out,
@@ -178,12 +175,12 @@ fn decompose<'d>(
     Ok(results)
 }
 
-/// [`Builder::rope`] of the last elements of heads, as many as there are angles for.
+/// [`rope`] of the last elements of heads, as many as there are angles for.
 fn rope_last<'d>(b: &mut Builder<'d>, x: Value<'d>, cos: Value<'d>, sin: Value<'d>) -> Result<Value<'d>> {
     let shape = b.shape(x);
     let rank = shape[2] - 2 * b.shape(cos)[1];
     let first = b.slice(x, &[0, 0, 0], &[shape[0], shape[1], rank])?;
     let last = b.slice(x, &[0, 0, rank], &shape)?;
-    let last = b.rope(last, cos, sin)?;
+    let last = rope(b, last, cos, sin)?;
     b.concatenate(&[first, last], 2)
 }

@@ -8,5 +8,5 @@ mod latent;
 mod row;
 mod slots;
 
-pub use attention::{CACHED_ATTENTION, CachedAttention, CachedAttentionOperands, cached_attention};
-pub use latent::{LATENT_ATTENTION, LatentAttention, LatentAttentionOperands, latent_attention};
+pub use attention::{CachedAttention, CachedAttentionOperands, cached_attention};
+pub use latent::{LatentAttention, LatentAttentionOperands, latent_attention};

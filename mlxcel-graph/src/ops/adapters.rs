@@ -6,6 +6,7 @@ use mlxcel_models::{Linear, WeightId};
 use mlxcel_stablehlo::{ElementType, Result, Value};
 
 use super::GraphOps;
+use crate::layers;
 use crate::resident::Resident;
 
 /// The residents that adapters lie in, and which row uses which; empty for a model without room for adapters.
@@ -52,9 +53,9 @@ impl<'f> GraphOps<'_, '_, 'f> {
             let part = self.b.slice(x, &[token, 0], &[token + count * size, inputs])?;
             let part = self.b.reshape(part, &[count, size, inputs])?;
             let slots = self.b.slice(slots, &[row], &[row + count])?;
-            let narrow = self.b.expert_linear(part, first, slots, None, ElementType::F32)?;
+            let narrow = layers::expert_linear(self.b, part, first, slots, None, ElementType::F32)?;
             let narrow = self.b.convert(narrow, operand)?;
-            let wide = self.b.expert_linear(narrow, second, slots, None, ElementType::F32)?;
+            let wide = layers::expert_linear(self.b, narrow, second, slots, None, ElementType::F32)?;
             parts.push(self.b.reshape(wide, &[count * size, linear.outputs])?);
             (row, token) = (row + count, token + count * size);
         }

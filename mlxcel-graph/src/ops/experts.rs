@@ -1,12 +1,14 @@
 //! Mixture of experts: routing, dispatch and combination.
 
-use mlxcel_stablehlo::{Comparison, ElementType, ExpertGroups, Result, TensorType, Value, expert_block};
+use mlxcel_stablehlo::{Comparison, ElementType, Result, TensorType, Value};
+
+use crate::layers;
 
 use super::GraphOps;
 
 /// Which slot holds which choice of which token.
 pub(crate) struct Routing<'f> {
-    pub(super) groups: ExpertGroups<'f>,
+    pub(super) groups: layers::ExpertGroups<'f>,
     /// Tokens, and choices of each.
     pub(super) sizes: [usize; 2],
 }
@@ -17,10 +19,10 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let [tokens, experts] = self.b.shape(scores)[..] else { return Ok(scores) };
         let size = experts / groups;
         let grouped = self.b.reshape(scores, &[tokens * groups, size])?;
-        let (best, _) = self.b.top_k(grouped, size.min(2))?;
+        let (best, _) = layers::top_k(self.b, grouped, size.min(2))?;
         let sums = self.b.sum(best, &[1])?;
         let sums = self.b.reshape(sums, &[tokens, groups])?;
-        let (_, chosen) = self.b.top_k(sums, kept)?;
+        let (_, chosen) = layers::top_k(self.b, sums, kept)?;
         // Entry (t, g, j): is the j-th best group g?
         let shape = [tokens, groups, kept];
         let group = self.b.iota(TensorType::new(ElementType::I32, shape), 1)?;
@@ -61,8 +63,8 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let [tokens, choices] = self.b.shape(chosen)[..] else {
             unreachable!("routing needs one row per token");
         };
-        let block = expert_block(tokens, choices, experts);
-        let groups = self.b.group_by_expert(chosen, experts, block)?;
+        let block = layers::expert_block(tokens, choices, experts);
+        let groups = layers::group_by_expert(self.b, chosen, experts, block)?;
         let routing = Routing { groups, sizes: [tokens, choices] };
         let width = self.b.shape(x)[1];
         if tokens == 1 {

@@ -1,11 +1,12 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{Builder, ElementType, RecurrentRows, Result, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Result, Value};
 
 use crate::cached;
+use crate::layers::{self, RecurrentRows};
 
-use super::{GraphOps, activation};
+use super::GraphOps;
 
 impl<'f> GraphOps<'_, '_, 'f> {
     /// The states at `slot`, one a row, as they are now.
@@ -109,9 +110,9 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let Convolution { weight, bias, channels: _, taps: _, activation } = *convolution;
         let weight = self.weights.vector(self.b, weight)?;
         let bias = bias.map(|bias| self.weights.vector(self.b, bias)).transpose()?;
-        let y = self.recur(slot, |b, rows| b.causal_convolution(x, weight, bias, rows))?;
+        let y = self.recur(slot, |b, rows| layers::causal_convolution(b, x, weight, bias, rows))?;
         match activation {
-            Some(activation) => activation::activate(self.b, activation, y),
+            Some(activation) => layers::activate(self.b, activation, y),
             None => Ok(y),
         }
     }
@@ -121,7 +122,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         operands: [Value<'f>; 5],
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        self.recur(slot, |b, rows| b.gated_delta_rule(operands, rows))
+        self.recur(slot, |b, rows| layers::gated_delta_rule(b, operands, rows))
     }
 
     pub(super) fn selective_state_space(
@@ -129,6 +130,6 @@ impl<'f> GraphOps<'_, '_, 'f> {
         operands: [Value<'f>; 5],
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        self.recur(slot, |b, rows| b.selective_state_space(operands, rows))
+        self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
     }
 }

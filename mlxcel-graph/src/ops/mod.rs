@@ -1,6 +1,5 @@
 //! The walk's operations as nodes of a graph.
 
-mod activation;
 mod adapters;
 mod elementwise;
 mod experts;
@@ -18,6 +17,7 @@ use mlxcel_stablehlo::{
 pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
 
+use crate::layers;
 use crate::weights::Weights;
 
 /// The values of one program that operations read, beside activations.
@@ -146,7 +146,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         // One factor an element of the last dimension is what the composite takes.
         let plain = factors.filter(|&factors| self.b.shape(factors).len() == 1 && bias.is_none());
         if let (NormKind::Rms, Some(factors)) = (kind, plain) {
-            return self.b.rms_norm(*x, factors, epsilon);
+            return layers::rms_norm(self.b, *x, factors, epsilon);
         }
         let mut y = match kind {
             NormKind::Rms => self.rms_normalise(*x, epsilon)?,
@@ -174,7 +174,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn activate(&mut self, x: &Value<'f>, activation: Activation) -> Result<Value<'f>> {
-        activation::activate(self.b, activation, *x)
+        layers::activate(self.b, activation, *x)
     }
 
     fn exp(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
@@ -267,7 +267,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn deinterleave(&mut self, x: &Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
-        self.b.deinterleave(*x, rotary_dim)
+        layers::deinterleave(self.b, *x, rotary_dim)
     }
 
     fn scale_by_position(&mut self, x: &Value<'f>, scale: &PositionScale) -> Result<Value<'f>> {
@@ -347,7 +347,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn top(&mut self, x: &Value<'f>, count: usize) -> Result<Value<'f>> {
-        self.b.top_k(*x, count).map(|(_, indices)| indices)
+        layers::top_k(self.b, *x, count).map(|(_, indices)| indices)
     }
 
     fn pick(&mut self, x: &Value<'f>, indices: &Value<'f>) -> Result<Value<'f>> {

@@ -8,19 +8,10 @@ mod decode;
 mod tests;
 
 use mlxcel_models::{Packing, Part};
-use mlxcel_stablehlo::{
-    Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Result, TensorType, Value,
-};
+use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
-/// `x: [.., K]`, the parts of a weight `[N, K]` and perhaps `bias: [N]` to `[.., N]`. Attribute `packing`, a text.
-pub const PACKED_LINEAR: &str = "mlxcel.packed_linear";
-
-/// `x: [R, B, K]` or `[1, B, K]`, the parts of weights `[E, N, K]`, `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`.
-/// Attribute `packing`, a text.
-pub const PACKED_EXPERT_LINEAR: &str = "mlxcel.packed_expert_linear";
-
-/// The parts of a table `[V, H]` and integer `ids` of any shape to `[..ids, H]` f32. Attribute `packing`, a text.
-pub const PACKED_EMBEDDING: &str = "mlxcel.packed_embedding";
+use crate::composites::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
+use crate::layers::block_linear;
 
 const ATTRIBUTE: &str = "packing";
 
@@ -87,29 +78,18 @@ pub fn packed_linear<'f>(
     let results = b.composite(PACKED_LINEAR, &operands, &attributes(packing), |b, args| {
         let x = b.convert(args[0], ElementType::F32)?;
         let values = decode::values(b, packing, &args[1..=count])?;
-        let dimensions = DotDimensions {
-            lhs_contracting: vec![b.ty(x).rank() - 1],
-            rhs_contracting: vec![1],
-            ..DotDimensions::default()
-        };
-        let mut sum = b.dot_general(x, values, dimensions, ElementType::F32)?;
-        if let Some(&bias) = args.get(count + 1) {
-            let bias = b.convert(bias, ElementType::F32)?;
-            let bias = b.broadcast_like(bias, sum)?;
-            sum = b.add(sum, bias)?;
-        }
-        Ok(vec![b.convert(sum, out)?])
+        Ok(vec![b.linear(x, values, args.get(count + 1).copied(), out)?])
     })?;
     Ok(results[0])
 }
 
-/// A linear layer in which each block of rows has an expert of its own, as [`Builder::expert_linear`] computes it, over packed
+/// A linear layer in which each block of rows has an expert of its own, as [`expert_linear`](crate::layers::expert_linear) computes it, over packed
 /// matrices.
 ///
 /// Makes the composite [`PACKED_EXPERT_LINEAR`]. Its decomposition unpacks the matrices of `experts` alone.
 ///
 /// # Errors
-/// The errors of [`packed_linear`] and [`Builder::expert_linear`].
+/// The errors of [`packed_linear`] and [`expert_linear`](crate::layers::expert_linear).
 pub fn packed_expert_linear<'f>(
     b: &mut Builder<'f>,
     x: Value<'f>,
@@ -152,7 +132,7 @@ pub fn packed_expert_linear<'f>(
         let values = decode::values(b, packing, &taken)?;
         let values = b.reshape(values, &[blocks, outputs, inputs])?;
         let bias = args.get(parts + 2).map(|&bias| b.take(bias, chosen)).transpose()?;
-        Ok(vec![b.block_linear(x, values, experts, bias, out)?])
+        Ok(vec![block_linear(b, x, values, experts, bias, out)?])
     })?;
     Ok(results[0])
 }
@@ -192,7 +172,7 @@ pub fn packed_embedding<'f>(
 ///
 /// # Errors
 /// An `order` that is not of i32 or not as long as a row.
-pub(crate) fn reorder<'f>(b: &mut Builder<'f>, x: Value<'f>, order: Value<'f>) -> Result<Value<'f>> {
+pub fn reorder<'f>(b: &mut Builder<'f>, x: Value<'f>, order: Value<'f>) -> Result<Value<'f>> {
     let shape = b.shape(x);
     let columns = shape.last().copied().unwrap_or(1);
     let rows = shape.iter().rev().skip(1).product();

@@ -1,6 +1,6 @@
 //! The operands and attributes of a composite of attention over caches.
 
-use mlxcel_graph::cached::LATENT_ATTENTION;
+use mlxcel_graph::composites::LATENT_ATTENTION;
 use mlxcel_stablehlo::{Attribute, Composite, Value};
 
 use crate::knows_attributes;

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
 use super::{as_f32, lower};

@@ -2,11 +2,12 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
-use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::linear::rounding;
@@ -98,7 +99,7 @@ fn program(layers: &[Layer]) -> Case {
                 }
                 let bias = biased.then_some(values[1]);
                 results.push(match stored {
-                    Dense(_) => b.expert_linear(values[0], values[2], experts, bias, F32)?,
+                    Dense(_) => layers::expert_linear(b, values[0], values[2], experts, bias, F32)?,
                     Packed(packing) => {
                         let packing = packing.parse().unwrap();
                         let weight = PackedWeight { packing, parts: values[2..].to_vec() };
@@ -246,8 +247,8 @@ fn tokens_are_grouped_by_expert_as_in_the_evaluator() {
     module
         .function("main", |b| {
             let scores = b.argument("scores", TensorType::new(F32, [tokens, experts]))?;
-            let (values, ids) = b.top_k(scores, choices)?;
-            let groups = b.group_by_expert(ids, experts, 4)?;
+            let (values, ids) = layers::top_k(b, scores, choices)?;
+            let groups = layers::group_by_expert(b, ids, experts, 4)?;
             let valid = b.convert(groups.valid, ElementType::I32)?;
             let numbers = [ids, groups.experts, groups.pairs, valid, groups.slots];
             let mut results = vec![values];
@@ -287,12 +288,12 @@ fn unsupported_composites_keep_their_decomposition() {
                 }
                 let attributes = [(attribute.to_owned(), Attribute::Int(1))];
                 let attributes = if attribute.is_empty() { &[][..] } else { &attributes };
-                let name = mlxcel_stablehlo::composites::EXPERT_LINEAR;
+                let name = mlxcel_graph::composites::EXPERT_LINEAR;
                 b.composite(name, &[x, weight, experts], attributes, |b, args| {
                     let chosen = b.reshape(args[1], &[EXPERTS, 32 * 64])?;
                     let chosen = b.take(chosen, args[2])?;
                     let chosen = b.reshape(chosen, &[32, 64])?;
-                    Ok(vec![b.linear(args[0], chosen, None, F32)?])
+                    Ok(vec![layers::linear(b, args[0], chosen, None, F32)?])
                 })
             })
             .unwrap();

@@ -1,6 +1,7 @@
 //! The instructions in compiled kernels, by name: whether each target's code is what the kernels were written for. Nothing is run.
 
 use mlxcel_core::Precision;
+use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Packing;
@@ -70,7 +71,7 @@ fn layers(x: ElementType) -> Module {
             let w = b.argument("w", TensorType::new(BF16, [outputs, inputs]))?;
             let mut layer = |rows| {
                 let x = b.argument(format!("x{rows}"), TensorType::new(x, [rows, inputs]))?;
-                b.linear(x, w, None, F32)
+                layers::linear(b, x, w, None, F32)
             };
             ROWS.into_iter().map(&mut layer).collect()
         })

@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
+use mlxcel_graph::layers;
 use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
-use mlxcel_stablehlo::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
 use super::{as_f32, laid_out, layouts, lower, rounding_to, schedules_of};
@@ -168,7 +169,7 @@ fn check_linear_layers(target: &ResolvedTarget, layers: &[Layer]) {
                 ];
                 types.extend([x, w, bias]);
                 let bias = biased(i).then_some(arguments[2]);
-                results.push(b.linear(arguments[0], arguments[1], bias, out)?);
+                results.push(layers::linear(b, arguments[0], arguments[1], bias, out)?);
             }
             Ok(results)
         })
@@ -213,7 +214,7 @@ fn embedding_lookups_read_packed_panels_and_remainder_rows() {
                     b.argument(format!("ids{i}"), ids.clone())?,
                 ];
                 types.extend([table, ids]);
-                results.push(b.embedding(arguments[0], arguments[1])?);
+                results.push(layers::embedding(b, arguments[0], arguments[1])?);
             }
             Ok(results)
         })

@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_stablehlo::eval::Tensor;
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{Argument, ElementType, Module, TensorType};
 
 /// The text of `module` for `target`.

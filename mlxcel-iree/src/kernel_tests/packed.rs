@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use mlxcel_graph::packed::{operand_parts, part_element};
 use mlxcel_models::packing::{Scale, decode_row};
 use mlxcel_models::{Packing, Part};
-use mlxcel_stablehlo::eval::Tensor;
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, TensorType};
 
 use ElementType::{BF16, F16, F32, U32};

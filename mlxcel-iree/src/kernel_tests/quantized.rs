@@ -4,8 +4,8 @@ use half::bf16;
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
 use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{F32, I32};
-use mlxcel_stablehlo::eval::Tensor;
 use mlxcel_stablehlo::{Module, ModuleBuilder, TensorType};
 
 use super::packed::{Random, example, floats};

@@ -2,10 +2,11 @@
 //! operations between them.
 
 use mlxcel_core::Precision;
+use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, packed_linear};
 use mlxcel_iree_target::DeviceDescription;
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
-use mlxcel_stablehlo::eval::Tensor;
 use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
 
 use super::linear::{computed, values};
@@ -32,15 +33,15 @@ fn layer<'f>(
     [gains, up, down]: [Value<'f>; 3],
     packed: &PackedWeight<'f>,
 ) -> Result<[Value<'f>; 2]> {
-    let normed = b.rms_norm(x, gains, 1e-5)?;
+    let normed = layers::rms_norm(b, x, gains, 1e-5)?;
     let operand = b.convert(normed, BF16)?;
-    let middle = b.linear(operand, up, None, F32)?;
+    let middle = layers::linear(b, operand, up, None, F32)?;
     let logistic = b.logistic(middle)?;
     let middle = b.multiply(middle, logistic)?;
     let middle = b.convert(middle, BF16)?;
-    let out = b.linear(middle, down, None, F32)?;
+    let out = layers::linear(b, middle, down, None, F32)?;
     let out = b.add(x, out)?;
-    let again = b.rms_norm(out, gains, 1e-5)?;
+    let again = layers::rms_norm(b, out, gains, 1e-5)?;
     let few = packed_linear(b, again, packed, None, F32)?;
     Ok([out, few])
 }

@@ -3,6 +3,7 @@
 
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
+use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
@@ -83,7 +84,7 @@ impl Running {
                 let (x, weights) = (values[0], values[1..].chunks(parts.len()));
                 weights
                     .map(|parts| match packing {
-                        None => b.linear(x, parts[0], None, ElementType::F32),
+                        None => layers::linear(b, x, parts[0], None, ElementType::F32),
                         Some(packing) => {
                             let weight = PackedWeight { packing, parts: parts.to_vec() };
                             packed_linear(b, x, &weight, None, ElementType::F32)

@@ -1,12 +1,15 @@
 //! Building programs: [`ModuleBuilder`], [`Builder`] and [`Value`].
 
+mod broadcast;
 mod constants;
 mod control;
 mod elementwise;
 pub(crate) mod functions;
 mod indexed;
 mod joins;
+mod linear;
 mod shape;
+mod softmax;
 
 use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;

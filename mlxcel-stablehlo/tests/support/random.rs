@@ -400,33 +400,19 @@ fn helper<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -> R
             &TensorType::new(element, shape),
         )
     };
-    Ok(vec![match c.below(6) {
+    Ok(vec![match c.below(3) {
         0 => {
             let (x, w) = (make(b, element, &[2, 3, 4])?, make(b, other, &[5, 4])?);
             let bias = if c.chance(2) { Some(make(b, other, &[5])?) } else { None };
             b.linear(x, w, bias, out)?
         }
         1 => {
-            let (x, w) = (make(b, element, &[3, 4])?, make(b, other, &[4])?);
-            b.rms_norm(x, w, 1e-5)?
-        }
-        2 => {
             let x = make(b, element, &[2, 3, 4])?;
             b.softmax(x, c.below(3))?
         }
-        3 => {
+        _ => {
             let x = make(b, element, &[2, 4])?;
             b.log_softmax(x, c.below(2))?
-        }
-        4 => {
-            let (x, half) = (make(b, element, &[2, 3, 4])?, 1 + c.below(2));
-            let (cos, sin) = (make(b, ElementType::F32, &[2, half])?, make(b, ElementType::F32, &[2, half])?);
-            b.rope(x, cos, sin)?
-        }
-        _ => {
-            let (q, k) = (make(b, element, &[4, 3, 2])?, make(b, other, &[2, 5, 2])?);
-            let (v, mask) = (make(b, other, &[2, 5, 3])?, make(b, ElementType::I1, &[3, 5])?);
-            b.attention(q, k, v, mask, 0.5, out)?
         }
     }])
 }

@@ -31,7 +31,7 @@ const PROFILE: &str = r#"
 [profile.dev]
 debug = 0
 
-[profile.dev.package.mlxcel-stablehlo]
+[profile.dev.package.mlxcel-portable]
 opt-level = 2
 "#;
 

@@ -1,0 +1,25 @@
+//! Layers with dense weights as functions of a [`Builder`](mlxcel_stablehlo::Builder).
+//!
+//! Each function takes the builder, the operands and the settings, checks them, and returns the results. Those that make
+//! a composite name it; the others write plain operations. [`packed`](crate::packed) has the same functions for packed
+//! weights, [`cached`](crate::cached) attention that reads and writes caches.
+
+mod activation;
+mod attention;
+mod embedding;
+mod experts;
+mod linear;
+mod norm;
+mod recurrent;
+mod rope;
+mod routing;
+
+pub use activation::activate;
+pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
+pub use embedding::embedding;
+pub use experts::{block_linear, expert_linear};
+pub use linear::linear;
+pub use norm::{rms_norm, scale_norm};
+pub use recurrent::{RecurrentRows, causal_convolution, gated_delta_rule, selective_state_space};
+pub use rope::{deinterleave, rope};
+pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};

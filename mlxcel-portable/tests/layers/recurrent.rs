@@ -1,0 +1,197 @@
+//! Recurrences against their formulas, computed naively.
+
+use mlxcel_graph::layers::{self, RecurrentRows};
+use mlxcel_portable::eval::{Input, Program, Tensor};
+use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, Result, TensorType, Value};
+
+/// Numbers between -1 and 1 that differ from seed to seed.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn assert_close(actual: &[f32], expected: &[f32]) {
+    assert_eq!(actual.len(), expected.len());
+    for (index, (a, b)) in actual.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() < 1e-5, "element {index}: {a}, not {b}");
+    }
+}
+
+struct Case<'a> {
+    inputs: Vec<(Vec<usize>, &'a [f32])>,
+    /// Of each row, two layers.
+    states: Vec<(Vec<usize>, Vec<f32>)>,
+    rows: &'a [usize],
+    counts: &'a [i32],
+}
+
+impl Case<'_> {
+    /// Results, then the states.
+    fn run<F>(&self, body: F) -> Vec<Vec<f32>>
+    where
+        F: for<'f> Fn(
+            &mut Builder<'f>,
+            &[Value<'f>],
+            &RecurrentRows<'_, 'f>,
+        ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
+    {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let mut argument = |name: String, element, shape: &[usize]| {
+                    b.argument(name, TensorType::new(element, shape))
+                };
+                let mut inputs = Vec::new();
+                for (index, (shape, _)) in self.inputs.iter().enumerate() {
+                    inputs.push(argument(format!("x{index}"), ElementType::F32, shape)?);
+                }
+                let counts = argument("counts".into(), ElementType::I32, &[self.rows.len()])?;
+                let mut states = Vec::new();
+                for (index, (shape, _)) in self.states.iter().enumerate() {
+                    states.push(argument(format!("s{index}"), ElementType::F32, shape)?);
+                }
+                let rows = RecurrentRows { rows: self.rows, counts, layer: 1, states: &states };
+                let (y, states) = body(b, &inputs, &rows)?;
+                Ok([y].into_iter().chain(states).collect())
+            })
+            .unwrap();
+        let program = Program::plan(&module.finish(), "main").unwrap();
+        let tensor = |shape: &[usize], values: &[f32]| {
+            Input::Owned(Tensor::from_slice(shape.to_vec(), values).unwrap())
+        };
+        let mut arguments: Vec<_> = self.inputs.iter().map(|(shape, values)| tensor(shape, values)).collect();
+        arguments.push(Input::Owned(Tensor::from_slice(vec![self.rows.len()], self.counts).unwrap()));
+        arguments.extend(self.states.iter().map(|(shape, values)| tensor(shape, values)));
+        let results = program.run(arguments).unwrap();
+        results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect()
+    }
+}
+
+const ROWS: [usize; 2] = [4, 1];
+/// The first row has one token of padding.
+const COUNTS: [i32; 2] = [3, 1];
+
+#[test]
+fn a_convolution_continues_from_its_state_and_leaves_padding_out() {
+    let (channels, taps) = (3, 4);
+    let (x, weight, bias) = (numbers(5 * channels, 1), numbers(channels * taps, 2), numbers(channels, 3));
+    let stored = [numbers(2 * channels * (taps - 1), 4), numbers(2 * channels * (taps - 1), 5)];
+    let case = Case {
+        inputs: vec![(vec![5, channels], &x), (vec![channels, taps], &weight), (vec![channels], &bias)],
+        states: stored.iter().map(|state| (vec![2, channels, taps - 1], state.clone())).collect(),
+        rows: &ROWS,
+        counts: &COUNTS,
+    };
+    let results = case
+        .run(|b, inputs, rows| layers::causal_convolution(b, inputs[0], inputs[1], Some(inputs[2]), rows));
+    for (row, (start, tokens, count)) in [(0, 4, 3), (4, 1, 1)].into_iter().enumerate() {
+        for c in 0..channels {
+            let layer = channels * (taps - 1);
+            let mut window = stored[row][layer + c * (taps - 1)..][..taps - 1].to_vec();
+            window.extend((0..tokens).map(|t| x[(start + t) * channels + c]));
+            for t in 0..count {
+                let sum: f32 = (0..taps).map(|k| weight[c * taps + k] * window[t + k]).sum();
+                assert_close(&[results[0][(start + t) * channels + c]], &[sum + bias[c]]);
+            }
+            assert_close(
+                &results[1 + row][layer + c * (taps - 1)..][..taps - 1],
+                &window[count..count + taps - 1],
+            );
+        }
+        assert_close(&results[1 + row][..channels * (taps - 1)], &stored[row][..channels * (taps - 1)]);
+    }
+}
+
+#[test]
+fn the_delta_rule_matches_its_formula() {
+    let (key_heads, heads, k, v) = (2, 4, 3, 2);
+    let (query, key) = (numbers(5 * key_heads * k, 1), numbers(5 * key_heads * k, 2));
+    let (value, beta) = (numbers(5 * heads * v, 3), numbers(5 * heads, 4));
+    let decay: Vec<f32> = numbers(5 * heads, 5).iter().map(|x| -x.abs()).collect();
+    let size = heads * k * v;
+    let stored = [numbers(2 * size, 6), numbers(2 * size, 7)];
+    let case = Case {
+        inputs: vec![
+            (vec![5, key_heads, k], &query),
+            (vec![5, key_heads, k], &key),
+            (vec![5, heads, v], &value),
+            (vec![5, heads], &decay),
+            (vec![5, heads], &beta),
+        ],
+        states: stored.iter().map(|state| (vec![2, heads, k, v], state.clone())).collect(),
+        rows: &ROWS,
+        counts: &COUNTS,
+    };
+    let results = case.run(|b, inputs, rows| {
+        layers::gated_delta_rule(b, [inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]], rows)
+    });
+    for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {
+        let mut state = stored[row][size..].to_vec();
+        for token in start..start + count {
+            for h in 0..heads {
+                let s = &mut state[h * k * v..][..k * v];
+                let key = &key[(token * key_heads + h / 2) * k..][..k];
+                let query = &query[(token * key_heads + h / 2) * k..][..k];
+                s.iter_mut().for_each(|x| *x *= decay[token * heads + h].exp());
+                for j in 0..v {
+                    let recalled: f32 = (0..k).map(|i| s[i * v + j] * key[i]).sum();
+                    let error = (value[(token * heads + h) * v + j] - recalled) * beta[token * heads + h];
+                    (0..k).for_each(|i| s[i * v + j] += key[i] * error);
+                    let read: f32 = (0..k).map(|i| s[i * v + j] * query[i]).sum();
+                    assert_close(&[results[0][(token * heads + h) * v + j]], &[read]);
+                }
+            }
+        }
+        assert_close(&results[1 + row][size..], &state);
+        assert_close(&results[1 + row][..size], &stored[row][..size]);
+    }
+}
+
+#[test]
+fn the_state_space_scan_matches_its_formula() {
+    let (heads, groups, p, n) = (4, 2, 3, 2);
+    let (x, rate) = (numbers(5 * heads * p, 1), numbers(heads, 2));
+    let dt: Vec<f32> = numbers(5 * heads, 3).iter().map(|x| x.abs()).collect();
+    let (input, output) = (numbers(5 * groups * n, 4), numbers(5 * groups * n, 5));
+    let size = heads * p * n;
+    let stored = [numbers(2 * size, 6), numbers(2 * size, 7)];
+    let case = Case {
+        inputs: vec![
+            (vec![5, heads, p], &x),
+            (vec![5, heads], &dt),
+            (vec![1, heads], &rate),
+            (vec![5, groups, n], &input),
+            (vec![5, groups, n], &output),
+        ],
+        states: stored.iter().map(|state| (vec![2, heads, p, n], state.clone())).collect(),
+        rows: &ROWS,
+        counts: &COUNTS,
+    };
+    let results = case.run(|b, inputs, rows| {
+        layers::selective_state_space(b, [inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]], rows)
+    });
+    for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {
+        let mut state = stored[row][size..].to_vec();
+        for token in start..start + count {
+            for h in 0..heads {
+                let dt = dt[token * heads + h];
+                for i in 0..p {
+                    let s = &mut state[(h * p + i) * n..][..n];
+                    let x = x[(token * heads + h) * p + i];
+                    let group = (token * groups + h / 2) * n;
+                    for j in 0..n {
+                        s[j] = s[j] * (dt * rate[h]).exp() + dt * x * input[group + j];
+                    }
+                    let read: f32 = (0..n).map(|j| s[j] * output[group + j]).sum();
+                    assert_close(&[results[0][(token * heads + h) * p + i]], &[read]);
+                }
+            }
+        }
+        assert_close(&results[1 + row][size..], &state);
+    }
+}
