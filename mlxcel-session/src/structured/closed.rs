@@ -1,8 +1,18 @@
-//! Closes the objects of a schema that was derived from a type: no fields but those of the type.
+//! Closes the objects of a schema: no fields but those that it names.
 
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
+
+/// Which objects are closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// All, as a type means them.
+    #[cfg(feature = "schemars")]
+    Types,
+    /// Those that name fields, and are not combined with others.
+    Fields,
+}
 
 /// How deep references are followed, and the most alternatives that an object is written out as.
 const DEEPEST: usize = 16;
@@ -19,20 +29,31 @@ const FURTHER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "pa
 /// An object that is combined with others, as of a flattened or an internally tagged enum, is written out as its
 /// alternatives first, because `additionalProperties` does not see the fields of the others. If that is not possible,
 /// the object stays open.
-pub(super) fn close(mut schema: Value) -> Value {
+#[cfg(feature = "schemars")]
+pub(super) fn close(schema: Value) -> Value {
+    close_which(schema, Which::Types)
+}
+
+/// Sets `additionalProperties` to false for every object that names fields and does not say which others it may have. An
+/// object that names none, or is combined with others, stays open: written by hand, it may mean that.
+pub(crate) fn close_fields(schema: Value) -> Value {
+    close_which(schema, Which::Fields)
+}
+
+fn close_which(mut schema: Value, which: Which) -> Value {
     let root = schema.clone();
-    close_at(&mut schema, &root, true);
+    close_at(&mut schema, &root, which, true);
     schema
 }
 
 /// Closes what is nested in `schema`, and itself if it `may` be closed.
-fn close_at(schema: &mut Value, root: &Value, may: bool) {
+fn close_at(schema: &mut Value, root: &Value, which: Which, may: bool) {
     let Value::Object(object) = schema else { return };
     let is_combined = COMBINING.iter().any(|keyword| object.contains_key(*keyword));
     let mut may_below = true;
-    if may && is_object(object) {
+    if may && which.holds(object) {
         if is_combined {
-            may_below = write_out(object, root);
+            may_below = which != Which::Fields && write_out(object, root);
         } else if FURTHER.iter().all(|keyword| !object.contains_key(*keyword)) {
             object.insert("additionalProperties".to_owned(), false.into());
         }
@@ -42,28 +63,31 @@ fn close_at(schema: &mut Value, root: &Value, may: bool) {
     for (keyword, value) in object {
         match (keyword.as_str(), value) {
             ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
-                schemas.values_mut().for_each(|schema| close_at(schema, root, true));
+                schemas.values_mut().for_each(|schema| close_at(schema, root, which, true));
             }
             ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(|schema| close_at(schema, root, may_below));
+                schemas.iter_mut().for_each(|schema| close_at(schema, root, which, may_below));
             }
             ("prefixItems" | "items", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(|schema| close_at(schema, root, true));
+                schemas.iter_mut().for_each(|schema| close_at(schema, root, which, true));
             }
-            ("items" | "additionalProperties" | "contains", schema) => close_at(schema, root, true),
+            ("items" | "additionalProperties" | "contains", schema) => close_at(schema, root, which, true),
             _ => {}
         }
     }
 }
 
-/// Whether a schema describes the fields of an object.
-fn is_object(schema: &Object) -> bool {
-    let is_object = match schema.get("type") {
-        Some(Value::Array(types)) => types.iter().any(|kind| kind == "object"),
-        Some(kind) => kind == "object",
-        None => false,
-    };
-    is_object || schema.contains_key("properties")
+impl Which {
+    /// Whether a schema is that of an object to close.
+    fn holds(self, schema: &Object) -> bool {
+        let is_object = match schema.get("type") {
+            _ if self == Self::Fields => false,
+            Some(Value::Array(types)) => types.iter().any(|kind| kind == "object"),
+            Some(kind) => kind == "object",
+            None => false,
+        };
+        is_object || schema.contains_key("properties")
+    }
 }
 
 /// Replaces an object that is combined with others by its alternatives; false if it has no such form, or is open.
@@ -152,7 +176,7 @@ fn merged(one: &Object, other: &Object) -> Option<Object> {
     Some(merged)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "schemars"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use serde_json::json;
@@ -224,5 +248,27 @@ mod tests {
             "allOf": [{ "type": "object", "properties": { "a": { "minimum": 3 } } }]
         });
         assert_eq!(close(schema.clone()), schema);
+    }
+
+    #[test]
+    fn of_a_schema_by_hand_only_objects_that_name_fields_are_closed() {
+        let open = json!({
+            "type": "object",
+            "properties": {
+                "any": { "type": "object" },
+                "open": { "properties": {}, "additionalProperties": true },
+                "list": { "items": { "properties": { "a": true } } },
+                "either": { "anyOf": [{ "properties": { "b": { "properties": {} } } }] }
+            }
+        });
+        let mut closed = open.clone();
+        for pointer in ["", "/properties/list/items", "/properties/either/anyOf/0"] {
+            closed.pointer_mut(pointer).unwrap()["additionalProperties"] = false.into();
+        }
+        closed["properties"]["either"]["anyOf"][0]["properties"]["b"]["additionalProperties"] = false.into();
+        assert_eq!(close_fields(open), closed);
+
+        let combined = json!({ "properties": { "a": true }, "anyOf": [{ "properties": { "b": true } }] });
+        assert_eq!(close_fields(combined.clone()), combined);
     }
 }

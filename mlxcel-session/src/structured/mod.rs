@@ -1,6 +1,5 @@
 //! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of choices.
 
-#[cfg(feature = "schemars")]
 mod closed;
 mod compile;
 mod formats;
@@ -19,6 +18,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 
 use crate::{Constraint, ConstraintSource, Model};
+pub(crate) use closed::close_fields;
 use matcher::Follower;
 pub(crate) use schema::check as check_schema;
 #[cfg(feature = "schemars")]

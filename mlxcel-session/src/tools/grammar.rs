@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::styles::Call;
 use super::{ToolChoice, Tools};
 use crate::Grammar;
-use crate::structured::{check_schema, compact};
+use crate::structured::{check_schema, close_fields, compact};
 
 impl Tools {
     /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from text.
@@ -65,7 +65,7 @@ impl Tools {
         if let Some(schema) = schema.as_object_mut() {
             schema.entry("type").or_insert_with(|| "object".into());
         }
-        let schema = compact(&schema);
+        let schema = compact(&close_fields(schema));
         let quoted = |text: &str| Value::from(text).to_string();
         Ok(match self.style.call {
             Call::Object { name: name_field, arguments, after, .. } => {

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 pub struct Tool(Value);
 
 impl Tool {
-    /// A tool whose arguments are an object of the JSON schema `parameters`.
+    /// A tool whose arguments are an object of the JSON schema `parameters`. With the feature `structured`, an object in it
+    /// that names `properties` and not `additionalProperties` has no fields but those, so that the model cannot invent any.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
         let (name, description): (String, String) = (name.into(), description.into());
         Self(json!({
