@@ -35,7 +35,6 @@ pub mod files;
 mod fingerprint;
 mod gather;
 mod gguf;
-pub mod hub;
 pub mod packing;
 mod parallel;
 pub mod quantize;

@@ -54,7 +54,6 @@ mod embed;
 mod engine;
 mod files;
 mod generation;
-pub mod hub;
 mod likelihood;
 mod model;
 mod options;
@@ -93,6 +92,7 @@ pub use mlxcel_core::{
     ModelSource, Pooling, Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams,
     SessionStats, TokenId, TokenLogprob, Xtc,
 };
+pub use mlxcel_hub as hub;
 #[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
 pub use mlxcel_iree as iree;
 #[cfg(feature = "mlx")]

@@ -21,6 +21,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
 use crate::gguf;
 
+pub use crate::gguf::{GgufSplit, gguf_models};
 pub use json::parse_json;
 pub use workplace::{Workplace, remove_unfinished};
 
@@ -124,8 +125,13 @@ pub fn open_in(folder: &Path, name: &str) -> Result<Option<(File, u64)>> {
     }
 }
 
-/// Opens the regular file at `path`, which errors call `shown`, and answers its length; none where there is nothing.
-pub(crate) fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
+/// Opens the regular file at `path`, which errors call `shown`, and returns it with its length; `None` if it does not
+/// exist.
+///
+/// # Errors
+///
+/// [`Corrupt`](ErrorKind::Corrupt) for another kind of file or a link to a missing one; [`Io`](ErrorKind::Io).
+pub fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
     let failed = |error| Error::io(OPERATION, shown, error);
     let irregular = || {
         Error::new(ErrorKind::Corrupt, OPERATION, "this should be a regular file")
@@ -220,8 +226,12 @@ fn read_open(file: File, length: u64, path: &Path, limit: u64) -> Result<Vec<u8>
     }
 }
 
-/// Refuses a file that is a link out of the folder.
-pub(crate) fn expect_inside(folder: &Path, name: &str) -> Result<()> {
+/// Fails if the file `name` of `folder` is a link that leads out of it.
+///
+/// # Errors
+///
+/// [`InvalidInput`](ErrorKind::InvalidInput), naming the file; [`Io`](ErrorKind::Io).
+pub fn expect_inside(folder: &Path, name: &str) -> Result<()> {
     resolve(folder, name).map(drop)
 }
 
@@ -250,9 +260,13 @@ fn blobs(folder: &Path) -> Option<PathBuf> {
     Some(snapshots.parent()?.join("blobs"))
 }
 
-/// Refuses names that lead out of `place`, or would on another system: names come from indexes and manifests, which are untrusted
-/// files.
-pub(crate) fn check_name(name: &str, place: impl std::fmt::Display) -> Result<()> {
+/// Fails for a file name that leads out of the folder `place`, or would on another system. Names come from indexes and
+/// manifests, which are untrusted files.
+///
+/// # Errors
+///
+/// [`InvalidInput`](ErrorKind::InvalidInput), naming the file and `place`.
+pub fn check_name(name: &str, place: impl std::fmt::Display) -> Result<()> {
     let inside = !name.is_empty()
         && !name.contains(['\\', ':', '\0'])
         && Path::new(name).components().all(|component| matches!(component, Component::Normal(_)));

@@ -31,7 +31,7 @@ pub(crate) use files::read;
 use header::{Header, OPERATION, Tensor};
 use metadata::Metadata;
 pub(crate) use place::Place;
-pub(crate) use split::{SplitName, models};
+pub use split::{GgufSplit, gguf_models};
 pub(crate) use tensors::{Renamed, Source};
 
 /// A model in one GGUF file, or in the several that it is split into.

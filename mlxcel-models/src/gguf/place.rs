@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::header::MAGIC;
-use super::split::{SplitName, models};
+use super::split::{GgufSplit, gguf_models};
 use crate::bytes::FileBytes;
 use crate::files;
 
@@ -69,7 +69,7 @@ impl Place {
             return Ok(None);
         };
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let names = match SplitName::parse(name) {
+        let names = match GgufSplit::parse(name) {
             Some(split) => split.all().collect(),
             None => vec![name.to_owned()],
         };
@@ -78,7 +78,7 @@ impl Place {
 
     /// The only model among files; none where there is none.
     fn among(names: &[String], root: Root, shown: impl std::fmt::Display) -> Result<Option<Self>> {
-        let models = models(names);
+        let models = gguf_models(names);
         let [model] = &models[..] else {
             if models.is_empty() {
                 return Ok(None);
@@ -91,7 +91,7 @@ impl Place {
             .with_context("path", shown)
             .with_context("files", models.join(", ")));
         };
-        let names = match SplitName::parse(model) {
+        let names = match GgufSplit::parse(model) {
             Some(split) => split.all().collect(),
             None => vec![model.clone()],
         };

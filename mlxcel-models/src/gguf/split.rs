@@ -1,20 +1,20 @@
 //! Names of split files: `model-00001-of-00003.gguf` and so on.
 
-/// The name of one of several files.
+/// The name of one file of a split GGUF model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SplitName<'a> {
+pub struct GgufSplit<'a> {
     prefix: &'a str,
-    /// Which one it is, from one on.
-    pub(crate) number: usize,
-    /// How many there are.
-    pub(crate) count: usize,
+    /// The number of this file, from one on.
+    pub number: usize,
+    /// The number of files.
+    pub count: usize,
 }
 
 const EXTENSION: &str = ".gguf";
 
-impl<'a> SplitName<'a> {
-    /// Takes a name apart; none where it is no name of one of several.
-    pub(crate) fn parse(name: &'a str) -> Option<Self> {
+impl<'a> GgufSplit<'a> {
+    /// The parts of a name; `None` if it is not that of one of several files.
+    pub fn parse(name: &'a str) -> Option<Self> {
         let stem = name.strip_suffix(EXTENSION)?;
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (prefix, number) = rest.rsplit_once('-')?;
@@ -26,8 +26,8 @@ impl<'a> SplitName<'a> {
         (1..=count).contains(&number).then_some(Self { prefix, number, count })
     }
 
-    /// The name of each of them, in their order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = String> + use<> {
+    /// The names of all files, in order.
+    pub fn all(&self) -> impl Iterator<Item = String> + use<> {
         let (prefix, count) = (self.prefix.to_owned(), self.count);
         (1..=count).map(move |number| format!("{prefix}-{number:05}-of-{count:05}{EXTENSION}"))
     }
@@ -35,10 +35,10 @@ impl<'a> SplitName<'a> {
 
 /// The models among the names of a folder's files: of one that is split, its first file. Projectors of images lie beside the models that
 /// they are for.
-pub(crate) fn models(names: &[String]) -> Vec<String> {
+pub fn gguf_models(names: &[String]) -> Vec<String> {
     let files = names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with("mmproj"));
     let mut models: Vec<_> = files
-        .filter_map(|name| match SplitName::parse(name) {
+        .filter_map(|name| match GgufSplit::parse(name) {
             Some(split) => split.all().next(),
             None => Some(name.clone()),
         })
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_split_model_is_one_whichever_of_its_files_is_named() {
-        let split = SplitName::parse("a-b-00002-of-00003.gguf").unwrap();
+        let split = GgufSplit::parse("a-b-00002-of-00003.gguf").unwrap();
         assert_eq!((split.number, split.count), (2, 3));
         assert_eq!(split.all().last().unwrap(), "a-b-00003-of-00003.gguf");
         for name in [
@@ -64,10 +64,10 @@ mod tests {
             "a-00000-of-00002.gguf",
             "a-00001-of-00002.bin",
         ] {
-            assert_eq!(SplitName::parse(name), None, "{name}");
+            assert_eq!(GgufSplit::parse(name), None, "{name}");
         }
         let names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "mmproj-a.gguf", "README.md"]
             .map(str::to_owned);
-        assert_eq!(models(&names), ["a-00001-of-00002.gguf"]);
+        assert_eq!(gguf_models(&names), ["a-00001-of-00002.gguf"]);
     }
 }

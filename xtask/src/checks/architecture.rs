@@ -39,6 +39,12 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Within(&["bytes"]),
     },
     Rule {
+        name: "mlxcel-hub",
+        layer: 2,
+        may_use: &["mlxcel-core", "mlxcel-models"],
+        unsafe_code: Unsafe::Forbidden,
+    },
+    Rule {
         name: "mlxcel-graph",
         layer: 2,
         may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo"],
@@ -120,6 +126,7 @@ const RULES: &[Rule] = &[
         may_use: &[
             "mlxcel-core",
             "mlxcel-models",
+            "mlxcel-hub",
             "mlxcel-portable",
             "mlxcel-iree",
             "mlxcel-mlx",

@@ -2,12 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::{HubName, select, shards};
-use crate::files;
+use mlxcel_models::files;
+
+use crate::name::HubName;
+use crate::select::{select, shards};
 
 const OPERATION: &str = "read the Hugging Face cache";
 
@@ -148,7 +151,7 @@ impl HubCache {
         };
         let mut needed = selection.weights;
         if let Some(index) = selection.index
-            && let Some(content) = files::read_in(&folder, &index)?
+            && let Some(content) = files::read(&folder.as_path().into(), &index)?
         {
             needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
         }
@@ -260,7 +263,9 @@ fn entries(folder: &Path) -> Result<Vec<Option<(String, fs::FileType)>>> {
     let failed = |error| Error::io(OPERATION, folder, error);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if files::is_absent(&error) => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(failed(error)),
     };
     let entries = entries.take(MOST_ENTRIES).map(|entry| {

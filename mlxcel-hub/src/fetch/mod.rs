@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_models::files::{FileKind, read_regular};
-use mlxcel_models::hub::{HubCache, HubName, select, shards};
+
+use crate::{HubCache, HubName, select, shards};
 
 use blob::{Blobs, Count};
 use client::Client;
@@ -29,16 +30,17 @@ const OPERATION: &str = "fetch model";
 /// Downloads the current version of the model `name` into the cache and returns the path to open: the folder of the
 /// snapshot, or a GGUF file. Cached files are not downloaded again.
 ///
-/// [`Model::open`](crate::Model::open) calls this for models that are not in the cache. Call it yourself to set options
+/// [`locate`](crate::locate) calls this for models that are not in the cache. Call it yourself to set options
 /// other than the environment's, or to update to the newest commit of a branch.
 ///
 /// ```no_run
-/// use mlxcel_session::{Model, hub};
+/// use mlxcel_hub::{FetchOptions, fetch};
+/// use mlxcel_models::Checkpoint;
 ///
-/// let options = hub::FetchOptions::from_env().with_max_bytes(4 << 30);
-/// let folder = hub::fetch(&"Qwen/Qwen3-0.6B".parse()?, &options)?;
-/// let model = Model::open(folder)?;
-/// # Ok::<(), mlxcel_session::Error>(())
+/// let options = FetchOptions::from_env().with_max_bytes(4 << 30);
+/// let folder = fetch(&"Qwen/Qwen3-0.6B".parse()?, &options)?;
+/// let checkpoint = Checkpoint::open(folder)?;
+/// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
 /// # Errors

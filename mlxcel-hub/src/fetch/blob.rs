@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, LoadProgress, LoadStage, ProgressFn, Result};
-use mlxcel_models::hub::HubName;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use ureq::http::StatusCode;
+
+use crate::HubName;
 
 use super::client::{Client, Failure, dropped};
 use super::listing::{Remote, Sum};

@@ -1,65 +1,29 @@
-//! Models by name, from the Hugging Face cache and hub.
-//!
-//! [`Model::open`](crate::Model::open) and every other function that takes a path also take `org/name`, which
-//! [`locate`] resolves. An existing path takes precedence over a name, and the local cache, shared with Python and
-//! other programs, over the network. The network is used only with the feature `hub`.
-//!
-//! | text | what it names |
-//! |---|---|
-//! | `org/name` | the model, at the revision `main` |
-//! | `org/name@v1.0` | at a branch, a tag or a commit |
-//! | `org/name/file.gguf` | one GGUF file of several |
-//! | `org/name:Q4_K_M` | the model in GGUF files whose name has this label |
-//!
-//! # Feature `hub`
-//!
-#![cfg_attr(feature = "hub", doc = "[`fetch()`] downloads what a checkpoint needs")]
-#![cfg_attr(not(feature = "hub"), doc = "`fetch` downloads what a checkpoint needs")]
-//! (configuration, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache in the
-//! layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file is verified
-//! against the SHA-256 or git hash that the hub lists, and a branch points to a snapshot only when it is complete. The
-//! environment variables are those of `huggingface_hub`:
-//!
-//! | variable | meaning |
-//! |---|---|
-//! | `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME` | where the cache is; defaults to `~/.cache/huggingface/hub` |
-//! | `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `token` in `HF_HOME` | the access token, for private and gated models |
-//! | `HF_ENDPOINT` | the hub's URL; defaults to `https://huggingface.co` |
-//! | `HF_HUB_OFFLINE` | `1` disables the network |
-//! | `HF_HUB_DISABLE_IMPLICIT_TOKEN` | `1` sends no token |
-//! | `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` | the proxy |
-//!
-//! The token is sent to the endpoint only, never to a host that it redirects to. The
-//! [`CancelToken`](crate::CancelToken) and the progress function in [`LoadOptions`] also apply to the download, as
-//! [`LoadStage::Download`](crate::LoadStage::Download).
-
-#[cfg(feature = "hub")]
-mod fetch;
+//! From what a user writes to where the model lies.
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
 
-#[cfg(feature = "hub")]
-pub use fetch::{FetchOptions, fetch};
-pub use mlxcel_models::hub::{CachedSnapshot, Found, HubCache, HubName};
+#[cfg(feature = "fetch")]
+use crate::{FetchOptions, fetch};
+use crate::{HubCache, HubName};
 
 /// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name `org/name` becomes
-/// the path of that model in the local cache. With feature `hub` a model that is not in the cache is downloaded.
+/// the path of that model in the local cache. With the feature `fetch` a model that is not in the cache is downloaded.
 ///
-/// [`Model::open`](crate::Model::open) and [`Model::load`](crate::Model::load) call this. Call it yourself before
-/// passing a source to an engine or to [`Checkpoint`](mlxcel_models::Checkpoint). Anything that is neither an existing
-/// path nor a name is returned unchanged.
+/// `Model::open` and `Model::load` of `mlxcel-session` call this. Call it yourself before passing a source to an engine or
+/// to [`Checkpoint`](mlxcel_models::Checkpoint). Anything that is neither an existing path nor a name is returned
+/// unchanged.
 ///
 /// ```no_run
-/// use mlxcel_session::{LoadOptions, hub};
+/// use mlxcel_core::LoadOptions;
 ///
-/// let source = hub::locate("Qwen/Qwen3-0.6B", &LoadOptions::default())?;
-/// # Ok::<(), mlxcel_session::Error>(())
+/// let source = mlxcel_hub::locate("Qwen/Qwen3-0.6B", &LoadOptions::default())?;
+/// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for a name `org/name` that is not in the cache, without feature `hub` or offline; the errors
-/// of [`HubCache::find`], and with feature `hub` those of `fetch`.
+/// [`ErrorKind::NotFound`] for a name `org/name` that is not in the cache, without the feature `fetch` or offline; the errors
+/// of [`HubCache::find`], and with the feature those of `fetch`.
 pub fn locate(source: impl Into<ModelSource>, options: &LoadOptions) -> Result<ModelSource> {
     let cache = HubCache::from_env();
     locate_in(source.into(), cache.as_ref(), |name| get(name, options))
@@ -94,7 +58,7 @@ fn locate_in(
 }
 
 fn absent(name: &HubName, cache: Option<&HubCache>) -> Error {
-    let message = if cfg!(feature = "hub") {
+    let message = if cfg!(feature = "fetch") {
         "the folder does not exist, the Hugging Face cache has no model with this name, and HF_HUB_OFFLINE is set"
     } else {
         "the folder does not exist, and the Hugging Face cache has no model with this name; download it (`hf download`), or \
@@ -108,7 +72,7 @@ fn absent(name: &HubName, cache: Option<&HubCache>) -> Error {
 }
 
 /// Fetches a model; `None` where that is not allowed.
-#[cfg(feature = "hub")]
+#[cfg(feature = "fetch")]
 fn get(name: &HubName, options: &LoadOptions) -> Result<Option<std::path::PathBuf>> {
     let mut fetching = FetchOptions::from_env();
     if fetching.offline {
@@ -119,7 +83,7 @@ fn get(name: &HubName, options: &LoadOptions) -> Result<Option<std::path::PathBu
     fetch(name, &fetching).map(Some)
 }
 
-#[cfg(not(feature = "hub"))]
+#[cfg(not(feature = "fetch"))]
 fn get(_: &HubName, _: &LoadOptions) -> Result<Option<std::path::PathBuf>> {
     Ok(None)
 }

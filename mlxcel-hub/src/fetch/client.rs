@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::files::read_bounded;
-use mlxcel_models::hub::HubName;
 use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body, BodyReader};
+
+use crate::HubName;
 
 use super::{FetchOptions, failed, go_on};
 

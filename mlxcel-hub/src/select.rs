@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
-use super::HubName;
-use crate::files::{check_name, parse_json};
-use crate::gguf::{SplitName, models};
+use mlxcel_models::files::{GgufSplit, check_name, gguf_models, parse_json};
+
+use crate::name::HubName;
 
 const OPERATION: &str = "select files";
 const CONFIG: &str = "config.json";
@@ -144,7 +144,7 @@ pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
 
 /// The files of the model in GGUF that `first` is one of.
 fn in_gguf(name: &HubName, first: &str, files: &[String]) -> Result<Selection> {
-    let weights = match SplitName::parse(first) {
+    let weights = match GgufSplit::parse(first) {
         Some(split) if split.count <= files.len() => split.all().collect(),
         Some(_) => {
             let message = "the repository lacks files of the split model";
@@ -166,7 +166,7 @@ pub(super) fn models_of(files: &[String]) -> Vec<String> {
         let own = file.rsplit('/').next().unwrap_or(file);
         !own.starts_with("mmproj")
     });
-    models(&plain.cloned().collect::<Vec<_>>())
+    gguf_models(&plain.cloned().collect::<Vec<_>>())
 }
 
 /// Whether a file's name has a label such as `Q4_K_M` between its dashes and dots, in letters of either case.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use mlxcel_core::{CancelToken, ProgressFn};
 use mlxcel_models::files::read_regular;
-use mlxcel_models::hub::{HubCache, home_from_env};
+
+use crate::{HubCache, home_from_env};
 
 /// The hub that is asked.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -42,7 +43,7 @@ pub struct FetchOptions {
 }
 
 impl FetchOptions {
-    /// Options from the environment variables of `huggingface_hub`, listed in the [module's documentation](crate::hub).
+    /// Options from the environment variables of `huggingface_hub`, listed in the [crate's documentation](crate).
     pub fn from_env() -> Self {
         Self::from_variables(|name| std::env::var_os(name), home_from_env(), HubCache::from_env())
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use crate::files::check_name;
+use mlxcel_models::files::check_name;
 
 /// The revision where a name has none.
 const MAIN: &str = "main";
@@ -21,7 +21,7 @@ const MAIN: &str = "main";
 /// | `name` | a model without organization, as old ones in the cache are named |
 ///
 /// ```
-/// use mlxcel_models::hub::HubName;
+/// use mlxcel_hub::HubName;
 ///
 /// let name: HubName = "org/name@v1.0:Q4_K_M".parse()?;
 /// assert_eq!((name.repo(), name.revision(), name.label()), ("org/name", "v1.0", Some("Q4_K_M")));

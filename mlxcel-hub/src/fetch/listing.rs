@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::files::parse_json;
-use mlxcel_models::hub::HubName;
 use serde::Deserialize;
+
+use crate::HubName;
 
 use super::client::{Client, escape};
 use super::failed;
