@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use mlxcel_models::Checkpoint;
-use mlxcel_models::quantize::{QuantizeOptions, quantize};
+use mlxcel_quantize::{QuantizeOptions, quantize};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 

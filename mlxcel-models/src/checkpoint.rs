@@ -2,25 +2,21 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
+use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
 use crate::config::{Config, Fields};
-use crate::decoder::{Decoder, WeightRef};
 use crate::element::ElementType;
-use crate::gather::{self, WeightView};
 use crate::gguf::BlockType;
 use crate::source::Source;
 use crate::weights::{Stored, Weights};
-use crate::{families, files, fingerprint, quantize};
+use crate::{files, fingerprint};
 
 const CONFIG: &str = "config.json";
 const GGUF: &str = ".gguf";
-const GENERATION_CONFIG: &str = "generation_config.json";
-const OPERATION: &str = "open checkpoint";
+pub(crate) const OPERATION: &str = "open checkpoint";
 
 /// An open checkpoint: a folder in Hugging Face's layout, or GGUF files.
 ///
@@ -50,50 +46,11 @@ pub struct TensorView<'a> {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in the folder `path`: `config.json`, `generation_config.json` if present, and
-    /// `model.safetensors` or else the shards that `model.safetensors.index.json` lists.
-    ///
-    /// `path` can also be a GGUF file, any file of a split GGUF model, or a folder with one GGUF model and no
-    /// `config.json`.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) for a missing folder or file; [`InvalidInput`](ErrorKind::InvalidInput) if
-    /// `path` is another kind of file, or a folder with several GGUF models; [`Corrupt`](ErrorKind::Corrupt) for
-    /// invalid config or weights; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats and unknown GGUF
-    /// architectures. [`decoder`](Self::decoder) checks whether the model itself is supported.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::read(Source::at(path.as_ref())?)
-    }
-
-    /// A checkpoint embedded in the application's binary: pairs of name and content, as from [`include_bytes!`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Self::open).
-    pub fn from_files(files: &'static [(&'static str, &'static [u8])]) -> Result<Self> {
-        Self::read(Source::embedded(files)?)
-    }
-
-    /// Opens the checkpoint that a [`ModelSource`] names; the first thing that a [`Backend`](mlxcel_core::Backend)
-    /// does.
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Self::open), and [`Unsupported`](ErrorKind::Unsupported) for a source that is not a checkpoint.
-    pub fn from_source(source: &ModelSource) -> Result<Self> {
-        match source {
-            ModelSource::Folder(folder) => Self::open(folder),
-            ModelSource::Embedded(files) => Self::from_files(files),
-            ModelSource::BuiltIn(name) => Err(Error::unsupported(
-                OPERATION,
-                format!("'{}' is a model of another engine; pass a folder", name.escape_debug()),
-            )),
-            _ => Err(Error::unsupported(OPERATION, "models from this kind of source are not supported")),
-        }
-    }
-
-    fn read(source: Source) -> Result<Self> {
+    /// Reads config and weights of a source; `stop_tokens` finds what ends a text.
+    pub(crate) fn read(
+        source: Source,
+        stop_tokens: impl FnOnce(&Source, Fields<'_>, &str) -> Result<Vec<TokenId>>,
+    ) -> Result<Self> {
         let Some(config_bytes) = source.read(CONFIG)? else {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -209,62 +166,6 @@ impl Checkpoint {
         }
     }
 
-    /// The bytes of a weight of this checkpoint's [`Decoder`]: borrowed from the mapped files if they are contiguous
-    /// there, else copied.
-    ///
-    /// For a packed weight these are the codes, in its [`stored_shape`](WeightRef::stored_shape). Its other parts are
-    /// separate weights.
-    ///
-    /// # Errors
-    ///
-    /// [`NotFound`](ErrorKind::NotFound) if the tensor does not exist, [`InvalidInput`](ErrorKind::InvalidInput) if it
-    /// does not match the reference, which then belongs to another checkpoint.
-    pub fn weight(&self, weight: &WeightRef) -> Result<WeightView<'_>> {
-        gather::view(self, weight)
-    }
-
-    /// The bytes of a weight in the mapped files: one part, or one for each tensor that it is
-    /// [stacked](WeightRef::stack) from. `None` if they have to be gathered, as [`weight`](Self::weight) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`weight`](Self::weight).
-    pub fn mapped_weight(&self, weight: &WeightRef) -> Result<Option<Vec<&[u8]>>> {
-        gather::mapped(self, weight)
-    }
-
-    /// Copies consecutive rows of a weight into `out`, to load a weight in pieces. All dimensions but the innermost
-    /// count as rows.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows out of range, or an
-    /// `out` of another length.
-    pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
-        gather::rows(self, weight, rows, out)
-    }
-
-    /// The values of a weight, packed or floating-point, converted to F32, F16 or BF16, row-major.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`weight`](Self::weight); [`Unsupported`](ErrorKind::Unsupported) for other types;
-    /// [`ResourceExhausted`](ErrorKind::ResourceExhausted).
-    pub fn expanded_weight(&self, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
-        quantize::values(self, weight, element)
-    }
-
-    /// The description of the network: every layer, with a weight for each role.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
-    /// [`Corrupt`](ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
-    /// [`NotFound`](ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
-    pub fn decoder(&self) -> Result<Decoder> {
-        families::describe(self)
-    }
-
     /// A fingerprint of config and weights: 64 hexadecimal digits of a SHA-256.
     ///
     /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely, larger
@@ -280,9 +181,13 @@ impl Checkpoint {
         self.config.fields()
     }
 
-    /// The names of the small files that go with the weights wherever they go: tokenizer, templates, other settings, licences.
-    /// Files that are rewritten are not listed: `config.json`, an index of shards, what belongs to a bundle.
-    pub(crate) fn side_files(&self) -> Result<Vec<String>> {
+    /// The names of the small files to copy with a checkpoint: tokenizer, templates, other settings, licences. Files that
+    /// are rewritten are not listed: `config.json`, an index of shards, the manifest of a bundle.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](ErrorKind::Io) for a folder that cannot be listed.
+    pub fn side_files(&self) -> Result<Vec<String>> {
         const EXTENSIONS: [&str; 6] = ["json", "jsonl", "jinja", "txt", "model", "tiktoken"];
         let wanted = |name: &String| {
             let known = Path::new(name).extension().and_then(|extension| extension.to_str());
@@ -349,23 +254,4 @@ impl fmt::Debug for Checkpoint {
             .field("tensors", &self.weights.iter().count())
             .finish_non_exhaustive()
     }
-}
-
-/// What ends a text: the setting for generation, else that of the model, else what its family assumes.
-fn stop_tokens(source: &Source, config: Fields<'_>, model_type: &str) -> Result<Vec<TokenId>> {
-    const KEY: &str = "eos_token_id";
-    if let Some(content) = source.read(GENERATION_CONFIG)? {
-        let generation = Config::parse(source.locate(GENERATION_CONFIG), &content)?;
-        if let Some(ids) = generation.fields().token_ids(KEY)? {
-            return Ok(ids);
-        }
-    }
-    let text = families::TextModel::of(model_type, config)?;
-    for config in [config, text.config] {
-        if let Some(ids) = config.token_ids(KEY)? {
-            return Ok(ids);
-        }
-    }
-    let assumed = families::find(text.model_type).map_or(&[][..], |family| family.stop_tokens);
-    Ok(if config.mentions(KEY) || text.config.mentions(KEY) { Vec::new() } else { assumed.to_vec() })
 }

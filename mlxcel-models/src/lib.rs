@@ -33,11 +33,11 @@ mod families;
 mod feed;
 pub mod files;
 mod fingerprint;
-mod gather;
 mod gguf;
+mod open;
 pub mod packing;
 mod parallel;
-pub mod quantize;
+pub mod read;
 mod rope;
 mod safetensors;
 mod source;
@@ -49,14 +49,14 @@ pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding,
     ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention,
-    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, PositionScale,
+    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed, PositionScale,
     PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup, StateShape,
     StateSlot, StateSpace, WeightId, WeightRef, WeightRole, WeightTable,
 };
 pub use element::ElementType;
-pub use families::supported_model_types;
+pub use families::{Conversion, supported_model_types};
 pub use feed::{FedRow, FedRows, Feed, Held};
-pub use gather::WeightView;
-pub use packing::{Packed, Packing, Part};
+pub use packing::{Packing, Part};
 pub use parallel::SplitAlong;
+pub use read::WeightView;
 pub use rope::{LongRope, Rope, RopeEpochs};

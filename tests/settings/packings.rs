@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind};
 use mlxcel_models::Checkpoint;
-use mlxcel_models::quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
+use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
 use serde_json::{Map, Value, json};
 
 use super::draw::Random;

@@ -109,7 +109,7 @@ const THREAD: Sanitizer = Sanitizer {
     )],
     tests: &[
         Tests { package: "mlxcel-session", target: &["--test", "engine"], names: &[], left_out: &[] },
-        Tests { package: "mlxcel-models", target: &["--test", "quantize"], names: &[], left_out: &[] },
+        Tests { package: "mlxcel-quantize", target: &["--test", "quantize"], names: &[], left_out: &[] },
         Tests {
             left_out: &[
                 ADDRESS_SPACE,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use mlxcel_models::Checkpoint;
-use mlxcel_models::quantize::{
+use mlxcel_quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
 };
 use mlxcel_session::{LoadOptions, Model, ScoreOptions};

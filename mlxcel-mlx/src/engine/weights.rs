@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, Result};
-use mlxcel_models::packing::{PackedRows, Scratch};
+use mlxcel_models::read::{PackedRows, Scratch};
 use mlxcel_models::{Checkpoint, Decoder, Part, WeightId, WeightRef};
 
 use super::affine::{self, Parameters};

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
 use crate::element::ElementType;
 use crate::fingerprint::fingerprint_of;
-use crate::quantize::float::Float;
+use crate::read::Float;
 use crate::safetensors::{Entry, read_header};
 use crate::source::Source;
 

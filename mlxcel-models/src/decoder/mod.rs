@@ -7,6 +7,7 @@ mod attention;
 mod display;
 mod features;
 mod mlp;
+mod packed;
 mod parts;
 mod recurrent;
 mod role;
@@ -21,6 +22,7 @@ pub use attention::{
 };
 pub use features::{Feature, FeatureSet};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
+pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind};
 pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace};
 pub use role::WeightRole;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::Packed;
 use crate::element::ElementType;
-use crate::packing::{Derived, Packed, Packing, Part};
+use crate::packing::{Derived, Packing, Part};
 
 /// A weight as the network uses it: a tensor of the checkpoint, or a view of one or several tensors.
 ///

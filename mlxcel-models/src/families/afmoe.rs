@@ -5,7 +5,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
 use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width};
 use super::outline::Outline;
@@ -14,11 +13,17 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
     expect_text, flag, layer_types, layer_windows, number, positive, window,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router, Scoring};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["afmoe"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["afmoe"],
+    stop_tokens: &[],
+    describe,
+    conversion: Conversion::sensitive(&["router.gate"]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 200_192,

@@ -5,7 +5,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, parallel, pre_norm};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -13,10 +12,12 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, expect_number,
     expect_text, flag, layer_types, layer_windows, number, positive, window,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["cohere2"], stop_tokens: &[255_001], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["cohere2"], stop_tokens: &[255_001], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,7 +5,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::sequential;
 use super::experts::{
     ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, softmax_router,
@@ -17,9 +16,11 @@ use super::settings::{
     LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
     number, positive,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router};
 
-pub(super) const FAMILY: Family = Family { model_types: &["deepseek_v2"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["deepseek_v2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

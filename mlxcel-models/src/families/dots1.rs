@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
@@ -13,10 +12,12 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
     window,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["dots1"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["dots1"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 152_064,

@@ -5,7 +5,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, by_head, core, post_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -13,11 +12,13 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
     positive, window,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["exaone4"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["exaone4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

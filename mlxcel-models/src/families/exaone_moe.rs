@@ -5,17 +5,18 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::core;
 use super::exaone4::views;
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 102_400,

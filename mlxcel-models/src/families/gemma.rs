@@ -4,15 +4,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["gemma"], stop_tokens: &[1], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["gemma"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

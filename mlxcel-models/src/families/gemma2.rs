@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, between_norms, core, sequential};
 use super::gemma::embedding_scale;
 use super::outline::Outline;
@@ -13,10 +12,12 @@ use super::settings::{
     FULL, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types, layer_windows,
     optional_positive, positive, window,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, AttentionCore, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["gemma2"], stop_tokens: &[1], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["gemma2"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -6,7 +6,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
 use super::gemma::embedding_scale;
 use super::outline::Outline;
@@ -15,10 +14,12 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types,
     layer_windows, optional_positive, positive, window,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder};
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["gemma3_text"], stop_tokens: &[1], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["gemma3_text"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,15 +5,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{core, parallel, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder, Mlp, Selection};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["gpt_neox"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["gpt_neox"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

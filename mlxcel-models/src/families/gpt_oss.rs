@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
 use super::outline::Outline;
@@ -12,11 +11,17 @@ use super::roles::Roles;
 use super::settings::{
     FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window,
 };
+use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
 use crate::rope::{Rope, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["gpt_oss"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gpt_oss"],
+    stop_tokens: &[],
+    describe,
+    conversion: Conversion { experts: "experts", ..Conversion::sensitive(&["router"]) },
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 201_088,

@@ -4,15 +4,20 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, number, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["granite"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["granite"],
+    stop_tokens: &[2],
+    describe,
+    conversion: Conversion::sensitive(&["self_attn.o_proj", "mlp.down_proj", "lm_head"]),
+};
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

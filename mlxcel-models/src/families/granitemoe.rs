@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{
     ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router,
@@ -12,10 +11,21 @@ use super::experts::{
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder, Experts, Gating, SharedExpert};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["granitemoe"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["granitemoe"],
+    stop_tokens: &[2],
+    describe,
+    conversion: Conversion::sensitive(&[
+        "block_sparse_moe.router.layer",
+        "self_attn.o_proj",
+        "mlp.down_proj",
+        "lm_head",
+    ]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 32_000,

@@ -6,7 +6,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{ExpertSizes, chosen_count, expert_count};
 use super::granitemoe::routed;
@@ -17,11 +16,17 @@ use super::settings::{
     FULL, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, layer_kinds, number, positive,
 };
 use super::state_space::StateSpaceSettings;
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Block, Decoder, Gating, Mlp, Operation, SharedExpert};
 use crate::rope::{Rope, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["granitemoehybrid"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["granitemoehybrid"],
+    stop_tokens: &[2],
+    describe,
+    conversion: Conversion::sensitive(&["block_sparse_moe.router.layer", "block_sparse_moe.router"]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 32_000,

@@ -4,14 +4,19 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::experts::{ExpertSizes, chosen_count, expert_count};
 use super::lfm2::{decoder, feed_forward};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, flag, number};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router, Scoring};
 
-pub(super) const FAMILY: Family = Family { model_types: &["lfm2_moe"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["lfm2_moe"],
+    stop_tokens: &[2],
+    describe,
+    conversion: Conversion::sensitive(&["feed_forward.gate"]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 65_536,

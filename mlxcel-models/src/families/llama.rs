@@ -5,15 +5,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder, HeadNorm, NormScope, Operation};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["llama"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["llama"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

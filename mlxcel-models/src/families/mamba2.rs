@@ -6,7 +6,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
@@ -16,10 +15,12 @@ use super::settings::{
     flag, positive,
 };
 use super::state_space::{StateSpaceSettings, dt_limits};
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family = Family { model_types: &["mamba2"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["mamba2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 /// The state does not grow with positions and the settings have no bound, so this one is only there to be finite.
 const CONTEXT: usize = 1 << 20;

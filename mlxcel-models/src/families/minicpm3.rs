@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::sequential;
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
@@ -12,9 +11,11 @@ use super::roles::Roles;
 use super::settings::{
     LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive, positive,
 };
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder};
 
-pub(super) const FAMILY: Family = Family { model_types: &["minicpm3"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["minicpm3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

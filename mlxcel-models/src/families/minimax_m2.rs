@@ -6,17 +6,22 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::core;
 use super::experts::{ExpertSizes, chosen_count, expert_count};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, expect_flag, expect_text};
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating, NormScope, Router, Scoring};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["minimax_m2"], stop_tokens: &[200_020], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["minimax_m2"],
+    stop_tokens: &[200_020],
+    describe,
+    conversion: Conversion::sensitive(&["block_sparse_moe.gate", "mlp.gate"]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 200_064,

@@ -4,16 +4,17 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
+use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, PositionScale};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["ministral3"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["ministral3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 /// The rotary settings where there are none.
 const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,

@@ -4,15 +4,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::core;
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, window};
+use super::{Conversion, Family};
 use crate::decoder::Decoder;
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["mistral"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["mistral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -4,16 +4,17 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::core;
 use super::experts::{ExpertSizes, chosen_count, expert_count, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, window};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["mixtral"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["mixtral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 32_000,

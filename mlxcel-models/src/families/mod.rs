@@ -7,6 +7,7 @@ mod arcee;
 mod bamba;
 mod blocks;
 mod cohere2;
+mod conversion;
 mod convolution;
 mod deepseek_v2;
 mod deepseek_v3;
@@ -65,12 +66,13 @@ mod text;
 
 use mlxcel_core::{Result, TokenId};
 
+pub use conversion::Conversion;
 use roles::Roles;
 pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Decoder;
-use crate::packing::formats::refuse_quantized_activations;
+use crate::read::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
 pub(crate) struct Family {
@@ -80,6 +82,8 @@ pub(crate) struct Family {
     pub(crate) stop_tokens: &'static [TokenId],
     /// Reads settings and weights into a description.
     describe: fn(&Roles<'_>) -> Result<Decoder>,
+    /// What mlx-lm's converter does to its tensors.
+    conversion: Conversion,
 }
 
 /// Every supported family.
@@ -147,8 +151,21 @@ pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
     FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
 }
 
+impl Checkpoint {
+    /// The description of the network: every layer, with a weight for each role.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
+    /// [`Corrupt`](ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
+    /// [`NotFound`](ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
+    pub fn decoder(&self) -> Result<Decoder> {
+        describe(self)
+    }
+}
+
 /// The decoder of a checkpoint of any family.
-pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
+fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
     let text = TextModel::of(checkpoint.model_type(), checkpoint.config())?;
     let Some(family) = find(text.model_type) else {
         let supported = supported_model_types().collect::<Vec<_>>().join(", ");

@@ -7,7 +7,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertLinears, ExpertSizes, GroupedDefaults, GroupedExperts};
@@ -19,10 +18,16 @@ use super::settings::{
     layer_kinds, number, positive,
 };
 use super::state_space::StateSpaceSettings;
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating, Operation, SharedExpert};
 
-pub(super) const FAMILY: Family = Family { model_types: &["nemotron_h"], stop_tokens: &[2], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["nemotron_h"],
+    stop_tokens: &[2],
+    describe,
+    conversion: Conversion { projections: ["gate_proj", "fc1", "fc2"], ..Conversion::USUAL },
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 131_072,

@@ -5,15 +5,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::core;
 use super::olmo2::{DEFAULTS, decoder};
 use super::roles::Roles;
 use super::settings::{FULL, SLIDING, Sizes, layer_types, layer_windows, window};
+use super::{Conversion, Family};
 use crate::decoder::Decoder;
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["olmo3"], stop_tokens: &[50_279], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["olmo3"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     const THETA: f64 = 500_000.0;

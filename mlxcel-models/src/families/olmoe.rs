@@ -4,16 +4,17 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, over_heads, pre_norm, sequential};
 use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder, Gating};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["olmoe"], stop_tokens: &[50_279], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["olmoe"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 50_304,

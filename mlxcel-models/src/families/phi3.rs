@@ -4,15 +4,16 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive, window};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder};
 use crate::rope::{Kinds, Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["phi3"], stop_tokens: &[32_000], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["phi3"], stop_tokens: &[32_000], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
@@ -12,11 +11,13 @@ use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, expect_flag, flag, layer_types, layer_windows,
     window,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen2"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["qwen2"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

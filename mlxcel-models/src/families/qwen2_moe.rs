@@ -4,7 +4,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{
     ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers,
@@ -15,11 +14,13 @@ use super::settings::{
     FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
     positive, window,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen2_moe"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["qwen2_moe"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

@@ -5,16 +5,21 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::experts::{
     ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router,
 };
 use super::qwen3_5_text::decoder;
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes};
+use super::{Conversion, Family};
 use crate::decoder::{Decoder, Gating};
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen3_5_moe_text"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen3_5_moe_text"],
+    stop_tokens: &[],
+    describe,
+    conversion: Conversion::sensitive(&["mlp.gate", "shared_expert_gate"]),
+};
 
 // The class has no intermediate size: no layer is without experts.
 const DEFAULTS: SizeDefaults = SizeDefaults {

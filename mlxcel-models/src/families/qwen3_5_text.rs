@@ -6,16 +6,17 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::qwen3_next::{DeltaSettings, gated_attention, mixer_types};
 use super::roles::Roles;
 use super::settings::{FULL, SizeDefaults, Sizes, activation, flag, positive};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder, Mixer, Norm, Operation};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen3_5_text"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["qwen3_5_text"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 248_320,

@@ -4,16 +4,21 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router, sparse_layers};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, window};
+use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen3_moe"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen3_moe"],
+    stop_tokens: &[],
+    describe,
+    conversion: Conversion::sensitive(&["mlp.gate"]),
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

@@ -5,7 +5,6 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{
@@ -17,6 +16,7 @@ use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
     activation, flag, layer_types, positive,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Linear, Mixer, Norm, Operation,
@@ -24,7 +24,15 @@ use crate::decoder::{
 };
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family { model_types: &["qwen3_next"], stop_tokens: &[], describe };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen3_next"],
+    stop_tokens: &[],
+    describe,
+    conversion: Conversion {
+        shifted_norms: true,
+        ..Conversion::sensitive(&["mlp.gate", "shared_expert_gate"])
+    },
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
-use crate::packing::formats::{dense, has_matrix, matrix, mxfp4};
+use crate::read::formats::{dense, has_matrix, matrix, mxfp4};
 
 pub(super) const OPERATION: &str = "describe decoder";
 

@@ -4,18 +4,19 @@
 
 use mlxcel_core::Result;
 
-use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, window,
 };
+use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family { model_types: &["smollm3"], stop_tokens: &[128_001], describe };
+pub(super) const FAMILY: Family =
+    Family { model_types: &["smollm3"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

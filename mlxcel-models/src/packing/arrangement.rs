@@ -1,14 +1,7 @@
-//! Parts that files store in another arrangement, and how their rows are read.
+//! Parts that files store in another arrangement.
 
-use std::ops::Range;
-
-use mlxcel_core::{Error, ErrorKind, Result};
-
-use super::Part;
-use super::formats::compressed::Compressed;
-use super::formats::gptq::Gptq;
-use super::formats::{awq, gguf, grid};
-use crate::checkpoint::Checkpoint;
+use super::{Code, Offset, Packing, Part, Scale};
+use crate::element::ElementType;
 use crate::gguf::BlockType;
 
 /// How a weight's elements are computed from differently arranged stored tensors.
@@ -49,45 +42,61 @@ pub enum Arrangement {
     Compressed(Compressed),
 }
 
+/// How GPTQ stores a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gptq {
+    /// Bits of a code.
+    pub(crate) bits: usize,
+    /// How many groups of the packing share a scale and a zero.
+    pub(crate) groups: usize,
+    /// Whether zeros are stored less one.
+    pub(crate) less_one: bool,
+    /// Whether columns are sorted by `g_idx`.
+    pub(crate) ordered: bool,
+}
+
+/// How compressed-tensors stores a module that needs conversion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Compressed {
+    /// Bits of a code.
+    pub(crate) bits: usize,
+    /// How many rows share a scale and a zero.
+    pub(crate) rows: usize,
+    /// How many groups of the packing share them.
+    pub(crate) groups: usize,
+    /// Whether columns are sorted by `weight_g_idx`.
+    pub(crate) ordered: bool,
+}
+
 impl Derived {
     /// The rows of one stored tensor, all leading dimensions counted.
     pub(crate) fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
-
-    /// Writes consecutive rows of the part, from the stored tensor called `tensor`, into `out`, which is as long as they are.
-    pub(crate) fn read(
-        &self,
-        checkpoint: &Checkpoint,
-        tensor: &str,
-        rows: Range<usize>,
-        out: &mut [u8],
-    ) -> Result<()> {
-        match self.arrangement {
-            Arrangement::Gguf(block) => gguf::read(checkpoint, tensor, (block, self.part), rows, out),
-            Arrangement::Grid { rows: of_rows, groups, transposed } => {
-                grid::read(checkpoint, tensor, [of_rows, groups], transposed, rows, out)
-            }
-            Arrangement::Gptq(form) => form.read(checkpoint, self.part, tensor, rows, out),
-            Arrangement::Awq { groups } => awq::read(checkpoint, groups, self.part, tensor, rows, out),
-            Arrangement::Compressed(form) => form.read(checkpoint, self.part, tensor, rows, out),
-            Arrangement::Bytes => {
-                let (view, location) = checkpoint.located(tensor)?;
-                let row = out.len().checked_div(rows.len()).unwrap_or_default();
-                let stored = view.bytes.get(rows.start * row..rows.end * row);
-                let Some(stored) = stored.filter(|stored| stored.len() == out.len()) else {
-                    return Err(differs(tensor, location));
-                };
-                out.copy_from_slice(stored);
-                Ok(())
-            }
-        }
-    }
 }
 
-/// That a reference is none to this checkpoint's tensor.
-pub(super) fn differs(tensor: &str, location: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "read weight", "the reference does not fit the stored tensor")
-        .with_context("tensor", tensor)
-        .with_context("path", location)
+const F16: ElementType = ElementType::F16;
+
+impl BlockType {
+    /// The packing of this block type.
+    pub fn packing(self) -> Packing {
+        let bytes = |signed, groups| Scale::Bytes { signed, groups, factor: F16 };
+        let minima = |groups| Offset::Bytes { groups, factor: F16 };
+        let symmetric = |bits, zero, group| Packing::symmetric(bits, zero, group, F16);
+        match self {
+            Self::Q4_0 => symmetric(4, 8, 32),
+            Self::Q4_1 => Packing::affine(4, 32, F16),
+            Self::Q5_0 => symmetric(5, 16, 32),
+            Self::Q5_1 => Packing::affine(5, 32, F16),
+            Self::Q8_0 => symmetric(8, 128, 32),
+            Self::Q2K => Packing { scale: bytes(false, 16), offset: minima(16), ..symmetric(2, 0, 16) },
+            Self::Q3K => Packing { scale: bytes(true, 16), ..symmetric(3, 4, 16) },
+            Self::Q4K => Packing { scale: bytes(false, 8), offset: minima(8), ..symmetric(4, 0, 32) },
+            Self::Q5K => Packing { scale: bytes(false, 8), offset: minima(8), ..symmetric(5, 0, 32) },
+            Self::Q6K => Packing { scale: bytes(true, 16), ..symmetric(6, 32, 16) },
+            Self::Iq4Nl => Packing { code: Code::Iq4Nl, ..symmetric(4, 0, 32) },
+            Self::Iq4Xs => Packing { code: Code::Iq4Nl, scale: bytes(true, 8), ..symmetric(4, 0, 32) },
+            Self::Mxfp4 => Packing::MXFP4,
+        }
+    }
 }

@@ -8,28 +8,22 @@
 //! ```
 //!
 //! in float32, rounding after each operation. [`Packing`] describes codes, scales and offsets; the tensors that contain
-//! them are the weight's [`Part`]s. Files arrange these in many ways. Readers (`formats/`) convert all of them exactly
-//! to this description at load, so that no other code depends on the file format.
+//! them are the weight's [`Part`]s. Files arrange these in many ways, which [`Arrangement`] names. [`read`](crate::read)
+//! converts all of them exactly to this description at load, so that no other code depends on the file format.
 
 mod arrangement;
 mod codebook;
 mod decode;
-pub(crate) mod formats;
-mod rows;
 mod text;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-pub use arrangement::{Arrangement, Derived};
+pub use arrangement::{Arrangement, Compressed, Derived, Gptq};
+pub(crate) use codebook::e4m3;
 pub use decode::decode_row;
-pub use formats::compressed::Compressed;
-pub use formats::gptq::Gptq;
-pub use rows::{PackedRows, Scratch};
 
-pub use crate::gguf::BlockType;
-
-use crate::decoder::WeightRef;
 use crate::element::ElementType;
+pub use crate::gguf::BlockType;
 
 /// The packing of a matrix.
 ///
@@ -265,36 +259,6 @@ impl Packing {
             Code::Integer { .. } => [2, 3, 4, 5, 6, 8].contains(&self.bits),
             Code::E2M1 | Code::Iq4Nl => self.bits == 4,
             Code::E4M3 | Code::E5M2 => self.bits == 8,
-        }
-    }
-}
-
-/// A packing with its tensors, for a weight whose own tensor contains the codes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Packed {
-    /// The packing.
-    pub packing: Packing,
-    /// The parts other than the codes, in the order of [`Packing::parts`].
-    pub parts: Vec<WeightRef>,
-}
-
-impl Packed {
-    /// A packing with its parts other than the codes.
-    pub fn new(packing: Packing, parts: impl Into<Vec<WeightRef>>) -> Self {
-        Self { packing, parts: parts.into() }
-    }
-
-    /// The parts other than the codes, each with its kind.
-    pub fn named(&self) -> impl Iterator<Item = (Part, &WeightRef)> {
-        self.packing.parts().skip(1).zip(&self.parts)
-    }
-
-    /// Changes each part that has rows of its own.
-    pub(crate) fn with_rows(&mut self, change: impl Fn(WeightRef) -> WeightRef) {
-        for (part, weight) in self.packing.parts().skip(1).zip(&mut self.parts) {
-            if part != Part::Order {
-                *weight = change(weight.clone());
-            }
         }
     }
 }

@@ -39,6 +39,12 @@ const RULES: &[Rule] = &[
         unsafe_code: Unsafe::Within(&["bytes"]),
     },
     Rule {
+        name: "mlxcel-quantize",
+        layer: 2,
+        may_use: &["mlxcel-core", "mlxcel-models"],
+        unsafe_code: Unsafe::Forbidden,
+    },
+    Rule {
         name: "mlxcel-hub",
         layer: 2,
         may_use: &["mlxcel-core", "mlxcel-models"],
@@ -138,7 +144,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-cli",
         layer: 9,
-        may_use: &["mlxcel-conformance", "mlxcel-models", "mlxcel-session", "mlxcel-server"],
+        may_use: &["mlxcel-conformance", "mlxcel-models", "mlxcel-quantize", "mlxcel-session", "mlxcel-server"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule { name: "mlxcel-tests", layer: 9, may_use: &["mlxcel-session"], unsafe_code: Unsafe::Forbidden },
@@ -154,6 +160,7 @@ const RULES: &[Rule] = &[
         may_use: &[
             "mlxcel-core",
             "mlxcel-models",
+            "mlxcel-quantize",
             "mlxcel-iree",
             "mlxcel-mlx",
             "mlxcel-pjrt",

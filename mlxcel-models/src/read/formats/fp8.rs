@@ -10,9 +10,9 @@ use super::module::{Module, Stored};
 use super::{dense, grid};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::{Arrangement, Code, Offset, Packed, Packing, Part, Scale};
+use crate::packing::{Arrangement, Code, Offset, Packing, Part, Scale};
 
 const BLOCK: &str = "weight_block_size";
 

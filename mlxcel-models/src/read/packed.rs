@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::{Packing, Part, decode_row};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::WeightRef;
+use crate::packing::{Packing, Part, decode_row};
 
 const OPERATION: &str = "unpack weight";
 
@@ -30,7 +30,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Room for `bytes` of the part `index`.
-    pub(crate) fn part(&mut self, index: usize, bytes: usize) -> &mut [u8] {
+    pub(super) fn part(&mut self, index: usize, bytes: usize) -> &mut [u8] {
         if self.parts.len() <= index {
             self.parts.resize_with(index + 1, Vec::new);
         }

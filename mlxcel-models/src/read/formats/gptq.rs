@@ -17,10 +17,10 @@ use super::module::{FLOATS, Module, Stored};
 use super::{dense, stream};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::arrangement::differs;
-use crate::packing::{Arrangement, Offset, Packed, Packing, Part};
+use crate::packing::{Arrangement, Gptq, Offset, Packing, Part};
+use crate::read::gather::misfit;
 
 const WIDTHS: [usize; 4] = [2, 3, 4, 8];
 
@@ -154,22 +154,9 @@ fn zero(code: u8, bits: usize, less_one: bool) -> u8 {
     ((u16::from(code) + u16::from(less_one)) & ((1 << bits) - 1)) as u8
 }
 
-/// How GPTQ stores a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Gptq {
-    /// Bits of a code.
-    bits: usize,
-    /// How many groups of the packing share a scale and a zero.
-    groups: usize,
-    /// Whether zeros are stored less one.
-    less_one: bool,
-    /// Whether columns are sorted by `g_idx`.
-    ordered: bool,
-}
-
 impl Gptq {
     /// Writes rows of a part out of the tensor that [`matrix`] names for it.
-    pub(in crate::packing) fn read(
+    pub(in crate::read) fn read(
         &self,
         checkpoint: &Checkpoint,
         part: Part,
@@ -198,7 +185,7 @@ impl Gptq {
             (Part::Order, _) => write_order(view.bytes, out),
             _ => None,
         };
-        done.ok_or_else(|| differs(tensor, location))
+        done.ok_or_else(|| misfit(tensor, location))
     }
 
     /// Sorts the codes of rows of this many words by the groups of their columns.

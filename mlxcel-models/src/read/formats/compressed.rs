@@ -20,11 +20,10 @@ use super::module::{Module, Stored};
 use super::{dense, fp8, stream};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::arrangement::differs;
-use crate::packing::codebook::e4m3;
-use crate::packing::{Arrangement, Offset, Packed, Packing, Part, Scale};
+use crate::packing::{Arrangement, Compressed, Offset, Packing, Part, Scale, e4m3};
+use crate::read::gather::misfit;
 
 const PACKED: &str = "weight_packed";
 const SCALE: &str = "weight_scale";
@@ -33,19 +32,6 @@ const COLUMNS: &str = "weight_g_idx";
 const GLOBAL: &str = "weight_global_scale";
 /// The widths whose codes fill whole words.
 const WIDTHS: [usize; 3] = [2, 4, 8];
-
-/// How compressed-tensors stores a module that needs conversion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Compressed {
-    /// Bits of a code.
-    bits: usize,
-    /// How many rows share a scale and a zero.
-    rows: usize,
-    /// How many groups of the packing share them.
-    groups: usize,
-    /// Whether columns are sorted by `weight_g_idx`.
-    ordered: bool,
-}
 
 /// The matrix of a module.
 pub(super) fn matrix(
@@ -275,7 +261,7 @@ fn mxfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
 
 impl Compressed {
     /// Writes rows of a part out of the tensor that [`matrix`] names for it.
-    pub(in crate::packing) fn read(
+    pub(in crate::read) fn read(
         &self,
         checkpoint: &Checkpoint,
         part: Part,
@@ -295,7 +281,7 @@ impl Compressed {
                 let stored = view.bytes.get(rows.start * row..rows.end * row);
                 let stored = stored
                     .filter(|stored| stored.len() == out.len())
-                    .ok_or_else(|| differs(tensor, location))?;
+                    .ok_or_else(|| misfit(tensor, location))?;
                 out.copy_from_slice(stored);
                 if view.element_type == ElementType::I8 {
                     // The same as adding 128.
@@ -311,7 +297,7 @@ impl Compressed {
                 Some(())
             }
             Part::Scales => {
-                let global = float(&beside(GLOBAL)?, 0).ok_or_else(|| differs(tensor, location))?;
+                let global = float(&beside(GLOBAL)?, 0).ok_or_else(|| misfit(tensor, location))?;
                 let numbers = out.as_chunks_mut::<4>().0;
                 let stored = view.bytes.get(rows.start * width..rows.end * width).unwrap_or_default();
                 let fits = stored.len() == numbers.len();
@@ -338,6 +324,6 @@ impl Compressed {
             Part::Order => write_order(view.bytes, out),
             _ => None,
         };
-        done.ok_or_else(|| differs(tensor, location))
+        done.ok_or_else(|| misfit(tensor, location))
     }
 }

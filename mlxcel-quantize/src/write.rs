@@ -8,15 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Control, Error, ErrorKind, Result};
+use mlxcel_models::Checkpoint;
+use mlxcel_models::read::{Float, Scratch, WeightRows};
 
 use super::codec::{Codec, Deviation};
-use super::float::Float;
 use super::folder::Folder;
 use super::plan::{Content, Entry, File, Item};
-use super::rows::Rows;
 use super::{OPERATION, QuantizeOptions};
-use crate::checkpoint::Checkpoint;
-use crate::packing::Scratch;
 
 /// Bytes of address space that threads leave for their work.
 const KEPT_ROOM: usize = 64 << 20;
@@ -101,7 +99,7 @@ impl<'a> Work<'a> {
         &mut self,
         target: &mut Output<'_>,
         item: &Item<'_>,
-        rows: &Rows,
+        rows: &WeightRows,
         float: Float,
         added: f32,
     ) -> Result<()> {
@@ -127,7 +125,7 @@ impl<'a> Work<'a> {
         &mut self,
         target: &mut Output<'_>,
         item: &Item<'_>,
-        rows: &Rows,
+        rows: &WeightRows,
         codec: Codec,
     ) -> Result<Deviation> {
         let columns = rows.columns();
@@ -173,7 +171,7 @@ impl<'a> Work<'a> {
     }
 
     /// Has threads do the tasks.
-    fn share_out(&self, tasks: &mut [Task<'_>], rows: &Rows, codec: Codec) {
+    fn share_out(&self, tasks: &mut [Task<'_>], rows: &WeightRows, codec: Codec) {
         let count = self.threads.min(tasks.len());
         let tasks = Mutex::new(tasks.iter_mut());
         let worker = || {
@@ -209,7 +207,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Rows that a thread packs, and where to.
+/// WeightRows that a thread packs, and where to.
 struct Task<'a> {
     rows: Range<usize>,
     codes: &'a mut [u8],
@@ -222,7 +220,7 @@ impl Task<'_> {
     fn run(
         &mut self,
         checkpoint: &Checkpoint,
-        rows: &Rows,
+        rows: &WeightRows,
         codec: Codec,
         scratch: &mut Scratch,
         values: &mut Vec<f32>,
@@ -243,7 +241,7 @@ fn blocks(rows: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize
 }
 
 /// The bytes of the source that rows of an item are.
-fn share(item: &Item<'_>, rows: &Rows, block: &Range<usize>) -> u64 {
+fn share(item: &Item<'_>, rows: &WeightRows, block: &Range<usize>) -> u64 {
     let up_to =
         |row: usize| (u128::from(item.bytes_before) * row as u128 / rows.count().max(1) as u128) as u64;
     up_to(block.end) - up_to(block.start)

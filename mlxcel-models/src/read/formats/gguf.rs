@@ -9,37 +9,11 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::OPERATION;
 use crate::checkpoint::Checkpoint;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
 use crate::gguf::BlockType;
-use crate::packing::arrangement::differs;
-use crate::packing::{Arrangement, Code, Derived, Offset, Packed, Packing, Part, Scale};
-
-const F16: ElementType = ElementType::F16;
-
-impl BlockType {
-    /// The packing of this block type.
-    pub fn packing(self) -> Packing {
-        let bytes = |signed, groups| Scale::Bytes { signed, groups, factor: F16 };
-        let minima = |groups| Offset::Bytes { groups, factor: F16 };
-        let symmetric = |bits, zero, group| Packing::symmetric(bits, zero, group, F16);
-        match self {
-            Self::Q4_0 => symmetric(4, 8, 32),
-            Self::Q4_1 => Packing::affine(4, 32, F16),
-            Self::Q5_0 => symmetric(5, 16, 32),
-            Self::Q5_1 => Packing::affine(5, 32, F16),
-            Self::Q8_0 => symmetric(8, 128, 32),
-            Self::Q2K => Packing { scale: bytes(false, 16), offset: minima(16), ..symmetric(2, 0, 16) },
-            Self::Q3K => Packing { scale: bytes(true, 16), ..symmetric(3, 4, 16) },
-            Self::Q4K => Packing { scale: bytes(false, 8), offset: minima(8), ..symmetric(4, 0, 32) },
-            Self::Q5K => Packing { scale: bytes(false, 8), offset: minima(8), ..symmetric(5, 0, 32) },
-            Self::Q6K => Packing { scale: bytes(true, 16), ..symmetric(6, 32, 16) },
-            Self::Iq4Nl => Packing { code: Code::Iq4Nl, ..symmetric(4, 0, 32) },
-            Self::Iq4Xs => Packing { code: Code::Iq4Nl, scale: bytes(true, 8), ..symmetric(4, 0, 32) },
-            Self::Mxfp4 => Packing::MXFP4,
-        }
-    }
-}
+use crate::packing::{Arrangement, Derived, Part};
+use crate::read::gather::misfit;
 
 /// The matrix of `shape`, or several along a dimension in front, whose tensor is `weight`, of such blocks.
 pub(super) fn matrix(
@@ -83,7 +57,7 @@ pub(super) fn matrix(
 }
 
 /// Writes rows of a part, all leading dimensions counted, out of the blocks of `tensor`.
-pub(in crate::packing) fn read(
+pub(in crate::read) fn read(
     checkpoint: &Checkpoint,
     tensor: &str,
     (block, part): (BlockType, Part),
@@ -97,7 +71,7 @@ pub(in crate::packing) fn read(
     let fits = |blocks: &&[u8]| {
         blocks.len() / block.bytes() * width == out.len() && checkpoint.blocks(tensor) == Some(block)
     };
-    let blocks = blocks.filter(fits).ok_or_else(|| differs(tensor, location))?;
+    let blocks = blocks.filter(fits).ok_or_else(|| misfit(tensor, location))?;
     if width > 0 {
         write(block, part, blocks, out);
     }

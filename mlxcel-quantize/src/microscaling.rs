@@ -6,8 +6,8 @@
 //! nearest OCP E4M3 number. Values are divided by it and rounded to the nearest code: ties go towards zero in E2M1, to
 //! even in E4M3, which is clamped to 448. Every step is rounded to the weight's own type.
 
-use super::float::Float;
-use crate::packing::Code;
+use mlxcel_models::packing::Code;
+use mlxcel_models::read::Float;
 
 /// The largest number of E2M1.
 const LARGEST_E2M1: f32 = 6.0;
@@ -74,6 +74,7 @@ fn to_e4m3(value: f32) -> u8 {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
 
     #[test]

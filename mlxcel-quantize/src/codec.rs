@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use mlxcel_models::packing::{Code, Packing};
+use mlxcel_models::read::{Float, Mode, Scheme};
+
 use super::affine;
-use super::float::Float;
 use super::microscaling;
-use crate::packing::formats::{Mode, Scheme};
-use crate::packing::{Code, Packing};
 
 /// The longest group.
 const LONGEST: usize = 128;
@@ -170,7 +170,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::packing::decode_row;
+    use mlxcel_models::packing::decode_row;
 
     /// What `fixtures/quantize/make_vectors.py` had MLX compute.
     #[derive(Deserialize)]
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn every_mode_packs_as_mlx_does() {
         let vectors: Vec<Vector> =
-            serde_json::from_str(include_str!("../../../fixtures/quantize/vectors.json")).unwrap();
+            serde_json::from_str(include_str!("../../fixtures/quantize/vectors.json")).unwrap();
         for vector in vectors {
             let Vector { bits, group_size, .. } = vector;
             let mode = Mode::ALL.into_iter().find(|mode| mode.name() == vector.mode).unwrap();

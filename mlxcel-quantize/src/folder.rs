@@ -9,9 +9,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::files::read_regular;
 
 use super::OPERATION;
-use crate::files::read_regular;
 
 /// What stands before the name of the place in that of the work folder.
 const PREFIX: &str = ".mlxcel-quantize-";

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::packing::{Packing, Part, Scale, decode_row};
-use mlxcel_models::quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
 use mlxcel_models::{Checkpoint, ElementType, TensorView, WeightRef};
+use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, Result};
+use mlxcel_models::read::{Mode, Scheme};
 
 use super::OPERATION;
 use super::recipe::{Override, Recipe};
-use crate::packing::formats::{Mode, Scheme};
 
 /// The most bytes of a file by default, as mlx-lm has it.
 const SHARD_BYTES: u64 = 5 << 30;

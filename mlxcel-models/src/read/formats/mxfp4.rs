@@ -8,9 +8,9 @@ use mlxcel_core::Result;
 
 use super::module::Stored;
 use crate::checkpoint::Checkpoint;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::{Arrangement, Derived, Packed, Packing, Part};
+use crate::packing::{Arrangement, Derived, Packing, Part};
 
 /// The matrices of `shape`, `[experts, rows, columns]`, that `{name}_blocks` and `{name}_scales` hold.
 pub(crate) fn stack(checkpoint: &Checkpoint, name: &str, shape: [usize; 3]) -> Result<WeightRef> {

@@ -1,5 +1,7 @@
 //! Module names of written checkpoints, which are those of mlx-lm and are read by our families.
 
+use mlxcel_models::Conversion;
+
 /// Suffixes of the tensor that holds a module's weight, in the forms that checkpoints have.
 const SUFFIXES: [&str; 3] = [".weight", ".qweight", ".weight_packed"];
 
@@ -8,18 +10,13 @@ pub(super) fn module_of(tensor: &str) -> Option<&str> {
     SUFFIXES.iter().find_map(|suffix| tensor.strip_suffix(suffix))
 }
 
-/// A projection of experts: `gate_proj`, `up_proj` or `down_proj`, whose weight is or begins with the tensor called so. All experts
-/// are one stack there, whatever they were.
-pub(super) fn experts_module(model_type: &str, tensor: &str, projection: &str) -> Option<String> {
+/// The module of a projection of experts (gate, up or down by its index), whose weight is or begins with the tensor called so. All
+/// experts are one stack there, whatever they were.
+pub(super) fn experts_module(conversion: &Conversion, tensor: &str, projection: usize) -> Option<String> {
     const PLACES: [&str; 4] = [".experts.", ".switch_mlp.", ".input_linear.", ".output_linear."];
     let (mixture, _) = PLACES.iter().find_map(|place| tensor.split_once(place))?;
-    let name = if model_type == "gpt_oss" { "experts" } else { "switch_mlp" };
-    let projection = match (model_type, projection) {
-        ("nemotron_h", "up_proj") => "fc1",
-        ("nemotron_h", "down_proj") => "fc2",
-        _ => projection,
-    };
-    Some(format!("{mixture}.{name}.{projection}"))
+    let Conversion { experts, projections, .. } = conversion;
+    Some(format!("{mixture}.{experts}.{}", projections.get(projection)?))
 }
 
 #[cfg(test)]
@@ -44,10 +41,10 @@ mod tests {
             ("nemotron_h", "model.layers.0.mixer.experts.up_proj", "mixer.switch_mlp.fc1"),
             ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "mlp.experts.up_proj"),
         ] {
-            let name = experts_module(model_type, tensor, "up_proj").unwrap();
+            let name = experts_module(&Conversion::of(model_type), tensor, 1).unwrap();
             assert_eq!(name, format!("model.layers.0.{expected}"));
         }
-        assert_eq!(experts_module("llama", "model.layers.0.mlp.up_proj.weight", "up_proj"), None);
+        assert_eq!(experts_module(&Conversion::USUAL, "model.layers.0.mlp.up_proj.weight", 1), None);
         assert_eq!(module_of("lm_head.qweight"), Some("lm_head"));
     }
 }

@@ -6,15 +6,18 @@ use crate::element::ElementType;
 
 /// A type of dense weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Float {
+pub enum Float {
+    /// IEEE 754 binary32.
     F32,
+    /// IEEE 754 binary16.
     F16,
+    /// bfloat16.
     BF16,
 }
 
 impl Float {
     /// The type, if it is one of dense weights.
-    pub(crate) fn of(element: ElementType) -> Option<Self> {
+    pub fn of(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
             ElementType::F16 => Some(Self::F16),
@@ -23,7 +26,8 @@ impl Float {
         }
     }
 
-    pub(crate) fn element(self) -> ElementType {
+    /// The element type.
+    pub fn element(self) -> ElementType {
         match self {
             Self::F32 => ElementType::F32,
             Self::F16 => ElementType::F16,
@@ -31,7 +35,8 @@ impl Float {
         }
     }
 
-    pub(crate) fn bytes(self) -> usize {
+    /// The bytes of an element.
+    pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
@@ -39,7 +44,7 @@ impl Float {
     }
 
     /// The number of this type that is nearest to `value`.
-    pub(crate) fn round(self, value: f32) -> f32 {
+    pub fn round(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
             Self::F16 => f16::from_f32(value).to_f32(),
@@ -47,7 +52,8 @@ impl Float {
         }
     }
 
-    pub(crate) fn read(self, source: &[u8], values: &mut [f32]) {
+    /// Reads little-endian elements into `values`, as many as both have.
+    pub fn read(self, source: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
                 for (value, bytes) in values.iter_mut().zip(source.as_chunks().0) {
@@ -67,7 +73,8 @@ impl Float {
         }
     }
 
-    pub(crate) fn write(self, values: &[f32], target: &mut [u8]) {
+    /// Writes `values`, rounded to this type, into `target` as little-endian elements, as many as both have.
+    pub fn write(self, values: &[f32], target: &mut [u8]) {
         match self {
             Self::F32 => {
                 for (bytes, value) in target.as_chunks_mut().0.iter_mut().zip(values) {

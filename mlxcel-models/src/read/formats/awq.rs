@@ -13,10 +13,10 @@ use super::gptq::{declared_group, write_zeros};
 use super::module::{FLOATS, Module};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::arrangement::differs;
-use crate::packing::{Arrangement, Offset, Packed, Packing, Part};
+use crate::packing::{Arrangement, Offset, Packing, Part};
+use crate::read::gather::misfit;
 
 const BITS: usize = 4;
 /// Rows whose codes share a word.
@@ -76,7 +76,7 @@ pub(super) fn matrix(
 }
 
 /// Writes rows of a part out of the tensor that [`matrix`] names for it; `groups` groups of the packing share a stored one.
-pub(in crate::packing) fn read(
+pub(in crate::read) fn read(
     checkpoint: &Checkpoint,
     groups: usize,
     part: Part,
@@ -85,7 +85,7 @@ pub(in crate::packing) fn read(
     out: &mut [u8],
 ) -> Result<()> {
     let (view, location) = checkpoint.located(tensor)?;
-    let &[height, words] = &view.shape[..] else { return Err(differs(tensor, location)) };
+    let &[height, words] = &view.shape[..] else { return Err(misfit(tensor, location)) };
     let done = match part {
         Part::Codes => codes(view.bytes, [height, words], rows, out),
         Part::Offsets => {
@@ -98,7 +98,7 @@ pub(in crate::packing) fn read(
         }
         _ => None,
     };
-    done.ok_or_else(|| differs(tensor, location))
+    done.ok_or_else(|| misfit(tensor, location))
 }
 
 /// Writes the codes of rows, eight words by eight rows at a time.

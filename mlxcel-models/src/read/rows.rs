@@ -5,16 +5,17 @@ use std::ops::Range;
 use mlxcel_core::{Error, Result};
 
 use super::float::Float;
+use super::packed::{PackedRows, Scratch};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
-use crate::packing::{PackedRows, Part, Scratch};
+use crate::packing::Part;
 
-/// A weight, all of whose dimensions but the innermost are rows.
-pub(super) struct Rows {
+/// The values of a weight, packed or of floats, row by row: all dimensions but the innermost count as rows.
+pub struct WeightRows {
     weight: WeightRef,
     /// The dimensions of the weight.
-    pub(super) shape: Vec<usize>,
+    shape: Vec<usize>,
     storage: Storage,
 }
 
@@ -23,9 +24,13 @@ enum Storage {
     Packed(PackedRows),
 }
 
-impl Rows {
-    /// Rows of `weight`, if it is dense floats or packed.
-    pub(super) fn new(checkpoint: &Checkpoint, weight: WeightRef) -> Result<Option<Self>> {
+impl WeightRows {
+    /// Rows of `weight`; `None` if it is neither floats nor packed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`PackedRows::new`].
+    pub fn new(checkpoint: &Checkpoint, weight: WeightRef) -> Result<Option<Self>> {
         let storage = match PackedRows::new(checkpoint, &weight)? {
             Some(packed) => Storage::Packed(packed),
             None => match Float::of(weight.element) {
@@ -36,19 +41,49 @@ impl Rows {
         Ok(Some(Self { shape: weight.shape.clone(), weight, storage }))
     }
 
-    /// How many values a row has.
-    pub(super) fn columns(&self) -> usize {
+    /// Rows of the whole tensor that `weight` is all or a part of, in its own shape: of fused weights all.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`new`](Self::new).
+    pub fn of_whole(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<Option<Self>> {
+        let mut whole = weight.clone();
+        let columns = whole.packing().and(weight.shape.last().copied());
+        unselect(checkpoint, &mut whole, columns)?;
+        if let Some(packed) = &mut whole.packed {
+            let names: Vec<_> = packed.packing.parts().skip(1).collect();
+            for (part, name) in packed.parts.iter_mut().zip(names) {
+                if name != Part::Order {
+                    unselect(checkpoint, part, None)?;
+                }
+            }
+        }
+        Self::new(checkpoint, whole)
+    }
+
+    /// The dimensions of the weight.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The weight that is read.
+    pub fn weight(&self) -> &WeightRef {
+        &self.weight
+    }
+
+    /// The values of a row.
+    pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// How many rows there are.
-    pub(super) fn count(&self) -> usize {
+    /// The number of rows.
+    pub fn count(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// The type that values are rounded to where they are stored: the weight's own, or of one that is packed the one that its scales
-    /// are floats of. `activations` where that is wider than what the model computes in.
-    pub(super) fn float(&self, activations: Float) -> Float {
+    /// The type to store the values in: a dense weight's own, that of a packed weight's scales, or `activations` if the
+    /// scales have none or float32.
+    pub fn float(&self, activations: Float) -> Float {
         let own = match &self.storage {
             Storage::Dense(float) => return *float,
             Storage::Packed(_) => Float::of(self.weight.value_type()),
@@ -56,26 +91,30 @@ impl Rows {
         own.filter(|own| *own != Float::F32).unwrap_or(activations)
     }
 
-    /// The type in which values are exact: the weight's own, and single precision where it is packed.
-    pub(super) fn exact(&self) -> Float {
+    /// The type in which the values are exact: a dense weight's own, float32 for a packed one.
+    pub fn exact(&self) -> Float {
         match self.storage {
             Storage::Dense(float) => float,
             Storage::Packed(_) => Float::F32,
         }
     }
 
-    /// Bytes of all of it as it is stored.
-    pub(super) fn bytes(&self) -> u64 {
+    /// The bytes of the weight as it is stored, with all its parts.
+    pub fn bytes(&self) -> u64 {
         self.weight.tensors().map(|part| part.byte_len() as u64).sum()
     }
 
     /// The weight's first tensor, as errors name it.
-    pub(super) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.weight.tensor
     }
 
-    /// Writes the values of consecutive rows, as the layer sees them, to `values`, which is as long as they are.
-    pub(super) fn read(
+    /// Writes the values of consecutive rows to `values`, which must have their exact length.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`PackedRows::read`] and [`Checkpoint::weight_rows`].
+    pub fn read(
         &self,
         checkpoint: &Checkpoint,
         rows: Range<usize>,
@@ -96,7 +135,7 @@ impl Rows {
 }
 
 /// The values of a weight as elements of `element`, a type of floats, in the order of its shape.
-pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
+pub(super) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
     const OPERATION: &str = "expand weight";
     /// This many values are converted at a time.
     const BLOCK: usize = 1 << 16;
@@ -106,7 +145,7 @@ pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: Eleme
             .with_context("element_type", element)
     };
     let float = Float::of(element).ok_or_else(unsupported)?;
-    let rows = Rows::new(checkpoint, weight.clone())?.ok_or_else(unsupported)?;
+    let rows = WeightRows::new(checkpoint, weight.clone())?.ok_or_else(unsupported)?;
     let size = weight.elements().saturating_mul(float.bytes());
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size).map_err(|_| Error::out_of_memory(OPERATION, size))?;
@@ -120,22 +159,6 @@ pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: Eleme
         float.write(&block, target);
     }
     Ok(bytes)
-}
-
-/// The whole tensor that `weight` is all or a part of, in its own shape.
-pub(super) fn whole(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<WeightRef> {
-    let mut whole = weight.clone();
-    let columns = whole.packing().and(weight.shape.last().copied());
-    unselect(checkpoint, &mut whole, columns)?;
-    if let Some(packed) = &mut whole.packed {
-        let names: Vec<_> = packed.packing.parts().skip(1).collect();
-        for (part, name) in packed.parts.iter_mut().zip(names) {
-            if name != Part::Order {
-                unselect(checkpoint, part, None)?;
-            }
-        }
-    }
-    Ok(whole)
 }
 
 /// Gives a weight, or a part, of one tensor that tensor's shape, with `columns` values in a row where these are packed.

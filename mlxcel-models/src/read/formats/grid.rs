@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::Result;
 
 use super::module::{Module, Stored};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
 use crate::packing::{Arrangement, Packing, Part};
+use crate::read::gather::misfit;
 
 /// The stored numbers `[height, width]`; a single one, or one dimension of them, counts as one column.
 fn sizes(view: &TensorView<'_>) -> Option<[usize; 2]> {
@@ -45,7 +46,7 @@ pub(super) fn scales(
 }
 
 /// Writes rows of a grid of which `rows_of_each` rows and `groups_of_each` groups share a number.
-pub(in crate::packing) fn read(
+pub(in crate::read) fn read(
     checkpoint: &Checkpoint,
     tensor: &str,
     [rows_of_each, groups_of_each]: [usize; 2],
@@ -60,11 +61,7 @@ pub(in crate::packing) fn read(
         32 => copy::<4>(&view, [rows_of_each, groups_of_each], transposed, rows, out),
         _ => None,
     };
-    copied.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidInput, "read weight", "the reference does not fit the stored tensor")
-            .with_context("tensor", tensor)
-            .with_context("path", location)
-    })
+    copied.ok_or_else(|| misfit(tensor, location))
 }
 
 fn copy<const WIDTH: usize>(

@@ -3,18 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::read::{Float, Scheme, WeightRows};
+use mlxcel_models::{
+    Checkpoint, Conversion, Decoder, ElementType, Linear, Operation, TensorView, WeightRef, WeightRole,
+};
 use serde_json::{Map, Value, json};
 
 use super::codec::Codec;
-use super::float::Float;
 use super::names::{experts_module, module_of};
 use super::recipe::Choice;
-use super::rows::{Rows, whole};
 use super::{OPERATION, QuantizeOptions};
-use crate::checkpoint::{Checkpoint, TensorView};
-use crate::decoder::{Decoder, Linear, Operation, WeightRef, WeightRole};
-use crate::element::ElementType;
-use crate::packing::formats::Scheme;
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
@@ -26,9 +24,9 @@ pub(super) enum Content<'a> {
     /// Copied as stored.
     Stored(&'a [u8]),
     /// Written as values, with a constant added.
-    Dense { rows: Rows, float: Float, added: f32 },
+    Dense { rows: WeightRows, float: Float, added: f32 },
     /// Packed: codes, scales and possibly biases.
-    Packed { rows: Rows, codec: Codec },
+    Packed { rows: WeightRows, codec: Codec },
 }
 
 /// A weight and the tensors that it becomes.
@@ -134,7 +132,7 @@ impl<'a, 'p> Planner<'a, 'p> {
                 default: options.scheme,
                 recipe: options.recipe,
                 overrides: &options.overrides,
-                model_type: &decoder.model_type,
+                conversion: Conversion::of(&decoder.model_type),
                 layers: decoder.layers.len(),
             },
             activations: Float::of(decoder.element_type).unwrap_or(Float::BF16),
@@ -149,7 +147,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         self.add_matrices()?;
         let restacked = self.add_experts()?;
         self.check()?;
-        self.add_others(restacked && self.decoder.model_type == "qwen3_next")?;
+        self.add_others(restacked && self.choice.conversion.shifted_norms)?;
         Ok(self.items)
     }
 
@@ -171,8 +169,8 @@ impl<'a, 'p> Planner<'a, 'p> {
                 continue;
             }
             if let Some(module) = module_of(&weight.tensor) {
-                let whole = whole(self.checkpoint, weight)?;
-                self.add_module(module.to_owned(), whole)?;
+                let rows = WeightRows::of_whole(self.checkpoint, weight)?;
+                self.add_module(module.to_owned(), weight, rows)?;
             }
         }
         Ok(())
@@ -184,20 +182,19 @@ impl<'a, 'p> Planner<'a, 'p> {
         let mut restacked = false;
         for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
             let Operation::Experts(experts) = &block.operation else { continue };
-            for (projection, linear) in
-                [("gate_proj", experts.gate), ("up_proj", experts.up), ("down_proj", experts.down)]
-            {
-                if projection == "gate_proj" && linear == experts.up {
+            for (projection, linear) in [experts.gate, experts.up, experts.down].into_iter().enumerate() {
+                if projection == 0 && linear == experts.up {
                     continue; // These have no gate.
                 }
                 let Linear { weight, bias, .. } = linear;
                 let weight = decoder.weight(weight);
-                let Some(module) = experts_module(&decoder.model_type, &weight.tensor, projection) else {
+                let Some(module) = experts_module(&self.choice.conversion, &weight.tensor, projection) else {
                     let message = "these experts have unknown names and cannot be quantized";
                     return Err(Error::unsupported(OPERATION, message).with_context("tensor", &weight.tensor));
                 };
                 restacked |= module_of(&weight.tensor) != Some(&module);
-                self.add_module(module.clone(), weight.clone())?;
+                let rows = WeightRows::new(self.checkpoint, weight.clone())?;
+                self.add_module(module.clone(), weight, rows)?;
                 if let Some(bias) = bias {
                     self.add_dense(format!("{module}.bias"), decoder.weight(bias).clone(), 0.0)?;
                 }
@@ -206,14 +203,14 @@ impl<'a, 'p> Planner<'a, 'p> {
         Ok(restacked)
     }
 
-    /// A module, packed if groups fit into its rows.
-    fn add_module(&mut self, module: String, weight: WeightRef) -> Result<()> {
-        self.note(&weight);
+    /// A module with the values of `weight`, packed if groups fit into its rows.
+    fn add_module(&mut self, module: String, weight: &WeightRef, rows: Option<WeightRows>) -> Result<()> {
+        self.note(weight);
         let scheme = self.choice.of(&module);
         for (is_used, named) in self.is_used.iter_mut().zip(self.choice.overrides) {
             *is_used |= named.matches(&module);
         }
-        let Some(rows) = Rows::new(self.checkpoint, weight)? else { return Ok(()) };
+        let Some(rows) = rows else { return Ok(()) };
         let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
         if !fits {
             let name = format!("{module}.weight");
@@ -224,7 +221,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         packing.check(rows.columns())?;
         let (values, columns) = (rows.columns() * rows.count(), rows.columns());
         let entry = |role, element: ElementType, bytes: usize| {
-            let mut shape = rows.shape.clone();
+            let mut shape = rows.shape().to_vec();
             if let Some(last) = shape.last_mut() {
                 *last = bytes / (values / columns) * 8 / element.bits();
             }
@@ -249,19 +246,19 @@ impl<'a, 'p> Planner<'a, 'p> {
     /// A weight that stays dense, as the network sees it.
     fn add_dense(&mut self, name: String, weight: WeightRef, added: f32) -> Result<()> {
         self.note(&weight);
-        match Rows::new(self.checkpoint, weight)? {
+        match WeightRows::new(self.checkpoint, weight)? {
             Some(rows) => self.add_rows(name, rows, added),
             None => Ok(()),
         }
     }
 
-    fn add_rows(&mut self, name: String, rows: Rows, added: f32) -> Result<()> {
+    fn add_rows(&mut self, name: String, rows: WeightRows, added: f32) -> Result<()> {
         let float = rows.float(self.activations);
         let bytes = (rows.columns() * rows.count() * float.bytes()) as u64;
         let entry = Entry {
             name: name.clone(),
             element: float.element(),
-            shape: rows.shape.clone(),
+            shape: rows.shape().to_vec(),
             bytes,
             offset: 0,
         };

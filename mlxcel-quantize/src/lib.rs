@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use mlxcel_models::Checkpoint;
-//! use mlxcel_models::quantize::{QuantizeOptions, Recipe, quantize};
+//! use mlxcel_quantize::{QuantizeOptions, Recipe, quantize};
 //!
 //! let checkpoint = Checkpoint::open("models/Llama-3.2-1B")?;
 //! let options = QuantizeOptions::of_recipe(Recipe::Mixed4And6, 64).with_override("*.o_proj=5".parse()?);
@@ -18,37 +18,37 @@
 //! have the weight's type, or the type of its scales if it was packed already. Routers and other modules that mlx-lm
 //! exempts have 8 bits unless a recipe says otherwise.
 //!
-//! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does.
+//! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does. What its converter does for a family alone
+//! is in the family's file ([`Conversion`](mlxcel_models::Conversion)).
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod affine;
 mod codec;
-pub(crate) mod float;
 mod folder;
 mod microscaling;
 mod names;
 mod options;
 mod plan;
 mod recipe;
-mod rows;
 mod write;
 
 use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::files::parse_json;
+use mlxcel_models::read::WeightRows;
+pub use mlxcel_models::read::{Mode, Scheme};
+use mlxcel_models::{Checkpoint, Packing};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use options::{QuantizeOptions, QuantizeProgressFn};
 pub use recipe::{Override, Recipe};
 
-use crate::checkpoint::Checkpoint;
-use crate::files::parse_json;
-use crate::packing::Packing;
-pub use crate::packing::formats::{Mode, Scheme};
 use codec::Deviation;
 use folder::Folder;
 use plan::{Content, Plan};
-pub(crate) use rows::values;
 use write::Work;
 
 const OPERATION: &str = "quantize checkpoint";
@@ -164,7 +164,7 @@ fn modules(plan: &Plan<'_>, deviations: &[Deviation]) -> Vec<QuantizedModule> {
         _ => None,
     });
     let module =
-        |((item, rows, codec), deviation): ((&plan::Item<'_>, &rows::Rows, &codec::Codec), &Deviation)| {
+        |((item, rows, codec), deviation): ((&plan::Item<'_>, &WeightRows, &codec::Codec), &Deviation)| {
             QuantizedModule {
                 name: item.name.clone(),
                 packing: codec.packing(),

@@ -12,9 +12,9 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::{OPERATION, QUANTIZATION_CONFIG, dense};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::WeightRef;
+use crate::decoder::{Packed, WeightRef};
 use crate::element::ElementType;
-use crate::packing::{Packed, Packing};
+use crate::packing::Packing;
 
 /// The settings, and the name under which mlx-lm repeats them for tools that look for transformers' name.
 pub(super) const KEYS: [&str; 2] = ["quantization", QUANTIZATION_CONFIG];

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::Conversion;
+use mlxcel_models::read::{Mode, Scheme};
 
 use super::OPERATION;
-use crate::packing::formats::{Mode, Scheme};
 
 /// Affine bit widths that differ by module, as mlx-lm's `--quant-predicate`.
 ///
@@ -146,7 +147,7 @@ pub(super) struct Choice<'a> {
     pub(super) default: Scheme,
     pub(super) recipe: Option<Recipe>,
     pub(super) overrides: &'a [Override],
-    pub(super) model_type: &'a str,
+    pub(super) conversion: Conversion,
     pub(super) layers: usize,
 }
 
@@ -156,31 +157,12 @@ impl Choice<'_> {
         match (named, self.recipe) {
             (Some(named), _) => named.scheme(self.default),
             (None, Some(recipe)) => Scheme { bits: recipe.bits_of(module, self.layers), ..self.default },
-            (None, None) if is_sensitive(self.model_type, module) => {
+            (None, None) if self.conversion.sensitive.iter().any(|end| module.ends_with(end)) => {
                 Scheme { mode: Mode::Affine, bits: 8, group_size: 64 }
             }
             (None, None) => self.default,
         }
     }
-}
-
-/// Whether the module is one that mlx-lm always keeps at 8 bits: routers, and in Granite models those whose groups are too small for
-/// narrow scales.
-fn is_sensitive(model_type: &str, module: &str) -> bool {
-    let ends: &[&str] = match model_type {
-        "qwen3_moe" => &["mlp.gate"],
-        "qwen3_next" => &["mlp.gate", "shared_expert_gate"],
-        "gpt_oss" => &["router"],
-        "granite" => &["self_attn.o_proj", "mlp.down_proj", "lm_head"],
-        "granitemoehybrid" => &["block_sparse_moe.router.layer", "block_sparse_moe.router"],
-        "lfm2_moe" => &["feed_forward.gate"],
-        "minimax_m2" => &["block_sparse_moe.gate", "mlp.gate"],
-        "afmoe" => &["router.gate"],
-        "qwen3_5_moe_text" => &["mlp.gate", "shared_expert_gate"],
-        "granitemoe" => &["block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "lm_head"],
-        _ => &[],
-    };
-    ends.iter().any(|end| module.ends_with(end))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! File formats of packed weights, one per file, and the detection of a checkpoint's format.
 
-pub(in crate::packing) mod awq;
-pub(in crate::packing) mod compressed;
+pub(in crate::read) mod awq;
+pub(in crate::read) mod compressed;
 mod fp8;
-pub(in crate::packing) mod gguf;
-pub(in crate::packing) mod gptq;
-pub(in crate::packing) mod grid;
+pub(in crate::read) mod gguf;
+pub(in crate::read) mod gptq;
+pub(in crate::read) mod grid;
 mod mlx;
 mod module;
 pub(crate) mod mxfp4;

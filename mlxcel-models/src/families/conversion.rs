@@ -1,0 +1,36 @@
+//! What mlx-lm's converter does to the tensors of a family, for writing checkpoints that it and this crate read.
+
+/// How a family's tensors are named and treated in a converted checkpoint, as mlx-lm does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Conversion {
+    /// Ends of the paths of modules that have 8 bits whatever the others have: routers, and matrices that suffer most.
+    pub sensitive: &'static [&'static str],
+    /// The module of a layer's stacked experts.
+    pub experts: &'static str,
+    /// The names of the experts' gate, up and down projections.
+    pub projections: [&'static str; 3],
+    /// Whether the checkpoint stores factors of norms less one, which the converter adds. The converter then also moves
+    /// the taps of convolutions to the second dimension, and drops the layers that predict further tokens.
+    pub shifted_norms: bool,
+}
+
+impl Conversion {
+    /// What holds for a family that the converter does not treat in a way of its own.
+    pub const USUAL: Self = Self {
+        sensitive: &[],
+        experts: "switch_mlp",
+        projections: ["gate_proj", "up_proj", "down_proj"],
+        shifted_norms: false,
+    };
+
+    /// The usual conversion, with 8 bits for the modules whose paths end so.
+    pub(super) const fn sensitive(ends: &'static [&'static str]) -> Self {
+        Self { sensitive: ends, ..Self::USUAL }
+    }
+
+    /// That of the family of a `model_type`; the usual one for an unknown type.
+    pub fn of(model_type: &str) -> Self {
+        super::find(model_type).map_or(Self::USUAL, |family| family.conversion)
+    }
+}
