@@ -3,20 +3,24 @@
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 
 /// The results of a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Outputs {
     /// Logits of the last token of each row.
+    #[serde(rename = "last")]
     Last,
     /// Logits of every token of every row.
+    #[serde(rename = "every")]
     Every,
     /// The hidden states of every token of every row after the last norm, and no logits.
+    #[serde(rename = "hidden")]
     Hidden,
 }
 
 /// The specialization of a decoder program; everything else is a run-time input.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProgramShape {
     /// The size of each row in tokens: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows, `[64, 1]` for
     /// both together.

@@ -4,7 +4,7 @@ use mlxcel_graph::{ProgramShape, Signature};
 use mlxcel_models::{Checkpoint, Decoder};
 use mlxcel_stablehlo::TensorType;
 
-use crate::manifest::{ModelDescription, ProgramDescription, Tensor, outputs_name};
+use crate::manifest::{ModelDescription, ProgramDescription, Tensor};
 
 /// The description of a model.
 pub fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
@@ -37,9 +37,7 @@ pub fn program(signature: &Signature, shape: &ProgramShape) -> ProgramDescriptio
     });
     ProgramDescription {
         name: shape.to_string(),
-        rows: shape.rows.clone(),
-        length: shape.length,
-        outputs: outputs_name(shape.outputs).to_owned(),
+        shape: shape.clone(),
         inputs: inputs.chain(states).collect(),
         results: results.collect(),
     }
@@ -96,7 +94,7 @@ mod tests {
 
         let shape = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Hidden };
         let described = program(&Signature::new(&decoder, &layouts, &shape).unwrap(), &shape);
-        assert_eq!((&*described.outputs, file_stem(&shape)), ("hidden", "1-at-256-hidden-states".to_owned()));
+        assert_eq!(file_stem(&shape), "1-at-256-hidden-states");
         let names: Vec<_> = described.results.iter().map(|result| &*result.name).collect();
         assert_eq!(names, ["hidden", "state.0.0"]);
         assert_eq!(described.results[0].shape, [1, decoder.hidden_size]);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, Outputs, ProgramShape, WeightArgument};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, WeightArgument};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_models::files::parse_json;
-use mlxcel_models::{Decoder, Selection};
+use mlxcel_models::{Decoder, Part, Rope, WeightRef, WeightRole};
 use serde::{Deserialize, Serialize};
 
 use crate::laid_out::LaidOut;
@@ -22,7 +22,7 @@ pub const MANIFEST: &str = "bundle.json";
 const FORMAT: &str = "mlxcel bundle";
 
 /// Incremented when older readers would misinterpret a manifest; not for fields that they may ignore.
-const FORMAT_VERSION: u32 = 3;
+const FORMAT_VERSION: u32 = 4;
 
 /// The operation in errors of reading a bundle.
 pub const OPERATION: &str = "read bundle";
@@ -76,8 +76,9 @@ pub struct Manifest {
     /// Whether there are programs with hidden states.
     #[serde(default)]
     pub hidden_states: bool,
-    /// The rotary embeddings with their tables as inputs of the programs, in the order of those inputs.
-    pub rotary: Vec<Rotary>,
+    /// The rotary embeddings with their tables as inputs of the programs, in the order of those inputs: at position `p` the
+    /// tables hold the cosine and the sine of `p · inv_freq[i]`, a product in single precision, times `attention_factor`.
+    pub rotary: Vec<Rope>,
     /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
     /// The programs; each exists for every target.
@@ -112,80 +113,20 @@ pub struct ModelDescription {
     pub summary: String,
 }
 
-/// A rotary embedding: at position `p` the tables hold the cosine and the sine of `p · inv_freq[i]`, times
-/// `attention_factor`. The angle is a product in single precision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Rotary {
-    /// The angle per position of each pair of elements, in radians.
-    pub inv_freq: Vec<f32>,
-    /// The factor of cosines and sines.
-    pub attention_factor: f32,
-    /// Other frequencies for longer sequences, if the model has them: they then apply to all positions, and those rotated by the
-    /// others are recomputed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub long: Option<LongRotary>,
-}
-
-/// The frequencies of longer sequences.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct LongRotary {
-    /// The angle per position of each pair of elements, in radians.
-    pub inv_freq: Vec<f32>,
-    /// The longest sequence, in positions, that does not use them.
-    pub original_context: usize,
-}
-
-/// A weight as a program takes it: a tensor of the checkpoint, a part of one, or several.
-///
-/// The tensors of [`stack`](Self::stack) are stacked with the first along a new outermost dimension, the two innermost dimensions
-/// are swapped if [`transposed`](Self::transposed), the [`selection`](Self::selection) is taken, and the result is reshaped to
-/// [`shape`](Self::shape).
+/// A weight as a program takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Weight {
     /// The name of the argument.
     pub name: String,
-    /// The weight's role, in a word or two.
-    pub role: String,
-    /// The part of a packed weight, such as `codes` or `scales`.
+    /// The weight's role.
+    pub role: WeightRole,
+    /// The part of a packed weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<String>,
-    /// The tensor's name in the checkpoint's files.
-    pub tensor: String,
-    /// The names of further tensors of the same type and shape.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stack: Vec<String>,
-    /// Whether the two innermost dimensions are stored in the other order.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub transposed: bool,
-    /// The indices of one dimension, if the weight is only some of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selection: Option<Selected>,
-    /// How its elements are read from the tensor, if not as stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub derived: Option<String>,
-    /// The element type as safetensors names it: `F32`, `F16`, `BF16`; `U32` for packed words.
-    pub element_type: String,
-    /// The sizes of the dimensions as stored, outermost first.
-    pub shape: Vec<usize>,
-}
-
-/// Indices of one dimension: `runs` times `run` consecutive ones, at a stride of `stride`, from `start` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Selected {
-    /// The dimension.
-    pub axis: usize,
-    /// The first index.
-    pub start: usize,
-    /// The consecutive indices of a run.
-    pub run: usize,
-    /// From the start of one run to that of the next.
-    pub stride: usize,
-    /// The number of runs.
-    pub runs: usize,
+    pub part: Option<Part>,
+    /// How its elements are read from the checkpoint, and their type and shape.
+    #[serde(flatten)]
+    pub tensor: WeightRef,
 }
 
 /// One program: its shape, its inputs after the weights, and its results.
@@ -194,12 +135,10 @@ pub struct Selected {
 pub struct ProgramDescription {
     /// Its name, such as `64+1@1024`: a chunk of 64 tokens and a decoding row over 1,024 positions.
     pub name: String,
-    /// The maximum number of tokens of each row.
-    pub rows: Vec<usize>,
-    /// The maximum number of positions in the states of each row, unless a window bounds them.
-    pub length: usize,
-    /// The program's outputs: logits of the `last` position of each row, or of `every` one; or the `hidden` states of every one.
-    pub outputs: String,
+    /// The maximum number of tokens of each row, the maximum number of positions in the states of each row (unless a window
+    /// bounds them), and the program's outputs.
+    #[serde(flatten)]
+    pub shape: ProgramShape,
     /// The arguments that come after the weights, in order.
     pub inputs: Vec<Tensor>,
     /// The results, in order.
@@ -342,7 +281,7 @@ impl Manifest {
             every_position: options.every_position,
             verification: options.verification,
             hidden_states: options.hidden_states,
-            rotary: decoder.ropes().into_iter().map(Rotary::from).collect(),
+            rotary: decoder.ropes().into_iter().cloned().collect(),
             weights: weights.iter().map(Weight::from).collect(),
             programs,
             targets: Vec::new(),
@@ -377,7 +316,7 @@ impl Manifest {
 
     /// The index of the program for `shape`.
     pub fn program(&self, shape: &ProgramShape) -> Option<usize> {
-        self.programs.iter().position(|program| program.is_for(shape))
+        self.programs.iter().position(|program| program.shape == *shape)
     }
 
     /// Every file of the bundle except the manifest.
@@ -473,22 +412,6 @@ fn compatible_part(version: &str) -> &str {
     &version[..end.unwrap_or(version.len())]
 }
 
-impl ProgramDescription {
-    /// Whether this is the program of `shape`.
-    fn is_for(&self, shape: &ProgramShape) -> bool {
-        self.length == shape.length && self.rows == shape.rows && self.outputs == outputs_name(shape.outputs)
-    }
-}
-
-/// The name of outputs in manifests.
-pub(crate) fn outputs_name(outputs: Outputs) -> &'static str {
-    match outputs {
-        Outputs::Last => "last",
-        Outputs::Every => "every",
-        Outputs::Hidden => "hidden",
-    }
-}
-
 impl Target {
     /// The programs for a target, with a file for each.
     pub fn new(
@@ -531,55 +454,10 @@ impl Target {
     }
 }
 
-impl From<&mlxcel_models::Rope> for Rotary {
-    fn from(rope: &mlxcel_models::Rope) -> Self {
-        let mlxcel_models::Rope { rotary_dim: _, inv_freq, attention_factor, interleaved: _, long } = rope;
-        let long = long.as_ref().map(|mlxcel_models::LongRope { inv_freq, original_context }| LongRotary {
-            inv_freq: inv_freq.clone(),
-            original_context: *original_context,
-        });
-        Self { inv_freq: inv_freq.clone(), attention_factor: *attention_factor, long }
-    }
-}
-
 impl From<&WeightArgument> for Weight {
     fn from(argument: &WeightArgument) -> Self {
-        let weight = &argument.tensor;
-        Self {
-            name: argument.name.clone(),
-            role: argument.role.to_string(),
-            part: argument.part.map(|part| part.to_string()),
-            derived: weight.derived.as_ref().map(|derived| format!("{:?}", derived.arrangement)),
-            tensor: weight.tensor.clone(),
-            stack: weight.stack.clone(),
-            transposed: weight.transposed,
-            selection: weight.selection.map(|Selection { axis, start, run, stride, runs }| Selected {
-                axis,
-                start,
-                run,
-                stride,
-                runs,
-            }),
-            element_type: weight.element.to_string(),
-            shape: weight.stored_shape(),
-        }
-    }
-}
-
-impl fmt::Display for Weight {
-    /// Printed as a `WeightRef` of mlxcel-models that is not packed.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.tensor)?;
-        if let Some(last) = self.stack.last() {
-            write!(f, " to {last}")?;
-        }
-        if self.transposed {
-            f.write_str(" transposed")?;
-        }
-        if let Some(Selected { axis, start, run, stride, runs }) = self.selection {
-            write!(f, "[{runs} times {run}, {stride} apart, from {start} of dimension {axis}]")?;
-        }
-        write!(f, " {} {:?}", self.element_type, self.shape)
+        let WeightArgument { name, role, weight: _, part, tensor, ty: _ } = argument;
+        Self { name: name.clone(), role: *role, part: *part, tensor: tensor.elements_only() }
     }
 }
 

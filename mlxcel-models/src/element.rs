@@ -113,6 +113,8 @@ impl ElementType {
     }
 }
 
+crate::named::serialize_by_name!(ElementType, ElementType::from_name);
+
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

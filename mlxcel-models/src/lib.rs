@@ -34,6 +34,7 @@ mod feed;
 pub mod files;
 mod fingerprint;
 mod gguf;
+mod named;
 mod open;
 pub mod packing;
 mod parallel;

@@ -70,8 +70,7 @@ mod trust;
 mod tests;
 
 pub use mlxcel_iree_target::manifest::{
-    FileEntry, LongRotary, Manifest, ModelDescription, ProgramDescription, Rotary, STABLEHLO, Selected,
-    Target, Tensor, Weight,
+    FileEntry, Manifest, ModelDescription, ProgramDescription, STABLEHLO, Target, Tensor, Weight,
 };
 pub use open::Bundle;
 pub(crate) use trust::{Offer, Trust};

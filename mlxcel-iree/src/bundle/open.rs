@@ -101,7 +101,9 @@ impl Bundle {
         let count = found.len().max(self.manifest.weights.len());
         let differs = (0..count).find(|&index| found.get(index) != self.manifest.weights.get(index));
         if let Some(index) = differs {
-            let name = |weight: Option<&Weight>| weight.map_or("none".to_owned(), Weight::to_string);
+            let name = |weight: Option<&Weight>| {
+                weight.map_or("none".to_owned(), |weight| weight.tensor.to_string())
+            };
             return Err(refused("the programs need other weights than the checkpoint has")
                 .with_context("bundle", name(self.manifest.weights.get(index)).escape_debug())
                 .with_context("checkpoint", name(found.get(index)).escape_debug()));

@@ -1,10 +1,12 @@
 //! Packings with the tensors of their parts.
 
+use serde::{Deserialize, Serialize};
+
 use super::WeightRef;
 use crate::packing::{Packing, Part};
 
 /// A packing with its tensors, for a weight whose own tensor contains the codes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Packed {
     /// The packing.
     pub packing: Packing,

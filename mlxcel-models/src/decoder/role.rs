@@ -34,6 +34,19 @@ pub enum WeightRole {
 }
 
 impl WeightRole {
+    /// All roles.
+    pub const ALL: [Self; 9] = [
+        Self::Embedding,
+        Self::Positions,
+        Self::Norm,
+        Self::Attention,
+        Self::Recurrence,
+        Self::Mlp,
+        Self::Router,
+        Self::Experts,
+        Self::Head,
+    ];
+
     /// The name.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,6 +62,10 @@ impl WeightRole {
         }
     }
 }
+
+crate::named::serialize_by_name!(WeightRole, |name| WeightRole::ALL
+    .into_iter()
+    .find(|role| role.name() == name));
 
 impl fmt::Display for WeightRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

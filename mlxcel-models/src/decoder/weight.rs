@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::Packed;
 use crate::element::ElementType;
 use crate::packing::{Derived, Packing, Part};
@@ -15,28 +17,34 @@ use crate::packing::{Derived, Packing, Part};
 /// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own for
 /// [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed from the stored
 /// tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WeightRef {
     /// The tensor's name in the checkpoint.
     pub tensor: String,
     /// The element type; `U32` for the codes of a packed weight.
+    #[serde(rename = "element_type")]
     pub element: ElementType,
     /// The shape in values, whether packed or not.
     pub shape: Vec<usize>,
     /// Additional tensors of the same type and shape, stacked along a new outermost dimension.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
     /// Whether the two innermost dimensions are stored in swapped order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transposed: bool,
     /// The part of a tensor that holds several fused weights; `None` for the whole tensor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
     /// The packing and the parts in addition to the codes; `None` if each value is an element.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packed: Option<Box<Packed>>,
     /// How the elements are computed from the stored tensor; `None` if they are stored as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived: Option<Box<Derived>>,
 }
 
 /// Indices of one dimension: `runs` runs of `run` consecutive indices, `stride` apart, beginning at `start`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Selection {
     /// The dimension.
     pub axis: usize,
@@ -193,6 +201,12 @@ impl WeightRef {
         shape
     }
 
+    /// The reference to its own elements alone: of a packed weight to the words of its codes, in their shape.
+    #[must_use]
+    pub fn elements_only(&self) -> Self {
+        Self { shape: self.stored_shape(), packed: None, ..self.clone() }
+    }
+
     /// The packing; `None` if each value is an element.
     pub fn packing(&self) -> Option<Packing> {
         self.packed.as_ref().map(|packed| packed.packing)
@@ -254,5 +268,52 @@ impl fmt::Display for WeightRef {
             }
         }
         write!(f, " {} {:?}", self.storage(), self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::packing::{Arrangement, BlockType, Compressed, Gptq};
+
+    #[test]
+    fn references_are_written_with_names_that_do_not_change() {
+        let forms = [
+            (Arrangement::Bytes, json!("bytes")),
+            (Arrangement::Gguf(BlockType::Q4K), json!({"gguf": "Q4_K"})),
+            (
+                Arrangement::Grid { rows: 2, groups: 1, transposed: true },
+                json!({"grid": {"rows": 2, "groups": 1, "transposed": true}}),
+            ),
+            (
+                Arrangement::Gptq(Gptq { bits: 4, groups: 2, less_one: true, ordered: false }),
+                json!({"gptq": {"bits": 4, "groups": 2, "less_one": true, "ordered": false}}),
+            ),
+            (Arrangement::Awq { groups: 1 }, json!({"awq": {"groups": 1}})),
+            (
+                Arrangement::Compressed(Compressed { bits: 4, rows: 1, groups: 2, ordered: true }),
+                json!({"compressed": {"bits": 4, "rows": 1, "groups": 2, "ordered": true}}),
+            ),
+        ];
+        for (arrangement, written) in forms {
+            let derived = Derived { arrangement, part: Part::ScaleFactors, shape: vec![4, 1] };
+            let codes =
+                WeightRef::new("a.weight", ElementType::F16, [4, 1]).with_derivation(derived).rows(1, 2);
+            let expected = json!({
+                "tensor": "a.weight",
+                "element_type": "F16",
+                "shape": [2, 1],
+                "selection": {"axis": 0, "start": 1, "run": 2, "stride": 2, "runs": 1},
+                "derived": {"arrangement": written, "part": "scale factors", "shape": [4, 1]},
+            });
+            assert_eq!(serde_json::to_value(&codes).unwrap(), expected);
+            assert_eq!(serde_json::from_value::<WeightRef>(expected).unwrap(), codes);
+            let whole = codes.with_packing(Packed::new(Packing::MXFP4, []));
+            let text = serde_json::to_string(&whole).unwrap();
+            assert!(text.contains(r#""packing":"e2m1/32 e8m0""#), "{text}");
+            assert_eq!(serde_json::from_str::<WeightRef>(&text).unwrap(), whole);
+        }
     }
 }

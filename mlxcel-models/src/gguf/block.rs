@@ -80,6 +80,11 @@ const OTHERS: &[(u32, &str)] = &[
     (40, "NVFP4"),
 ];
 
+crate::named::serialize_by_name!(BlockType, |name| BLOCKS
+    .iter()
+    .find(|block| block.2 == name)
+    .map(|block| block.0));
+
 impl BlockType {
     /// The name in GGUF.
     pub fn name(self) -> &'static str {

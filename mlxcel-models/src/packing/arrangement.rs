@@ -1,11 +1,13 @@
 //! Parts that files store in another arrangement.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Code, Offset, Packing, Part, Scale};
 use crate::element::ElementType;
 use crate::gguf::BlockType;
 
 /// How a weight's elements are computed from differently arranged stored tensors.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Derived {
     /// The stored arrangement.
     pub arrangement: Arrangement,
@@ -16,13 +18,16 @@ pub struct Derived {
 }
 
 /// The arrangements, one for each published format; `formats/` has a file for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Arrangement {
     /// The bytes of the part, in a tensor of another element type or shape.
+    #[serde(rename = "bytes")]
     Bytes,
     /// Blocks of a GGUF file.
+    #[serde(rename = "gguf")]
     Gguf(BlockType),
     /// Numbers shared by several rows or groups.
+    #[serde(rename = "grid")]
     Grid {
         /// How many rows share a number.
         rows: usize,
@@ -32,18 +37,21 @@ pub enum Arrangement {
         transposed: bool,
     },
     /// GPTQ.
+    #[serde(rename = "gptq")]
     Gptq(Gptq),
     /// AWQ, in the order of its matrix kernels.
+    #[serde(rename = "awq")]
     Awq {
         /// How many groups of the packing share a scale and a zero.
         groups: usize,
     },
     /// compressed-tensors.
+    #[serde(rename = "compressed")]
     Compressed(Compressed),
 }
 
 /// How GPTQ stores a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Gptq {
     /// Bits of a code.
     pub(crate) bits: usize,
@@ -56,7 +64,7 @@ pub struct Gptq {
 }
 
 /// How compressed-tensors stores a module that needs conversion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Compressed {
     /// Bits of a code.
     pub(crate) bits: usize,

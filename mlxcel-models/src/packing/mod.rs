@@ -121,6 +121,10 @@ pub enum Part {
 }
 
 impl Part {
+    /// All parts.
+    pub const ALL: [Self; 6] =
+        [Self::Codes, Self::Scales, Self::ScaleFactors, Self::Offsets, Self::OffsetFactors, Self::Order];
+
     /// The name in printed descriptions.
     pub fn name(self) -> &'static str {
         match self {
@@ -133,6 +137,8 @@ impl Part {
         }
     }
 }
+
+crate::named::serialize_by_name!(Part, |name| Part::ALL.into_iter().find(|part| part.name() == name));
 
 impl Packing {
     /// `scale · q + bias` with unsigned integers, as `mx.quantize` packs in its affine mode; floats of type `element`.

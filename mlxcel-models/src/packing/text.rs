@@ -1,9 +1,11 @@
 //! Text form of packings and parts, used in inspection and in programs' attributes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Code, Offset, Packing, Part, Scale};
 use crate::element::ElementType;
@@ -11,14 +13,7 @@ use crate::element::ElementType;
 impl fmt::Display for Part {
     /// Such as `scale factors`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Codes => "codes",
-            Self::Scales => "scales",
-            Self::ScaleFactors => "scale factors",
-            Self::Offsets => "offsets",
-            Self::OffsetFactors => "offset factors",
-            Self::Order => "order",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -59,6 +54,18 @@ impl FromStr for Packing {
             let message = format!("'{}' describes no packing", text.escape_debug());
             Error::new(ErrorKind::InvalidInput, "read packing", message)
         })
+    }
+}
+
+impl Serialize for Packing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Packing {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <Cow<'de, str>>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

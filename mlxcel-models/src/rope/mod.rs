@@ -9,11 +9,13 @@ mod yarn;
 pub use epochs::RopeEpochs;
 pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
 
+use serde::{Deserialize, Serialize};
+
 /// Rotary position embedding (Su et al., 2021, "RoFormer").
 ///
 /// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element `i +
 /// rotary_dim / 2`, like transformers' `rotate_half`: the pair `a`, `b` becomes `a·cos − b·sin`, `b·cos + a·sin`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// The number of rotated elements per head; even.
     pub rotary_dim: usize,
@@ -22,14 +24,16 @@ pub struct Rope {
     /// A factor of cosines and sines.
     pub attention_factor: f32,
     /// Whether elements `2i` and `2i + 1` are rotated together instead, as in the original RoFormer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interleaved: bool,
     /// Frequencies for sequences longer than the original context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<LongRope>,
 }
 
 /// The frequencies of sequences longer than the original context (Ding et al., 2024, "LongRoPE"). They apply to all
 /// positions, so a sequence that grows beyond the original context is recomputed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongRope {
     /// The angle per position of each pair, in radians.
     pub inv_freq: Vec<f32>,

@@ -32,7 +32,8 @@ fn weights_are_laid_out_for_their_target_only() {
     assert_eq!(load_error(&trusting(bundle.path()), bundle.path()).kind(), ErrorKind::NotFound);
     // Opening samples the file, and `verify` reads it.
     let mut changed = whole;
-    let large = manifest.weights.iter().max_by_key(|weight| weight.shape.iter().product::<usize>()).unwrap();
+    let large =
+        manifest.weights.iter().max_by_key(|weight| weight.tensor.shape.iter().product::<usize>()).unwrap();
     changed[laid_out.places[&large.name] as usize + 300] ^= 1;
     fs::write(&path, changed).unwrap();
     let error = Bundle::open(bundle.path()).unwrap().verify().unwrap_err();

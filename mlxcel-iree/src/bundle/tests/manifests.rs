@@ -45,7 +45,7 @@ fn packed_weights_are_listed_tensor_by_tensor() {
     let options = short().with_targets([STABLEHLO]).with_weights(false);
     let source = fixture("storyteller-4bit").as_path().into();
     let manifest = write(&without_compiler(), &source, place.path().join("bundle"), &options).unwrap();
-    let shown: Vec<String> = manifest.weights[..4].iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = manifest.weights[..4].iter().map(|weight| weight.tensor.to_string()).collect();
     assert_eq!(
         shown,
         [
@@ -76,7 +76,7 @@ fn exported_text_is_plain_stablehlo() {
         let arguments = text.lines().nth(1).unwrap().matches(": tensor<").count();
         assert_eq!(arguments, manifest.weights.len() + program.inputs.len());
     }
-    assert_eq!(manifest.weights[0].tensor, "model.embed_tokens.weight");
+    assert_eq!(manifest.weights[0].tensor.tensor, "model.embed_tokens.weight");
     assert_eq!((manifest.rotary.len(), manifest.rotary[0].inv_freq.len()), (1, 8));
 }
 
