@@ -39,6 +39,7 @@ mod reachable;
 mod resident;
 mod session;
 mod shape;
+mod shared;
 mod signature;
 mod state;
 mod table;
@@ -47,13 +48,14 @@ mod writer;
 
 pub use executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
 pub use faulty::FaultyExecutor;
-pub use model::{GraphModel, GraphModelOptions, IndependentRows, model_info};
+pub use model::{GraphModel, GraphModelOptions, model_info};
 pub use numerics::{KvCacheType, Numerics, element_type};
 pub use program::{ENTRY, Program, decoder_program};
 pub use reachable::PreparedPrograms;
 pub use resident::{Resident, ResidentArgument, Residents, resident_arguments};
 pub use session::GraphSession;
 pub use shape::{LengthSteps, Lengths, Outputs, ProgramShape};
+pub use shared::IndependentRows;
 pub use signature::{
     InputArgument, ProgramResult, ResultMeaning, RowState, Signature, StateArgument, StepInput,
     WeightArgument, weight_arguments,

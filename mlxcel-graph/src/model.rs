@@ -7,7 +7,7 @@ use mlxcel_core::{
     Adapter, AdapterLimits, Capabilities, Error, ErrorKind, InferenceSession, LoadOptions, Model, ModelInfo,
     ModelSource, Precision, Result, SessionOptions,
 };
-use mlxcel_models::{Checkpoint, Decoder, Rope, RopeEpochs};
+use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::adapters::{self, AdapterRoom};
 use crate::executor::Executor;
@@ -16,6 +16,7 @@ use crate::plan::Chunks;
 use crate::resident::{ResidentArgument, resident_arguments};
 use crate::session::{GraphSession, payload};
 use crate::shape::{LengthSteps, Lengths};
+use crate::shared::{IndependentRows, Shared};
 use crate::state::{StateLayout, bounded_room, state_layouts};
 
 /// Options of [`GraphModel::new`].
@@ -50,18 +51,6 @@ pub struct GraphModelOptions {
     pub adapters: Option<AdapterLimits>,
 }
 
-/// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum IndependentRows {
-    /// Nowhere, or it is not known.
-    #[default]
-    No,
-    /// Among rows of several tokens: so a short part of a prompt may go through whichever program is ready.
-    Several,
-    /// Among all rows: sessions claim [`Capabilities::bitwise_batch_invariance`].
-    All,
-}
-
 impl Default for GraphModelOptions {
     /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, verification of draft
     /// tokens, hidden states, a KV
@@ -87,26 +76,6 @@ impl Default for GraphModelOptions {
 
 /// A [`Model`] whose decoder runs as graphs on an [`Executor`].
 pub struct GraphModel<E>(Arc<Shared<E>>);
-
-/// What the sessions of a model share.
-pub(crate) struct Shared<E> {
-    pub(crate) executor: E,
-    pub(crate) info: ModelInfo,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) layouts: Vec<StateLayout>,
-    pub(crate) ropes: Vec<Rope>,
-    /// Lengths at which a sequence that crosses them is recomputed.
-    pub(crate) epochs: RopeEpochs,
-    pub(crate) lengths: Lengths,
-    /// The length beyond which no state grows, where there is one.
-    pub(crate) bound: Option<usize>,
-    pub(crate) chunks: Chunks,
-    pub(crate) independent_rows: IndependentRows,
-    /// The adapters, if there is room for any.
-    pub(crate) adapters: Option<AdapterRoom>,
-    /// How many passes would have cost less by programs for shorter rows.
-    pub(crate) padded_passes: AtomicU32,
-}
 
 /// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits for.
 const MOST_ROWS: usize = 16;

@@ -18,7 +18,7 @@ use mlxcel_core::{
 
 use crate::adapters;
 use crate::executor::Executor;
-use crate::model::Shared;
+use crate::shared::Shared;
 use sequence::{Sequence, States};
 
 /// An [`InferenceSession`] over the decoder programs of an [`Executor`].

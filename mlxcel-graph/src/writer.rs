@@ -5,11 +5,14 @@ use std::sync::Arc;
 use mlxcel_core::Result;
 use mlxcel_models::Decoder;
 
+use crate::model::GraphModelOptions;
+use crate::numerics::Numerics;
+use crate::program::Program;
 use crate::program::write;
-use crate::{
-    GraphModelOptions, Numerics, Program, ProgramShape, ResidentArgument, Signature, StateLayout,
-    WeightArgument, weight_arguments,
-};
+use crate::resident::ResidentArgument;
+use crate::shape::ProgramShape;
+use crate::signature::{Signature, WeightArgument, weight_arguments};
+use crate::state::StateLayout;
 
 /// Writes the programs of one model as graphs.
 #[derive(Clone, Debug)]

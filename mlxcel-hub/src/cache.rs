@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use mlxcel_models::files;
+use mlxcel_models::{files, read_file};
 
 use crate::name::HubName;
 use crate::select::{select, shards};
@@ -151,7 +151,7 @@ impl HubCache {
         };
         let mut needed = selection.weights;
         if let Some(index) = selection.index
-            && let Some(content) = files::read(&folder.as_path().into(), &index)?
+            && let Some(content) = read_file(&folder.as_path().into(), &index)?
         {
             needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
         }

@@ -2,9 +2,11 @@
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
 
+use crate::cache::HubCache;
 #[cfg(feature = "fetch")]
-use crate::{FetchOptions, fetch};
-use crate::{HubCache, HubName};
+use crate::fetch;
+use crate::fetch::FetchOptions;
+use crate::name::HubName;
 
 /// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name `org/name` becomes
 /// the path of that model in the local cache. With the feature `fetch` a model that is not in the cache is downloaded.

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
-use mlxcel_models::files::{GgufSplit, check_name, gguf_models, parse_json};
+use mlxcel_models::files::{check_name, parse_json};
+use mlxcel_models::{GgufSplit, gguf_models};
 
 use crate::name::HubName;
 

@@ -1,6 +1,6 @@
 //! The hardware that programs are generated for.
 
-use crate::Instructions;
+use crate::instructions::Instructions;
 
 /// What is known of the hardware that a program is generated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,8 +7,8 @@ use mlxcel_graph::WeightArgument;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::hex;
-use crate::manifest::{FileEntry, OPERATION};
+use crate::file::{FileEntry, OPERATION};
+use crate::sum::hex;
 
 /// The alignment of each weight in the file in bytes: at least what programs require of their arguments.
 const ALIGNMENT: u64 = 128;

@@ -23,6 +23,7 @@ mod backend;
 #[allow(unsafe_code, reason = "setup of a child between fork and exec is a hook of the operating system")]
 mod child;
 pub mod describe;
+mod file;
 pub mod laid_out;
 pub mod manifest;
 mod path;

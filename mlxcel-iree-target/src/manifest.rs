@@ -11,6 +11,7 @@ use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Part, Rope, WeightRef, WeightRole};
 use serde::{Deserialize, Serialize};
 
+pub use crate::file::{FileEntry, OPERATION};
 use crate::laid_out::LaidOut;
 use crate::path::check_path;
 use crate::revision::{RELEASE, Revision};
@@ -23,9 +24,6 @@ const FORMAT: &str = "mlxcel bundle";
 
 /// Incremented when older readers would misinterpret a manifest; not for fields that they may ignore.
 const FORMAT_VERSION: u32 = 4;
-
-/// The operation in errors of reading a bundle.
-pub const OPERATION: &str = "read bundle";
 
 /// The target of programs as plain StableHLO text, for other compilers.
 pub const STABLEHLO: &str = "stablehlo";
@@ -186,25 +184,6 @@ pub struct Target {
     pub entry: String,
     /// A file for each of [`Manifest::programs`], in that order.
     pub programs: Vec<FileEntry>,
-}
-
-/// A file of a bundle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct FileEntry {
-    /// Its path relative to the bundle's folder, with `/` as separator.
-    pub path: String,
-    /// Its size.
-    pub bytes: u64,
-    /// The SHA-256 of its content, in hexadecimal digits.
-    pub sha256: String,
-}
-
-impl FileEntry {
-    /// The file at `path` with this size and SHA-256 in hexadecimal digits.
-    pub fn new(path: String, bytes: u64, sha256: String) -> Self {
-        Self { path, bytes, sha256 }
-    }
 }
 
 /// The part that all manifest versions have.

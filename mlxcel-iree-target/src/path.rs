@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use crate::manifest::OPERATION;
+use crate::file::OPERATION;
 
 /// Rejects a path that escapes the bundle's folder on any system.
 ///

@@ -4,7 +4,7 @@ use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::GraphModelOptions;
 use mlxcel_models::Decoder;
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::engine::ProgramSource;
 
 impl IreeBackend {

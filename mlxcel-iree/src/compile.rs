@@ -15,7 +15,7 @@ use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::Decoder;
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::engine::{LaidOutWeights, Made, ProgramSource};
 
 impl IreeBackend {

@@ -8,7 +8,8 @@ use mlxcel_core::{
     Backend, Error, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Precision, SessionOptions,
 };
 
-use crate::{IreeBackend, Processor};
+use crate::Processor;
+use crate::backend::IreeBackend;
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_target::CompileTarget;
 

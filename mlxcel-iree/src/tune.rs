@@ -16,7 +16,7 @@ use mlxcel_stablehlo::TensorType;
 
 pub use mlxcel_iree_kernels::Schedule;
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Driver, Function, Program};
 use crate::threads::share_out;
 

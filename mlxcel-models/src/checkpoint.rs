@@ -100,7 +100,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`files::read`](crate::files::read).
+    /// The errors of [`read_file`](crate::read_file).
     pub fn file(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>> {
         self.source.read(name)
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_core::{Positions, StepRow, StepRows};
 
-use crate::RopeEpochs;
+use crate::rope::RopeEpochs;
 
 /// What a sequence holds before a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

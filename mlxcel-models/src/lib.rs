@@ -57,7 +57,9 @@ pub use decoder::{
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};
 pub use feed::{FedRow, FedRows, Feed, Held};
+pub use gguf::{GgufSplit, gguf_models};
 pub use packing::{Packing, Part};
 pub use parallel::SplitAlong;
 pub use read::WeightView;
 pub use rope::{LongRope, Rope, RopeEpochs};
+pub use source::read_file;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::{
+use crate::decoder::{
     Attention, Decoder, Experts, LatentAttention, LatentQuery, Linear, Mixer, Mlp, Operation, SharedExpert,
     WeightId,
 };

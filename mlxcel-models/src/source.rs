@@ -5,13 +5,42 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
 use crate::bytes::FileBytes;
 use crate::files;
-use crate::gguf::{Gguf, Place};
+use crate::gguf::{self, Gguf, Place};
 
 const OPERATION: &str = "open checkpoint";
+
+/// Reads the file `name` of `source`; `None` if it does not exist or the source has no files. For GGUF models,
+/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are generated from the
+/// metadata, unless the opened folder contains them.
+///
+/// # Errors
+///
+/// [`InvalidInput`](ErrorKind::InvalidInput) for a name or link that leads out of the folder;
+/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular, a dangling link, or a file that exceeds the limit of its [`FileKind`](files::FileKind);
+/// [`Io`](ErrorKind::Io) for one that cannot be read.
+pub fn read_file(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+    let place = match source {
+        ModelSource::Folder(path) => Place::at(path)?,
+        ModelSource::Embedded(held) => Place::embedded(held)?,
+        _ => None,
+    };
+    if let Some(place) = place {
+        return gguf::read(place, name);
+    }
+    match source {
+        ModelSource::Folder(folder) => Ok(files::read_in(folder, name)?.map(Cow::Owned)),
+        ModelSource::Embedded(held) => {
+            files::check_name(name, "embedded files")?;
+            Ok(files::embedded(held, name).map(Cow::Borrowed))
+        }
+        // What an engine makes by itself has no files.
+        _ => Ok(None),
+    }
+}
 
 /// A set of named files.
 pub(crate) enum Source {

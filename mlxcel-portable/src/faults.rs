@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlxcel_core::{Backend, Faults, LoadOptions, Model, ModelSource, Result};
 use mlxcel_graph::FaultyExecutor;
 
-use crate::{PortableBackend, load};
+use crate::backend::{NAME, PortableBackend, load};
 
 impl PortableBackend {
     /// The engine with fault injection by `faults`, for tests.
@@ -24,7 +24,7 @@ struct FaultyBackend {
 
 impl Backend for FaultyBackend {
     fn name(&self) -> &str {
-        crate::NAME
+        NAME
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {

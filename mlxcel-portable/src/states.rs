@@ -357,7 +357,8 @@ fn nan_weights_fail_every_row_and_poison_its_sequence() {
     std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
     let options = LoadOptions::default().with_precision(Precision::Exact);
     let model =
-        mlxcel_core::Backend::load(&crate::PortableBackend::new(), &folder.path().into(), &options).unwrap();
+        mlxcel_core::Backend::load(&crate::backend::PortableBackend::new(), &folder.path().into(), &options)
+            .unwrap();
     let mut session = open(&model);
     let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
     let mask = TokenMask::allowing(model.info().vocabulary_size, [5, 6]);

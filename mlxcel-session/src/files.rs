@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 /// The content of the file `name` of `source`; none where there is no such file.
 pub(crate) fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
-    mlxcel_models::files::read(source, name)
+    mlxcel_models::read_file(source, name)
 }
 
 /// The file `name` as text; none where there is no such file.

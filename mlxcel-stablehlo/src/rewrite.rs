@@ -170,7 +170,7 @@ impl<'m, 'f> Copy<'m, 'f> {
         Self { module, function, values: vec![None; function.values.len()] }
     }
 
-    fn mapped(&self, values: &[crate::ValueId]) -> Result<Vec<Value<'f>>> {
+    fn mapped(&self, values: &[crate::module::ValueId]) -> Result<Vec<Value<'f>>> {
         let missing = || Error::new(ErrorKind::Scope, "rewrite", "a value is used before it is defined");
         values.iter().map(|value| self.values[value.index()].ok_or_else(missing)).collect()
     }
@@ -227,7 +227,7 @@ impl<'m, 'f> Copy<'m, 'f> {
     where
         F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
     {
-        let types = |values: &[crate::ValueId]| -> Vec<TensorType> {
+        let types = |values: &[crate::module::ValueId]| -> Vec<TensorType> {
             values.iter().map(|&value| self.function.value_type(value).clone()).collect()
         };
         let results = types(&op.results);

@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::builder::functions::{check_composite, check_custom_call};
 use crate::error::{Error, ErrorKind, Result};
 use crate::infer;
-use crate::module::{Block, Function, Module, Op, OpKind, ValueId};
+use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use crate::types::TensorType;
 
 impl Module {
@@ -199,6 +198,37 @@ pub(crate) fn aliases(function: &Function) -> Result<()> {
             return Err(structure("alias", detail));
         }
         shared.push(result);
+    }
+    Ok(())
+}
+
+/// A composite's name has a namespace: `[a-zA-Z][a-zA-Z0-9_]*` and then, each behind a point, `[a-zA-Z0-9_$]+`.
+pub(crate) fn check_composite(name: &str, attributes: &[(String, Attribute)]) -> Result<()> {
+    let word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'$')
+    };
+    let (namespace, rest) = name.split_once('.').unwrap_or_default();
+    let namespaced = word(namespace) && namespace.starts_with(|c: char| c.is_ascii_alphabetic());
+    if !namespaced || namespace.contains('$') || !rest.split('.').all(word) {
+        let detail = format!("the name `{name}` must be words separated by dots");
+        return Err(Error::new(ErrorKind::Name, "composite", detail));
+    }
+    check_attributes("composite", attributes)
+}
+
+pub(crate) fn check_custom_call(target: &str, attributes: &[(String, Attribute)]) -> Result<()> {
+    if target.is_empty() {
+        return Err(Error::new(ErrorKind::Name, "custom_call", "the target has no name"));
+    }
+    check_attributes("custom_call", attributes)
+}
+
+fn check_attributes(op: &str, attributes: &[(String, Attribute)]) -> Result<()> {
+    for (i, (name, _)) in attributes.iter().enumerate() {
+        if name.is_empty() || attributes[..i].iter().any(|(other, _)| other == name) {
+            let detail = format!("the attribute name `{name}` is empty or given twice");
+            return Err(Error::new(ErrorKind::Name, op, detail));
+        }
     }
     Ok(())
 }

@@ -12,11 +12,12 @@ use mlxcel_core::{
 use mlxcel_models::{Checkpoint, Decoder};
 use proptest::prelude::*;
 
+use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
+use crate::model::{GraphModel, GraphModelOptions};
 use crate::plan::Chunks;
-use crate::{
-    Executor, GraphModel, GraphModelOptions, LengthSteps, Lengths, Prepared, PreparedPrograms, ProgramShape,
-    RunError, StateLayout, StepInputs, StepOutputs,
-};
+use crate::reachable::PreparedPrograms;
+use crate::shape::{LengthSteps, Lengths, ProgramShape};
+use crate::state::StateLayout;
 
 /// An executor that computes nothing and records its calls.
 #[derive(Clone, Default)]

@@ -9,9 +9,9 @@ use super::GraphSession;
 use super::rows;
 use super::sequence::Sequence;
 use crate::executor::Executor;
-use crate::model::{IndependentRows, Shared};
 use crate::plan::{Pass, PassRow, Pending, next_pass};
 use crate::shape::{Outputs, ProgramShape};
+use crate::shared::{IndependentRows, Shared};
 
 /// A sequence that has filled all but this part of its length is near the end of it: then the programs of the next length are made
 /// ahead. At 2,048 positions that is 512 tokens before they are needed.

@@ -7,9 +7,9 @@ use super::GraphSession;
 use super::rows;
 use super::sequence::Sequence;
 use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
-use crate::model::Shared;
 use crate::plan::{Pass, PassRow, next_pass};
 use crate::shape::{Outputs, ProgramShape};
+use crate::shared::Shared;
 
 impl<E: Executor> GraphSession<E> {
     pub(super) fn run_step(

@@ -9,7 +9,7 @@ use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
 use super::sequence::{Sequence, States};
 use crate::executor::Executor;
-use crate::model::Shared;
+use crate::shared::Shared;
 use crate::state::StateLayout;
 
 const WORD: usize = 4;

@@ -11,11 +11,11 @@ use mlxcel_core::{
 };
 use mlxcel_models::Checkpoint;
 
-use crate::model::IndependentRows;
-use crate::{
-    Executor, GraphModel, GraphModelOptions, Prepared, ProgramShape, RunError, StateLayout, StepInputs,
-    StepOutputs,
-};
+use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
+use crate::model::{GraphModel, GraphModelOptions};
+use crate::shape::ProgramShape;
+use crate::shared::IndependentRows;
+use crate::state::StateLayout;
 
 /// An executor whose programs are ready when the test says so, and computes nothing.
 #[derive(Clone, Default)]

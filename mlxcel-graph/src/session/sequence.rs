@@ -4,7 +4,7 @@ use mlxcel_core::{Error, ErrorKind, Result, SequenceOptions, TokenId};
 use mlxcel_models::Held;
 
 use crate::executor::Executor;
-use crate::model::Shared;
+use crate::shared::Shared;
 
 /// One sequence.
 pub(super) struct Sequence<S> {

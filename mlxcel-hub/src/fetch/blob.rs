@@ -11,7 +11,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use ureq::http::StatusCode;
 
-use crate::HubName;
+use crate::name::HubName;
 
 use super::client::{Client, Failure, dropped};
 use super::listing::{Remote, Sum};

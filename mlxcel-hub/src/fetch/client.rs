@@ -12,7 +12,7 @@ use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body, BodyReader};
 
-use crate::HubName;
+use crate::name::HubName;
 
 use super::{FetchOptions, failed, go_on};
 

@@ -6,7 +6,7 @@ use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::files::parse_json;
 use serde::Deserialize;
 
-use crate::HubName;
+use crate::name::HubName;
 
 use super::client::{Client, escape};
 use super::failed;

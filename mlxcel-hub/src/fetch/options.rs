@@ -8,7 +8,7 @@ use std::time::Duration;
 use mlxcel_core::{CancelToken, ProgressFn};
 use mlxcel_models::files::read_regular;
 
-use crate::{HubCache, home_from_env};
+use crate::cache::{HubCache, home_from_env};
 
 /// The hub that is asked.
 const ENDPOINT: &str = "https://huggingface.co";

@@ -10,7 +10,9 @@ use mlxcel_models::Decoder;
 
 use super::options::BundleOptions;
 use super::staging::OPERATION;
-use crate::{HERE, ProgramCompiler, Toolchain};
+use crate::HERE;
+use crate::programs::ProgramCompiler;
+use crate::toolchain::Toolchain;
 
 /// One thing to write programs for.
 pub(super) struct BundleTarget {

@@ -10,7 +10,7 @@ use mlxcel_models::Checkpoint;
 
 use super::BundleOptions;
 use super::targets::BundleTarget;
-use crate::Toolchain;
+use crate::toolchain::Toolchain;
 
 #[test]
 fn weights_are_laid_out_for_each_targets_kernels() {

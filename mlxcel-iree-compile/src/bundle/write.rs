@@ -15,7 +15,7 @@ use super::checkpoint_files::side_files;
 use super::staging::{OPERATION, Staging};
 use super::targets::{BundleTarget, plain_name};
 use super::{BundleOptions, laid_out, record};
-use crate::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::wanted::graph_options;
 
 /// Writes a bundle of the model in `source` to the folder `destination`, by `wanted` and `options`, with the compiler

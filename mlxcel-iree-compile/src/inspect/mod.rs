@@ -39,9 +39,11 @@ use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::files::read_regular;
 use mlxcel_models::{Checkpoint, Decoder};
 
+use crate::HERE;
 use crate::compiler::CompileOptions;
+use crate::programs::ProgramCompiler;
+use crate::toolchain::Toolchain;
 use crate::wanted::graph_options;
-use crate::{HERE, ProgramCompiler, Toolchain};
 
 pub use summary::{Dispatch, Summary};
 

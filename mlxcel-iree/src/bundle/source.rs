@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, OPERATION};
 use mlxcel_iree_target::{check_path, hex};
-use mlxcel_models::files;
+use mlxcel_models::{files, read_file};
 use sha2::{Digest, Sha256};
 
 use crate::ffi::MappedFile;
@@ -46,7 +46,7 @@ impl Source {
 
     /// The text of the manifest; none where there is none.
     pub(super) fn manifest(&self) -> Result<Option<Cow<'static, [u8]>>> {
-        files::read(&self.0, MANIFEST)
+        read_file(&self.0, MANIFEST)
     }
 
     /// The content of a file, which is what was written.

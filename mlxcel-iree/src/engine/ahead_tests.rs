@@ -14,7 +14,7 @@ use mlxcel_core::{
     Prepare, Row, SequenceId, SessionOptions, StepOutput,
 };
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -16,7 +16,7 @@ use mlxcel_models::Checkpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::weights;
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::bundle::{self, BundleOptions};
 use crate::ffi::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 

@@ -7,7 +7,7 @@ use mlxcel_core::{
     TokenId, Want,
 };
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::testing::cache_dir;
 
 /// Long enough for a chunk of 16 tokens, single tokens behind it and draft tokens.

@@ -8,7 +8,7 @@ use mlxcel_core::{
     SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenMask, Want,
 };
 
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::testing::cache_dir;
 
 pub(super) fn feed(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {

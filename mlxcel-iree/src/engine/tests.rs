@@ -18,7 +18,7 @@ use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
 use mlxcel_models::Checkpoint;
 
 use super::*;
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
 use crate::profile::{DispatchProfile, Phase, Profile, Profiler};

@@ -563,7 +563,7 @@ fn cpus_of_workers() -> Vec<String> {
 #[test]
 #[cfg(target_os = "linux")]
 fn workers_run_on_their_assigned_cpus() {
-    use crate::Affinity;
+    use crate::affinity::Affinity;
 
     let allowed = crate::affinity::allowed_cpus().unwrap();
     let cpu = allowed[allowed.len() - 1];

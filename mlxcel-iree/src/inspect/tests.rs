@@ -7,7 +7,8 @@ use std::path::Path;
 use mlxcel_core::{Backend, ErrorKind, LoadOptions, ModelSource, Result};
 
 use super::*;
-use crate::{CompileBackend, CompileBackends, CompileTarget, IreeBackend};
+use crate::backend::IreeBackend;
+use crate::{CompileBackend, CompileBackends, CompileTarget};
 
 fn fixture() -> ModelSource {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama").into()

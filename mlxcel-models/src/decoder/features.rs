@@ -205,7 +205,7 @@ impl FeatureSet {
         }
     }
 
-    fn rope(&mut self, rope: &crate::Rope) {
+    fn rope(&mut self, rope: &crate::rope::Rope) {
         self.add(rope.interleaved, Feature::InterleavedRope);
         self.add(rope.long.is_some(), Feature::LengthDependentRope);
     }

@@ -154,7 +154,7 @@ pub struct Head {
 
 impl Mixer {
     /// The rotary embedding, if any.
-    pub fn rope(&self) -> Option<&crate::Rope> {
+    pub fn rope(&self) -> Option<&crate::rope::Rope> {
         match self {
             Self::Attention(attention) => attention.core.rope.as_ref(),
             Self::Latent(latent) => Some(&latent.rope),
@@ -185,7 +185,7 @@ impl Decoder {
     }
 
     /// The distinct rotary embeddings, in the order of first use.
-    pub fn ropes(&self) -> Vec<&crate::Rope> {
+    pub fn ropes(&self) -> Vec<&crate::rope::Rope> {
         let mut ropes = Vec::new();
         for rope in self.mixers().filter_map(Mixer::rope) {
             if !ropes.contains(&rope) {
@@ -196,8 +196,8 @@ impl Decoder {
     }
 
     /// The sequence lengths at which rotary frequencies change.
-    pub fn rope_epochs(&self) -> crate::RopeEpochs {
-        crate::RopeEpochs::new(self.ropes())
+    pub fn rope_epochs(&self) -> crate::rope::RopeEpochs {
+        crate::rope::RopeEpochs::new(self.ropes())
     }
 
     /// The number of parameters: the values of all [`weights`](Self::weights).

@@ -5,23 +5,19 @@
 //! * Only regular files are read. They are opened without blocking, so a pipe cannot hang the reader, and checked again
 //!   after opening, so they cannot be swapped.
 //! * Each [`FileKind`] has a size limit, far above published checkpoints.
-//! * [`read`] follows links only if they stay in the folder, or lead into `blobs` of the Hugging Face cache that
+//! * Links are followed only if they stay in the folder, or lead into `blobs` of the Hugging Face cache that
 //!   contains the folder.
 //! * [`parse_json`] rejects text that would take more than 64 times its size plus 1 MiB when parsed.
 
 mod json;
 mod workplace;
 
-use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
-use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_core::{Error, ErrorKind, Result};
 
-use crate::gguf;
-
-pub use crate::gguf::{GgufSplit, gguf_models};
 pub use json::parse_json;
 pub use workplace::{Workplace, remove_unfinished};
 
@@ -76,36 +72,7 @@ impl FileKind {
     }
 }
 
-/// Reads the file `name` of `source`; `None` if it does not exist or the source has no files. For GGUF models,
-/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are generated from the
-/// metadata, unless the opened folder contains them.
-///
-/// # Errors
-///
-/// [`InvalidInput`](ErrorKind::InvalidInput) for a name or link that leads out of the folder;
-/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular, a dangling link, or a file that exceeds the limit of its [`FileKind`];
-/// [`Io`](ErrorKind::Io) for one that cannot be read.
-pub fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
-    let place = match source {
-        ModelSource::Folder(path) => gguf::Place::at(path)?,
-        ModelSource::Embedded(files) => gguf::Place::embedded(files)?,
-        _ => None,
-    };
-    if let Some(place) = place {
-        return gguf::read(place, name);
-    }
-    match source {
-        ModelSource::Folder(folder) => Ok(read_in(folder, name)?.map(Cow::Owned)),
-        ModelSource::Embedded(files) => {
-            check_name(name, "embedded files")?;
-            Ok(embedded(files, name).map(Cow::Borrowed))
-        }
-        // What an engine makes by itself has no files.
-        _ => Ok(None),
-    }
-}
-
-/// As [`read`], for a folder.
+/// Reads the file `name` of `folder`; `None` if it does not exist.
 pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let Some((file, length)) = open_in(folder, name)? else { return Ok(None) };
     read_open(file, length, &folder.join(name), FileKind::of(name).limit()).map(Some)
@@ -116,7 +83,7 @@ pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 ///
-/// The errors of [`read`].
+/// The errors of [`read_file`](crate::read_file).
 pub fn open_in(folder: &Path, name: &str) -> Result<Option<(File, u64)>> {
     check_name(name, folder.display())?;
     match resolve(folder, name)? {

@@ -6,7 +6,7 @@ use std::path::Path;
 use mlxcel_core::{Error, ErrorKind, ModelSource};
 
 use super::draft::{Draft, Kind};
-use crate::Checkpoint;
+use crate::checkpoint::Checkpoint;
 
 /// A model of an architecture with nothing but an embedding.
 fn model(architecture: &str) -> Draft {
@@ -212,7 +212,7 @@ fn tokenizers_that_are_not_known_are_refused_by_name() {
             draft.text("tokenizer.ggml.pre", name);
         }
         write(folder.path(), "model.gguf", &draft);
-        crate::files::read(&ModelSource::from(folder.path()), "tokenizer.json")
+        crate::source::read_file(&ModelSource::from(folder.path()), "tokenizer.json")
     };
     for (model, splitting, words) in [
         ("rwkv", None, "kind 'rwkv'"),
@@ -246,7 +246,7 @@ fn what_takes_more_memory_than_the_file_is_refused_before_it_is_taken() {
         draft.text("tokenizer.ggml.model", "llama");
         draft.texts("tokenizer.ggml.tokens", &parts.iter().map(String::as_str).collect::<Vec<_>>());
         write(folder.path(), "model.gguf", &draft);
-        crate::files::read(&ModelSource::from(folder.path()), "tokenizer.json")
+        crate::source::read_file(&ModelSource::from(folder.path()), "tokenizer.json")
     };
     assert!(tokens(4).unwrap().is_some());
     let error = tokens(100).unwrap_err();

@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::infer;
 use crate::module::{Attribute, Function, OpKind};
 use crate::types::TensorType;
+use crate::verify::{check_composite, check_custom_call};
 
 impl<'f> Builder<'f> {
     /// A composite called `name`, defined by the operations that `decomposition` makes from arguments of the operands'
@@ -91,37 +92,6 @@ impl<'f> Builder<'f> {
         };
         Ok(self.push(kind, operands, results, Vec::new()))
     }
-}
-
-/// A composite's name has a namespace: `[a-zA-Z][a-zA-Z0-9_]*` and then, each behind a point, `[a-zA-Z0-9_$]+`.
-pub(crate) fn check_composite(name: &str, attributes: &[(String, Attribute)]) -> Result<()> {
-    let word = |word: &str| {
-        !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'$')
-    };
-    let (namespace, rest) = name.split_once('.').unwrap_or_default();
-    let namespaced = word(namespace) && namespace.starts_with(|c: char| c.is_ascii_alphabetic());
-    if !namespaced || namespace.contains('$') || !rest.split('.').all(word) {
-        let detail = format!("the name `{name}` must be words separated by dots");
-        return Err(Error::new(ErrorKind::Name, "composite", detail));
-    }
-    check_attributes("composite", attributes)
-}
-
-pub(crate) fn check_custom_call(target: &str, attributes: &[(String, Attribute)]) -> Result<()> {
-    if target.is_empty() {
-        return Err(Error::new(ErrorKind::Name, "custom_call", "the target has no name"));
-    }
-    check_attributes("custom_call", attributes)
-}
-
-fn check_attributes(op: &str, attributes: &[(String, Attribute)]) -> Result<()> {
-    for (i, (name, _)) in attributes.iter().enumerate() {
-        if name.is_empty() || attributes[..i].iter().any(|(other, _)| other == name) {
-            let detail = format!("the attribute name `{name}` is empty or given twice");
-            return Err(Error::new(ErrorKind::Name, op, detail));
-        }
-    }
-    Ok(())
 }
 
 impl State {

@@ -4,7 +4,7 @@ mod broadcast;
 mod constants;
 mod control;
 mod elementwise;
-pub(crate) mod functions;
+mod functions;
 mod indexed;
 mod joins;
 mod linear;

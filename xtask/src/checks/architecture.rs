@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 
-use super::promises;
+use super::{imports, promises};
 use crate::workspace::Workspace;
 
 /// A crate, how high it stands, and the crates of this repository that it may depend on.
@@ -144,7 +144,13 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-cli",
         layer: 9,
-        may_use: &["mlxcel-conformance", "mlxcel-models", "mlxcel-quantize", "mlxcel-session", "mlxcel-server"],
+        may_use: &[
+            "mlxcel-conformance",
+            "mlxcel-models",
+            "mlxcel-quantize",
+            "mlxcel-session",
+            "mlxcel-server",
+        ],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule { name: "mlxcel-tests", layer: 9, may_use: &["mlxcel-session"], unsafe_code: Unsafe::Forbidden },
@@ -190,6 +196,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let mut defects = dependency_defects(&metadata);
     for package in metadata.workspace_packages() {
         defects.extend(unsafe_defects(package)?);
+        let sources = package.manifest_path.with_file_name("src").into_std_path_buf();
+        defects.extend(imports::defects(&package.name, &sources)?);
     }
     defects.extend(promises::defects(workspace)?);
     if !defects.is_empty() {
@@ -320,7 +328,7 @@ fn declared_module(code: &str) -> Option<&str> {
     (is_visibility && is_name).then_some(name)
 }
 
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {

@@ -13,6 +13,7 @@ mod dist;
 mod external;
 mod features;
 mod fuzz;
+mod imports;
 mod licences;
 mod missing;
 mod msrv;

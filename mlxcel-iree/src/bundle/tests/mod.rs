@@ -15,7 +15,7 @@ use mlxcel_core::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::IreeBackend;
+use crate::backend::IreeBackend;
 
 pub(super) fn fixture(name: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::supported_model_types;
+use crate::families::supported_model_types;
 
 #[test]
 fn architectures_are_families_and_in_order() {
