@@ -24,7 +24,7 @@ fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Vec<f32> {
 
 /// What the head makes of a hidden state, in double precision.
 fn logits(checkpoint: &Checkpoint, decoder: &Decoder, state: &[f32]) -> Vec<f32> {
-    let head = &decoder.head;
+    let head = decoder.head.unwrap();
     let matrix = values(checkpoint, decoder.weight(head.projection.weight));
     let biases = head.projection.bias.map(|bias| values(checkpoint, decoder.weight(bias)));
     let row = |(token, row): (usize, &[f32])| {

@@ -18,7 +18,7 @@ macro_rules! capabilities {
         /// use mlxcel_core::Capabilities;
         ///
         /// let capabilities = Capabilities::new(4, 1024).with_logits(true).with_rewind(true);
-        /// assert_eq!(capabilities.to_string(), "sequences 4, batch rows 1, context 1024, logits, rewind");
+        /// assert_eq!(capabilities.to_string(), "sequences 4, batch rows 1, context 1024, generation, logits, rewind");
         /// ```
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
@@ -49,7 +49,7 @@ macro_rules! capabilities {
         }
 
         impl Capabilities {
-            /// The minimum: `sequences` sequences of up to `context` tokens, one row per pass, greedy decoding, no
+            /// The minimum: `sequences` sequences of up to `context` tokens, one row per pass, greedy generation, no other
             /// optional capability.
             pub fn new(sequences: usize, context: usize) -> Self {
                 Self { sequences, context, ..Self { $($field: $least),* } }
@@ -102,6 +102,12 @@ capabilities! {
     /// takes several passes, and a step returns when all of its rows are done. So a scheduler feeds long prompts in
     /// rows of this many tokens, to keep other rows from waiting for the whole prompt.
     PromptChunk => prompt_chunk: usize = usize::MAX, with_prompt_chunk;
+    /// [`Answer::Token`](crate::Answer::Token) works, and a sequence can be extended by row after row. A model without it reads
+    /// in both directions, so that later tokens change the states of earlier ones: a row is a whole text in a new sequence,
+    /// its only answer is [`Answer::Hidden`](crate::Answer::Hidden), and sequences keep no state.
+    Generation => generation: bool = true, with_generation;
+    /// The number of token types; [`Row::token_types`](crate::Row::token_types) are less than this. 0 if rows have none.
+    TokenTypes => token_types: usize = 0, with_token_types;
     /// The largest `top` of [`Answer::Token`](crate::Answer::Token) and [`Answer::Likelihoods`](crate::Answer::Likelihoods):
     /// how many of the most likely tokens can be reported.
     TopLogprobs => top_logprobs: u16 = 0, with_top_logprobs;

@@ -12,6 +12,9 @@ pub enum Pooling {
     /// The state of the row's last token, which attends to all tokens before it.
     #[default]
     Last,
+    /// The state of the row's first token, such as `[CLS]`, if attention is bidirectional; see
+    /// [`Capabilities::generation`](crate::Capabilities::generation). A causal model's first token attends to nothing else.
+    First,
     /// The mean over the row's tokens. Earlier tokens of the sequence are attended to, but not averaged.
     Mean,
 }
@@ -30,7 +33,7 @@ pub enum Pooling {
 #[derive(Clone, Debug)]
 pub struct HiddenPool {
     pooling: Pooling,
-    /// The last state, or the sum; summed in double precision, so that long rows are pooled as exactly as short ones.
+    /// The first or last state, or the sum; summed in double precision, so that long rows are pooled as exactly as short ones.
     state: Vec<f64>,
     count: usize,
 }
@@ -45,6 +48,7 @@ impl HiddenPool {
     pub fn of(want: &Want<'_>) -> Option<Self> {
         match (want.answer, want.positions) {
             (Answer::Hidden, Positions::Last) => Some(Self::new(Pooling::Last)),
+            (Answer::Hidden, Positions::First) => Some(Self::new(Pooling::First)),
             (Answer::Hidden, _) => Some(Self::new(Pooling::Mean)),
             _ => None,
         }
@@ -55,13 +59,15 @@ impl HiddenPool {
         self.add_sum(state, 1);
     }
 
-    /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one.
+    /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one of them, for
+    /// [`Pooling::First`] that of the first.
     pub fn add_sum(&mut self, sum: &[f32], count: usize) {
         let values = sum.iter().copied().map(f64::from);
-        if self.pooling == Pooling::Last || self.count == 0 {
-            self.state = values.collect();
-        } else {
-            self.state.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        match self.pooling {
+            _ if self.count == 0 => self.state = values.collect(),
+            Pooling::Last => self.state = values.collect(),
+            Pooling::First => {}
+            Pooling::Mean => self.state.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
         }
         self.count += count;
     }
@@ -89,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_pooling_keeps_the_state_and_mean_pooling_divides_by_tokens() {
+    fn first_and_last_pooling_keep_a_state_and_mean_pooling_divides_by_tokens() {
         let pooled = |pooling| {
             let mut pool = HiddenPool::new(pooling);
             pool.add_sum(&[3.0, -1.0], 3);
@@ -97,6 +103,7 @@ mod tests {
             pool.finish("step").unwrap()
         };
         assert_eq!((pooled(Pooling::Last), pooled(Pooling::Mean)), (vec![1.0, 5.0], vec![1.0, 1.0]));
+        assert_eq!(pooled(Pooling::First), [3.0, -1.0]);
     }
 
     #[test]

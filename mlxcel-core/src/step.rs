@@ -12,6 +12,9 @@ pub struct Row<'a> {
     pub sequence: SequenceId,
     /// The tokens: a whole prompt, a chunk of it, or the last generated token. At least one.
     pub tokens: &'a [TokenId],
+    /// The type of each token, such as the number of its segment in a pair of texts; empty if all are 0. Needs
+    /// [`Capabilities::token_types`](crate::Capabilities::token_types).
+    pub token_types: &'a [u8],
     /// The result wanted after them.
     pub want: Want<'a>,
     /// Cancels only this row, at the next chunk boundary. It returns [`ErrorKind::Cancelled`], and its sequence keeps
@@ -22,7 +25,7 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     /// A row that wants `want` after its tokens.
     pub fn new(sequence: SequenceId, tokens: &'a [TokenId], want: Want<'a>) -> Self {
-        Self { sequence, tokens, want, cancel: None }
+        Self { sequence, tokens, token_types: &[], want, cancel: None }
     }
 
     /// A row that only extends the sequence.
@@ -54,6 +57,13 @@ impl<'a> Row<'a> {
     /// A row that wants the pooled hidden states of its tokens.
     pub fn hidden(sequence: SequenceId, tokens: &'a [TokenId], pooling: Pooling) -> Self {
         Self::new(sequence, tokens, Want::hidden(pooling))
+    }
+
+    /// Sets the types of the tokens.
+    #[must_use]
+    pub fn with_token_types(mut self, types: &'a [u8]) -> Self {
+        self.token_types = types;
+        self
     }
 
     /// Sets the row's cancel token.

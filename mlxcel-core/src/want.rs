@@ -6,12 +6,12 @@ use crate::{Pooling, SamplingPlan, TokenMask};
 
 /// The result that a [`Row`](crate::Row) wants: an [answer](Answer) after each token that [`Positions`] selects.
 ///
-/// | answer \ positions | [`Last`](Positions::Last) | [`Drafts`](Positions::Drafts) | [`All`](Positions::All) |
-/// |---|---|---|---|
-/// | [`Token`](Answer::Token) | one token | tokens that verify drafts | |
-/// | [`Logits`](Answer::Logits) | logits | logits that verify drafts | |
-/// | [`Likelihoods`](Answer::Likelihoods) | | | the score of a text |
-/// | [`Hidden`](Answer::Hidden) | the last hidden state | | the mean of the hidden states |
+/// | answer \ positions | [`First`](Positions::First) | [`Last`](Positions::Last) | [`Drafts`](Positions::Drafts) | [`All`](Positions::All) |
+/// |---|---|---|---|---|
+/// | [`Token`](Answer::Token) | | one token | tokens that verify drafts | |
+/// | [`Logits`](Answer::Logits) | | logits | logits that verify drafts | |
+/// | [`Likelihoods`](Answer::Likelihoods) | | | | the score of a text |
+/// | [`Hidden`](Answer::Hidden) | the first hidden state | the last hidden state | | the mean of the hidden states |
 ///
 /// The empty combinations are [`Unsupported`](crate::ErrorKind::Unsupported).
 ///
@@ -38,6 +38,8 @@ pub struct Want<'a> {
 pub enum Positions {
     /// None: the tokens are part of a prompt.
     None,
+    /// The row's first token.
+    First,
     /// The row's last token.
     Last,
     /// The row's last tokens, which are this many draft tokens, and the token before them. The row must have more tokens than that.
@@ -80,7 +82,8 @@ pub enum Answer<'a> {
     /// The mean of the hidden states at the positions, after the last norm, as an embedding; needs
     /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
     ///
-    /// Attention is causal: the state of a token depends only on the tokens before it.
+    /// The state of a token depends only on the tokens before it, unless the model [reads in both
+    /// directions](crate::Capabilities::generation).
     Hidden,
 }
 
@@ -113,6 +116,7 @@ impl<'a> Want<'a> {
     /// The hidden states of the row, pooled to one vector.
     pub fn hidden(pooling: Pooling) -> Self {
         let positions = match pooling {
+            Pooling::First => Positions::First,
             Pooling::Last => Positions::Last,
             Pooling::Mean => Positions::All,
         };
@@ -152,16 +156,19 @@ impl<'a> Want<'a> {
         }
     }
 
-    /// How many positions of a row of `tokens` tokens have an answer.
+    /// How many positions of a row of `tokens` tokens have an answer, or for [`Positions::First`] are needed for it.
     pub fn count(&self, tokens: usize) -> usize {
         self.within(tokens, 0..tokens)
     }
 
     /// For engines: how many answers a row of `tokens` tokens needs within `fed`, a range of its tokens. They are those at the last
-    /// tokens of the range. This is the rule for which output rows of a pass an engine reads.
+    /// tokens of the range; for [`Positions::First`] they are all tokens of the range that has the row's first. This is the
+    /// rule for which output rows of a pass an engine reads.
     pub fn within(&self, tokens: usize, fed: Range<usize>) -> usize {
         let unwanted = match (self.positions, self.answer) {
             (Positions::None, _) | (_, Answer::Nothing) => tokens,
+            (Positions::First, _) if fed.start > 0 => tokens,
+            (Positions::First, _) => 0,
             (Positions::Last, _) => tokens.saturating_sub(1),
             (Positions::Drafts(drafts), _) => tokens.saturating_sub(drafts + 1),
             (Positions::All, _) => 0,
@@ -186,6 +193,7 @@ mod tests {
             (Want::likelihoods(0), [10, 7, 3]),
             (Want::hidden(Pooling::Last), [1, 0, 1]),
             (Want::hidden(Pooling::Mean), [10, 7, 3]),
+            (Want::hidden(Pooling::First), [10, 7, 0]),
         ] {
             let counts = [want.count(10), want.within(10, 0..7), want.within(10, 7..10)];
             assert_eq!(counts, [whole, first, second], "{want:?}");

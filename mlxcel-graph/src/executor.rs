@@ -184,6 +184,8 @@ impl From<Error> for RunError {
 pub struct StepInputs {
     /// `[tokens]`: the token ids of all rows, each row padded to its size.
     pub tokens: Vec<i32>,
+    /// `[tokens]`: the types of the tokens, 0 for padding. Empty for a model without token types.
+    pub types: Vec<i32>,
     /// `[rows]`: the position of each row's first token.
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
@@ -201,6 +203,7 @@ impl StepInputs {
     pub fn get(&self, input: StepInput) -> Option<&[u8]> {
         match input {
             StepInput::Tokens => Some(bytemuck::cast_slice(&self.tokens)),
+            StepInput::Types => Some(bytemuck::cast_slice(&self.types)),
             StepInput::Positions => Some(bytemuck::cast_slice(&self.positions)),
             StepInput::Last => Some(bytemuck::cast_slice(&self.last)),
             StepInput::Adapters => Some(bytemuck::cast_slice(&self.adapters)),
@@ -232,7 +235,7 @@ impl StepInputs {
     pub fn bytes(&self) -> usize {
         let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
         let rows = self.positions.len() + self.last.len() + self.adapters.len();
-        4 * (self.tokens.len() + rows + tables.sum::<usize>())
+        4 * (self.tokens.len() + self.types.len() + rows + tables.sum::<usize>())
     }
 }
 

@@ -113,6 +113,18 @@ impl GraphModelOptions {
         Ok(Numerics::new(self.precision, decoder)?.with_kv_cache(self.kv_cache))
     }
 
+    /// The sizes of prompt chunks of `decoder`, or of whole texts if it reads them in both directions.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`capacity_for`](Self::capacity_for).
+    pub(crate) fn chunks_for(&self, decoder: &Decoder) -> Result<Chunks> {
+        if decoder.is_bidirectional() {
+            return Ok(Chunks::whole(self.capacity_for(decoder)?));
+        }
+        Ok(Chunks::new(&self.chunks))
+    }
+
     /// The version of the states, and what their bytes depend on besides the precision.
     fn state_format(&self, layouts: &[StateLayout]) -> String {
         let mut format = "state/3".to_owned();
@@ -164,7 +176,7 @@ impl GraphModelOptions {
     }
 
     /// The KV-length buckets of `decoder`: up to the capacity plus a chunk's padding, or up to the length at which no
-    /// state grows any more.
+    /// state grows any more. One if the decoder keeps no states.
     ///
     /// # Errors
     ///
@@ -172,6 +184,9 @@ impl GraphModelOptions {
     /// short for the capacity plus a chunk's padding.
     pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
         let capacity = self.capacity_for(decoder)?;
+        if decoder.is_bidirectional() {
+            return Lengths::from_buckets([capacity]);
+        }
         let chunk = Chunks::new(&self.chunks).largest();
         let needed = bounded_room(decoder, chunk).map_or(capacity + chunk, |room| room.min(capacity + chunk));
         let Some(lengths) = &self.lengths else {
@@ -223,7 +238,7 @@ impl<E: Executor> GraphModel<E> {
     /// A model of `decoder` on `executor`, which holds its weights. Capacity and precision of `info` are set from the
     /// options.
     ///
-    /// It claims rewind if the states of all layers can be restored at every earlier position: recurrent states cannot,
+    /// A decoder without a head claims hidden states only. Others claim rewind if the states of all layers can be restored at every earlier position: recurrent states cannot,
     /// and windows only if they are as long as the capacity ([`StateLayout::is_rewindable`]).
     ///
     /// # Errors
@@ -238,7 +253,8 @@ impl<E: Executor> GraphModel<E> {
     ) -> Result<Self> {
         options.check()?;
         let layouts = options.layouts(decoder)?;
-        let chunks = Chunks::new(&options.chunks);
+        let chunks = options.chunks_for(decoder)?;
+        let generates = decoder.head.is_some();
         let capacity = options.capacity_for(decoder)?;
         let written = capacity.saturating_add(chunks.largest());
         info.capacity = capacity;
@@ -248,18 +264,20 @@ impl<E: Executor> GraphModel<E> {
         let capabilities = Capabilities::new(options.sequences, capacity)
             .with_batch_rows(options.width())
             .with_prompt_chunk(chunks.largest())
-            .with_logits(true)
-            .with_top_logprobs(vocabulary)
-            .with_every_position(options.every_position)
-            .with_verification(options.verification)
-            .with_hidden_states(options.hidden_states.then_some(decoder.hidden_size))
-            .with_token_masks(true)
+            .with_generation(generates)
+            .with_token_types(decoder.token_types())
+            .with_logits(generates)
+            .with_top_logprobs(if generates { vocabulary } else { 0 })
+            .with_every_position(generates && options.every_position)
+            .with_verification(generates && options.verification)
+            .with_hidden_states((options.hidden_states || !generates).then_some(decoder.hidden_size))
+            .with_token_masks(generates)
             .with_adapters(options.adapters)
             .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)
-            .with_rewind(layouts.iter().all(|layout| layout.is_rewindable(written)))
-            .with_fork(true)
-            .with_snapshot(true)
-            .with_snapshot_bytes(Some(payload::most_bytes(&layouts, capacity)));
+            .with_rewind(generates && layouts.iter().all(|layout| layout.is_rewindable(written)))
+            .with_fork(generates)
+            .with_snapshot(generates)
+            .with_snapshot_bytes(generates.then(|| payload::most_bytes(&layouts, capacity)));
         let residents = options.residents(decoder)?;
         let adapters = options.adapters.map(|room| AdapterRoom::new(room, decoder, residents));
         Ok(Self(Arc::new(Shared {

@@ -52,9 +52,14 @@ pub(crate) struct PassRow {
 /// The sizes that prompt chunks may have, ascending: few, since every one takes programs of its own.
 ///
 /// A pass reads all weights, which costs as computing some tokens does. So a long prompt goes in the largest chunks, and what
-/// remains of it in those that cost least, padding included.
+/// remains of it in those that cost least, padding included. Texts that are read in both directions go whole: each in the least size
+/// that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Chunks(Vec<usize>);
+pub(crate) struct Chunks {
+    sizes: Vec<usize>,
+    /// Whether a row is one chunk.
+    whole: bool,
+}
 
 impl Chunks {
     /// About this many tokens take as long to compute as the weights take to read: fewer where weights are packed, more where there
@@ -66,28 +71,43 @@ impl Chunks {
         let mut sizes = sizes.to_vec();
         sizes.sort_unstable();
         sizes.dedup();
-        Self(sizes)
+        Self { sizes, whole: false }
+    }
+
+    /// Sizes for whole texts of up to `capacity` tokens: powers of two, and the capacity.
+    pub(crate) fn whole(capacity: usize) -> Self {
+        let powers = std::iter::successors(Some(LEAST_TEXT), |size| size.checked_mul(2));
+        let sizes = powers.take_while(|&size| size < capacity).chain([capacity]).collect();
+        Self { sizes, whole: true }
+    }
+
+    /// All sizes, ascending.
+    pub(crate) fn sizes(&self) -> &[usize] {
+        &self.sizes
     }
 
     /// The size of the next chunk of a prompt of which `remaining` tokens are left.
     pub(crate) fn size_for(&self, remaining: usize) -> usize {
         let largest = self.largest();
+        if self.whole {
+            return self.sizes.iter().copied().find(|&size| size >= remaining).unwrap_or(largest);
+        }
         if remaining >= largest {
             return largest;
         }
         let cost = |size: usize| remaining.div_ceil(size) * (size + Self::TOKENS_A_PASS);
         // Of equal costs the larger size takes fewer passes.
-        self.0.iter().rev().copied().min_by_key(|&size| cost(size)).unwrap_or(largest)
+        self.sizes.iter().rev().copied().min_by_key(|&size| cost(size)).unwrap_or(largest)
     }
 
     /// The sizes below `room`, the largest first.
     pub(crate) fn smaller_than(&self, room: usize) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().rev().copied().filter(move |&size| size < room)
+        self.sizes.iter().rev().copied().filter(move |&size| size < room)
     }
 
     /// The largest size.
     pub(crate) fn largest(&self) -> usize {
-        self.0.last().copied().unwrap_or(1)
+        self.sizes.last().copied().unwrap_or(1)
     }
 
     /// The sizes that are ever chosen for prompts of up to `most` tokens, ascending, each with the fewest tokens for which it is.
@@ -137,6 +157,26 @@ impl Chunks {
     }
 }
 
+/// The least size of a whole text: a shorter one costs hardly less.
+const LEAST_TEXT: usize = 16;
+
+/// How many tokens whole texts that share a pass have together, padding included: more read the weights no more often per token to
+/// speak of.
+const WHOLE_TOKENS: usize = 2048;
+
+/// The next pass over whole texts: the first, and others that go in the same size.
+fn next_whole(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
+    let size_of = |row: &Pending| (row.remaining > 0).then(|| chunks.size_for(row.remaining));
+    let room = pending.iter().find_map(size_of)?;
+    let rows = pending.iter().enumerate().filter(|(_, row)| size_of(row) == Some(room));
+    let mut rows: Vec<_> =
+        rows.map(|(index, row)| PassRow { row: index, tokens: row.remaining, room }).take(width).collect();
+    let fits = |together: &usize| *together <= rows.len() && together.saturating_mul(room) <= WHOLE_TOKENS;
+    let together = JOINED.into_iter().find(fits);
+    rows.truncate(together.unwrap_or(1));
+    Some(Pass { rows, outputs: Outputs::Hidden })
+}
+
 /// How many short prompts share a pass whose results are wanted at every position: few numbers, since every one takes programs of its own.
 pub(crate) const JOINED: [usize; 3] = [8, 4, 2];
 
@@ -146,7 +186,7 @@ impl Chunks {
     ///
     /// Prompts that are generated from do not share passes so: one of them is computed for as long as the other rows of its step wait.
     pub(crate) fn joined(&self, pass: &Pass, pending: &[Pending], width: usize) -> Option<Pass> {
-        let &room = self.0.first()?;
+        let &room = self.sizes.first()?;
         let first = pass.rows.first().filter(|row| row.room == room)?;
         let hidden = pending[first.row].wants.is_hidden();
         let is_kin = |row: &Pending| match row.wants {
@@ -205,6 +245,9 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
 /// Nor do rows that want hidden states share a pass with others: programs give those or logits. Those with one token share passes
 /// of few sizes, and of those with more tokens each has a pass of its own unless [they are joined](Chunks::joined).
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
+    if chunks.whole {
+        return next_whole(pending, chunks, width);
+    }
     let hidden = pending.iter().find(|row| row.remaining > 0)?.wants.is_hidden();
     let is_kin = |row: &Pending| row.wants.is_hidden() == hidden;
     // What is left of a row but what is verified, whose last token that is verified with.
@@ -434,6 +477,33 @@ mod tests {
         {
             assert_eq!(joined(alone, 4), None, "{alone:?}");
         }
+    }
+
+    #[test]
+    fn whole_texts_share_passes_with_texts_of_the_same_size() {
+        let chunks = Chunks::whole(500);
+        assert_eq!(chunks.sizes(), [16, 32, 64, 128, 256, 500]);
+        let run = |texts: &[usize], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
+            let pending = texts.iter().map(|&remaining| Pending { remaining, wants: Wants::EveryHidden });
+            let mut pending: Vec<_> = pending.collect();
+            let mut passes = Vec::new();
+            while let Some(pass) = next_pass(&pending, &chunks, width) {
+                assert_eq!(pass.outputs, Outputs::Hidden);
+                pass.rows.iter().for_each(|row| pending[row.row].remaining -= row.tokens);
+                passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
+            }
+            passes
+        };
+        assert_eq!(
+            run(&[1, 70, 9, 16, 100], 4),
+            [vec![(0, 1, 16), (2, 9, 16)], vec![(1, 70, 128), (4, 100, 128)], vec![(3, 16, 16)]]
+        );
+        // Never in parts, and only so many tokens together.
+        assert_eq!(
+            run(&[300; 5], 16),
+            [vec![(0, 300, 500), (1, 300, 500), (2, 300, 500), (3, 300, 500)], vec![(4, 300, 500)]]
+        );
+        assert_eq!(run(&[500], 1), [[(0, 500, 500)]]);
     }
 
     #[test]

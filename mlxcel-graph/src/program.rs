@@ -83,14 +83,17 @@ pub(crate) fn write(
             // Where each row has one token, they stand in order already.
             let wanted =
                 (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
-            let pass = PassValues { rows: &shape.rows, tokens: token_ids, positions, last, wanted, rotary };
+            let types = inputs.get(&StepInput::Types).copied();
+            let pass =
+                PassValues { rows: &shape.rows, tokens: token_ids, types, positions, last, wanted, rotary };
             let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
             let mut ops = GraphOps { b, weights, adapters, pass, states };
             let hidden = walk.hidden(decoder, &mut ops)?;
-            let logits = match shape.outputs {
-                Outputs::Last | Outputs::Every => Some(walk.logits(decoder, &hidden, &mut ops)?),
-                Outputs::Hidden => None,
+            let logits = match (shape.outputs, &decoder.head) {
+                (Outputs::Last | Outputs::Every, Some(head)) => Some(walk.logits(head, &hidden, &mut ops)?),
+                (Outputs::Last | Outputs::Every, None) => return Err(no_head()),
+                (Outputs::Hidden, _) => None,
             };
             let GraphOps { b, states, .. } = ops;
             let result = |result: &ProgramResult| match (result.meaning, logits) {
@@ -136,6 +139,11 @@ fn first_largest<'f>(
     let candidates = b.select(is_largest, tokens, last)?;
     let token = b.reduce(candidates, Reduction::Min, &[1])?;
     Ok((largest, token))
+}
+
+fn no_head() -> mlxcel_stablehlo::Error {
+    let message = "the decoder has no head, so its programs return hidden states only";
+    mlxcel_stablehlo::Error::new(mlxcel_stablehlo::ErrorKind::Structure, "logits", message)
 }
 
 fn no_input(input: StepInput) -> mlxcel_stablehlo::Error {

@@ -20,13 +20,16 @@ pub struct PreparedPrograms {
 
 impl GraphModelOptions {
     /// The programs that every generation of `decoder` starts with: a prompt chunk of each size, the largest first, and
-    /// a decoding row, in the smallest KV-length bucket.
+    /// a decoding row, in the smallest KV-length bucket. Of an encoder, the program of the shortest texts.
     ///
     /// # Errors
     ///
     /// The errors of [`programs`](Self::programs).
     pub fn first_programs(&self, decoder: &Decoder) -> Result<Vec<ProgramShape>> {
         self.check()?;
+        if decoder.is_bidirectional() {
+            return Ok(self.programs(decoder)?.into_iter().take(1).collect());
+        }
         let lengths = self.lengths_for(decoder)?;
         let chunks = Chunks::new(&self.chunks).chosen(self.capacity_for(decoder)?);
         let sizes = chunks.iter().rev().map(|&(size, _)| size).chain([1]);
@@ -66,7 +69,7 @@ impl GraphModelOptions {
     /// `n` programs of decoding rows and `n` with a chunk of each size; with `every_position`, as many again with a
     /// chunk and results at every position; with `verification`, those of equal short rows; with `hidden_states`, a chunk
     /// of each size alone, and a few numbers of single tokens. Passes that short texts share are not among them: without
-    /// such programs each text has a pass of its own.
+    /// such programs each text has a pass of its own. An encoder has a program for each size of texts.
     ///
     /// # Errors
     ///
@@ -75,6 +78,12 @@ impl GraphModelOptions {
         self.check()?;
         let capacity = self.capacity_for(decoder)?;
         let lengths = self.lengths_for(decoder)?;
+        if decoder.is_bidirectional() {
+            let chunks = self.chunks_for(decoder)?;
+            let shape =
+                |&size: &usize| ProgramShape { rows: vec![size], length: capacity, outputs: Outputs::Hidden };
+            return Ok(chunks.sizes().iter().map(shape).collect());
+        }
         let all = Chunks::new(&self.chunks);
         let chunks = all.chosen(capacity);
         let verified: Vec<_> = all

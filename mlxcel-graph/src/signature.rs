@@ -65,6 +65,9 @@ pub struct InputArgument {
 pub enum StepInput {
     /// `[tokens]` i32: the token ids of all rows.
     Tokens,
+    /// `[tokens]` i32: the types of the tokens. Only in programs of decoders with [token
+    /// types](mlxcel_models::Decoder::token_types).
+    Types,
     /// `[rows]` i32: the position of each row's first token.
     Positions,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
@@ -83,6 +86,7 @@ impl fmt::Display for StepInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tokens => f.write_str("tokens"),
+            Self::Types => f.write_str("types"),
             Self::Positions => f.write_str("positions"),
             Self::Last => f.write_str("last"),
             Self::Adapters => f.write_str("adapters"),
@@ -224,8 +228,9 @@ impl Signature {
 fn inputs(decoder: &Decoder, tokens: usize, rows: usize, has_adapters: bool) -> Vec<InputArgument> {
     let integers = |input, count| (input, TensorType::new(ElementType::I32, [count]));
     let step = [(StepInput::Tokens, tokens), (StepInput::Positions, rows), (StepInput::Last, rows)];
+    let types = decoder.embedding.types.map(|_| (StepInput::Types, tokens));
     let adapters = has_adapters.then_some((StepInput::Adapters, rows));
-    let step = step.into_iter().chain(adapters).map(|(input, count)| integers(input, count));
+    let step = step.into_iter().chain(types).chain(adapters).map(|(input, count)| integers(input, count));
     let rotary = decoder.ropes().into_iter().enumerate().flat_map(|(index, rope)| {
         let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
         [(StepInput::Cos(index), table.clone()), (StepInput::Sin(index), table)]

@@ -86,7 +86,9 @@ impl ProgramCompiler {
         if let Some(layouts) = self.layouts.get() {
             return Ok(layouts);
         }
-        let smallest = ProgramShape { rows: vec![1], length: 256, outputs: Outputs::Last };
+        // A decoder without a head has programs for hidden states only.
+        let outputs = if self.writer.decoder.head.is_some() { Outputs::Last } else { Outputs::Hidden };
+        let smallest = ProgramShape { rows: vec![1], length: 256, outputs };
         let layouts = self.lower(&smallest)?.layouts;
         Ok(self.layouts.get_or_init(|| layouts))
     }

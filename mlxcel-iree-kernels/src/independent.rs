@@ -61,11 +61,12 @@ fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
     let mut blocks = decoder.layers.iter().flat_map(|layer| &layer.blocks);
     let mut packings =
         decoder.weights.iter().filter_map(|weight| weight.packed.as_ref()).map(|packed| &packed.packing);
-    is_rms(&decoder.norm)
+    !decoder.is_bidirectional()
+        && decoder.norm.iter().all(is_rms)
         && attention::has_kernels(decoder, instructions)
         && packings.all(quantized::has_kernels)
         && blocks.all(|block| {
-            let mut norms = block.norm_before.iter().chain(&block.norm_after);
+            let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
             norms.all(is_rms) && is_known(&block.operation)
         })
 }

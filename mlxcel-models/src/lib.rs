@@ -42,17 +42,18 @@ pub mod read;
 mod rope;
 mod safetensors;
 mod source;
+pub mod text_head;
 pub mod walk;
 mod weights;
 
 pub use adapter::{AdapterWeights, LowRank};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
-    Activation, Arrangement, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding,
-    ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm, LatentAttention,
-    LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed, PositionScale,
-    PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup, StateShape,
-    StateSlot, StateSpace, WeightId, WeightRef, WeightRole, WeightTable,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decoder, DeltaRule,
+    Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm,
+    LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed,
+    PositionScale, PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup,
+    StateShape, StateSlot, StateSpace, TypeTable, WeightId, WeightRef, WeightRole, WeightTable,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

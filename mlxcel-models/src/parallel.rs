@@ -53,7 +53,9 @@ struct Roles {
 impl Roles {
     fn decoder(&mut self, decoder: &Decoder) {
         self.along.insert(decoder.embedding.weight, SplitAlong::First);
-        self.along.insert(decoder.head.projection.weight, SplitAlong::First);
+        if let Some(head) = decoder.head {
+            self.along.insert(head.projection.weight, SplitAlong::First);
+        }
         for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
             match &block.operation {
                 Operation::Mixer(Mixer::Attention(attention)) => self.attention(attention),

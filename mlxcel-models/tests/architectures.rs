@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 
 /// The fixtures, by name.
 fn architectures() -> Vec<(String, PathBuf)> {
-    let entries = fs::read_dir(repository("fixtures/architectures")).unwrap();
-    let mut folders: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let mut folders = Vec::new();
+    for parent in ["fixtures/architectures", "fixtures/encoders"] {
+        let entries = fs::read_dir(repository(parent)).unwrap();
+        folders.extend(entries.map(|entry| entry.unwrap().path()));
+    }
     folders.sort();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     folders.into_iter().map(|path| (name(&path), path)).collect()
@@ -170,12 +173,12 @@ fn multimodal_checkpoints_open_as_their_text_model() {
 #[test]
 fn a_text_model_uses_its_own_settings_and_the_available_head() {
     let draft = wrapped("mistral3", "mistral", "language_model.model.", "language_model.");
-    assert!(!draft.decoder().unwrap().head.tied);
+    assert!(!draft.decoder().unwrap().head.unwrap().tied);
     let tied = draft.clone().without("language_model.lm_head.weight").decoder().unwrap();
-    assert!(tied.head.tied, "the wrapper ties what its text part says is not");
+    assert!(tied.head.unwrap().tied, "the wrapper ties what its text part says is not");
     // What wraps a head neither scales nor caps.
     assert_eq!(
-        wrapped("aya_vision", "cohere2", "language_model.model.", "").decoder().unwrap().head.scale,
+        wrapped("aya_vision", "cohere2", "language_model.model.", "").decoder().unwrap().head.unwrap().scale,
         1.0
     );
 

@@ -168,7 +168,7 @@ fn windows_and_rotations_follow_each_familys_settings() {
 fn soft_caps_are_there_unless_they_are_null() {
     let caps = |fixture: &str, changes: Value| {
         let decoder = with(fixture, changes).unwrap();
-        (attentions(&decoder)[0].core.soft_cap, decoder.head.soft_cap)
+        (attentions(&decoder)[0].core.soft_cap, decoder.head.unwrap().soft_cap)
     };
     let keys = ["attn_logit_softcapping", "final_logit_softcapping"];
     assert_eq!(caps("gemma2", json!({keys[0]: 2.5, keys[1]: null})), (Some(2.5), Some(30.0)), "its default");
@@ -194,7 +194,7 @@ fn scales_follow_from_their_multipliers() {
         json!({"logits_scaling": 16, "embedding_multiplier": 3, "residual_multiplier": null}),
     );
     let granite = granite.unwrap();
-    assert_eq!((granite.head.scale, granite.embedding.scale), (1.0 / 16.0, 3.0));
+    assert_eq!((granite.head.unwrap().scale, granite.embedding.scale), (1.0 / 16.0, 3.0));
     assert!(granite.layers.iter().flat_map(|layer| &layer.blocks).all(|block| block.residual_scale == 1.0));
 }
 
@@ -235,7 +235,7 @@ fn tensors_are_found_by_older_names_and_without_the_head_around_them() {
     }
     let decoder =
         Draft::fixture("gpt_neox").renamed(|name| name.replace("embed_out", "lm_head")).decoder().unwrap();
-    assert_eq!(decoder.weight(decoder.head.projection.weight).tensor, "lm_head.weight");
+    assert_eq!(decoder.weight(decoder.head.unwrap().projection.weight).tensor, "lm_head.weight");
     let error = Draft::fixture("llama")
         .renamed(|name| name.replace("model.embed_tokens", "other"))
         .decoder()

@@ -49,9 +49,9 @@ fn storyteller_is_described() {
     assert_eq!((attention.query.inputs, attention.query.outputs), (192, 192));
     let (activation, down) = mlp(&decoder, 0);
     assert_eq!((activation, down.inputs, down.outputs), (Activation::Silu, 512, 192));
-    assert_eq!(decoder.norm.epsilon, 1e-5);
-    assert!(decoder.head.tied);
-    assert_eq!(decoder.head.projection.weight, decoder.embedding.weight);
+    assert_eq!(decoder.norm.unwrap().epsilon, 1e-5);
+    assert!(decoder.head.unwrap().tied);
+    assert_eq!(decoder.head.unwrap().projection.weight, decoder.embedding.weight);
 
     // The tensors of the file, each once and no other.
     let weights = decoder.weights().map(|weight| weight.tensor.as_str()).collect::<Vec<_>>();
@@ -90,13 +90,13 @@ llama: 1.71 M parameters in 3.43 MB, activations BF16
 #[test]
 fn both_fixtures_are_described() {
     let decoder = Checkpoint::open(repository("fixtures/architectures/llama")).unwrap().decoder().unwrap();
-    assert_eq!((decoder.layers.len(), decoder.context_length, decoder.head.tied), (3, 512, true));
+    assert_eq!((decoder.layers.len(), decoder.context_length, decoder.head.unwrap().tied), (3, 512, true));
     assert_eq!(decoder.element_type, ElementType::BF16);
     let decoder =
         Checkpoint::open(repository("fixtures/architectures/llama-linear")).unwrap().decoder().unwrap();
-    let head = decoder.weight(decoder.head.projection.weight);
+    let head = decoder.weight(decoder.head.unwrap().projection.weight);
     assert_eq!(*head, WeightRef::new("lm_head.weight", ElementType::BF16, [256, 64]));
-    assert!(!decoder.head.tied);
+    assert!(!decoder.head.unwrap().tied);
     assert_eq!(attention(&decoder, 0).core.rope.as_ref().unwrap().inv_freq[0], 0.25);
     assert_eq!(decoder.weights().last().unwrap().tensor, "lm_head.weight");
 }
@@ -113,9 +113,9 @@ fn absent_settings_have_the_defaults_of_transformers() {
         let decoder = draft.decoder().unwrap();
         let attention = attention(&decoder, 0);
         assert_eq!((attention.query_heads, attention.kv_heads, attention.head_dim), (2, 2, 4));
-        assert_eq!((decoder.context_length, decoder.norm.epsilon), (2048, 1e-6));
+        assert_eq!((decoder.context_length, decoder.norm.unwrap().epsilon), (2048, 1e-6));
         assert_eq!(mlp(&decoder, 0).0, Activation::Silu);
-        assert_eq!(tensor(&decoder, decoder.head.projection.weight), "lm_head.weight");
+        assert_eq!(tensor(&decoder, decoder.head.unwrap().projection.weight), "lm_head.weight");
         assert_eq!(decoder.element_type, ElementType::F32, "that of the embedding");
     }
 }
@@ -167,8 +167,8 @@ fn biases_follow_the_settings() {
 fn a_separate_head_takes_precedence_over_tie_word_embeddings() {
     let head = |draft: Draft| {
         let decoder = draft.decoder().unwrap();
-        let head = decoder.head.projection.weight;
-        (decoder.head.tied, tensor(&decoder, head).to_owned())
+        let head = decoder.head.unwrap().projection.weight;
+        (decoder.head.unwrap().tied, tensor(&decoder, head).to_owned())
     };
     let tied = (true, "model.embed_tokens.weight".to_owned());
     assert_eq!(head(Draft::llama().with("lm_head.weight", Dtype::F16, &[3])), tied, "this fits nothing");

@@ -46,7 +46,7 @@ fn the_window_matches_transformers() {
 #[test]
 fn defaults_are_those_of_transformers() {
     let decoder = draft().decoder().unwrap();
-    assert_eq!((decoder.context_length, decoder.norm.epsilon), (131_072, 1e-6));
+    assert_eq!((decoder.context_length, decoder.norm.unwrap().epsilon), (131_072, 1e-6));
     let biases = draft().set("attention_bias", json!(true)).set("mlp_bias", json!(true)).decoder().unwrap();
     assert!(attention(&biases).query.bias.is_none(), "these are not among its settings");
     assert_eq!(draft().write().open().unwrap().stop_tokens(), [2]);

@@ -77,3 +77,46 @@ fn check(folder: PathBuf) {
         }
     }
 }
+
+#[derive(Deserialize)]
+struct EncoderOracle {
+    hidden: Vec<HiddenCase>,
+}
+
+#[derive(Deserialize)]
+struct HiddenCase {
+    tokens: Vec<u32>,
+    types: Vec<u8>,
+    first: Vec<f32>,
+    mean: Vec<f32>,
+    last: Vec<f32>,
+}
+
+#[test]
+fn descriptions_of_encoders_match_the_hidden_states_of_transformers() {
+    let folders = folders("fixtures/encoders");
+    assert!(!folders.is_empty());
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let oracle = std::fs::read(folder.join("oracle.json")).unwrap();
+        let EncoderOracle { hidden } = serde_json::from_slice(&oracle).unwrap();
+        let checkpoint = Checkpoint::open(folder).unwrap();
+        let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(decoder.is_bidirectional() && decoder.head.is_none() && decoder.state_groups().is_empty());
+        for HiddenCase { tokens, types, first, mean, last } in hidden {
+            let states = naive::hidden(&checkpoint, &decoder, &tokens, &types).unwrap();
+            let rows = states.rows().collect::<Vec<_>>();
+            let average = |element| rows.iter().map(|row| row[element]).sum::<f32>() / rows.len() as f32;
+            let average: Vec<f32> = (0..mean.len()).map(average).collect();
+            for (found, expected) in [(rows[0], &first), (&average, &mean), (rows[rows.len() - 1], &last)] {
+                let scale = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
+                let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+                assert!(
+                    error <= 1e-5 * scale.max(1.0),
+                    "{name}, {} tokens: {error} of {scale}",
+                    tokens.len()
+                );
+            }
+        }
+    }
+}

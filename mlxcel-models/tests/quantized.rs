@@ -71,7 +71,7 @@ fn storyteller_is_described_with_its_companions() {
     assert_ne!(checkpoint.fingerprint(), dense.fingerprint());
 
     let table = decoder.weight(decoder.embedding.weight);
-    assert_eq!(decoder.embedding.weight, decoder.head.projection.weight);
+    assert_eq!(decoder.embedding.weight, decoder.head.unwrap().projection.weight);
     assert_eq!((&table.shape[..], table.stored_shape()), (&[729, 192][..], vec![729, 24]));
     assert_eq!((table.element, table.value_type()), (ElementType::U32, ElementType::BF16));
     assert_eq!(packing(table), Packing::affine(4, 64, ElementType::BF16));

@@ -42,6 +42,7 @@ fn logits(executor: &PortableExecutor, writer: &ProgramWriter, adapters: &[i32])
         last: vec![3, 4, 5],
         adapters: adapters.to_vec(),
         rotary: rotary.collect(),
+        ..StepInputs::default()
     };
     let state = |layout| executor.allocate(layout, shape.length).unwrap();
     let mut states: Vec<Vec<_>> = (0..3).map(|_| writer.layouts.iter().map(state).collect()).collect();

@@ -52,7 +52,13 @@ impl Checks<'_> {
                 .with_context("token", token)
                 .with_context("vocabulary_size", self.vocabulary_size));
         }
+        self.types(row)?;
         self.want(&row.want, row.tokens.len())?;
+        if !self.capabilities.generation && state.position > 0 {
+            let message =
+                "the model reads texts in both directions; feed each whole, in one row of a new sequence";
+            return Err(refuse(ErrorKind::Unsupported, message).with_context("capability", "generation"));
+        }
         if row.tokens.len() > state.remaining() {
             return Err(refuse(ErrorKind::CapacityExceeded, "the tokens do not fit into the context")
                 .with_context("tokens", row.tokens.len())
@@ -60,6 +66,23 @@ impl Checks<'_> {
                 .with_context("capacity", state.capacity));
         }
         Ok(())
+    }
+
+    /// Whether there is a type for each token, or none.
+    fn types(&self, row: &Row<'_>) -> Result<()> {
+        if row.token_types.is_empty() {
+            return Ok(());
+        }
+        let types = self.capabilities.token_types;
+        Capabilities::require(types > 0, STEP, "token_types")?;
+        let known = row.token_types.iter().all(|&own| usize::from(own) < types);
+        if known && row.token_types.len() == row.tokens.len() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidInput, STEP, "give a known type for each token of a row, or none")
+            .with_context("field", "token_types")
+            .with_context("types", types)
+            .with_context("sequence", row.sequence))
     }
 
     /// Whether a row of this many tokens can have its want.
@@ -71,7 +94,9 @@ impl Checks<'_> {
             drafts_fit(drafts, tokens)?;
         }
         match (want.answer, want.positions) {
-            (Answer::Nothing, _) | (_, Positions::None) => Ok(()),
+            (Answer::Nothing, _) | (_, Positions::None) => {
+                Capabilities::require(claimed.generation, STEP, "generation")
+            }
             (Answer::Logits, Positions::Last | Positions::Drafts(_)) => {
                 Capabilities::require(claimed.logits, STEP, "logits")
             }
@@ -79,10 +104,11 @@ impl Checks<'_> {
                 Capabilities::require(claimed.every_position, STEP, "every_position")?;
                 check_top(top)
             }
-            (Answer::Hidden, Positions::Last | Positions::All) => {
+            (Answer::Hidden, Positions::First | Positions::Last | Positions::All) => {
                 Capabilities::require(claimed.hidden_states.is_some(), STEP, "hidden_states")
             }
             (Answer::Token { plan, masks, top }, Positions::Last | Positions::Drafts(_)) => {
+                Capabilities::require(claimed.generation, STEP, "generation")?;
                 check_top(top)?;
                 self.plan(plan)?;
                 let answers = want.count(tokens);
@@ -245,6 +271,9 @@ mod tests {
             (verify(&drawn, &[], 0), without.clone()),
             (verify(&greedy, &masks, 0), everything().with_token_masks(false)),
             (Want::hidden(Pooling::Mean), everything().with_hidden_states(None)),
+            (Want::nothing(), everything().with_generation(false)),
+            (Want::token(&greedy), everything().with_generation(false)),
+            (Want::hidden(Pooling::First), everything().with_generation(false)),
             (next(&greedy, &[], 3), everything().with_top_logprobs(2)),
             (next(&greedy, &masks, 0), everything().with_token_masks(false)),
             (next(&drawn, &[], 0), without),
@@ -253,6 +282,30 @@ mod tests {
             assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
         }
         assert_eq!(ask(next(&host, &[], 0), &everything()), Some(ErrorKind::Unsupported));
+    }
+
+    #[test]
+    fn a_model_that_does_not_generate_takes_whole_texts() {
+        let encoder = Capabilities::new(4, 8).with_hidden_states(Some(4)).with_generation(false);
+        let empty = |_| Some(SequenceState::new(0, 8));
+        let row = Row::hidden(SequenceId::new(0), &[1, 2], Pooling::First);
+        assert!(check_rows(&[row], &encoder, VOCABULARY, empty).unwrap()[0].is_ok());
+        assert_eq!(kind(row, &encoder), Some(ErrorKind::Unsupported), "behind five tokens");
+    }
+
+    #[test]
+    fn rows_have_a_known_type_for_each_token_or_none() {
+        let row = Row::hidden(SequenceId::new(0), &[1, 2], Pooling::Mean);
+        let two = everything().with_token_types(2);
+        for (types, expected) in [
+            (&[][..], None),
+            (&[0, 1], None),
+            (&[0], Some(ErrorKind::InvalidInput)),
+            (&[0, 2], Some(ErrorKind::InvalidInput)),
+        ] {
+            assert_eq!(kind(row.with_token_types(types), &two), expected, "{types:?}");
+        }
+        assert_eq!(kind(row.with_token_types(&[0, 0]), &everything()), Some(ErrorKind::Unsupported));
     }
 
     #[test]

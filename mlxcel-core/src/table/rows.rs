@@ -131,6 +131,12 @@ impl<'r, W> StepRow<'r, W> {
         left.get(..count).unwrap_or(left)
     }
 
+    /// The types of the next `count` tokens, or of as many as are left; empty if all are 0.
+    pub fn next_types(&self, count: usize) -> &'r [u8] {
+        let left = self.row.token_types.get(self.fed..).unwrap_or_default();
+        left.get(..count).unwrap_or(left)
+    }
+
     /// Whether the next `count` tokens are its last.
     pub fn ends_with(&self, count: usize) -> bool {
         self.fed + count >= self.row.tokens.len()
@@ -172,7 +178,7 @@ impl<'r, W> StepRow<'r, W> {
     }
 
     /// Adds hidden states of the next `count` tokens, for [`Answer::Hidden`](crate::Answer::Hidden): their sum, or the last of them for
-    /// [`Positions::Last`](crate::Positions::Last). Call it before [`absorb`](Self::absorb).
+    /// [`Positions::Last`](crate::Positions::Last), the first for [`Positions::First`](crate::Positions::First). Call it before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);

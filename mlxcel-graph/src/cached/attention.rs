@@ -7,6 +7,7 @@ use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
 
 use super::row;
 use super::slots::{self, Slots};
+use crate::ops::heads_first;
 
 /// The operands of [`cached_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -248,13 +249,6 @@ fn decompose<'d>(
     let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
     results.insert(0, mixed);
     Ok(results)
-}
-
-/// Tokens `start..end` of `x` (`[N, heads, w]`) as `[heads, tokens, w]`.
-fn heads_first<'d>(b: &mut Builder<'d>, x: Value<'d>, start: usize, end: usize) -> Result<Value<'d>> {
-    let shape = b.shape(x);
-    let part = b.slice(x, &[start, 0, 0], &[end, shape[1], shape[2]])?;
-    b.transpose(part, &[1, 0, 2])
 }
 
 /// A row's keys and values (`[G, tokens, w]`) as a part of a cache: `[1, 2, G, tokens, w]`.

@@ -1,10 +1,10 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{Builder, ElementType, Result, Value};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
 
 use crate::cached;
-use crate::layers::{self, RecurrentRows};
+use crate::layers::{self, AttentionScores, MaskedOperands, RecurrentRows};
 
 use super::GraphOps;
 
@@ -28,7 +28,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
         let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let caches = self.states_at(slot);
@@ -52,6 +52,40 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let (mixed, caches) = cached::cached_attention(self.b, &operands, &what)?;
         self.put_states(slot, caches);
         Ok(mixed)
+    }
+
+    /// Attention within each row, in both directions. Padding is not seen but by itself, which keeps its own values finite.
+    pub(super) fn attend_both_ways(
+        &mut self,
+        [mut query, mut key, value]: [Value<'f>; 3],
+        core: &AttentionCore,
+        out: ElementType,
+    ) -> Result<Value<'f>> {
+        // The walk has scaled queries already.
+        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        if let Some(rope) = rope {
+            let (cos, sin) = self.rotary(rope)?;
+            query = layers::rope(self.b, query, cos, sin)?;
+            key = layers::rope(self.b, key, cos, sin)?;
+        }
+        let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
+        let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap };
+        let counts = self.counts()?;
+        let b = &mut *self.b;
+        let mut mixed = Vec::with_capacity(self.pass.rows.len());
+        let mut start = 0;
+        for (index, &tokens) in self.pass.rows.iter().enumerate() {
+            let end = start + tokens;
+            let q = heads_first(b, query, start, end)?;
+            let k = heads_first(b, key, start, end)?;
+            let v = heads_first(b, value, start, end)?;
+            let count = b.slice(counts, &[index], &[index + 1])?;
+            let count = b.reshape(count, &[])?;
+            let mask = visible(b, count, tokens, *window)?;
+            mixed.push(layers::masked_attention(b, &MaskedOperands { q, k, v, mask, sinks }, scores, out)?);
+            start = end;
+        }
+        if let [only] = mixed[..] { Ok(only) } else { b.concatenate(&mixed, 0) }
     }
 
     pub(super) fn attend_latent(
@@ -132,4 +166,39 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
     }
+}
+
+/// Tokens `start..end` of `x` (`[N, heads, w]`) as `[heads, tokens, w]`.
+pub(crate) fn heads_first<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    start: usize,
+    end: usize,
+) -> Result<Value<'f>> {
+    let shape = b.shape(x);
+    let part = b.slice(x, &[start, 0, 0], &[end, shape[1], shape[2]])?;
+    b.transpose(part, &[1, 0, 2])
+}
+
+/// `[tokens, tokens]` i1: which tokens each token of a row sees: of the first `count` (a scalar i32), which are no padding, those at a
+/// distance of less than `window`; and itself.
+fn visible<'f>(
+    b: &mut Builder<'f>,
+    count: Value<'f>,
+    tokens: usize,
+    window: Option<usize>,
+) -> Result<Value<'f>> {
+    let grid = TensorType::new(ElementType::I32, [tokens, tokens]);
+    let (own, seen) = (b.iota(grid.clone(), 0)?, b.iota(grid.clone(), 1)?);
+    let count = b.broadcast_in_dim(count, &grid.shape, &[])?;
+    let mut visible = b.compare(seen, count, Comparison::Less)?;
+    if let Some(window) = window.filter(|&window| window < tokens) {
+        let distance = b.subtract(seen, own)?;
+        let distance = b.abs(distance)?;
+        let window = b.splat(ElementType::I32, window as f64, &grid.shape)?;
+        let near = b.compare(distance, window, Comparison::Less)?;
+        visible = b.and(visible, near)?;
+    }
+    let itself = b.compare(seen, own, Comparison::Equal)?;
+    b.or(visible, itself)
 }

@@ -16,6 +16,7 @@ use mlxcel_stablehlo::{
 
 pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
+pub(crate) use mixers::heads_first;
 
 use crate::layers;
 use crate::weights::Weights;
@@ -26,6 +27,8 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) rows: &'a [usize],
     /// `[tokens]` i32: token ids.
     pub(crate) tokens: Value<'f>,
+    /// `[tokens]` i32: the types of the tokens, if the decoder has types.
+    pub(crate) types: Option<Value<'f>>,
     /// `[rows]` i32: the position of each row's first token.
     pub(crate) positions: Value<'f>,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
@@ -105,6 +108,13 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         let offset = self.b.splat(ElementType::I32, offset as f64, &[self.tokens()])?;
         let rows = self.b.add(positions, offset)?;
         self.weights.embedding(self.b, table, rows)
+    }
+
+    fn embed_types(&mut self, table: WeightId) -> Result<Value<'f>> {
+        let types = self.pass.types.ok_or_else(|| {
+            Error::new(ErrorKind::Name, "embed_types", "the program has no input for token types")
+        })?;
+        self.weights.embedding(self.b, table, types)
     }
 
     fn vector(&mut self, weight: WeightId) -> Result<Value<'f>> {
@@ -302,6 +312,18 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
         self.attend([*query, *key, *value], core, out, slot)
+    }
+
+    fn bidirectional_attention(
+        &mut self,
+        query: &Value<'f>,
+        key: &Value<'f>,
+        value: &Value<'f>,
+        core: &AttentionCore,
+        reader: Option<&Linear>,
+    ) -> Result<Value<'f>> {
+        let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
+        self.attend_both_ways([*query, *key, *value], core, out)
     }
 
     fn latent_attention(

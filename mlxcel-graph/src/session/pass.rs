@@ -176,6 +176,11 @@ fn gather<E: Executor>(
     inputs.tokens.extend(tokens.map(|&token| token as i32));
     inputs.last.push(inputs.tokens.len() as i32 - 1);
     inputs.tokens.extend(std::iter::repeat_n(0, row.room - row.tokens));
+    if shared.capabilities.token_types > 0 {
+        let types = fed.next_types(feed.new_within(row.tokens));
+        inputs.types.extend(types.iter().map(|&own| i32::from(own)));
+        inputs.types.resize(inputs.tokens.len(), 0);
+    }
     inputs.positions.push(position as i32);
     for (rope, (cos, sin)) in shared.ropes.iter().zip(&mut inputs.rotary) {
         let half = rope.rotary_dim / 2;

@@ -108,7 +108,7 @@ fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
     };
     let (tokens, table) = (shape.tokens(), decoder.embedding.weight);
     let needed = decoder.weight_bytes() + some(table, tokens) as u64;
-    let mut unread = if decoder.head.tied { 0 } else { bytes(table) };
+    let mut unread = if decoder.head.is_some_and(|head| head.tied) { 0 } else { bytes(table) };
     if let Some(positions) = &decoder.embedding.positions {
         unread += bytes(positions.weight) - some(positions.weight, tokens);
     }

@@ -48,6 +48,8 @@ pub(super) enum Order {
     Causal,
     /// As `Causal`, limited to this many positions including its own.
     Window(usize),
+    /// There are as many keys as queries; each query sees the keys at a distance of less than this.
+    Near(usize),
 }
 
 impl LayerCache {

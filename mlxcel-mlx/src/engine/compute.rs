@@ -31,7 +31,7 @@ pub(super) struct Scoring {
 
 /// Masks for MLX's attention; the layers of a pass share them.
 #[derive(Debug, Default)]
-pub(super) struct Masks(HashMap<(usize, usize, usize), Array>);
+pub(super) struct Masks(HashMap<(usize, usize, Order), Array>);
 
 impl Compute {
     pub(super) fn new(kernels: Option<Kernels>) -> Self {
@@ -117,7 +117,8 @@ impl Compute {
             None => keys.slice_axis(-1, 0, value_width)?,
         };
         let Scoring { scale, soft_cap, sinks } = scoring;
-        if let Some(kernels) = self.kernels.filter(|_| soft_cap.is_none() && sinks.is_none()) {
+        let is_causal = tokens == 1 || matches!(order, Order::Causal | Order::Window(_));
+        if let Some(kernels) = self.kernels.filter(|_| is_causal && soft_cap.is_none() && sinks.is_none()) {
             // A single query that sees all keys has the last position, whatever the keys' order.
             let window = if let Order::Window(window) = order { Some(*window) } else { None };
             return kernels.attention(queries, keys, &values, *scale, window)?.reshape(&[tokens, width]);
@@ -132,7 +133,10 @@ impl Compute {
         let mask = match *order {
             Order::All => Mask::None,
             Order::Causal => Mask::Causal,
-            Order::Window(window) => Mask::Array(masks.get(tokens, keys.dim(2), window)?),
+            order @ (Order::Window(_) | Order::Near(_)) => match masks.of(order, tokens, keys.dim(2))? {
+                Some(mask) => Mask::Array(mask),
+                None => Mask::None,
+            },
         };
         let sinks = sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
         let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
@@ -230,32 +234,39 @@ impl Masks {
     fn of(&mut self, order: Order, queries: usize, seen: usize) -> Result<Option<&Array>> {
         match order {
             Order::All => Ok(None),
-            Order::Causal => self.get(queries, seen, seen).map(Some),
-            Order::Window(window) => self.get(queries, seen, window).map(Some),
+            Order::Near(window) if window >= seen => Ok(None),
+            Order::Causal | Order::Window(_) | Order::Near(_) => self.get(queries, seen, order).map(Some),
         }
     }
 
-    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at the same position:
-    /// its own and those before, `window` in all.
-    fn get(&mut self, queries: usize, seen: usize, window: usize) -> Result<&Array> {
+    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at the same position.
+    fn get(&mut self, queries: usize, seen: usize, order: Order) -> Result<&Array> {
         use std::collections::hash_map::Entry;
-        match self.0.entry((queries, seen, window)) {
+        match self.0.entry((queries, seen, order)) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
-            Entry::Vacant(entry) => Ok(entry.insert(window_mask(queries, seen, window)?)),
+            Entry::Vacant(entry) => Ok(entry.insert(order_mask(queries, seen, order)?)),
         }
     }
 }
 
-fn window_mask(queries: usize, seen: usize, window: usize) -> Result<Array> {
+fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
     let count = |n: usize| {
         i32::try_from(n)
             .map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
     };
+    let window = match order {
+        Order::All | Order::Causal => seen,
+        Order::Window(window) | Order::Near(window) => window,
+    };
     let (queries, seen, window) = (count(queries)?, count(seen)?, count(window)?);
     let own = Array::arange(seen - queries, seen, DType::I32)?.expand_dims(&[1])?;
     let keys = Array::arange(0, seen, DType::I32)?.expand_dims(&[0])?;
-    let first = own.subtract(&Array::from_slice(&[window], &[1, 1])?)?;
-    keys.less_equal(&own)?.logical_and(&keys.greater(&first)?)
+    let window = Array::from_slice(&[window], &[1, 1])?;
+    let near = keys.greater(&own.subtract(&window)?)?;
+    match order {
+        Order::All | Order::Near(_) => near.logical_and(&own.greater(&keys.subtract(&window)?)?),
+        Order::Causal | Order::Window(_) => near.logical_and(&keys.less_equal(&own)?),
+    }
 }
 
 /// The rows `tokens` of an embedding table, in type `dtype`.

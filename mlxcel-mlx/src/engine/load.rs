@@ -80,6 +80,7 @@ pub(super) fn load(
     let numerics = numerics(options.precision, device, &decoder)?;
     let rewind = Layout::new(&decoder, numerics.kv, capacity).is_rewindable();
     let epochs = decoder.rope_epochs();
+    let (generates, types) = (decoder.head.is_some(), decoder.token_types());
     let treatment = Treatment {
         expand: backend.expand_quantized.then_some(match options.precision {
             Precision::Exact => DType::F32,
@@ -115,19 +116,24 @@ pub(super) fn load(
     let top = u16::try_from(vocabulary).unwrap_or(u16::MAX);
     let capabilities = Capabilities::new(sequences, capacity)
         .with_batch_rows(sequences)
-        .with_prompt_chunk(chunk)
-        .with_logits(true)
-        .with_top_logprobs(top)
-        .with_every_position(true)
-        .with_verification(true)
+        .with_prompt_chunk(if generates { chunk } else { usize::MAX })
+        .with_generation(generates)
+        .with_token_types(types)
+        .with_logits(generates)
+        .with_top_logprobs(if generates { top } else { 0 })
+        .with_every_position(generates)
+        .with_verification(generates)
         .with_hidden_states(Some(hidden))
-        .with_token_masks(true)
-        .with_rewind(rewind)
-        .with_fork(true)
-        .with_snapshot(true)
-        .with_snapshot_bytes(snapshot_bytes)
+        .with_token_masks(generates)
+        .with_rewind(generates && rewind)
+        .with_fork(generates)
+        .with_snapshot(generates)
+        .with_snapshot_bytes(snapshot_bytes.filter(|_| generates))
         .with_adapters(adapters)
-        .with_sampling(SamplingFields::from(super::sampling::FIELDS));
+        .with_sampling(match generates {
+            true => SamplingFields::from(super::sampling::FIELDS),
+            false => SamplingFields::NONE,
+        });
     // Windows that are never filled keep all positions.
     let kept = if rewind { "" } else { " windows" };
     info.state_format = format!("kv/2 {:?}{kept}", numerics.kv).to_lowercase();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::walk::Walk;
-use mlxcel_models::{Decoder, RopeEpochs, StateSlot};
+use mlxcel_models::{Decoder, Rope, RopeEpochs, StateSlot};
 
 use super::adapters::{Adapters, RowSlots};
 use super::compute::{Compute, Masks};
@@ -109,12 +109,12 @@ impl Network {
         })
     }
 
-    /// The wanted results of `tokens` (those of all spans, consecutively) with the adapters in these `slots`, and each span's
+    /// The wanted results of `tokens` (those of all spans, consecutively) of these `types` with the adapters in these `slots`, and each span's
     /// states after its positions. The
     /// last `hidden` of the wanted tokens return hidden states, those before return logits.
     pub(super) fn run(
         &self,
-        tokens: &Array,
+        (tokens, types): (&Array, Option<&Array>),
         spans: &[Span],
         states: &[Option<&States>],
         (wanted, slots): (Wanted<'_>, RowSlots),
@@ -123,6 +123,7 @@ impl Network {
         let mut ops = PassOps {
             network: self,
             tokens,
+            types,
             spans,
             states,
             filled: spans.iter().map(|_| States::default()).collect(),
@@ -145,7 +146,9 @@ impl Network {
         if count > hidden {
             let sources =
                 if hidden == 0 { states.clone() } else { states.slice_axis(0, 0, count - hidden)? };
-            let logits = self.walk.logits(&self.decoder, &sources, &mut ops)?;
+            let head = self.decoder.head.as_ref();
+            let head = head.ok_or_else(|| inconsistent("a model without a head was asked for logits"))?;
+            let logits = self.walk.logits(head, &sources, &mut ops)?;
             outputs.logits = Some(logits.astype(DType::F32)?);
         }
         if hidden > 0 {
@@ -164,6 +167,12 @@ impl Network {
         let positions =
             if self.decoder.embedding.positions.is_some() { tokens * size_of::<u32>() } else { 0 };
         positions + self.ropes.iter().map(|rope| rope.uploaded_bytes(tokens)).sum::<usize>()
+    }
+
+    /// The index of a rotary embedding of the decoder.
+    pub(super) fn index_of(&self, rope: &Rope) -> Result<usize> {
+        let index = self.decoder.ropes().into_iter().position(|known| known == rope);
+        index.ok_or_else(|| inconsistent("a layer has a rotary embedding that is not among the decoder's"))
     }
 
     /// The rotary embedding of the layer at a slot.

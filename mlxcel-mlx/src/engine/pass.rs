@@ -64,8 +64,9 @@ impl Sources {
         }
         let logits = wanted.indices.len();
         for (row, span) in rows.iter().zip(spans) {
-            if let Output::Hidden(count) = row.output {
-                wanted.indices.extend(ends(span, count));
+            match row.output {
+                Output::FirstHidden => wanted.indices.push(span.start as u32),
+                _ => wanted.indices.extend(ends(span, row.output.hidden())),
             }
         }
         wanted.hidden = wanted.indices.len() - logits;
@@ -82,6 +83,20 @@ fn spans_of(rows: &[RowRequest]) -> Vec<Span> {
         Some(span)
     };
     rows.iter().scan(0, lay).collect()
+}
+
+/// The types of the tokens of `rows` (`[tokens]`, `U32`), none if all are 0.
+fn types_of(rows: &[RowRequest]) -> Result<Option<Array>> {
+    if rows.iter().all(|row| row.types.is_empty()) {
+        return Ok(None);
+    }
+    let of = |row: &RowRequest| {
+        let mut types: Vec<u32> = row.types.iter().map(|&own| own.into()).collect();
+        types.resize(row.tokens.len(), 0);
+        types
+    };
+    let types: Vec<u32> = rows.iter().flat_map(of).collect();
+    Array::from_slice(&types, &[types.len()]).map(Some)
 }
 
 impl Pass {
@@ -108,7 +123,8 @@ impl Pass {
             None => Wanted::None,
         };
         let some = (some, RowSlots::new(&spans, &wanted.indices));
-        let (outputs, states) = network.run(tokens, &spans, states, some, wanted.hidden)?;
+        let types = types_of(rows)?;
+        let (outputs, states) = network.run((tokens, types.as_ref()), &spans, states, some, wanted.hidden)?;
         let mut parts = Vec::new();
         if let Some(hidden) = &outputs.hidden {
             pool(rows, hidden, &mut parts)?;
@@ -150,7 +166,10 @@ fn read_out(
 fn pool(rows: &[RowRequest], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
     let mut next = 0;
     for row in rows {
-        let Output::Hidden(count) = row.output else { continue };
+        let count = row.output.hidden();
+        if count == 0 {
+            continue;
+        }
         let own = hidden.slice_axis(0, next, next + count)?;
         next += count;
         parts.push(words(&if count > 1 { own.sum(&[0], false)? } else { own })?);
@@ -206,7 +225,7 @@ pub(super) fn answers(
     hidden: usize,
 ) -> Result<Vec<Result<RowResult>>> {
     let mut words = Words(words);
-    let states = rows.iter().filter(|row| matches!(row.output, Output::Hidden(_)));
+    let states = rows.iter().filter(|row| row.output.hidden() > 0);
     let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
     let mut states = states.into_iter();
     let tops: Vec<u16> = rows.iter().flat_map(|row| row.output.choices()).map(|choice| choice.top).collect();
@@ -247,7 +266,7 @@ pub(super) fn answers(
                     .map(|(logits, following)| Ok(Distribution::new(logits)?.position(following, top)));
                 positions.collect::<Result<_>>().map(RowResult::Likelihoods)
             }
-            Output::Hidden(_) => {
+            Output::Hidden(_) | Output::FirstHidden => {
                 // A NaN state is an error.
                 let mut pool = HiddenPool::new(Pooling::Last);
                 pool.add(&states.next().ok_or_else(too_short)?);

@@ -27,6 +27,22 @@ pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<
     pass
 }
 
+/// How many tokens whole rows that share a pass have together: more read the weights no more often per token to speak of.
+const WHOLE_TOKENS: usize = 2048;
+
+/// The rows of the next pass of a model that reads texts in both directions: up to `width` whole rows.
+pub(super) fn whole_rows(remaining: &[usize], width: usize) -> Vec<PassRow> {
+    let mut room = WHOLE_TOKENS;
+    let mut pass = Vec::new();
+    for (row, &tokens) in remaining.iter().enumerate().filter(|&(_, &left)| left > 0) {
+        if pass.is_empty() || (tokens <= room && pass.len() < width) {
+            pass.push(PassRow { row, tokens });
+            room = room.saturating_sub(tokens);
+        }
+    }
+    pass
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +66,16 @@ mod tests {
         assert_eq!(passes(&[1, 1, 1], 64, 4), [[(0, 1), (1, 1), (2, 1)]]);
         assert_eq!(passes(&[1; 6], 64, 4).len(), 2);
         assert_eq!(passes(&[1, 130, 1], 64, 4), [vec![(0, 1), (1, 64), (2, 1)], vec![(1, 64)], vec![(1, 2)]]);
+    }
+
+    #[test]
+    fn whole_rows_share_passes_and_are_never_split() {
+        let rows = |remaining: &[usize], width| -> Vec<_> {
+            whole_rows(remaining, width).iter().map(|row| (row.row, row.tokens)).collect()
+        };
+        assert_eq!(rows(&[0, 9, 2000, 40, 30], 8), [(1, 9), (2, 2000), (4, 30)]);
+        assert_eq!(rows(&[5000, 9], 8), [(0, 5000)]);
+        assert_eq!(rows(&[9, 9, 9], 2), [(0, 9), (1, 9)]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) struct RowRequest {
     /// The sequence length that selects rotary embeddings: one with the same embeddings as the length at the row's end.
     pub(super) length: usize,
     pub(super) tokens: Vec<TokenId>,
+    /// The types of its tokens; empty if all are 0.
+    pub(super) types: Vec<u8>,
     /// The capacity of the sequence in positions.
     pub(super) capacity: usize,
     /// The slot of the sequence's adapter, if it has one.
@@ -55,9 +57,20 @@ pub(super) enum Output {
     },
     /// The sum of the hidden states of this many of the row's last tokens.
     Hidden(usize),
+    /// The hidden state of the row's first token.
+    FirstHidden,
 }
 
 impl Output {
+    /// How many hidden states are summed.
+    pub(super) fn hidden(&self) -> usize {
+        match self {
+            Self::Hidden(count) => *count,
+            Self::FirstHidden => 1,
+            Self::Nothing | Self::Tokens(_) | Self::Logits(_) | Self::Likelihoods { .. } => 0,
+        }
+    }
+
     /// The choices of tokens that follow the row's last ones.
     pub(super) fn choices(&self) -> &[Choice] {
         match self {

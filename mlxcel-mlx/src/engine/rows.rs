@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Answer, SamplingField, SamplingPlan, TokenId};
+use mlxcel_core::{Answer, Positions, SamplingField, SamplingPlan, TokenId};
 use mlxcel_models::FedRow;
 
 use super::request::{Choice, Occurrence, Output};
@@ -15,6 +15,7 @@ pub(super) fn output(row: &FedRow<'_>, count: usize, held: &[TokenId]) -> Output
         Answer::Likelihoods { top } => {
             Output::Likelihoods { count: wanted, top, following: row.following(count) }
         }
+        Answer::Hidden if row.want().positions == Positions::First => Output::FirstHidden,
         Answer::Hidden => Output::Hidden(wanted),
         Answer::Logits => Output::Logits(wanted),
         Answer::Token { plan, masks, top } => {

@@ -10,7 +10,7 @@ use mlxcel_models::{FedRow, FedRows, Feed, Held};
 
 use super::adapters;
 use super::model::Shared;
-use super::plan::{PassRow, next_pass};
+use super::plan::{PassRow, next_pass, whole_rows};
 use super::request::{CacheId, PassRequest, RowRequest};
 use super::rows::output;
 use super::snapshot::{self, Contents};
@@ -90,6 +90,8 @@ impl MlxSession {
                 position: feed.recompute.start,
                 length: feed.length,
                 tokens: [again, row.next(own)].concat(),
+                // Sequences whose tokens have types are never computed again.
+                types: row.next_types(own).to_vec(),
                 capacity: self.table.capabilities().context,
                 adapter: adapters::slot(self.shared.adapters.as_ref(), &sequence.options, "step")?,
                 output: output(row, own, &sequence.tokens),
@@ -172,7 +174,10 @@ impl InferenceSession for MlxSession {
             }
             let remaining: Vec<usize> = rows.iter().map(Feed::left).collect();
             let claimed = self.table.capabilities();
-            let pass = next_pass(&remaining, claimed.prompt_chunk, claimed.batch_rows);
+            let pass = match claimed.generation {
+                true => next_pass(&remaining, claimed.prompt_chunk, claimed.batch_rows),
+                false => whole_rows(&remaining, claimed.batch_rows),
+            };
             if pass.is_empty() {
                 break;
             }

@@ -337,6 +337,7 @@ fn next_row(row: &RowRequest) -> RowRequest {
         length: row.position + row.tokens.len() + 1,
         // A placeholder for the unknown token.
         tokens: vec![TokenId::MAX],
+        types: Vec::new(),
         capacity: row.capacity,
         adapter: row.adapter,
         output,

@@ -3,11 +3,11 @@
 use super::{HeadLinear, Linear, Norm, WeightId};
 use crate::rope::Rope;
 
-/// Causal self-attention.
+/// Self-attention.
 ///
 /// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over all positions up to its own, or the last [`window`](AttentionCore::window)
-/// of them. Queries and keys are normalized, then rotated.
+/// 2023): `softmax(scale · q·kᵀ) · v` over the positions that [`mask`](AttentionCore::mask) and
+/// [`window`](AttentionCore::window) leave visible. Queries and keys are normalized, then rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// The number of query heads, a multiple of `kv_heads`.
@@ -42,8 +42,10 @@ pub struct Attention {
 pub struct AttentionCore {
     /// The factor of query-key products.
     pub scale: f32,
-    /// The number of visible positions including the position itself: `p` attends to `p − window + 1` and later
-    /// (sliding window, Beltagy et al., 2020, "Longformer"). `None`: all positions up to its own.
+    /// The direction in which positions are visible.
+    pub mask: AttentionMask,
+    /// Positions at a distance of less than this are visible (sliding window, Beltagy et al., 2020, "Longformer"): a
+    /// causal `p` attends to `p − window + 1` and later. `None`: any distance.
     pub window: Option<usize>,
     /// The rotary embedding; `None` for attention without positions.
     pub rope: Option<Rope>,
@@ -53,6 +55,17 @@ pub struct AttentionCore {
     pub sinks: Option<WeightId>,
     /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
+}
+
+/// The direction in which [`Attention`] sees other positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AttentionMask {
+    /// Positions up to its own. Keys and values are kept between steps.
+    #[default]
+    Causal,
+    /// All positions of the text, later ones too (Devlin et al., 2018, "BERT"). A text is computed whole, in one pass, and
+    /// nothing is kept.
+    Bidirectional,
 }
 
 /// The factor `1 + beta · ln(1 + ⌊position / original_context⌋)` of queries in Llama 4, Ministral 3 and Mistral 4.

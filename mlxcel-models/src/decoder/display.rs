@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, Block, Decoder, Experts, Gating, Head,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Decoder, Experts, Gating, Head,
     LatentAttention, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring,
 };
 use crate::rope::Rope;
@@ -51,7 +51,14 @@ impl fmt::Display for Decoder {
         if self.embedding.scale != 1.0 {
             write!(f, ", times {}", self.embedding.scale)?;
         }
-        writeln!(f, "{}", if self.embedding.positions.is_some() { ", learned positions" } else { "" })?;
+        f.write_str(if self.embedding.positions.is_some() { ", learned positions" } else { "" })?;
+        if let Some(types) = self.embedding.types {
+            write!(f, ", {} token types", types.rows)?;
+        }
+        writeln!(f)?;
+        if let Some(norm) = &self.embedding.norm {
+            writeln!(f, "  norm       {}", self.describe_norm(norm))?;
+        }
 
         let described = self.layers.iter().map(|layer| self.describe_layer(layer)).collect::<Vec<_>>();
         let mut first = 0;
@@ -68,8 +75,12 @@ impl fmt::Display for Decoder {
             first += group.len();
         }
 
-        writeln!(f, "  norm       {}", self.describe_norm(&self.norm))?;
-        let Head { projection, tied, scale, soft_cap } = &self.head;
+        if let Some(norm) = &self.norm {
+            writeln!(f, "  norm       {}", self.describe_norm(norm))?;
+        }
+        let Some(Head { projection, tied, scale, soft_cap }) = &self.head else {
+            return write!(f, "  head       none: hidden states only");
+        };
         let head = if *tied { "the embedding" } else { "its own weights" };
         write!(f, "  head       {head}, {}", self.describe_projections(&[projection]))?;
         if *scale != 1.0 {
@@ -88,7 +99,7 @@ impl Decoder {
             lines.push("parallel   all blocks read the layer's input".to_owned());
         }
         for block in blocks {
-            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            let Block { norm_before, operation, norm_after, residual_scale, norm_output } = block;
             lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
             match operation {
                 Operation::Mixer(mixer) => lines.extend(self.describe_mixer(mixer)),
@@ -99,6 +110,7 @@ impl Decoder {
             if *residual_scale != 1.0 {
                 lines.push(format!("residual   times {residual_scale}"));
             }
+            lines.extend(norm_output.iter().map(|norm| format!("post-norm  {}", self.describe_norm(norm))));
         }
         lines
     }
@@ -146,9 +158,10 @@ impl Decoder {
     }
 
     fn describe_attention(&self, attention: &Attention) -> Vec<String> {
-        let AttentionCore { scale, window, rope, soft_cap, sinks, query_scale } = &attention.core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale } = &attention.core;
         let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
         let mut extras = Vec::new();
+        extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
         extras.extend(window.map(|window| format!("window {window}")));
         extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
         extras.extend(sinks.map(|_| "sinks".to_owned()));

@@ -6,8 +6,8 @@ use std::fmt;
 use mlxcel_core::{Error, Result};
 
 use super::{
-    Activation, Arrangement, Attention, Decoder, Experts, Gating, Mixer, Mlp, NormKind, NormScope, Operation,
-    Scoring,
+    Activation, Arrangement, Attention, AttentionMask, Decoder, Experts, Gating, Mixer, Mlp, NormKind,
+    NormScope, Operation, Scoring,
 };
 
 macro_rules! features {
@@ -36,6 +36,8 @@ macro_rules! features {
 features! {
     /// [`Mixer::Attention`].
     Attention => "attention",
+    /// [`AttentionMask::Bidirectional`].
+    BidirectionalAttention => "attention in both directions",
     /// [`AttentionCore::window`](super::AttentionCore::window).
     Window => "sliding window",
     /// Attention without a rotary embedding.
@@ -82,6 +84,12 @@ features! {
     SharedExpert => "shared expert",
     /// [`Embedding::positions`](super::Embedding::positions).
     LearnedPositions => "learned positions",
+    /// [`Embedding::types`](super::Embedding::types).
+    TokenTypes => "token types",
+    /// [`Embedding::norm`](super::Embedding::norm).
+    EmbeddingNorm => "norm of embeddings",
+    /// [`Block::norm_output`](super::Block::norm_output).
+    PostNorm => "norm of the residual stream",
     /// [`Arrangement::Parallel`].
     ParallelBlocks => "parallel blocks",
     /// [`Head::soft_cap`](super::Head::soft_cap).
@@ -133,12 +141,16 @@ impl Decoder {
     pub fn features(&self) -> FeatureSet {
         let mut used = FeatureSet::default();
         used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
-        used.add(self.head.soft_cap.is_some(), Feature::LogitSoftCap);
-        used.add(self.norm.kind == NormKind::Layer, Feature::LayerNorm);
+        used.add(self.embedding.types.is_some(), Feature::TokenTypes);
+        used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
+        used.add(self.head.is_some_and(|head| head.soft_cap.is_some()), Feature::LogitSoftCap);
+        let mut outer = self.norm.iter().chain(&self.embedding.norm);
+        used.add(outer.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
         for layer in &self.layers {
             used.add(layer.arrangement == Arrangement::Parallel, Feature::ParallelBlocks);
             for block in &layer.blocks {
-                let mut norms = block.norm_before.iter().chain(&block.norm_after);
+                used.add(block.norm_output.is_some(), Feature::PostNorm);
+                let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
                 used.add(norms.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
                 match &block.operation {
                     Operation::Mixer(mixer) => used.mixer(mixer),
@@ -186,6 +198,7 @@ impl FeatureSet {
     fn attention(&mut self, attention: &Attention) {
         let core = &attention.core;
         self.add(true, Feature::Attention);
+        self.add(core.mask == AttentionMask::Bidirectional, Feature::BidirectionalAttention);
         self.add(core.window.is_some(), Feature::Window);
         self.add(core.soft_cap.is_some(), Feature::ScoreSoftCap);
         self.add(core.sinks.is_some(), Feature::Sinks);

@@ -1,4 +1,4 @@
-//! The description of a decoder network, which families produce and engines read.
+//! The description of a network, which families produce and engines read.
 //!
 //! Its types are exhaustive on purpose: none is `#[non_exhaustive]`, and code that reads one destructures it by field,
 //! so that a new field does not compile until every reader handles it.
@@ -18,7 +18,7 @@ mod weight;
 use crate::element::ElementType;
 
 pub use attention::{
-    Attention, AttentionCore, HeadNorm, LatentAttention, LatentQuery, NormScope, PositionScale,
+    Attention, AttentionCore, AttentionMask, HeadNorm, LatentAttention, LatentQuery, NormScope, PositionScale,
 };
 pub use features::{Feature, FeatureSet};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
@@ -30,10 +30,11 @@ pub use state::{StateGroup, StateShape, StateSlot};
 pub use table::{WeightId, WeightTable};
 pub use weight::{Selection, WeightRef};
 
-/// A decoder-only language model, described as data.
+/// A language model, described as data: a decoder, or an encoder, whose attention is
+/// [bidirectional](AttentionMask::Bidirectional).
 ///
 /// A token's row of [`embedding`](Self::embedding) passes through [`layers`](Self::layers) and [`norm`](Self::norm),
-/// and [`head`](Self::head) computes a logit for every token of the vocabulary. The description contains names and
+/// which gives its hidden state, and [`head`](Self::head) computes a logit for every token of the vocabulary. The description contains names and
 /// shapes of weights; their bytes come from [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary
 /// in which equal layers are grouped. [`walk`](crate::walk) interprets it.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,9 +58,9 @@ pub struct Decoder {
     /// The layers, first to last.
     pub layers: Vec<Layer>,
     /// The norm after the last layer.
-    pub norm: Norm,
-    /// The projection to logits.
-    pub head: Head,
+    pub norm: Option<Norm>,
+    /// The projection to logits; `None` if the model does not generate, as encoders do not.
+    pub head: Option<Head>,
 }
 
 /// The token embedding.
@@ -71,6 +72,19 @@ pub struct Embedding {
     pub scale: f32,
     /// Learned position embeddings, which are added to the rows, if any.
     pub positions: Option<PositionTable>,
+    /// Embeddings of token types, which are added to the rows, if any.
+    pub types: Option<TypeTable>,
+    /// The norm of the sum.
+    pub norm: Option<Norm>,
+}
+
+/// Embeddings of token types, such as the segments of a pair of texts (Devlin et al., 2018, "BERT").
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TypeTable {
+    /// `[rows, hidden_size]`.
+    pub weight: WeightId,
+    /// The number of types.
+    pub rows: usize,
 }
 
 /// Learned position embeddings.
@@ -100,7 +114,7 @@ pub enum Arrangement {
     Parallel,
 }
 
-/// `x + residual_scale · norm_after(operation(norm_before(x)))`.
+/// `norm_output(x + residual_scale · norm_after(operation(norm_before(x))))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// The norm before the operation.
@@ -111,6 +125,8 @@ pub struct Block {
     pub norm_after: Option<Norm>,
     /// A factor of the result before it is added to the residual stream.
     pub residual_scale: f32,
+    /// The norm of the residual stream after the sum (post-norm, Vaswani et al., 2017). Only in sequential layers.
+    pub norm_output: Option<Norm>,
 }
 
 /// The operation of a [`Block`].
@@ -124,10 +140,10 @@ pub enum Operation {
     Experts(Experts),
 }
 
-/// An operation that mixes positions and keeps state between steps.
+/// An operation that mixes positions and, unless it is bidirectional, keeps state between steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
-    /// Causal self-attention; its state is the keys and values of earlier positions.
+    /// Self-attention; if causal, its state is the keys and values of earlier positions.
     Attention(Attention),
     /// Attention over compressed latents, which are the state.
     Latent(LatentAttention),
@@ -174,6 +190,21 @@ impl Decoder {
     /// The weight with this id.
     pub fn weight(&self, id: WeightId) -> &WeightRef {
         self.weights.get(id)
+    }
+
+    /// Whether a token's hidden state depends on later tokens, so that a text is computed whole in one pass.
+    pub fn is_bidirectional(&self) -> bool {
+        self.mixers().any(|mixer| match mixer {
+            Mixer::Attention(attention) => attention.core.mask == AttentionMask::Bidirectional,
+            Mixer::Latent(_) | Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => {
+                false
+            }
+        })
+    }
+
+    /// The number of token types, of which rows may have others than 0; 0 without embeddings of types.
+    pub fn token_types(&self) -> usize {
+        self.embedding.types.map_or(0, |types| types.rows)
     }
 
     /// The mixers, in the order in which [`walk`](crate::walk) visits them.

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{
     Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
     HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
-    Router, SharedExpert, ShortConvolution, StateSpace, WeightId,
+    Router, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId,
 };
 use crate::element::ElementType;
 
@@ -17,6 +17,8 @@ pub enum WeightRole {
     Embedding,
     /// Learned position embeddings.
     Positions,
+    /// Embeddings of token types.
+    TokenTypes,
     /// Norms of blocks and inside of them.
     Norm,
     /// Attention, including its projections.
@@ -52,6 +54,7 @@ impl WeightRole {
         match self {
             Self::Embedding => "embedding",
             Self::Positions => "positions",
+            Self::TokenTypes => "token types",
             Self::Norm => "norms",
             Self::Attention => "attention",
             Self::Recurrence => "recurrence",
@@ -113,14 +116,18 @@ impl Decoder {
     fn collect(&self) -> Collected {
         let mut collected =
             Collected { roles: vec![None; self.weights.len()], products: Vec::new(), linears: Vec::new() };
-        let Embedding { weight, scale: _, positions } = self.embedding;
+        let Embedding { weight, scale: _, positions, types, norm } = self.embedding;
         collected.product(WeightRole::Embedding, weight);
         if let Some(PositionTable { weight, offset: _ }) = positions {
             collected.add(WeightRole::Positions, [weight]);
         }
+        if let Some(TypeTable { weight, rows: _ }) = types {
+            collected.add(WeightRole::TokenTypes, [weight]);
+        }
+        norm.iter().for_each(|norm| collected.norm(norm));
         for Layer { blocks, arrangement: _ } in &self.layers {
-            for Block { norm_before, operation, norm_after, residual_scale: _ } in blocks {
-                norm_before.iter().chain(norm_after).for_each(|norm| collected.norm(norm));
+            for Block { norm_before, operation, norm_after, residual_scale: _, norm_output } in blocks {
+                norm_before.iter().chain(norm_after).chain(norm_output).for_each(|norm| collected.norm(norm));
                 match operation {
                     Operation::Mixer(mixer) => collected.mixer(mixer),
                     Operation::Mlp(mlp) => collected.mlp(mlp),
@@ -128,9 +135,10 @@ impl Decoder {
                 }
             }
         }
-        collected.norm(&self.norm);
-        let Head { projection, tied: _, scale: _, soft_cap: _ } = self.head;
-        collected.linears(WeightRole::Head, [projection]);
+        self.norm.iter().for_each(|norm| collected.norm(norm));
+        if let Some(Head { projection, tied: _, scale: _, soft_cap: _ }) = self.head {
+            collected.linears(WeightRole::Head, [projection]);
+        }
         collected
     }
 }
@@ -208,7 +216,8 @@ impl Collected {
         for HeadNorm { norm, scope: _ } in query_norm.iter().chain(key_norm) {
             self.norm(norm);
         }
-        let AttentionCore { scale: _, window: _, rope: _, soft_cap: _, sinks, query_scale: _ } = core;
+        let AttentionCore { scale: _, mask: _, window: _, rope: _, soft_cap: _, sinks, query_scale: _ } =
+            core;
         self.add(WeightRole::Attention, *sinks);
     }
 

@@ -1,6 +1,6 @@
 //! The state of a sequence between steps: groups of layers with the same layout.
 
-use super::{Decoder, Mixer};
+use super::{AttentionMask, Decoder, Mixer};
 
 /// The state of one mixer, or one part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,9 +69,10 @@ impl StateShape {
 }
 
 impl Mixer {
-    /// The parts of its state: one for caches; the convolution's inputs and the recurrent state for recurrences.
+    /// The parts of its state: none for bidirectional attention; one for caches; the convolution's inputs and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
+            Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
             Self::Attention(attention) => vec![StateShape::Cache {
                 kv_heads: attention.kv_heads,
                 head_dim: attention.head_dim,

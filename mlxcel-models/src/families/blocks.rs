@@ -5,8 +5,8 @@ use mlxcel_core::Result;
 use super::roles::Roles;
 use super::settings::Sizes;
 use crate::decoder::{
-    Activation, Arrangement, Attention, AttentionCore, Block, Gating, HeadNorm, Layer, Mixer, Mlp, Norm,
-    NormScope, Operation,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Gating, HeadNorm, Layer, Mixer,
+    Mlp, Norm, NormScope, Operation,
 };
 use crate::rope::Rope;
 
@@ -22,14 +22,25 @@ impl From<Mlp> for Operation {
     }
 }
 
+/// An operation without norms.
+pub(super) fn plain(operation: impl Into<Operation>) -> Block {
+    let operation = operation.into();
+    Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0, norm_output: None }
+}
+
+/// An operation whose sum with the residual stream is normalized.
+pub(super) fn normed_output(operation: impl Into<Operation>, norm: Norm) -> Block {
+    Block { norm_output: Some(norm), ..plain(operation) }
+}
+
 /// An operation behind a norm.
 pub(super) fn pre_norm(norm: Norm, operation: impl Into<Operation>) -> Block {
-    Block { norm_before: Some(norm), operation: operation.into(), norm_after: None, residual_scale: 1.0 }
+    Block { norm_before: Some(norm), ..plain(operation) }
 }
 
 /// An operation before a norm.
 pub(super) fn post_norm(operation: impl Into<Operation>, norm: Norm) -> Block {
-    Block { norm_before: None, operation: operation.into(), norm_after: Some(norm), residual_scale: 1.0 }
+    Block { norm_after: Some(norm), ..plain(operation) }
 }
 
 /// An operation between two norms.
@@ -49,7 +60,15 @@ pub(super) fn parallel(blocks: impl Into<Vec<Block>>) -> Layer {
 
 /// Attention with a scale, over a window or everything, rotated or not, and nothing else.
 pub(super) fn core(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> AttentionCore {
-    AttentionCore { scale, window, rope: rope.cloned(), soft_cap: None, sinks: None, query_scale: None }
+    AttentionCore {
+        scale,
+        mask: AttentionMask::Causal,
+        window,
+        rope: rope.cloned(),
+        soft_cap: None,
+        sinks: None,
+        query_scale: None,
+    }
 }
 
 /// A norm of queries or keys, each head by itself.

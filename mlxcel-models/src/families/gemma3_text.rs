@@ -1,5 +1,5 @@
 //! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps; five layers with a window for each one
-//! without, with different bases of the rotary embedding.
+//! without, with different bases of the rotary embedding. EmbeddingGemma reads texts in both directions.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`, which reads
 //! `attn_logit_softcapping` and does not use it.
@@ -11,11 +11,11 @@ use super::gemma::embedding_scale;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types,
-    layer_windows, optional_positive, positive, window,
+    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
+    optional_positive, positive, window,
 };
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, Decoder};
+use crate::decoder::{Activation, Attention, AttentionCore, AttentionMask, Decoder};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -33,7 +33,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         head_dim: Some(256),
         context: 131_072,
     };
-    expect_flag(config, "use_bidirectional_attention", false)?;
     let sizes = Sizes::read(config, &defaults)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
@@ -44,7 +43,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(6);
     let default = |index| if (index + 1) % pattern == 0 { FULL } else { SLIDING };
     let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let both_ways = flag(config, "use_bidirectional_attention", false)?;
+    // Half of it on either side, and the position itself.
+    let size = |window: usize| if both_ways { window / 2 + 1 } else { window };
+    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?.map(size))?;
     let rope = RopeSettings { theta: 1e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
 
@@ -54,7 +56,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
         let rope = if types[index] == SLIDING { &sliding } else { &full };
-        let core = core(scale, windows[index], Some(rope));
+        let mask = if both_ways { AttentionMask::Bidirectional } else { AttentionMask::Causal };
+        let core = AttentionCore { mask, ..core(scale, windows[index], Some(rope)) };
         Ok(sequential([
             between_norms(
                 norm(&name("input_layernorm"))?,
@@ -77,5 +80,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         logit_soft_cap: logit_cap,
         ..Outline::new(&sizes, &base, tied)
     };
-    roles.decoder(outline, norm, layer)
+    let decoder = roles.decoder(outline, norm, layer)?;
+    // Of a text that is read in both directions, no token is left to be predicted.
+    Ok(if both_ways { Decoder { head: None, ..decoder } } else { decoder })
 }

@@ -5,6 +5,7 @@
 mod afmoe;
 mod arcee;
 mod bamba;
+mod bert;
 mod blocks;
 mod cohere2;
 mod conversion;
@@ -12,6 +13,7 @@ mod convolution;
 mod deepseek_v2;
 mod deepseek_v3;
 mod dots1;
+mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
@@ -40,8 +42,10 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod modernbert;
 mod nemotron;
 mod nemotron_h;
+mod nomic_bert;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -68,6 +72,7 @@ use mlxcel_core::{Result, TokenId};
 
 pub use conversion::Conversion;
 use roles::Roles;
+pub(crate) use settings::activation;
 pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
@@ -91,6 +96,8 @@ const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     arcee::FAMILY,
     bamba::FAMILY,
+    bert::FAMILY,
+    bert::ROBERTA,
     cohere2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
@@ -121,8 +128,10 @@ const FAMILIES: &[Family] = &[
     mistral::FAMILY,
     mistral4::FAMILY,
     mixtral::FAMILY,
+    modernbert::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
+    nomic_bert::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     olmoe::FAMILY,

@@ -81,7 +81,7 @@ impl Roles<'_> {
             }
             None => None,
         };
-        let embedding = Embedding { weight, scale: embedding_scale, positions };
+        let embedding = Embedding { weight, scale: embedding_scale, positions, types: None, norm: None };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
@@ -98,8 +98,8 @@ impl Roles<'_> {
             element_type,
             embedding,
             layers,
-            norm,
-            head: Head { projection: self.projection(weight, None), tied, scale, soft_cap },
+            norm: Some(norm),
+            head: Some(Head { projection: self.projection(weight, None), tied, scale, soft_cap }),
             weights: self.take_weights(),
         })
     }

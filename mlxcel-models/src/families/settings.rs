@@ -221,7 +221,7 @@ pub(super) fn layer_windows(
 }
 
 /// The function that a field such as `hidden_act` names, by the names of transformers' `ACT2FN`.
-pub(super) fn activation(config: Fields<'_>, key: &str, default: Activation) -> Result<Activation> {
+pub(crate) fn activation(config: Fields<'_>, key: &str, default: Activation) -> Result<Activation> {
     Ok(match config.text(key)? {
         None => default,
         Some("silu" | "swish") => Activation::Silu,

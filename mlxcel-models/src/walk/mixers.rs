@@ -16,7 +16,8 @@ pub(super) fn mix<O: Ops>(
 ) -> Result<O::Value, O::Error> {
     // A walk has as many slots for a mixer as the mixer has states.
     match (mixer, slots) {
-        (Mixer::Attention(mixer), &[slot]) => attend(mixer, x, slot, last, ops),
+        (Mixer::Attention(mixer), &[]) => attend(mixer, x, None, last, ops),
+        (Mixer::Attention(mixer), &[slot]) => attend(mixer, x, Some(slot), last, ops),
         (Mixer::Latent(mixer), &[slot]) => attend_latent(mixer, x, slot, last, ops),
         (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
         (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
@@ -32,7 +33,7 @@ fn narrow<O: Ops>(x: O::Value, last: bool, ops: &mut O) -> Result<O::Value, O::E
 fn attend<O: Ops>(
     attention: &Attention,
     x: &O::Value,
-    slot: StateSlot,
+    slot: Option<StateSlot>,
     last: bool,
     ops: &mut O,
 ) -> Result<O::Value, O::Error> {
@@ -79,7 +80,10 @@ fn attend<O: Ops>(
         query = ops.scale_by_position(&query, scale)?;
     }
     let reader = gate.is_none().then_some(output);
-    let mixed = ops.attention(&query, &key, &value, core, reader, slot)?;
+    let mixed = match slot {
+        Some(slot) => ops.attention(&query, &key, &value, core, reader, slot)?,
+        None => ops.bidirectional_attention(&query, &key, &value, core, reader)?,
+    };
     let mut mixed = narrow(mixed, last, ops)?;
     if let Some(gate) = gate {
         let x = narrow(x.clone(), last, ops)?;

@@ -49,21 +49,19 @@ impl Walk {
                 Arrangement::Parallel => self.parallel(blocks, &mut stream, ops)?,
             }
         }
-        ops.norm(&stream.hidden, &decoder.norm)
+        match &decoder.norm {
+            Some(norm) => ops.norm(&stream.hidden, norm),
+            None => Ok(stream.hidden),
+        }
     }
 
-    /// The logits (`[tokens, vocabulary]`) of [hidden states](Self::hidden).
+    /// The logits (`[tokens, vocabulary]`) of [hidden states](Self::hidden) by the `head` of the decoder.
     ///
     /// # Errors
     ///
     /// The errors of the operations.
-    pub fn logits<O: Ops>(
-        &self,
-        decoder: &Decoder,
-        hidden: &O::Value,
-        ops: &mut O,
-    ) -> Result<O::Value, O::Error> {
-        let Head { projection, tied: _, scale, soft_cap } = &decoder.head;
+    pub fn logits<O: Ops>(&self, head: &Head, hidden: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+        let Head { projection, tied: _, scale, soft_cap } = head;
         let mut logits = ops.linear(hidden, projection)?;
         if *scale != 1.0 {
             logits = ops.scale(&logits, *scale)?;
@@ -81,7 +79,7 @@ impl Walk {
         ops: &mut O,
     ) -> Result<(), O::Error> {
         for block in blocks {
-            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            let Block { norm_before, operation, norm_after, residual_scale, norm_output } = block;
             let input = match norm_before {
                 Some(norm) => ops.norm(&stream.hidden, norm)?,
                 None => stream.hidden.clone(),
@@ -99,6 +97,9 @@ impl Walk {
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
             stream.hidden = ops.add(&stream.hidden, &result)?;
+            if let Some(norm) = norm_output {
+                stream.hidden = ops.norm(&stream.hidden, norm)?;
+            }
         }
         Ok(())
     }
@@ -113,7 +114,8 @@ impl Walk {
         let mut whole = stream.hidden.clone();
         let mut normed: Option<(Norm, O::Value)> = None;
         for block in blocks {
-            let Block { norm_before, operation, norm_after, residual_scale } = block;
+            // Only sequential layers have norms of the stream.
+            let Block { norm_before, operation, norm_after, residual_scale, norm_output: _ } = block;
             let input = match (norm_before, &normed) {
                 (None, _) => whole.clone(),
                 (Some(norm), Some((known, value))) if known == norm => value.clone(),
@@ -153,7 +155,7 @@ impl Walk {
 }
 
 fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Error> {
-    let Embedding { weight, scale, positions } = embedding;
+    let Embedding { weight, scale, positions, types, norm } = embedding;
     let mut hidden = ops.embed(*weight)?;
     if *scale != 1.0 {
         hidden = ops.scale(&hidden, *scale)?;
@@ -162,7 +164,14 @@ fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Erro
         let rows = ops.embed_positions(positions.weight, positions.offset)?;
         hidden = ops.add(&hidden, &rows)?;
     }
-    Ok(hidden)
+    if let Some(types) = types {
+        let rows = ops.embed_types(types.weight)?;
+        hidden = ops.add(&hidden, &rows)?;
+    }
+    match norm {
+        Some(norm) => ops.norm(&hidden, norm),
+        None => Ok(hidden),
+    }
 }
 
 /// What a block adds to the stream.

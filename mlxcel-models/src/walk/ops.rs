@@ -32,6 +32,9 @@ pub trait Ops {
     /// The rows of a table for the positions of the tokens, each `offset` further on: `[tokens, width]`.
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Self::Value, Self::Error>;
 
+    /// The rows of a table for the types of the tokens: `[tokens, width]`.
+    fn embed_types(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
+
     /// The values of a vector, as `[1, n]`.
     fn vector(&mut self, weight: WeightId) -> Result<Self::Value, Self::Error>;
 
@@ -143,6 +146,17 @@ pub trait Ops {
         core: &AttentionCore,
         reader: Option<&Linear>,
         slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Attention in both directions: queries attend to the keys of all tokens of their row, or to those within the window, and
+    /// nothing is kept. Otherwise as [`attention`](Self::attention). A row that is padded attends to none of its padding.
+    fn bidirectional_attention(
+        &mut self,
+        query: &Self::Value,
+        key: &Self::Value,
+        value: &Self::Value,
+        core: &AttentionCore,
+        reader: Option<&Linear>,
     ) -> Result<Self::Value, Self::Error>;
 
     /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into which `entry` (`[tokens, rank +

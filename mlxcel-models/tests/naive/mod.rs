@@ -5,8 +5,8 @@ use std::rc::Rc;
 use mlxcel_core::Result;
 use mlxcel_models::walk::{Ops, Walk};
 use mlxcel_models::{
-    Activation, AttentionCore, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention, Linear, Norm,
-    NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
+    Activation, AttentionCore, AttentionMask, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention,
+    Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
 };
 
 use crate::common::values::values;
@@ -66,6 +66,8 @@ impl Tensor {
 
 pub(crate) struct Naive<'a> {
     tokens: &'a [u32],
+    /// Empty if all are 0.
+    types: &'a [u8],
     weights: Vec<Tensor>,
 }
 
@@ -95,10 +97,22 @@ pub(crate) fn perturbed_logits(
         Ok(Tensor::new(weight.shape.clone(), values))
     };
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops = Naive { tokens, weights };
+    let mut ops = Naive { tokens, types: &[], weights };
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?;
-    walk.logits(decoder, &hidden, &mut ops)
+    walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
+}
+
+/// The hidden states of `tokens` with these `types`, a whole text.
+pub(crate) fn hidden(
+    checkpoint: &Checkpoint,
+    decoder: &Decoder,
+    tokens: &[u32],
+    types: &[u8],
+) -> Result<Tensor> {
+    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
+    let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
+    Walk::new(decoder).hidden(decoder, &mut Naive { tokens, types, weights })
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -171,6 +185,47 @@ impl Naive<'_> {
         &self.weights[id.index()]
     }
 
+    fn attend(
+        &mut self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        core: &AttentionCore,
+    ) -> Result<Tensor> {
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let (heads, kv_heads) = (query.shape[1], key.shape[1]);
+        let length = self.tokens.len();
+        let turn = |x: &Tensor, heads: usize| match rope {
+            Some(rope) => x.map_rows(|index, x| rotated(x, rope, index / heads, length)),
+            None => x.clone(),
+        };
+        let (query, key) = (turn(query, heads), turn(key, kv_heads));
+        let [keys, values] = [&key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
+        let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
+        let mixed = query.map_rows(|index, query| {
+            let (at, head) = (index / heads, index % heads);
+            let first = window.map_or(0, |window| (at + 1).saturating_sub(window));
+            let end = match mask {
+                AttentionMask::Causal => at + 1,
+                AttentionMask::Bidirectional => window.map_or(length, |window| length.min(at + window)),
+            };
+            let row = |position: usize| position * kv_heads + head / (heads / kv_heads);
+            let score = |position| {
+                let score = dot(query, keys[row(position)]) * scale;
+                soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
+            };
+            let mut scores = (first..end).map(score).collect::<Vec<_>>();
+            scores.extend(sinks.iter().map(|sinks| sinks[head]));
+            let weights = softmax(&scores);
+            let width = value.width();
+            let sum = |element| {
+                (first..end).zip(&weights).map(|(at, weight)| weight * values[row(at)][element]).sum()
+            };
+            (0..width).map(sum).collect()
+        });
+        self.join_heads(&mixed)
+    }
+
     fn project(x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let mut out = weight.chunks_exact(x.len()).map(|row| dot(row, x)).collect::<Vec<_>>();
         if let Some(bias) = bias {
@@ -194,6 +249,13 @@ impl Ops for Naive<'_> {
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Tensor> {
         let table = self.weight(table);
         let rows = (0..self.tokens.len()).flat_map(|at| table.rows().nth(at + offset).unwrap().to_vec());
+        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+    }
+
+    fn embed_types(&mut self, table: WeightId) -> Result<Tensor> {
+        let table = self.weight(table);
+        let of = |at: usize| self.types.get(at).copied().unwrap_or_default();
+        let rows = (0..self.tokens.len()).flat_map(|at| table.rows().nth(of(at).into()).unwrap().to_vec());
         Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
     }
 
@@ -352,34 +414,18 @@ impl Ops for Naive<'_> {
         _: Option<&Linear>,
         _: StateSlot,
     ) -> Result<Tensor> {
-        let AttentionCore { scale, window, rope, soft_cap, sinks, query_scale: _ } = core;
-        let (heads, kv_heads) = (query.shape[1], key.shape[1]);
-        let length = self.tokens.len();
-        let turn = |x: &Tensor, heads: usize| match rope {
-            Some(rope) => x.map_rows(|index, x| rotated(x, rope, index / heads, length)),
-            None => x.clone(),
-        };
-        let (query, key) = (turn(query, heads), turn(key, kv_heads));
-        let [keys, values] = [&key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
-        let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
-        let mixed = query.map_rows(|index, query| {
-            let (at, head) = (index / heads, index % heads);
-            let first = window.map_or(0, |window| (at + 1).saturating_sub(window));
-            let row = |position: usize| position * kv_heads + head / (heads / kv_heads);
-            let score = |position| {
-                let score = dot(query, keys[row(position)]) * scale;
-                soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
-            };
-            let mut scores = (first..=at).map(score).collect::<Vec<_>>();
-            scores.extend(sinks.iter().map(|sinks| sinks[head]));
-            let weights = softmax(&scores);
-            let width = value.width();
-            let sum = |element| {
-                (first..=at).zip(&weights).map(|(at, weight)| weight * values[row(at)][element]).sum()
-            };
-            (0..width).map(sum).collect()
-        });
-        self.join_heads(&mixed)
+        self.attend(query, key, value, core)
+    }
+
+    fn bidirectional_attention(
+        &mut self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        core: &AttentionCore,
+        _: Option<&Linear>,
+    ) -> Result<Tensor> {
+        self.attend(query, key, value, core)
     }
 
     fn latent_attention(

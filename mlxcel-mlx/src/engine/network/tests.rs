@@ -39,8 +39,9 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
         let count = tokens.len();
         let span = Span { start: 0, count, position, length: position + count, adapter: None };
         let last = Array::from_slice(&[count as u32 - 1], &[1]).unwrap();
-        let (outputs, states) =
-            network.run(&tokens, &[span], &[states], (Wanted::Some(&last), RowSlots::default()), 0).unwrap();
+        let (outputs, states) = network
+            .run((&tokens, None), &[span], &[states], (Wanted::Some(&last), RowSlots::default()), 0)
+            .unwrap();
         let logits = outputs.logits;
         (logits.unwrap().to_vec::<f32>().unwrap(), states)
     };

@@ -5,6 +5,7 @@ use mlxcel_models::{AttentionCore, LatentAttention, StateSlot};
 
 use super::PassOps;
 use crate::array::{Array, concatenate};
+use crate::engine::cache::{Order, Visible};
 use crate::engine::compute::Scoring;
 use crate::engine::network::{Span, inconsistent};
 use crate::engine::state::{LayerState, StateLayout};
@@ -20,13 +21,42 @@ impl PassOps<'_> {
         slot: StateSlot,
     ) -> Result<Array> {
         // The cache has the window, the slot determines the rotary embedding, and queries are already scaled.
-        let AttentionCore { scale, window: _, rope: _, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask: _, window: _, rope: _, soft_cap, sinks, query_scale: _ } = core;
         let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
         let kv = self.network.numerics.kv;
         let query = self.narrow(&self.rotated(query, slot)?)?;
         let key = self.rotated(key, slot)?.astype(kv)?;
         self.attend_rows(&query, &key, Some(&value.astype(kv)?), value.dim(2), &scoring, slot)
+    }
+
+    /// [`Ops::bidirectional_attention`](mlxcel_models::walk::Ops::bidirectional_attention).
+    pub(super) fn attend_both_ways(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: &Array,
+        core: &AttentionCore,
+    ) -> Result<Array> {
+        // Queries are already scaled.
+        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
+        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
+        let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
+        let query = self.narrow(&self.rotated_by(query, rope)?)?;
+        let key = self.rotated_by(key, rope)?;
+        let mut mixed = Vec::with_capacity(self.spans.len());
+        for span in self.spans {
+            let visible = Visible {
+                keys: heads_first(&key, span)?,
+                values: Some(heads_first(value, span)?),
+                order: window.map_or(Order::All, Order::Near),
+            };
+            let own = query.slice_axis(0, span.start, span.start + span.count)?;
+            let compute = self.network.compute;
+            mixed.push(compute.attention(&own, &visible, value.dim(2), &scoring, &mut self.masks)?);
+        }
+        concatenate(&mixed, 0)
     }
 
     /// [`Ops::latent_attention`](mlxcel_models::walk::Ops::latent_attention).
@@ -67,7 +97,12 @@ impl PassOps<'_> {
 
     /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding of the layer at `slot`.
     fn rotated(&self, x: &Array, slot: StateSlot) -> Result<Array> {
-        match self.network.rope_of(slot) {
+        self.rotated_by(x, self.network.rope_of(slot))
+    }
+
+    /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding with this index.
+    fn rotated_by(&self, x: &Array, rope: Option<usize>) -> Result<Array> {
+        match rope {
             None => Ok(x.clone()),
             Some(index) => match self.rotations.get(index) {
                 Some(rotary) => rotary.apply(&self.network.compute, x, self.spans),

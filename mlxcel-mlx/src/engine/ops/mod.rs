@@ -30,6 +30,8 @@ pub(super) struct PassOps<'a> {
     pub(super) network: &'a Network,
     /// The tokens of all spans (`[tokens]`, `U32`).
     pub(super) tokens: &'a Array,
+    /// Their types, likewise; none if all are 0.
+    pub(super) types: Option<&'a Array>,
     pub(super) spans: &'a [Span],
     /// Each span's states before the pass.
     pub(super) states: &'a [Option<&'a States>],
@@ -74,6 +76,15 @@ impl Ops for PassOps<'_> {
         let rows: Vec<u32> = self.spans.iter().flat_map(Span::positions).map(position).collect();
         let rows = Array::from_slice(&rows, &[rows.len()])?;
         embed(self.network.weights.get(table)?, &rows, self.network.numerics.activation)
+    }
+
+    fn embed_types(&mut self, table: WeightId) -> Result<Array> {
+        let table = self.network.weights.get(table)?;
+        match self.types {
+            Some(types) => embed(table, types, self.network.numerics.activation),
+            // The row of type 0, for all tokens.
+            None => embed(table, &Array::from_slice(&[0u32], &[1])?, self.network.numerics.activation),
+        }
     }
 
     fn vector(&mut self, weight: WeightId) -> Result<Array> {
@@ -235,6 +246,17 @@ impl Ops for PassOps<'_> {
         slot: StateSlot,
     ) -> Result<Array> {
         self.attend(query, key, value, core, slot)
+    }
+
+    fn bidirectional_attention(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        value: &Array,
+        core: &AttentionCore,
+        _reader: Option<&Linear>,
+    ) -> Result<Array> {
+        self.attend_both_ways(query, key, value, core)
     }
 
     fn latent_attention(

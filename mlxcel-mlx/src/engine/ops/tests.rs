@@ -27,7 +27,8 @@ fn network(mixer: Mixer, weight: Array) -> Network {
     let projection = Linear { weight: id, bias: None, inputs: 4, outputs: 3 };
     let norm = Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon: 1e-5, offset: 0.0, width: 4 };
     let operation = Operation::Mixer(mixer);
-    let block = Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0 };
+    let block =
+        Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0, norm_output: None };
     let decoder = Decoder {
         model_type: "hand-made".into(),
         notes: Vec::new(),
@@ -36,10 +37,10 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         context_length: 100,
         element_type: ElementType::F32,
         weights,
-        embedding: Embedding { weight: id, scale: 1.0, positions: None },
+        embedding: Embedding { weight: id, scale: 1.0, positions: None, types: None, norm: None },
         layers: vec![Layer { blocks: vec![block], arrangement: Arrangement::Sequential }],
-        norm,
-        head: Head { projection, tied: true, scale: 1.0, soft_cap: None },
+        norm: Some(norm),
+        head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
     };
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
     Network::new(decoder, Weights::of(vec![weight]), Compute::new(None), numerics, 100).unwrap()
@@ -56,6 +57,7 @@ fn pass(
     let mut ops = PassOps {
         network,
         tokens: &tokens,
+        types: None,
         spans,
         states,
         filled: spans.iter().map(|_| States::default()).collect(),

@@ -35,7 +35,16 @@ fn choice(plan: SamplingPlan, history: Vec<Occurrence>) -> Choice {
 fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> RowRequest {
     let output = Output::Tokens(vec![choice]);
     let length = position + tokens.len();
-    RowRequest { cache, position, length, tokens: tokens.to_vec(), capacity: 20, adapter: None, output }
+    RowRequest {
+        cache,
+        position,
+        length,
+        tokens: tokens.to_vec(),
+        types: Vec::new(),
+        capacity: 20,
+        adapter: None,
+        output,
+    }
 }
 
 fn greedy(cache: CacheId, position: usize, tokens: &[TokenId]) -> RowRequest {

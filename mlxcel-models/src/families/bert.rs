@@ -1,0 +1,90 @@
+//! BERT, and RoBERTa, whose positions are counted from the padding token's id on (Devlin et al., 2018; Liu et al., 2019).
+//!
+//! Config fields, defaults and arithmetic follow transformers' `BertModel`, `RobertaModel` and `XLMRobertaModel`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{normed_output, sequential};
+use super::encoder::{EncoderOutline, attention, both_ways, token_types};
+use super::roles::Roles;
+use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, positive};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder, Mlp};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["bert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+
+pub(super) const ROBERTA: Family = Family {
+    model_types: &["roberta", "xlm-roberta"],
+    stop_tokens: &[2],
+    describe: describe_roberta,
+    conversion: Conversion::USUAL,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    encoder(roles, "bert.", 0)
+}
+
+fn describe_roberta(roles: &Roles<'_>) -> Result<Decoder> {
+    let padding = roles.config.size("pad_token_id", 0..=LARGEST_CONTEXT)?.unwrap_or(1);
+    encoder(roles, "roberta.", padding + 1)
+}
+
+/// The encoder with modules behind `base`, whose table of positions has the first one in row `offset`.
+fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
+    let config = roles.config;
+    expect_flag(config, "is_decoder", false)?;
+    expect_flag(config, "add_cross_attention", false)?;
+    expect_text(config, "position_embedding_type", "absolute")?;
+    let defaults = SizeDefaults {
+        vocabulary: 30_522,
+        hidden: 768,
+        intermediate: 3072,
+        layers: 12,
+        query_heads: 12,
+        kv_heads: None,
+        head_dim: None,
+        context: 512,
+    };
+    let mut sizes = Sizes::read(config, &defaults)?;
+    if sizes.context <= offset {
+        let message = format!("the first {offset} positions are not used, and there are no more");
+        return Err(config.wrong("max_position_embeddings", message));
+    }
+    sizes.context -= offset;
+    let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
+    let activation = activation(config, "hidden_act", Activation::Gelu)?;
+    let types = token_types(config)?;
+
+    let base = roles.base(base, "embeddings.word_embeddings");
+    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}encoder.layer.{index}.{part}");
+        let linear = |part: &str, outputs, inputs| roles.linear(&name(part), outputs, inputs, true);
+        let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.query_width());
+        let inputs = [
+            linear("attention.self.query", width, hidden)?,
+            linear("attention.self.key", width, hidden)?,
+            linear("attention.self.value", width, hidden)?,
+        ];
+        let output = linear("attention.output.dense", hidden, width)?;
+        let attention = attention(&sizes, inputs, output, both_ways(sizes.scale(), None, None));
+        let after_attention = norm(&name("attention.output.LayerNorm"))?;
+        let mlp = Mlp::Plain {
+            activation,
+            up: linear("intermediate.dense", intermediate, hidden)?,
+            down: linear("output.dense", hidden, intermediate)?,
+        };
+        let after_mlp = norm(&name("output.LayerNorm"))?;
+        Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
+    };
+    let embeddings = |part: &str| format!("{base}embeddings.{part}");
+    let outline = EncoderOutline {
+        embedding: embeddings("word_embeddings"),
+        positions: Some((embeddings("position_embeddings"), offset)),
+        types: Some((embeddings("token_type_embeddings"), types)),
+        embedding_norm: embeddings("LayerNorm"),
+        norm: None,
+    };
+    roles.encoder(&sizes, &outline, norm, layer)
+}

@@ -1,0 +1,124 @@
+//! Encoders: networks without a head, whose attention is bidirectional.
+
+use mlxcel_core::Result;
+
+use super::blocks::core;
+use super::roles::{Roles, refuse_order};
+use super::settings::Sizes;
+use crate::config::Fields;
+use crate::decoder::{
+    Attention, AttentionCore, AttentionMask, Decoder, Embedding, Layer, Linear, Norm, PositionTable,
+    TypeTable, WeightRef,
+};
+use crate::rope::Rope;
+
+/// The parts of an encoder that are not its layers.
+#[derive(Clone, Debug)]
+pub(super) struct EncoderOutline {
+    /// The module of the token embedding.
+    pub(super) embedding: String,
+    /// The module of learned positions, and the row of position 0.
+    pub(super) positions: Option<(String, usize)>,
+    /// The module of embeddings of token types, and their number.
+    pub(super) types: Option<(String, usize)>,
+    /// The module of the norm of embeddings.
+    pub(super) embedding_norm: String,
+    /// The module of the norm after the last layer.
+    pub(super) norm: Option<String>,
+}
+
+impl Roles<'_> {
+    /// The encoder of this outline: `norm` makes the norm of a module, `layer` the layer of an index.
+    pub(super) fn encoder(
+        &self,
+        sizes: &Sizes,
+        outline: &EncoderOutline,
+        norm: impl Fn(&str) -> Result<Norm>,
+        layer: impl Fn(usize) -> Result<Layer>,
+    ) -> Result<Decoder> {
+        let &Sizes { vocabulary, hidden, layers, context, .. } = sizes;
+        let EncoderOutline { embedding, positions, types, embedding_norm, norm: last } = outline;
+        let table = self.matrix(embedding, vocabulary, hidden)?;
+        refuse_order(&table, "embeddings")?;
+        let element_type = self.activation_type(&table)?;
+        let weight = self.add(table);
+        let positions = match positions {
+            Some((name, offset)) => {
+                let weight = self.add(self.matrix(name, context + offset, hidden)?);
+                Some(PositionTable { weight, offset: *offset })
+            }
+            None => None,
+        };
+        let types = match types {
+            Some((name, rows)) => {
+                Some(TypeTable { weight: self.add(self.matrix(name, *rows, hidden)?), rows: *rows })
+            }
+            None => None,
+        };
+        let embedding = Embedding { weight, scale: 1.0, positions, types, norm: Some(norm(embedding_norm)?) };
+        // Each layer has tensors of its own, so their number is bounded by what is in the files.
+        let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
+        let norm = last.as_deref().map(norm).transpose()?;
+        let (model_type, notes) = self.title();
+        Ok(Decoder {
+            model_type,
+            notes,
+            vocabulary_size: vocabulary,
+            hidden_size: hidden,
+            context_length: context,
+            element_type,
+            embedding,
+            layers,
+            norm,
+            head: None,
+            weights: self.take_weights(),
+        })
+    }
+
+    /// The projections of queries, keys and values, whose rows `{name}.weight` and, if `bias`, `{name}.bias` hold in this order.
+    pub(super) fn fused_attention(&self, name: &str, hidden: usize, bias: bool) -> Result<[Linear; 3]> {
+        let weight = self.matrix(name, 3 * hidden, hidden)?;
+        let bias = match bias {
+            true => Some(self.dense(&format!("{name}.bias"), &[3 * hidden])?),
+            false => None,
+        };
+        let third = |index: usize| {
+            let rows = |part: &WeightRef| part.clone().rows(index * hidden, hidden);
+            self.projection(rows(&weight), bias.as_ref().map(rows))
+        };
+        Ok([0, 1, 2].map(third))
+    }
+}
+
+/// Bidirectional attention with these projections, of as many key/value heads as query heads.
+pub(super) fn attention(
+    sizes: &Sizes,
+    [query, key, value]: [Linear; 3],
+    output: Linear,
+    core: AttentionCore,
+) -> Attention {
+    Attention {
+        query_heads: sizes.query_heads,
+        kv_heads: sizes.kv_heads,
+        head_dim: sizes.head_dim,
+        query,
+        key,
+        value,
+        output,
+        query_norm: None,
+        key_norm: None,
+        clip: None,
+        gate: None,
+        core,
+    }
+}
+
+/// Attention to all positions, or to those at a distance of less than `window`, in both directions.
+pub(super) fn both_ways(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> AttentionCore {
+    AttentionCore { mask: AttentionMask::Bidirectional, ..core(scale, window, rope) }
+}
+
+/// The number of token types in the field `type_vocab_size`; types are bytes.
+pub(super) fn token_types(config: Fields<'_>) -> Result<usize> {
+    Ok(config.size("type_vocab_size", 1..=256)?.unwrap_or(2))
+}

@@ -1,0 +1,96 @@
+//! ModernBERT: a pre-norm encoder with rotary positions and gated MLPs, in which two of three layers see a window (Warner et
+//! al., 2024).
+//!
+//! Config fields, defaults and arithmetic follow transformers' `ModernBertModel`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{plain, pre_norm, sequential};
+use super::encoder::{EncoderOutline, attention, both_ways};
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types,
+    layer_windows, positive,
+};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder, Gating, Mlp, WeightRef};
+use crate::rope::{LayerRopes, RopeSettings};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["modernbert"], stop_tokens: &[50_282], describe, conversion: Conversion::USUAL };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 50_368,
+        hidden: 768,
+        intermediate: 1152,
+        layers: 22,
+        query_heads: 12,
+        kv_heads: None,
+        head_dim: None,
+        context: 8192,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "norm_eps", 1e-5)?;
+    let norm_bias = flag(config, "norm_bias", false)?;
+    let attention_bias = flag(config, "attention_bias", false)?;
+    let mlp_bias = flag(config, "mlp_bias", false)?;
+    let activation = activation(config, "hidden_activation", Activation::Gelu)?;
+    let every = config.size("global_attn_every_n_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(3);
+    let default = |index| if index % every == 0 { FULL } else { SLIDING };
+    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
+    // Half of it on either side, and the position itself.
+    let local = config.size("local_attention", 0..=LARGEST_CONTEXT)?.unwrap_or(128);
+    let windows = layer_windows(config, &types, Some(local / 2 + 1))?;
+    let rope = RopeSettings {
+        theta_key: "global_rope_theta",
+        theta: 160_000.0,
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("local_rope_theta"), 10_000.0))?;
+
+    let base = roles.base("model.", "embeddings.tok_embeddings");
+    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, norm_bias);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+        // Embeddings are normalized already.
+        let before = if index == 0 { None } else { Some(norm(&name("attn_norm"))?) };
+        let inputs = roles.fused_attention(&name("attn.Wqkv"), hidden, attention_bias)?;
+        let output = roles.linear(&name("attn.Wo"), hidden, hidden, attention_bias)?;
+        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        let core = both_ways(sizes.scale(), windows[index], Some(rope));
+        let attention = attention(&sizes, inputs, output, core);
+        let fused = roles.matrix(&name("mlp.Wi"), 2 * intermediate, hidden)?;
+        let biases = match mlp_bias {
+            true => Some(roles.dense(&name("mlp.Wi.bias"), &[2 * intermediate])?),
+            false => None,
+        };
+        let half = |start: usize| {
+            let rows = |part: &WeightRef| part.clone().rows(start, intermediate);
+            roles.projection(rows(&fused), biases.as_ref().map(rows))
+        };
+        let mlp = Mlp::Gated {
+            gating: Gating::Activated(activation),
+            gate: half(0),
+            up: half(intermediate),
+            down: roles.linear(&name("mlp.Wo"), hidden, intermediate, mlp_bias)?,
+        };
+        Ok(sequential([
+            match before {
+                Some(norm) => pre_norm(norm, attention),
+                None => plain(attention),
+            },
+            pre_norm(norm(&name("mlp_norm"))?, mlp),
+        ]))
+    };
+    let outline = EncoderOutline {
+        embedding: format!("{base}embeddings.tok_embeddings"),
+        positions: None,
+        types: None,
+        embedding_norm: format!("{base}embeddings.norm"),
+        norm: Some(format!("{base}final_norm")),
+    };
+    roles.encoder(&sizes, &outline, norm, layer)
+}

@@ -1,0 +1,99 @@
+//! Heads of checkpoints for sequence classification, as rerankers have them.
+
+use mlxcel_core::{Error, Pooling, Result};
+
+use super::{HeadLayer, TextHead};
+use crate::checkpoint::Checkpoint;
+use crate::decoder::{Activation, Decoder};
+use crate::families::activation;
+
+const OPERATION: &str = "read classifier";
+
+impl TextHead {
+    /// The head of a checkpoint whose `architectures` are for sequence classification: it makes one score (logit) for each class
+    /// from the hidden states of `decoder`. `None` for other checkpoints.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for the heads of other families, and the errors of reading a
+    /// weight.
+    pub fn of_classifier(checkpoint: &Checkpoint, decoder: &Decoder) -> Result<Option<Self>> {
+        let config = checkpoint.config();
+        let architectures = config.texts("architectures")?.unwrap_or_default();
+        let Some(architecture) =
+            architectures.iter().find(|name| name.ends_with("ForSequenceClassification"))
+        else {
+            return Ok(None);
+        };
+        let hidden = decoder.hidden_size;
+        let values = |name: &str, shape: &[usize]| values(checkpoint, name, shape);
+        let dense = |module: &str, bias: bool, activation: Option<Activation>| -> Result<HeadLayer> {
+            let weight = values(&format!("{module}.weight"), &[hidden, hidden])?;
+            let bias = if bias { Some(values(&format!("{module}.bias"), &[hidden])?) } else { None };
+            Ok(HeadLayer::Dense { weight, bias, activation })
+        };
+        let classes = |module: &str, bias: bool| -> Result<HeadLayer> {
+            let name = format!("{module}.weight");
+            let count = checkpoint.tensor(&name)?.shape.first().copied().unwrap_or_default();
+            let weight = values(&name, &[count, hidden])?;
+            let bias = if bias { Some(values(&format!("{module}.bias"), &[count])?) } else { None };
+            Ok(HeadLayer::Dense { weight, bias, activation: None })
+        };
+        let (pooling, layers) = match *architecture {
+            "BertForSequenceClassification" => {
+                let pooler = dense("bert.pooler.dense", true, Some(Activation::Tanh))?;
+                (Pooling::First, vec![pooler, classes("classifier", true)?])
+            }
+            "RobertaForSequenceClassification" | "XLMRobertaForSequenceClassification" => {
+                let first = dense("classifier.dense", true, Some(Activation::Tanh))?;
+                (Pooling::First, vec![first, classes("classifier.out_proj", true)?])
+            }
+            "ModernBertForSequenceClassification" => {
+                let pooling = match config.text("classifier_pooling")? {
+                    None | Some("cls") => Pooling::First,
+                    Some("mean") => Pooling::Mean,
+                    Some(other) => {
+                        let message = format!(
+                            "pooling by '{}' is not supported for classifiers; cls and mean are",
+                            other.escape_debug()
+                        );
+                        return Err(config.unsupported("classifier_pooling", message));
+                    }
+                };
+                let activation = activation(config, "classifier_activation", Activation::Gelu)?;
+                let bias = config.flag("classifier_bias")?.unwrap_or(false);
+                let norm_bias = config.flag("norm_bias")?.unwrap_or(false);
+                let norm = HeadLayer::Norm {
+                    weight: values("head.norm.weight", &[hidden])?,
+                    bias: if norm_bias { Some(values("head.norm.bias", &[hidden])?) } else { None },
+                    epsilon: config.positive("norm_eps")?.unwrap_or(1e-5) as f32,
+                };
+                let first = dense("head.dense", bias, Some(activation))?;
+                (pooling, vec![first, norm, classes("classifier", true)?])
+            }
+            // Decoders: the score of the last token.
+            _ if decoder.head.is_some() && checkpoint.has("score.weight") => {
+                (Pooling::Last, vec![classes("score", false)?])
+            }
+            other => {
+                let message = format!("heads of '{}' are not supported", other.escape_debug());
+                return Err(config.unsupported("architectures", message));
+            }
+        };
+        Ok(Some(Self { pooling, scaled_by_length: false, inputs: hidden, layers }))
+    }
+}
+
+/// The values of a dense tensor.
+fn values(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    let view = checkpoint.tensor(name)?;
+    let floats = super::modules::floats(view.element_type, view.bytes).filter(|_| view.shape == shape);
+    floats.ok_or_else(|| {
+        Error::unsupported(
+            OPERATION,
+            "the weights of classifiers must be floats of 16 or 32 bits, of the expected shape",
+        )
+        .with_context("tensor", name)
+        .with_context("shape", format_args!("{:?}", view.shape))
+    })
+}

@@ -1,0 +1,213 @@
+//! The files of sentence-transformers: `modules.json`, and the folders of pooling and dense layers.
+
+use mlxcel_core::{Error, ErrorKind, ModelSource, Pooling, Result};
+
+use super::{HeadLayer, TextHead};
+use crate::config::{Config, Fields};
+use crate::decoder::Activation;
+use crate::element::ElementType;
+use crate::files;
+use crate::safetensors::read_header;
+
+const OPERATION: &str = "read sentence-transformers files";
+const MODULES: &str = "modules.json";
+const LARGEST_WIDTH: usize = 1 << 20;
+/// How many modules there may be.
+const MOST_MODULES: usize = 64;
+
+/// What pooling modes are called, in the older layout with `pooling_mode_` before them.
+const MODES: [(&str, &str); 6] = [
+    ("cls", "pooling_mode_cls_token"),
+    ("max", "pooling_mode_max_tokens"),
+    ("mean", "pooling_mode_mean_tokens"),
+    ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
+    ("weightedmean", "pooling_mode_weightedmean_tokens"),
+    ("lasttoken", "pooling_mode_lasttoken"),
+];
+
+impl TextHead {
+    /// The head that makes embeddings: the modules behind the network that `modules.json` lists. `None` if there is no such
+    /// file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for other modules and settings, by name; [`ErrorKind::Corrupt`] and [`ErrorKind::NotFound`]
+    /// for invalid and missing files.
+    pub fn of_embeddings(source: &ModelSource) -> Result<Option<Self>> {
+        let Some(bytes) = files::read(source, MODULES)? else { return Ok(None) };
+        let modules: Vec<Module> =
+            files::parse_json(MODULES, &bytes, "it does not list modules with a type and a path")?;
+        if modules.len() > MOST_MODULES {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are too many modules")
+                .with_context("path", MODULES));
+        }
+        let mut head: Option<Self> = None;
+        for module in &modules {
+            let kind = module.kind.rsplit('.').next().unwrap_or_default();
+            match (kind, &mut head) {
+                ("Transformer", None) => {}
+                ("Pooling", None) => head = Some(pooling(source, &module.path)?),
+                ("Dense", Some(head)) => {
+                    let layer = dense(source, &module.path, head.outputs())?;
+                    head.layers.push(layer);
+                }
+                ("Normalize", Some(head)) => head.layers.push(HeadLayer::Normalize),
+                _ => {
+                    let message = format!(
+                        "the module '{}' is not supported there; Transformer, Pooling, then Dense and Normalize are",
+                        kind.escape_debug()
+                    );
+                    return Err(Error::unsupported(OPERATION, message).with_context("path", MODULES));
+                }
+            }
+        }
+        Ok(head)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Module {
+    #[serde(default)]
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// `config.json` in the folder of a module.
+fn config(source: &ModelSource, folder: &str) -> Result<Config> {
+    let path = format!("{folder}/config.json");
+    match files::read(source, &path)? {
+        Some(bytes) => Config::parse(path, &bytes),
+        None => Err(missing(path)),
+    }
+}
+
+fn missing(path: String) -> Error {
+    let message = "modules.json names this module, whose file is missing; download it";
+    Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", path)
+}
+
+fn size(config: Fields<'_>, keys: [&str; 2]) -> Result<usize> {
+    for key in keys {
+        if let Some(size) = config.size(key, 1..=LARGEST_WIDTH)? {
+            return Ok(size);
+        }
+    }
+    Err(config.absent(keys[0]))
+}
+
+fn pooling(source: &ModelSource, folder: &str) -> Result<TextHead> {
+    let config = config(source, folder)?;
+    let config = config.fields();
+    let modes = match config.text("pooling_mode") {
+        Ok(Some(mode)) => vec![mode],
+        Ok(None) => {
+            let chosen = |(_, key): &(&str, &str)| config.flag(key).map(|flag| flag == Some(true));
+            let mut modes = Vec::new();
+            for mode in &MODES {
+                if chosen(mode)? {
+                    modes.push(mode.0);
+                }
+            }
+            if modes.is_empty() { vec!["mean"] } else { modes }
+        }
+        Err(_) => config.texts("pooling_mode")?.unwrap_or_default(),
+    };
+    let (pooling, scaled_by_length) = match modes[..] {
+        ["cls"] => (Pooling::First, false),
+        ["lasttoken"] => (Pooling::Last, false),
+        ["mean"] => (Pooling::Mean, false),
+        ["mean_sqrt_len_tokens"] => (Pooling::Mean, true),
+        _ => {
+            let message = format!(
+                "pooling by '{}' is not supported; cls, mean, mean_sqrt_len_tokens and lasttoken are",
+                modes.join(" and ").escape_debug()
+            );
+            return Err(config.unsupported("pooling_mode", message));
+        }
+    };
+    if config.flag("include_prompt")? == Some(false) && pooling == Pooling::Mean {
+        let message = "pooling without the tokens of the prompt is not supported".to_owned();
+        return Err(config.unsupported("include_prompt", message));
+    }
+    let inputs = size(config, ["embedding_dimension", "word_embedding_dimension"])?;
+    Ok(TextHead { pooling, scaled_by_length, inputs, layers: Vec::new() })
+}
+
+fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer> {
+    let config = config(source, folder)?;
+    let config = config.fields();
+    let (given, outputs) = (size(config, ["in_features"; 2])?, size(config, ["out_features"; 2])?);
+    if given != inputs {
+        let message = format!("{given} inputs are expected, and the layer before has {inputs} outputs");
+        return Err(config.wrong("in_features", message));
+    }
+    if config.flag("use_residual")? == Some(true) {
+        return Err(
+            config.unsupported("use_residual", "dense layers with a residual are not supported".to_owned())
+        );
+    }
+    for key in ["module_input_name", "module_output_name"] {
+        if config.text(key)?.is_some_and(|name| name != "sentence_embedding") {
+            return Err(config.unsupported(key, "layers of other features are not supported".to_owned()));
+        }
+    }
+    let name = config.text("activation_function")?.unwrap_or("Tanh");
+    let activation = match name.rsplit('.').next().unwrap_or_default() {
+        "Identity" => None,
+        "Tanh" => Some(Activation::Tanh),
+        "GELU" => Some(Activation::Gelu),
+        "ReLU" => Some(Activation::Relu),
+        "SiLU" => Some(Activation::Silu),
+        "Sigmoid" => Some(Activation::Sigmoid),
+        _ => {
+            let message = format!(
+                "the activation '{}' is not supported; Identity, Tanh, GELU, ReLU, SiLU and Sigmoid are",
+                name.escape_debug()
+            );
+            return Err(config.unsupported("activation_function", message));
+        }
+    };
+    let path = format!("{folder}/model.safetensors");
+    let file = files::read(source, &path)?.ok_or_else(|| missing(path.clone()))?;
+    let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
+    let bias = match config.flag("bias")? {
+        Some(false) => None,
+        Some(true) | None => Some(tensor(&path, &file, "linear.bias", &[outputs])?),
+    };
+    Ok(HeadLayer::Dense { weight, bias, activation })
+}
+
+/// The values of a tensor of a file.
+fn tensor(path: &str, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    let refuse = |kind, message: &str| {
+        Error::new(kind, OPERATION, message.to_owned())
+            .with_context("path", path)
+            .with_context("tensor", name)
+    };
+    let entries = read_header(path, file)?;
+    let entry = entries.into_iter().find(|entry| entry.name == name);
+    let entry = entry.ok_or_else(|| refuse(ErrorKind::NotFound, "the file does not have this tensor"))?;
+    let bytes = file.get(entry.range.clone()).unwrap_or_default();
+    if entry.shape != shape {
+        return Err(refuse(ErrorKind::Corrupt, "its shape is not what the config says"));
+    }
+    floats(entry.element, bytes)
+        .ok_or_else(|| refuse(ErrorKind::Unsupported, "its type is not a float of 16 or 32 bits"))
+}
+
+/// The elements of a dense tensor as float32.
+pub(super) fn floats(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
+    let halves = |convert: fn(u16) -> f32| {
+        let pairs = bytes.as_chunks::<2>().0.iter();
+        pairs.map(|pair| convert(u16::from_le_bytes(*pair))).collect()
+    };
+    match element {
+        ElementType::F32 => {
+            Some(bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect())
+        }
+        ElementType::BF16 => Some(halves(|bits| f32::from_bits(u32::from(bits) << 16))),
+        ElementType::F16 => Some(halves(|bits| half::f16::from_bits(bits).to_f32())),
+        _ => None,
+    }
+}
