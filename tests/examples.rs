@@ -90,10 +90,14 @@ async fn a_mounted_router_answers_below_its_path_behind_the_application() {
     };
     assert_eq!(ask("/", "nobody", None).await, (200, "hello".to_owned()));
     assert_eq!(ask("/llm/v1/models", "nobody", None).await.0, 401);
-    let chat = serde_json::json!({ "messages": [{ "role": "user", "content": "Who is Pip?" }], "max_tokens": 5 });
+    let chat =
+        serde_json::json!({ "messages": [{ "role": "user", "content": "Who is Pip?" }], "max_tokens": 5 });
     let (status, text) = ask("/llm/v1/chat/completions", "ann", Some(chat)).await;
     let answer: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, &answer["model"], &answer["usage"]["completion_tokens"]), (200, &"storyteller".into(), &5.into()));
+    assert_eq!(
+        (status, &answer["model"], &answer["usage"]["completion_tokens"]),
+        (200, &"storyteller".into(), &5.into())
+    );
     let (status, text) = ask("/llm/nothing", "bob", None).await;
     assert!(status == 404 && text.contains("invalid_request_error"), "{status} {text}");
 }

@@ -67,7 +67,10 @@ pub(crate) struct Peer {
 
 impl Connected<IncomingStream<'_, Limited>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
-        Self { answering: stream.io().answering.clone(), client: Client::of_address(stream.remote_addr().ip()) }
+        Self {
+            answering: stream.io().answering.clone(),
+            client: Client::of_address(stream.remote_addr().ip()),
+        }
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mlxcel_session::mlxcel_core::{one_line,     Capabilities, Capability, CapabilityValue, Error, ErrorKind, Model, Result, SamplingField,
-};
 use mlxcel_models::{Checkpoint, Decoder, StateShape, WeightRef};
+use mlxcel_session::mlxcel_core::{
+    Capabilities, Capability, CapabilityValue, Error, ErrorKind, Model, Result, SamplingField, one_line,
+};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-
 
 /// A checkpoint's account, printable and serialisable.
 #[derive(Debug, Serialize)]

@@ -83,11 +83,7 @@ impl ModelArguments {
     /// # Errors
     ///
     /// Those of [`SourceArguments::locate`], [`EngineChoice::select`] and [`Model::load`].
-    pub(crate) fn open_on(
-        &self,
-        load: LoadOptions,
-        profile: bool,
-    ) -> Result<(ChosenEngine, Model), Failure> {
+    pub(crate) fn open_on(&self, load: LoadOptions, profile: bool) -> Result<(ChosenEngine, Model), Failure> {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
         let trust = match &source {

@@ -163,7 +163,12 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
     }
     let nowhere = "/there/is/no/such/folder";
     let mut command = Command::new(root.join("mlxcel"));
-    command.env_clear().current_dir("/").args(["generate", "--trust-bundle"]).arg("--model").arg(root.join("bundle"));
+    command
+        .env_clear()
+        .current_dir("/")
+        .args(["generate", "--trust-bundle"])
+        .arg("--model")
+        .arg(root.join("bundle"));
     command.args(arguments);
     for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
         command.env(variable, nowhere);

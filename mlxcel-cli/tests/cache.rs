@@ -15,7 +15,8 @@ mod support;
 
 /// The exit status, standard output and standard error of a run on the cache in `folder`.
 fn cache(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("cache")
+    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .arg("cache")
         .args(arguments)
         .arg("--dir")
         .arg(folder)

@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Starts `chat`, all of whose streams are pipes.
 fn start(arguments: &[&str]) -> (Child, ChildStdin) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("chat")
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .arg("chat")
         .args(["--backend", "portable"])
         .args(arguments)
         .stdin(Stdio::piped())

@@ -31,7 +31,8 @@ fn generate(arguments: &[&str]) -> Run {
 }
 
 fn generate_with(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Run {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("generate")
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .arg("generate")
         .args(arguments)
         .env_remove("MLXCEL_BACKEND")
         .envs(variables.iter().copied())
@@ -321,7 +322,8 @@ fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
     for backend in BACKENDS {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("generate")
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+            .arg("generate")
             .args(["--backend", backend, "-n", "32"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -38,8 +38,16 @@ fn quantize() -> Writer {
 #[cfg(feature = "iree")]
 fn bundle() -> Writer {
     let model = Fixture::storyteller().path;
-    let arguments =
-        ["bundle", "--target", "stablehlo", "--context", "100", "--force", "--model", model.to_str().unwrap()];
+    let arguments = [
+        "bundle",
+        "--target",
+        "stablehlo",
+        "--context",
+        "100",
+        "--force",
+        "--model",
+        model.to_str().unwrap(),
+    ];
     let arguments = arguments.into_iter().chain(["--out"]).map(str::to_owned).collect();
     Writer { arguments, replaces: true }
 }

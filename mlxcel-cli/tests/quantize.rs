@@ -109,7 +109,8 @@ fn engines_run_the_quantized_checkpoint() {
     let output = quantize(&[model.to_str().unwrap(), out.to_str().unwrap()]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     let told = |model: &Path| {
-        let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("generate")
+        let output = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+            .arg("generate")
             .args(["--backend", "mlx", "--precision", "exact", "-n", "40", "--json", "--model"])
             .arg(model)
             .args(["--prompt", "Tell me a story about a fox named Pip."])

@@ -10,7 +10,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn run(command: &str, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel")).args([command, "--backend", "portable"]).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .args([command, "--backend", "portable"])
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn score(arguments: &[&str]) -> Output {

@@ -15,7 +15,12 @@ use serde_json::Value;
 mod support;
 
 fn tune(cache: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("tune").args(arguments).env("MLXCEL_CACHE_DIR", cache).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .arg("tune")
+        .args(arguments)
+        .env("MLXCEL_CACHE_DIR", cache)
+        .output()
+        .unwrap()
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 use support::Fixture;
 
 fn verify(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("verify")
+    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+        .arg("verify")
         .args(arguments)
         .env_remove("MLXCEL_BACKEND")
         .env("MLXCEL_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))

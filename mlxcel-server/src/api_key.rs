@@ -24,7 +24,8 @@ pub(crate) async fn authorize(State(models): State<Arc<Models>>, request: Reques
 
 /// The key that a request has, as `Authorization: Bearer KEY`.
 fn given(headers: &HeaderMap) -> &[u8] {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let bearer =
+        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     bearer.unwrap_or_default()
 }
 

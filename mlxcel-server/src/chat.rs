@@ -8,12 +8,12 @@ use mlxcel_session::{AsyncRequestStream, ChatOptions, Message, Options, Request,
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::served::ServedModel;
+use crate::body::{Asked, Body, Sender};
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::logprobs;
-use crate::body::{Asked, Body, Sender};
+use crate::served::ServedModel;
 use crate::sse::{self, Pieces, whole_text};
 use crate::tools::{self, CalledTools, ToolFields};
 
@@ -110,7 +110,11 @@ pub(crate) struct Begun {
 }
 
 /// Submits a chat.
-pub(crate) async fn begin(app: &Arc<ServedModel>, request: ChatRequest, sender: Sender) -> Result<Begun, ApiError> {
+pub(crate) async fn begin(
+    app: &Arc<ServedModel>,
+    request: ChatRequest,
+    sender: Sender,
+) -> Result<Begun, ApiError> {
     let with_logprobs = request.logprobs.unwrap_or(false);
     let top = request.top_logprobs.unwrap_or(0);
     let limits = app.limits();
@@ -156,9 +160,7 @@ pub(crate) async fn begin(app: &Arc<ServedModel>, request: ChatRequest, sender: 
     Ok(Begun { streams, tools, with_logprobs, is_stream, include_usage })
 }
 
-pub(crate) async fn answer(
-    Body { request, app, sender }: Body<ChatRequest>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
     let Begun { streams, tools, with_logprobs, is_stream, include_usage } =
         begin(&app, request, sender).await?;
     let parser = || tools.as_ref().map(Tools::parser);
@@ -219,7 +221,12 @@ impl Pieces for ChatPieces {
         vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
     }
 
-    fn piece(&mut self, app: &ServedModel, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+    fn piece(
+        &mut self,
+        app: &ServedModel,
+        stream: &RequestStream,
+        text: &str,
+    ) -> Result<Vec<Value>, ApiError> {
         let deltas = self.answer.deltas(text);
         let mut logprobs = if self.with_logprobs {
             let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);

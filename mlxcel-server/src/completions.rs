@@ -6,13 +6,13 @@ use mlxcel_session::{Prompt, Request, RequestStream, TokenId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::served::ServedModel;
+use crate::body::{Asked, Body};
 use crate::echo::{self, Echo};
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields, finish_reason};
 use crate::header::Header;
 use crate::logprobs::{self, TextLogprobs};
-use crate::body::{Asked, Body};
+use crate::served::ServedModel;
 use crate::sse::{self, Pieces, whole_text};
 
 #[derive(Deserialize)]
@@ -164,7 +164,11 @@ struct TextPieces {
 }
 
 impl TextPieces {
-    fn logprobs(&mut self, app: &ServedModel, stream: &RequestStream) -> Result<Option<TextLogprobs>, ApiError> {
+    fn logprobs(
+        &mut self,
+        app: &ServedModel,
+        stream: &RequestStream,
+    ) -> Result<Option<TextLogprobs>, ApiError> {
         if !self.with_logprobs {
             return Ok(None);
         }
@@ -183,7 +187,12 @@ impl Pieces for TextPieces {
         Vec::new()
     }
 
-    fn piece(&mut self, app: &ServedModel, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+    fn piece(
+        &mut self,
+        app: &ServedModel,
+        stream: &RequestStream,
+        text: &str,
+    ) -> Result<Vec<Value>, ApiError> {
         let logprobs = self.logprobs(app, stream)?.map(|logprobs| json!(logprobs));
         Ok(vec![self.header.message(&[self.choice(text, logprobs, None)], None)])
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use mlxcel_session::{CancelToken, ScoreOptions, Share, TokenId};
 
-use crate::served::ServedModel;
 use crate::completions::OwnedPrompt;
 use crate::failure::ApiError;
 use crate::logprobs::{self, TextLogprobs};
+use crate::served::ServedModel;
 use crate::work::CancelledOnDrop;
 
 /// A prompt as its answers repeat it.
@@ -35,7 +35,12 @@ pub(crate) async fn echoes(
     Ok(echoes)
 }
 
-fn echo(app: &ServedModel, prompt: &OwnedPrompt, top: Option<u16>, cancel: CancelToken) -> Result<Echo, ApiError> {
+fn echo(
+    app: &ServedModel,
+    prompt: &OwnedPrompt,
+    top: Option<u16>,
+    cancel: CancelToken,
+) -> Result<Echo, ApiError> {
     let (model, tokenizer) = (app.engine.model(), app.tokenizer()?);
     let (tokens, text) = match prompt {
         OwnedPrompt::Text(text) => {

@@ -9,8 +9,8 @@ use mlxcel_session::{CancelToken, EmbedOptions, FinishReason, Model, TokenId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::failure::ApiError;
 use crate::body::{Asked, Body};
+use crate::failure::ApiError;
 use crate::work::CancelledOnDrop;
 
 /// Texts that are embedded before it is another client's turn.

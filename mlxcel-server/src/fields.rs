@@ -8,9 +8,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::served::ServedModel;
 use crate::failure::ApiError;
 use crate::limits::Limits;
+use crate::served::ServedModel;
 
 /// What a request says about its answer. Some fields are not OpenAI's; other servers have them by these names.
 #[derive(Clone, Debug, Default, Deserialize)]

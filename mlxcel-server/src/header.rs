@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::served::{ServedModel, unix_time};
 use crate::fields::ApiUsage;
+use crate::served::{ServedModel, unix_time};
 
 /// Which answer it is, of what sort.
 #[derive(Clone)]

@@ -38,15 +38,20 @@ type Figure = (&'static str, &'static str, &'static str, fn(&ServedModel, &Engin
 const FIGURES: &[Figure] = &[
     ("requests_queued", "Queued requests.", "gauge", |_, stats| Some(stats.queued as f64)),
     ("requests_running", "Running requests.", "gauge", |_, stats| Some(stats.running as f64)),
-    ("requests_paused", "Running requests that are paused because their readers are slow.", "gauge", |_, stats| {
-        Some(stats.paused as f64)
-    }),
+    (
+        "requests_paused",
+        "Running requests that are paused because their readers are slow.",
+        "gauge",
+        |_, stats| Some(stats.paused as f64),
+    ),
     ("kv_cache_bytes", "Bytes of the open sequences.", "gauge", |_, stats| Some(stats.kv_bytes as f64)),
     ("prompt_tokens_total", "Tokens of prompts.", "counter", |_, stats| Some(stats.prompt_tokens as f64)),
     ("prompt_tokens_reused_total", "Prompt tokens reused from prefixes.", "counter", |_, stats| {
         Some(stats.reused_tokens as f64)
     }),
-    ("generated_tokens_total", "Generated tokens.", "counter", |_, stats| Some(stats.generated_tokens as f64)),
+    ("generated_tokens_total", "Generated tokens.", "counter", |_, stats| {
+        Some(stats.generated_tokens as f64)
+    }),
     ("computed_tokens_total", "Computed tokens.", "counter", |_, stats| Some(stats.computed_tokens as f64)),
     ("steps_total", "Steps.", "counter", |_, stats| Some(stats.steps as f64)),
     ("passes_total", "Passes over the weights.", "counter", |_, stats| Some(stats.passes as f64)),
@@ -100,7 +105,8 @@ fn text(models: &Models) -> String {
         }
     }
     page.head("http_requests_total", "Responses by path and status.", "counter");
-    for ((path, status), &value) in &*models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner) {
+    for ((path, status), &value) in &*models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner)
+    {
         let labels = [("path", path.as_str()), ("status", &status.to_string())];
         page.value("http_requests_total", &labels, value as f64);
     }

@@ -3,11 +3,11 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
+use crate::body::Asked;
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
 use crate::embeddings::EmbeddingRequest;
 use crate::responses::ResponseRequest;
-use crate::body::Asked;
 
 /// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's API.
 pub(crate) async fn show() -> Json<Value> {

@@ -61,7 +61,9 @@ impl Origins {
         let named = authorities(request)?;
         if let Some(foreign) = named.iter().find(|named| !self.has_host(named.host())) {
             let host = foreign.host();
-            let reason = format!("this server does not answer to the host {host:?}; its operator can allow one (`mlxcel serve --allow-host`)");
+            let reason = format!(
+                "this server does not answer to the host {host:?}; its operator can allow one (`mlxcel serve --allow-host`)"
+            );
             return Err(ApiError::with_status(StatusCode::FORBIDDEN, reason));
         }
         let Some(origin) = only(request.headers(), &header::ORIGIN)? else { return Ok(None) };
@@ -75,7 +77,9 @@ impl Origins {
         if own {
             return Ok(None);
         }
-        let reason = format!("pages of {text:?} may not use this server; its operator can allow one (`mlxcel serve --allow-origin`)");
+        let reason = format!(
+            "pages of {text:?} may not use this server; its operator can allow one (`mlxcel serve --allow-origin`)"
+        );
         Err(ApiError::with_status(StatusCode::FORBIDDEN, reason))
     }
 }

@@ -3,9 +3,9 @@
 use mlxcel_session::{RequestStream, ToolParser};
 use serde_json::{Value, json};
 
-use crate::served::{ServedModel, unix_time};
 use crate::failure::ApiError;
 use crate::fields::finish_reason;
+use crate::served::{ServedModel, unix_time};
 use crate::sse::Pieces;
 use crate::tools::CalledTools;
 

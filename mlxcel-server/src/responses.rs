@@ -5,11 +5,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
 use crate::failure::ApiError;
 use crate::fields::ApiUsage;
 use crate::response_pieces::ResponsePieces;
-use crate::body::{Asked, Body};
 use crate::sse::{self, Pieces, whole_text};
 
 #[derive(Deserialize)]

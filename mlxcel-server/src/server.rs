@@ -97,7 +97,8 @@ impl Server {
         let Self { engines, limits, api_key, origins, with_page } = self;
         for (index, (name, _)) in engines.iter().enumerate() {
             if engines[..index].iter().any(|(earlier, _)| earlier == name) {
-                let error = Error::new(ErrorKind::InvalidInput, "start server", "two models have the same name");
+                let error =
+                    Error::new(ErrorKind::InvalidInput, "start server", "two models have the same name");
                 return Err(error.with_context("name", name));
             }
         }
@@ -143,7 +144,8 @@ impl Running {
         let shutdown = move || {
             thread::scope(|scope| {
                 for app in &models.served {
-                    let ended = thread::Builder::new().spawn_scoped(scope, move || app.engine.shutdown(grace));
+                    let ended =
+                        thread::Builder::new().spawn_scoped(scope, move || app.engine.shutdown(grace));
                     if ended.is_err() {
                         // Without room for a thread they end one after another.
                         app.engine.shutdown(grace);
@@ -166,6 +168,9 @@ impl Running {
 impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.models.served.iter().map(|app| &app.name).collect();
-        f.debug_struct("Running").field("models", &names).field("origins", &self.origins).finish_non_exhaustive()
+        f.debug_struct("Running")
+            .field("models", &names)
+            .field("origins", &self.origins)
+            .finish_non_exhaustive()
     }
 }

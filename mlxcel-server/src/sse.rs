@@ -10,9 +10,9 @@ use futures_util::stream::{self, Stream, StreamExt};
 use mlxcel_session::{AsyncRequestStream, FinishReason, RequestStream, Result};
 use serde_json::Value;
 
-use crate::served::ServedModel;
 use crate::failure::ApiError;
 use crate::fields::ApiUsage;
+use crate::served::ServedModel;
 
 /// What one sort of answer looks like, piece by piece.
 pub(crate) trait Pieces: Send + 'static {
@@ -22,7 +22,12 @@ pub(crate) trait Pieces: Send + 'static {
     /// What comes first.
     fn begin(&mut self) -> Vec<Value>;
     /// The event with `text`, the newest text of `stream`.
-    fn piece(&mut self, app: &ServedModel, stream: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError>;
+    fn piece(
+        &mut self,
+        app: &ServedModel,
+        stream: &RequestStream,
+        text: &str,
+    ) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
     fn end(&mut self, stream: &RequestStream) -> Vec<Value>;
 }

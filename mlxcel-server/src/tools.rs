@@ -5,9 +5,9 @@ use mlxcel_session::{FinishReason, ToolChoice, ToolParser, ToolPart, Tools};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::served::ServedModel;
 use crate::failure::ApiError;
 use crate::fields::finish_reason;
+use crate::served::ServedModel;
 
 /// What a request says of tools.
 #[derive(Debug, Default, Deserialize)]
@@ -46,8 +46,7 @@ impl ToolFields {
                 None => return Err(ApiError::invalid("tool_choice", "tool_choice names no function")),
             },
         };
-        let wrong =
-            |error: mlxcel_session::Error| ApiError::invalid("tools", one_line(&error));
+        let wrong = |error: mlxcel_session::Error| ApiError::invalid("tools", one_line(&error));
         let tools = Tools::new(app.tokenizer()?, definitions).map_err(wrong)?;
         let tools = tools.with_parallel(self.parallel_tool_calls.unwrap_or(true));
         if tools.is_empty() && matches!(choice, ToolChoice::Auto | ToolChoice::None)
@@ -55,9 +54,7 @@ impl ToolFields {
         {
             return Ok(None);
         }
-        let wrong = |error: mlxcel_session::Error| {
-            ApiError::invalid("tool_choice", one_line(&error))
-        };
+        let wrong = |error: mlxcel_session::Error| ApiError::invalid("tool_choice", one_line(&error));
         Ok(Some(tools.with_choice(choice).map_err(wrong)?))
     }
 }

@@ -1,6 +1,7 @@
 //! Embeddings: texts as vectors.
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Pooling, Result, RowResult, TokenId};
+use mlxcel_models::text_head::{TextHead, normalized};
 
 use crate::Model;
 use crate::texts::{self, TextAnswer, TextRow};
@@ -11,11 +12,17 @@ const OPERATION: &str = "embed text";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// How the hidden states are pooled; defaults to their mean.
-    pub pooling: Pooling,
-    /// Whether vectors are scaled to length 1, so that the dot product of two is their cosine similarity. Defaults to
-    /// true.
-    pub normalize: bool,
+    /// How the hidden states are pooled. Defaults to what the checkpoint's `modules.json` says, with the layers that it lists
+    /// behind, or else to their mean. A pooling that is set leaves those layers out.
+    pub pooling: Option<Pooling>,
+    /// Whether vectors are scaled to length 1, so that the dot product of two is their cosine similarity. Defaults to what
+    /// `modules.json` says, or else to true.
+    pub normalize: Option<bool>,
+    /// The prompt before each text; defaults to the checkpoint's default prompt.
+    pub prompt: EmbedPrompt,
+    /// How many elements of a vector are kept, the first ones, for models that were trained for it (Kusupati et al., 2022,
+    /// "Matryoshka Representation Learning"). Vectors that are normalized are normalized again. Defaults to all.
+    pub dimensions: Option<usize>,
     /// Whether the tokenizer adds its special tokens (such as BOS) around a text. Defaults to true.
     pub special_tokens: bool,
     /// Cancels the computation at the next chunk.
@@ -24,22 +31,63 @@ pub struct EmbedOptions {
 
 impl Default for EmbedOptions {
     fn default() -> Self {
-        Self { pooling: Pooling::Mean, normalize: true, special_tokens: true, cancel: None }
+        Self {
+            pooling: None,
+            normalize: None,
+            prompt: EmbedPrompt::Default,
+            dimensions: None,
+            special_tokens: true,
+            cancel: None,
+        }
     }
+}
+
+/// The prompt before texts that are embedded. Those by name are the `prompts` of the checkpoint's
+/// `config_sentence_transformers.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EmbedPrompt {
+    /// The checkpoint's `default_prompt_name`; none without one.
+    #[default]
+    Default,
+    /// No prompt.
+    None,
+    /// The prompt called `query`; none without one.
+    Query,
+    /// The prompt called `document`, `passage` or `corpus`; none without one.
+    Document,
+    /// The prompt of this name.
+    Named(String),
+    /// This text.
+    Text(String),
 }
 
 impl EmbedOptions {
     /// Sets how the hidden states are pooled.
     #[must_use]
     pub fn with_pooling(mut self, pooling: Pooling) -> Self {
-        self.pooling = pooling;
+        self.pooling = Some(pooling);
         self
     }
 
     /// Sets whether vectors are scaled to length 1.
     #[must_use]
     pub fn with_normalize(mut self, normalize: bool) -> Self {
-        self.normalize = normalize;
+        self.normalize = Some(normalize);
+        self
+    }
+
+    /// Sets the prompt.
+    #[must_use]
+    pub fn with_prompt(mut self, prompt: EmbedPrompt) -> Self {
+        self.prompt = prompt;
+        self
+    }
+
+    /// Sets the number of elements that are kept.
+    #[must_use]
+    pub fn with_dimensions(mut self, dimensions: usize) -> Self {
+        self.dimensions = Some(dimensions);
         self
     }
 
@@ -61,7 +109,19 @@ impl EmbedOptions {
 impl Model {
     /// The embedding of a text, pooled from the hidden states of its tokens ([`Pooling`]). Similar texts have vectors
     /// with a high cosine similarity, as far as the model was trained for it. Needs
-    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states), which is the number of elements.
+    /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
+    ///
+    /// Checkpoints of sentence-transformers say how: the modules of `modules.json` (pooling, dense layers, normalization) and
+    /// the prompts of `config_sentence_transformers.json` are applied.
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{EmbedOptions, EmbedPrompt, Model};
+    ///
+    /// let model = Model::open("google/embeddinggemma-300m")?;
+    /// let options = EmbedOptions::default().with_prompt(EmbedPrompt::Query).with_dimensions(256);
+    /// let vector = model.embed("where are ships safe?", &options)?;
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -75,7 +135,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`embed_tokens`](Self::embed_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer or a prompt that it does not have, and the errors of [`embed_tokens`](Self::embed_tokens).
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         self.embed_tokens(&self.encode_to_embed(texts, options)?, options)
     }
@@ -87,8 +147,21 @@ impl Model {
         options: &EmbedOptions,
     ) -> Result<Vec<Vec<TokenId>>> {
         let tokenizer = self.tokenizer()?;
-        let context = self.capabilities().context;
-        let encode = |text: &str| tokenizer.encode_prompt(text, options.special_tokens, context);
+        let (context, settings) = (self.capabilities().context, self.texts());
+        let prompt = match &options.prompt {
+            EmbedPrompt::Default => settings.default_prompt()?,
+            EmbedPrompt::None => "",
+            EmbedPrompt::Query => settings.first_prompt(&["query"]).unwrap_or_default(),
+            EmbedPrompt::Document => {
+                settings.first_prompt(&["document", "passage", "corpus"]).unwrap_or_default()
+            }
+            EmbedPrompt::Named(name) => settings.prompt(name)?,
+            EmbedPrompt::Text(text) => text,
+        };
+        let encode = |text: &str| {
+            let text = settings.prepared(prompt, text);
+            tokenizer.encode_prompt(&text, options.special_tokens, context)
+        };
         texts.iter().map(|text| encode(text.as_ref())).collect()
     }
 
@@ -96,12 +169,12 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the engine does not return hidden states, [`ErrorKind::InvalidInput`] for an empty
-    /// text or a token outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
+    /// [`ErrorKind::Unsupported`] if the engine does not return hidden states, [`ErrorKind::InvalidInput`] for more
+    /// [dimensions](EmbedOptions::dimensions) than vectors have, an empty text or a token outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
     /// (texts are never truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let results = texts::run(self, &self.rows_to_embed(texts, options)?, options.cancel.as_ref())?;
-        vectors(results, options)
+        self.vectors(texts, results, options)
     }
 
     /// The rows that texts of these tokens are.
@@ -115,29 +188,57 @@ impl Model {
                 "the engine does not return hidden states; write a bundle with hidden states enabled";
             return Err(Error::unsupported(OPERATION, message).with_context("capability", "hidden_states"));
         }
-        let answer = TextAnswer::Hidden(options.pooling);
-        let row = |tokens: &Vec<TokenId>| TextRow { before: Vec::new(), tokens: tokens.clone(), answer };
+        self.check_dimensions(options)?;
+        let pooling = options.pooling.or(self.embedding_head(options).map(|head| head.pooling));
+        let answer = TextAnswer::Hidden(pooling.unwrap_or(Pooling::Mean));
+        let row = |tokens: &Vec<TokenId>| TextRow {
+            before: Vec::new(),
+            tokens: tokens.clone(),
+            types: Vec::new(),
+            answer,
+        };
         Ok(texts.iter().map(row).collect())
     }
-}
 
-/// The embeddings that `results` are.
-pub(crate) fn vectors(results: Vec<RowResult>, options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
-    let vector = |result| match result {
-        RowResult::Hidden(vector) if options.normalize => Ok(normalized(vector)),
-        RowResult::Hidden(vector) => Ok(vector),
-        _ => Err(no_vector()),
-    };
-    results.into_iter().map(vector).collect()
-}
-
-/// The vector at length 1; zeros stay as they are.
-fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
-    let length = vector.iter().map(|&element| f64::from(element).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|element| *element = (f64::from(*element) / length) as f32);
+    /// The layers behind the pooled states.
+    fn embedding_head(&self, options: &EmbedOptions) -> Option<&TextHead> {
+        self.texts().embedding.as_ref().filter(|_| options.pooling.is_none())
     }
-    vector
+
+    fn check_dimensions(&self, options: &EmbedOptions) -> Result<()> {
+        let hidden = self.capabilities().hidden_states.unwrap_or_default();
+        let most = self.embedding_head(options).map_or(hidden, TextHead::outputs);
+        match options.dimensions {
+            Some(dimensions) if dimensions == 0 || dimensions > most => {
+                let message = "vectors can be cut to from 1 to all of their elements";
+                Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+                    .with_context("field", "dimensions")
+                    .with_context("value", dimensions)
+                    .with_context("limit", most))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The embeddings of `texts` that `results` are.
+    pub(crate) fn vectors(
+        &self,
+        texts: &[Vec<TokenId>],
+        results: Vec<RowResult>,
+        options: &EmbedOptions,
+    ) -> Result<Vec<Vec<f32>>> {
+        let head = self.embedding_head(options);
+        let normalizes = options.normalize.unwrap_or(head.is_none_or(TextHead::normalizes));
+        let vector = |(tokens, result): (&Vec<TokenId>, RowResult)| {
+            let RowResult::Hidden(mut vector) = result else { return Err(no_vector()) };
+            if let Some(head) = head {
+                vector = head.apply(&vector, tokens.len())?;
+            }
+            vector.truncate(options.dimensions.unwrap_or(usize::MAX));
+            Ok(if normalizes { normalized(vector) } else { vector })
+        };
+        texts.iter().zip(results).map(vector).collect()
+    }
 }
 
 pub(crate) fn only(mut vectors: Vec<Vec<f32>>) -> Result<Vec<f32>> {

@@ -32,7 +32,8 @@
 //!   and timings.
 //! * [`Model::conversation`] keeps the KV cache from turn to turn.
 //! * [`Model::score`] computes the log probability of each token of a text, [`Model::likelihood`] that of given
-//!   continuations, and [`Model::embed`] computes embeddings.
+//!   continuations, [`Model::embed`] computes embeddings, and [`Model::rerank`]
+//!   scores documents for a query.
 //! * [`Options`] set limits and sampling. Before the run, the crate decides by the engine's capabilities whether tokens
 //!   are sampled on the device or on the host.
 //! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by a documented order of preference; it never
@@ -59,6 +60,7 @@ mod model;
 mod options;
 mod prefix;
 mod prompt;
+mod rerank;
 mod sampling;
 mod score;
 mod select;
@@ -68,6 +70,7 @@ mod stop;
 mod stream;
 #[cfg(feature = "structured")]
 mod structured;
+mod text_settings;
 mod texts;
 mod tokenizer;
 mod tools;
@@ -79,7 +82,7 @@ pub use chat::{
 pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
-pub use embed::EmbedOptions;
+pub use embed::{EmbedOptions, EmbedPrompt};
 pub use engine::{
     AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream, Share,
 };
@@ -105,6 +108,7 @@ pub use model::Model;
 pub use options::{OpenOptions, Options};
 pub use prefix::{PrefixCache, PrefixStats};
 pub use prompt::{AsPrompt, Prompt};
+pub use rerank::RerankOptions;
 pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
 #[cfg(feature = "schemars")]
 pub use schemars;

@@ -10,6 +10,7 @@ use mlxcel_core::{
 
 use crate::sampling::defaults;
 use crate::stream::Keeper;
+use crate::text_settings::TextSettings;
 use crate::{
     Conversation, Message, OpenOptions, Options, PrefixCache, Prompt, ReasoningSplitter, TextGeneration,
     TextStream, Tokenizer, hub, select_backend, tokenizer,
@@ -27,6 +28,8 @@ pub struct Model {
     prefixes: Option<PrefixCache>,
     /// The checkpoint's sampling defaults.
     sampling: Arc<SamplingParams>,
+    /// What the checkpoint says about embeddings and rerankers.
+    texts: Arc<TextSettings>,
     #[cfg(feature = "structured")]
     vocabulary: crate::structured::Vocabulary,
 }
@@ -101,6 +104,7 @@ impl Model {
         // It is the quicker one of the two to be found wrong.
         let tokenizer = Tokenizer::from_source(&source)?;
         let sampling = Arc::new(defaults::read(&source)?);
+        let texts = Arc::new(TextSettings::read(&source)?);
         let engine = backend.load(&source, options)?;
         Ok(Self {
             engine,
@@ -108,6 +112,7 @@ impl Model {
             source,
             prefixes: None,
             sampling,
+            texts,
             #[cfg(feature = "structured")]
             vocabulary: Default::default(),
         })
@@ -116,13 +121,14 @@ impl Model {
     /// Combines a model loaded by an engine with an optional tokenizer.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
-        let sampling = Arc::default();
+        let (sampling, texts) = (Arc::default(), Arc::default());
         Self {
             engine,
             tokenizer: tokenizer.into(),
             source,
             prefixes: None,
             sampling,
+            texts,
             #[cfg(feature = "structured")]
             vocabulary: Default::default(),
         }
@@ -152,6 +158,10 @@ impl Model {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| tokenizer::missing(&self.source))
+    }
+
+    pub(crate) fn texts(&self) -> &TextSettings {
+        &self.texts
     }
 
     /// Its vocabulary as grammars see it.

@@ -182,7 +182,7 @@ impl Model {
             for Window { begin, scored, end } in windows(tokens.len(), claimed.context, options.stride)? {
                 // The token before the first that is scored says what that one is worth.
                 let (before, tokens) = (tokens[begin..scored - 1].to_vec(), tokens[scored - 1..end].to_vec());
-                rows.push(TextRow { before, tokens, answer });
+                rows.push(TextRow { before, tokens, types: Vec::new(), answer });
             }
         }
         Ok(rows)

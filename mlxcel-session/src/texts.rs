@@ -15,6 +15,8 @@ pub(crate) struct TextRow {
     pub(crate) before: Vec<TokenId>,
     /// Whose result is wanted; not empty.
     pub(crate) tokens: Vec<TokenId>,
+    /// The types of the latter; empty if all are 0.
+    pub(crate) types: Vec<u8>,
     pub(crate) answer: TextAnswer,
 }
 
@@ -22,6 +24,8 @@ pub(crate) struct TextRow {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TextAnswer {
     Hidden(Pooling),
+    /// After the last token.
+    Logits,
     /// With this many of the most likely tokens.
     Likelihoods(u16),
 }
@@ -35,7 +39,10 @@ impl TextRow {
     /// The row whose result is wanted.
     pub(crate) fn row(&self, sequence: SequenceId) -> Row<'_> {
         match self.answer {
-            TextAnswer::Hidden(pooling) => Row::hidden(sequence, &self.tokens, pooling),
+            TextAnswer::Hidden(pooling) => {
+                Row::hidden(sequence, &self.tokens, pooling).with_token_types(&self.types)
+            }
+            TextAnswer::Logits => Row::logits(sequence, &self.tokens),
             TextAnswer::Likelihoods(top) => Row::new(sequence, &self.tokens, Want::likelihoods(top)),
         }
     }

@@ -26,7 +26,10 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn storyteller() -> Self {
-        Self { name: "storyteller", path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/storyteller") }
+        Self {
+            name: "storyteller",
+            path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/storyteller"),
+        }
     }
 
     pub fn named(name: &'static str) -> Self {
@@ -66,11 +69,13 @@ pub fn iree() -> mlxcel_session::iree::IreeBackend {
 
 /// Those that `MLXCEL_TEST_ENGINES` lists, or all.
 pub fn wanted_engines() -> Vec<Box<dyn Backend>> {
-    let mut engines = engines();
-    if let Ok(wanted) = std::env::var("MLXCEL_TEST_ENGINES") {
-        engines.retain(|engine| wanted.split(',').any(|wanted| wanted == engine.name()));
-    }
-    engines
+    engines().into_iter().filter(|engine| is_wanted(&**engine)).collect()
+}
+
+/// Whether `MLXCEL_TEST_ENGINES` lists the engine, or is not set.
+pub fn is_wanted(engine: &dyn Backend) -> bool {
+    let wanted = std::env::var("MLXCEL_TEST_ENGINES");
+    wanted.map_or(true, |wanted| wanted.split(',').any(|wanted| wanted == engine.name()))
 }
 
 /// Those, and the PJRT engine where there is a plugin.

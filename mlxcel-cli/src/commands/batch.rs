@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{
     AsPrompt, Completion, Engine, LoadOptions, Message, Options, PrefixCache, Prompt, Result as ModelResult,
 };
-use mlxcel_session::mlxcel_core::one_line;
 use serde::{Deserialize, Serialize};
 
 use crate::input;

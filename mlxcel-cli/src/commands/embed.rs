@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
     /// The texts; defaults to the lines of standard input
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// Which hidden states make the vector
-    #[arg(long, value_enum, default_value_t = Pool::Mean)]
-    pooling: Pool,
+    /// Which hidden states make the vector; defaults to what the model's files say, or to their mean
+    #[arg(long, value_enum)]
+    pooling: Option<Pool>,
     /// Leave vectors at the length that they have; they are scaled to length 1 otherwise
     #[arg(long)]
     raw: bool,
@@ -37,6 +37,8 @@ pub(crate) struct Arguments {
 enum Pool {
     /// Their mean
     Mean,
+    /// That of the first token
+    First,
     /// That of the last token
     Last,
 }
@@ -53,11 +55,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let texts = texts(arguments)?;
     let progress = Progress::new();
     let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
-    let pooling = match arguments.pooling {
-        Pool::Mean => Pooling::Mean,
-        Pool::Last => Pooling::Last,
-    };
-    let options = EmbedOptions::default().with_pooling(pooling).with_normalize(!arguments.raw);
+    let mut options = EmbedOptions::default();
+    if let Some(pooling) = arguments.pooling {
+        options = options.with_pooling(match pooling {
+            Pool::Mean => Pooling::Mean,
+            Pool::First => Pooling::First,
+            Pool::Last => Pooling::Last,
+        });
+    }
+    if arguments.raw {
+        options = options.with_normalize(false);
+    }
     let vectors = model.embed_all(&texts, &options)?;
     progress.close();
     let mut out = io::stdout().lock();

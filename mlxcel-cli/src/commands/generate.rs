@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use mlxcel_session::{
-    Adapter, AdapterLimits, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options,
-    Prepare, SamplingParams, Speculation, TextStream, TokenId,
+    Adapter, AdapterLimits, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Prepare,
+    SamplingParams, Speculation, TextStream, TokenId,
 };
 use serde::Serialize;
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
+use mlxcel_session::hub::{CachedSnapshot, HubCache, HubName};
 use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{LoadOptions, available_backends};
-use mlxcel_session::hub::{CachedSnapshot, HubCache, HubName};
 use serde::Serialize;
 
 use crate::engine::EngineChoice;

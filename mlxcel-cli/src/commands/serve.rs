@@ -126,7 +126,8 @@ fn open(arguments: &Arguments) -> Result<Running, Failure> {
     limits.body_bytes = arguments.max_body;
     let origins = Origins::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
     let engine = Engine::with_options(model, &options)?;
-    let mut server = Server::new(name(arguments), engine).with_limits(limits).with_origins(origins).with_page();
+    let mut server =
+        Server::new(name(arguments), engine).with_limits(limits).with_origins(origins).with_page();
     if let Some(key) = &arguments.api_key {
         server = server.with_api_key(key);
     }

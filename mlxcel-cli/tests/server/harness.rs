@@ -16,7 +16,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel")).arg("serve")
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
+            .arg("serve")
             .args(["--backend", "portable", "--port", "0"])
             .args(arguments)
             .stdout(Stdio::piped())

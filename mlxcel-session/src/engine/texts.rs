@@ -9,7 +9,7 @@ use super::channel::thread_is_gone;
 use super::guard::EngineId;
 use super::scheduler::Scheduler;
 use crate::texts::{TextRow, by_length, complete};
-use crate::{EmbedOptions, ScoreOptions, TextScore, embed, score};
+use crate::{EmbedOptions, RerankOptions, ScoreOptions, TextScore, embed, score};
 
 /// Texts of one call.
 pub(super) struct Job {
@@ -187,7 +187,25 @@ impl Engine {
     /// The errors of [`embed_all`](Self::embed_all).
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let rows = self.model().rows_to_embed(texts, options)?;
-        embed::vectors(self.compute(rows, options.cancel.clone())?, options)
+        let results = self.compute(rows, options.cancel.clone())?;
+        self.model().vectors(texts, results, options)
+    }
+
+    /// How well each document answers the query, as [`Model::rerank`](crate::Model::rerank), scheduled as by
+    /// [`embed_all`](Self::embed_all).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Model::rerank`](crate::Model::rerank) and of [`embed_all`](Self::embed_all).
+    pub fn rerank(
+        &self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+        options: &RerankOptions,
+    ) -> Result<Vec<f32>> {
+        let rows = self.model().rows_to_rerank(query, documents, options)?;
+        let results = self.compute(rows.clone(), options.cancel.clone())?;
+        self.model().rerank_scores(&rows, results, options)
     }
 
     /// The log probability of each token of `text`, as [`Model::score`](crate::Model::score), computed in the engine's

@@ -152,6 +152,14 @@ impl Checked {
         Ok([&self.frame.before, &*ids, &self.frame.after].concat())
     }
 
+    /// Tokens of two texts as a pair, with the type of each.
+    pub(super) fn pair(&self, texts: [&[TokenId]; 2]) -> Result<(Vec<TokenId>, Vec<u8>)> {
+        self.frame.pair(texts).ok_or_else(|| {
+            let message = "the tokenizer has no template for pairs of texts";
+            Error::unsupported("tokenize", message).with_context("field", "post_processor.pair")
+        })
+    }
+
     /// The tokens before a text.
     pub(super) fn before(&self) -> &[TokenId] {
         &self.frame.before

@@ -1,7 +1,7 @@
 //! The section `post_processor`: the special tokens added around a text.
 //!
-//! The processors of the crate `tokenizers` also track offsets and types of tokens, which are not needed here, and some
-//! of them panic. Only the ids before and after the text are kept.
+//! The processors of the crate `tokenizers` also track offsets, which are not needed here, and some of them panic. Only the ids
+//! before and after the text are kept, and for pairs of texts ids and types.
 
 use mlxcel_core::TokenId;
 use serde_json::Value;
@@ -18,6 +18,17 @@ const MOST_TOKENS: usize = 256;
 pub(super) struct Frame {
     pub(super) before: Vec<TokenId>,
     pub(super) after: Vec<TokenId>,
+    /// The parts of a pair of texts; none if there is no template for it.
+    pub(super) pair: Vec<Piece>,
+}
+
+/// A part of a pair of texts, and the type of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// A special token.
+    Token(TokenId, u8),
+    /// The first text, or the second.
+    Text(usize, u8),
 }
 
 impl Frame {
@@ -28,7 +39,7 @@ impl Frame {
                 // It moves offsets.
                 "ByteLevel" => Self::default(),
                 "BertProcessing" | "RobertaProcessing" => {
-                    Self { before: vec![pair(value, "cls")?], after: vec![pair(value, "sep")?] }
+                    Self::of_bert(pair(value, "cls")?, pair(value, "sep")?, kind == "BertProcessing")
                 }
                 "TemplateProcessing" => Self::of_template(value)?,
                 _ => return Err(unknown(LIST, kind)),
@@ -39,16 +50,69 @@ impl Frame {
             // Each adds its tokens around the output of the previous one.
             frame.before.splice(0..0, step.before);
             frame.after.extend(step.after);
+            if !step.pair.is_empty() {
+                frame.pair = step.pair;
+            }
         }
-        if frame.before.len() + frame.after.len() > MOST_TOKENS {
+        if frame.before.len() + frame.after.len() > MOST_TOKENS || frame.pair.len() > MOST_TOKENS {
             return Err(format!("more than {MOST_TOKENS} special tokens are added to a text"));
         }
         Ok(frame)
     }
 
+    /// The tokens of a pair of texts, with the type of each; none without a template.
+    pub(super) fn pair(&self, texts: [&[TokenId]; 2]) -> Option<(Vec<TokenId>, Vec<u8>)> {
+        let (mut tokens, mut types) = (Vec::new(), Vec::new());
+        for piece in &self.pair {
+            let own = match *piece {
+                Piece::Token(token, own) => {
+                    tokens.push(token);
+                    own
+                }
+                Piece::Text(index, own) => {
+                    tokens.extend_from_slice(texts.get(index)?);
+                    own
+                }
+            };
+            types.resize(tokens.len(), own);
+        }
+        (!tokens.is_empty()).then_some((tokens, types))
+    }
+
+    /// `[CLS] A [SEP] B [SEP]` with types for BERT, `<s> A </s></s> B </s>` without for RoBERTa.
+    fn of_bert(cls: TokenId, sep: TokenId, is_bert: bool) -> Self {
+        let second = u8::from(is_bert);
+        let mut pair = vec![Piece::Token(cls, 0), Piece::Text(0, 0), Piece::Token(sep, 0)];
+        pair.extend((!is_bert).then_some(Piece::Token(sep, 0)));
+        pair.extend([Piece::Text(1, second), Piece::Token(sep, second)]);
+        Self { before: vec![cls], after: vec![sep], pair }
+    }
+
+    /// The template for a pair of texts; none if it does not have each of them once.
+    fn pair_of_template(value: &Value) -> Result<Vec<Piece>, String> {
+        let pieces = value.get("pair").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let mut pair = Vec::new();
+        for piece in pieces {
+            let own = |part: &Value| {
+                let own = part.get("type_id").and_then(Value::as_u64).unwrap_or_default();
+                u8::try_from(own).map_err(|_| "the type of a token is larger than 255".to_owned())
+            };
+            if let Some(sequence) = piece.get("Sequence") {
+                pair.push(Piece::Text(usize::from(text(sequence, "id")? != "A"), own(sequence)?));
+                continue;
+            }
+            let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
+            let own = own(token)?;
+            pair.extend(special(value, token)?.into_iter().map(|id| Piece::Token(id, own)));
+        }
+        let count =
+            |index| pair.iter().filter(|piece| matches!(piece, Piece::Text(own, _) if *own == index)).count();
+        Ok(if [count(0), count(1)] == [1, 1] { pair } else { Vec::new() })
+    }
+
     /// The template for one text: special tokens, the text, special tokens.
     fn of_template(value: &Value) -> Result<Self, String> {
-        let mut frame = Self::default();
+        let mut frame = Self { pair: Self::pair_of_template(value)?, ..Self::default() };
         let mut seen = false;
         let pieces = value.get("single").and_then(Value::as_array).ok_or("a template has no pieces")?;
         for piece in pieces {
@@ -59,15 +123,19 @@ impl Frame {
                 seen = true;
                 continue;
             }
-            let name = text(piece.get("SpecialToken").ok_or("a piece of a template is unknown")?, "id")?;
-            let token = value.get("special_tokens").and_then(|tokens| tokens.get(name));
-            let ids = token.and_then(|token| token.get("ids")).and_then(Value::as_array);
-            let ids = ids.ok_or("a template names a token without ids")?;
-            let ids = ids.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+            let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
+            let ids = special(value, token)?;
             if seen { &mut frame.after } else { &mut frame.before }.extend(ids);
         }
         if seen { Ok(frame) } else { Err("a template has no place for the text".to_owned()) }
     }
+}
+
+/// The ids of the special token that a piece of the template in `value` names.
+fn special(value: &Value, piece: &Value) -> Result<Vec<TokenId>, String> {
+    let token = value.get("special_tokens").and_then(|tokens| tokens.get(text(piece, "id").ok()?));
+    let ids = token.and_then(|token| token.get("ids")).and_then(Value::as_array);
+    ids.ok_or("a template names a token without ids")?.iter().map(id).collect()
 }
 
 /// The id of a token that is given with its text.
@@ -93,12 +161,18 @@ mod tests {
             "pair": [],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1, 7], "tokens": ["<s>", "x"]},
                 "</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}});
-        let expected = Frame { before: vec![1, 7], after: vec![2] };
+        let expected = Frame { before: vec![1, 7], after: vec![2], pair: Vec::new() };
         assert_eq!(Frame::read(Some(&template)).unwrap(), expected);
         let sequence = json!({"type": "Sequence", "processors": [{"type": "ByteLevel", "trim_offsets": true}, template]});
         assert_eq!(Frame::read(Some(&sequence)).unwrap(), expected);
         let bert = json!({"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]});
-        assert_eq!(Frame::read(Some(&bert)).unwrap(), Frame { before: vec![101], after: vec![102] });
+        let frame = Frame::read(Some(&bert)).unwrap();
+        assert_eq!((&frame.before[..], &frame.after[..]), (&[101][..], &[102][..]));
+        let (tokens, types) = frame.pair([&[7, 8], &[9]]).unwrap();
+        assert_eq!((&tokens[..], &types[..]), (&[101, 7, 8, 102, 9, 102][..], &[0, 0, 0, 0, 1, 1][..]));
+        let roberta = json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]});
+        let (tokens, types) = Frame::read(Some(&roberta)).unwrap().pair([&[7], &[9]]).unwrap();
+        assert_eq!((&tokens[..], &types[..]), (&[0, 7, 2, 2, 9, 2][..], &[0; 6][..]));
         assert_eq!(Frame::read(None).unwrap(), Frame::default());
     }
 }

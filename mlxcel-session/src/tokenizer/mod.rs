@@ -99,6 +99,18 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
+    /// Encodes a pair of texts, such as a query and a document, of at most `most_tokens` tokens together: the tokens with the
+    /// special tokens of the tokenizer's template for pairs, and the type of each token.
+    pub(crate) fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        most_tokens: usize,
+    ) -> Result<(Vec<TokenId>, Vec<u8>)> {
+        let encode = |text: &str| self.encode_prompt(text, false, most_tokens);
+        self.0.tokenizer.pair([&encode(first)?, &encode(second)?])
+    }
+
     /// Decodes `tokens`. Invalid UTF-8 becomes U+FFFD. `skip_special_tokens` omits special tokens; unknown ids are
     /// always omitted.
     ///
@@ -259,6 +271,11 @@ pub(crate) fn missing(source: &ModelSource) -> Error {
             refuse("the GGUF file has no tokenizer; use one that was converted with it, or pass token ids")
                 .with_context("path", file.display())
         }
+        _ if matches!(files::read(source, "vocab.txt"), Ok(Some(_))) => refuse(
+            "the model has its vocabulary in vocab.txt only, which is not read; convert it to tokenizer.json with \
+             transformers, or pass token ids",
+        )
+        .with_context("path", files::locate(source, FILE)),
         _ => refuse("the model has no tokenizer.json; download it, or pass token ids")
             .with_context("path", files::locate(source, FILE)),
     }

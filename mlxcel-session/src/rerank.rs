@@ -1,0 +1,181 @@
+//! Reranking: how well documents answer a query.
+
+use mlxcel_core::{CancelToken, Capabilities, Error, ErrorKind, Result, RowResult, TokenId};
+use mlxcel_models::text_head::TextHead;
+
+use crate::Model;
+use crate::texts::{self, TextAnswer, TextRow};
+
+const OPERATION: &str = "rerank";
+
+/// The instruction of Qwen3-Reranker for searches, in the words of its authors.
+const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+
+/// Options of [`Model::rerank`]; start from [`RerankOptions::default`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RerankOptions {
+    /// Whether scores are probabilities, the sigmoid of what the model computes. Defaults to false: scores are logits. The order
+    /// is the same.
+    pub probabilities: bool,
+    /// The instruction for decoders that answer yes or no; defaults to that of Qwen3-Reranker for searches. Encoders have none.
+    pub instruction: Option<String>,
+    /// Cancels the computation at the next pass.
+    pub cancel: Option<CancelToken>,
+}
+
+impl RerankOptions {
+    /// Sets whether scores are probabilities.
+    #[must_use]
+    pub fn with_probabilities(mut self, probabilities: bool) -> Self {
+        self.probabilities = probabilities;
+        self
+    }
+
+    /// Sets the instruction.
+    #[must_use]
+    pub fn with_instruction(mut self, instruction: impl Into<String>) -> Self {
+        self.instruction = Some(instruction.into());
+        self
+    }
+
+    /// Sets the cancel token.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+/// How a model scores pairs.
+pub(crate) enum Scorer<'a> {
+    /// By a classifier's head.
+    Head(&'a TextHead),
+    /// By the logits of two tokens.
+    YesOrNo { yes: TokenId, no: TokenId },
+}
+
+impl Model {
+    /// How well each document answers the query: one score for each, in order, higher for better ones.
+    ///
+    /// Rerankers are encoders with a classifier of one class (`BertForSequenceClassification` and those of RoBERTa,
+    /// XLM-RoBERTa and ModernBERT), which read query and document as a pair, and decoders that answer yes or no to the prompt of
+    /// Qwen3-Reranker. Documents share passes over the weights, as the texts of [`embed_all`](Self::embed_all) do.
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{Model, RerankOptions};
+    ///
+    /// let model = Model::open("cross-encoder/ms-marco-MiniLM-L6-v2")?;
+    /// let documents = ["Harbours protect ships.", "Cats sleep a lot."];
+    /// let scores = model.rerank("where are ships safe?", &documents, &RerankOptions::default())?;
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for a model that is not a reranker, [`ErrorKind::NotFound`] for one without tokenizer,
+    /// [`ErrorKind::CapacityExceeded`] for a pair longer than the context (texts are never truncated),
+    /// [`ErrorKind::Cancelled`], and errors of the engine.
+    pub fn rerank(
+        &self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+        options: &RerankOptions,
+    ) -> Result<Vec<f32>> {
+        let rows = self.rows_to_rerank(query, documents, options)?;
+        let results = texts::run(self, &rows, options.cancel.as_ref())?;
+        self.rerank_scores(&rows, results, options)
+    }
+
+    fn scorer(&self) -> Result<Scorer<'_>> {
+        if let Some(head) = &self.texts().classifier {
+            if head.outputs() == 1 {
+                return Ok(Scorer::Head(head));
+            }
+            let message = "rerankers have one class; this model classifies texts otherwise";
+            return Err(Error::unsupported(OPERATION, message).with_context("classes", head.outputs()));
+        }
+        let tokenizer = self.tokenizer()?;
+        match (tokenizer.token_id("yes"), tokenizer.token_id("no")) {
+            (Some(yes), Some(no)) if self.capabilities().generation => {
+                Capabilities::require(self.capabilities().logits, OPERATION, "logits")?;
+                Ok(Scorer::YesOrNo { yes, no })
+            }
+            _ => Err(Error::unsupported(
+                OPERATION,
+                "the model is not a reranker: it has neither a classifier nor tokens for yes and no",
+            )),
+        }
+    }
+
+    /// The rows whose results [`rerank_scores`](Self::rerank_scores) reads.
+    pub(crate) fn rows_to_rerank(
+        &self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+        options: &RerankOptions,
+    ) -> Result<Vec<TextRow>> {
+        let scorer = self.scorer()?;
+        documents.iter().map(|document| self.pair(query, document.as_ref(), &scorer, options)).collect()
+    }
+
+    fn pair(
+        &self,
+        query: &str,
+        document: &str,
+        scorer: &Scorer<'_>,
+        options: &RerankOptions,
+    ) -> Result<TextRow> {
+        let (tokenizer, context) = (self.tokenizer()?, self.capabilities().context);
+        let answer = match scorer {
+            Scorer::Head(head) if self.capabilities().generation => TextAnswer::Hidden(head.pooling),
+            Scorer::YesOrNo { .. } => TextAnswer::Logits,
+            Scorer::Head(head) => {
+                let (tokens, types) = tokenizer.encode_pair(query, document, context)?;
+                let types = if self.capabilities().token_types > 1 { types } else { Vec::new() };
+                let answer = TextAnswer::Hidden(head.pooling);
+                return Ok(TextRow { before: Vec::new(), tokens, types, answer });
+            }
+        };
+        let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
+        let body = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
+        let parts = [
+            tokenizer.encode(
+                "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+                 provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n",
+                false,
+            )?,
+            tokenizer.encode_prompt(&body, false, context)?,
+            tokenizer.encode("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", false)?,
+        ];
+        Ok(TextRow { before: Vec::new(), tokens: parts.concat(), types: Vec::new(), answer })
+    }
+
+    /// The scores that `results` of `rows` are.
+    pub(crate) fn rerank_scores(
+        &self,
+        rows: &[TextRow],
+        results: Vec<RowResult>,
+        options: &RerankOptions,
+    ) -> Result<Vec<f32>> {
+        let scorer = self.scorer()?;
+        let score = |(row, result): (&TextRow, RowResult)| {
+            let logit = match (&scorer, result) {
+                (Scorer::Head(head), RowResult::Hidden(state)) => {
+                    head.apply(&state, row.tokens.len())?.first().copied()
+                }
+                (&Scorer::YesOrNo { yes, no }, result) => {
+                    let logits = result.into_logits()?;
+                    let of = |token: TokenId| logits.get(token as usize).copied();
+                    of(yes).zip(of(no)).map(|(yes, no)| yes - no)
+                }
+                _ => None,
+            };
+            let logit = logit.ok_or_else(|| {
+                Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
+            })?;
+            Ok(if options.probabilities { (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32 } else { logit })
+        };
+        rows.iter().zip(results).map(score).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! Encoders and rerankers on every engine against transformers and sentence-transformers: hidden states, embeddings and scores,
+//! alone and batched.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{
+    Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Pooling, Precision, Row, RowResult,
+    SamplingPlan, SessionOptions, StepOutput,
+};
+use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
+use support::{FOLDER_VARIABLE, engines_and_plugin, is_wanted, spares};
+
+/// The largest difference of an element, relative to the largest of the vector or to 1.
+const DIFFERENCE: f32 = 1e-5;
+
+#[derive(serde::Deserialize)]
+struct Oracle {
+    hidden: Vec<HiddenCase>,
+    #[serde(default)]
+    embeddings: Vec<EmbeddingCase>,
+    rerank: Option<RerankCase>,
+}
+
+#[derive(serde::Deserialize)]
+struct HiddenCase {
+    tokens: Vec<u32>,
+    types: Vec<u8>,
+    first: Vec<f32>,
+    mean: Vec<f32>,
+    last: Vec<f32>,
+}
+
+#[derive(serde::Deserialize)]
+struct EmbeddingCase {
+    prompt: Option<String>,
+    dimensions: Option<usize>,
+    texts: Vec<String>,
+    embeddings: Vec<Vec<f32>>,
+}
+
+#[derive(serde::Deserialize)]
+struct RerankCase {
+    query: String,
+    documents: Vec<String>,
+    scores: Vec<f32>,
+}
+
+impl HiddenCase {
+    fn poolings(&self) -> [(Pooling, &[f32]); 3] {
+        [(Pooling::First, &self.first), (Pooling::Mean, &self.mean), (Pooling::Last, &self.last)]
+    }
+}
+
+fn folders() -> Vec<PathBuf> {
+    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders");
+    let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(own, PathBuf::from);
+    let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|folder| folder.join("oracle.json").exists());
+    folders.sort();
+    folders
+}
+
+/// A folder for each kind of layer, for engines that compile.
+fn is_spared(engine: &dyn Backend, folder: &Path) -> bool {
+    let few: &[&str] = if engine.name() == "pjrt" { &["bert"] } else { &["bert", "modernbert-reranker"] };
+    spares(engine) && !few.iter().any(|name| folder.ends_with(name))
+}
+
+fn expect_close(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1f32, |most, x| most.max(x.abs()));
+    let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(error <= DIFFERENCE * scale, "{what}: {error} of {scale}");
+}
+
+fn check(engine: &dyn Backend, folder: &Path) {
+    let name = format!("{} {}", engine.name(), folder.file_name().unwrap().to_string_lossy());
+    let oracle: Oracle = serde_json::from_slice(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap();
+    let options = LoadOptions::default().with_precision(Precision::Exact).with_sequences(4);
+    let model = Model::load(engine, folder, &options).unwrap();
+    check_hidden(&name, &model, &oracle.hidden, spares(engine));
+    for EmbeddingCase { prompt, dimensions, texts, embeddings } in &oracle.embeddings {
+        let mut options = EmbedOptions::default();
+        if let Some(prompt) = prompt {
+            options = options.with_prompt(EmbedPrompt::Named(prompt.clone()));
+        }
+        if let Some(dimensions) = *dimensions {
+            options = options.with_dimensions(dimensions);
+        }
+        let found = model.embed_all(texts, &options).unwrap();
+        for ((found, expected), text) in found.iter().zip(embeddings).zip(texts) {
+            expect_close(&format!("{name}, {prompt:?}, {dimensions:?}: {text}"), found, expected);
+        }
+    }
+    if let Some(RerankCase { query, documents, scores }) = &oracle.rerank {
+        let options = RerankOptions::default();
+        let found = model.rerank(query, documents, &options).unwrap();
+        expect_close(&name, &found, scores);
+        let engine = Engine::new(model.clone()).unwrap();
+        expect_close(&name, &engine.rerank(query, documents, &options).unwrap(), scores);
+        let found = model.rerank(query, documents, &options.with_probabilities(true)).unwrap();
+        let expected: Vec<f32> = scores.iter().map(|score| 1.0 / (1.0 + (-score).exp())).collect();
+        expect_close(&name, &found, &expected);
+    }
+}
+
+/// Each case alone, and all together; of an engine that compiles, one pooling.
+fn check_hidden(name: &str, model: &Model, cases: &[HiddenCase], few: bool) {
+    let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
+    for case in cases.iter().rev().take(if few { 2 } else { usize::MAX }) {
+        for (pooling, expected) in case.poolings() {
+            let sequence = session.open().unwrap();
+            let row = Row::hidden(sequence, &case.tokens, pooling).with_token_types(&case.types);
+            let RowResult::Hidden(found) = session.run_row(row, &Control::default()).unwrap() else {
+                panic!()
+            };
+            session.close(sequence).unwrap();
+            expect_close(&format!("{name}, {} tokens, {pooling:?}", case.tokens.len()), &found, expected);
+        }
+    }
+    let poolings = [Pooling::First, Pooling::Mean, Pooling::Last, Pooling::Mean];
+    let sequences: Vec<_> = cases.iter().map(|_| session.open().unwrap()).collect();
+    let rows = cases.iter().zip(&sequences).zip(poolings).map(|((case, &sequence), pooling)| {
+        Row::hidden(sequence, &case.tokens, pooling).with_token_types(&case.types)
+    });
+    let rows: Vec<_> = rows.collect();
+    let mut out = StepOutput::new();
+    session.step(&rows, &Control::default(), &mut out).unwrap();
+    for ((case, result), pooling) in cases.iter().zip(out.take()).zip(poolings) {
+        let RowResult::Hidden(found) = result.unwrap() else { panic!() };
+        let (_, expected) = case.poolings().into_iter().find(|(own, _)| *own == pooling).unwrap();
+        expect_close(&format!("{name}, batched, {} tokens", case.tokens.len()), &found, expected);
+    }
+
+    // A sequence is one text, and nothing is generated.
+    let capabilities = session.capabilities();
+    assert!(!capabilities.generation && !capabilities.rewind && !capabilities.fork && !capabilities.snapshot);
+    let plan = SamplingPlan::greedy();
+    let tokens = &cases[1].tokens;
+    let again = session.run_row(Row::hidden(sequences[1], tokens, Pooling::Mean), &Control::default());
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::Unsupported);
+    session.close(sequences[1]).unwrap();
+    let fresh = session.open().unwrap();
+    for row in [Row::next(fresh, tokens, &plan), Row::logits(fresh, tokens), Row::extend(fresh, tokens)] {
+        assert_eq!(session.run_row(row, &Control::default()).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn every_encoder_is_exact_on_every_engine() {
+    let folders = folders();
+    assert!(std::env::var_os(FOLDER_VARIABLE).is_some() || folders.len() >= 9, "{} folders", folders.len());
+    for folder in &folders {
+        for engine in engines_and_plugin() {
+            if is_wanted(&*engine) && !is_spared(&*engine, folder) {
+                check(&*engine, folder);
+            }
+        }
+    }
+}
