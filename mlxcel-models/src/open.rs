@@ -20,9 +20,9 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) for a missing folder or file; [`InvalidInput`](ErrorKind::InvalidInput) if
-    /// `path` is another kind of file, or a folder with several GGUF models; [`Corrupt`](ErrorKind::Corrupt) for
-    /// invalid config or weights; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats and unknown GGUF
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing folder or file; [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if
+    /// `path` is another kind of file, or a folder with several GGUF models; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for
+    /// invalid config or weights; [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for weights in other formats and unknown GGUF
     /// architectures. [`decoder`](Self::decoder) checks whether the model itself is supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         read(Source::at(path.as_ref())?)
@@ -42,7 +42,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open), and [`Unsupported`](ErrorKind::Unsupported) for a source that is not a checkpoint.
+    /// As for [`open`](Self::open), and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a source that is not a checkpoint.
     pub fn from_source(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Folder(folder) => Self::open(folder),

@@ -165,9 +165,9 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
-    /// [`Corrupt`](ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
-    /// [`NotFound`](ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
+    /// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
     pub fn decoder(&self) -> Result<Decoder> {
         describe(self)
     }

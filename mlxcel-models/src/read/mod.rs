@@ -33,7 +33,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if the tensor does not exist, [`InvalidInput`](ErrorKind::InvalidInput) if it
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the tensor does not exist, [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it
     /// does not match the reference, which then belongs to another checkpoint.
     pub fn weight(&self, weight: &WeightRef) -> Result<WeightView<'_>> {
         gather::view(self, weight)
@@ -54,7 +54,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`weight`](Self::weight); [`InvalidInput`](ErrorKind::InvalidInput) for rows out of range, or an
+    /// The errors of [`weight`](Self::weight); [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for rows out of range, or an
     /// `out` of another length.
     pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         gather::rows(self, weight, rows, out)
@@ -64,8 +64,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`weight`](Self::weight); [`Unsupported`](ErrorKind::Unsupported) for other types;
-    /// [`ResourceExhausted`](ErrorKind::ResourceExhausted).
+    /// The errors of [`weight`](Self::weight); [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for other types;
+    /// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
     pub fn expanded_weight(&self, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
         rows::values(self, weight, element)
     }
