@@ -4,8 +4,7 @@ use mlxcel_core::{Error, ErrorKind, LoadOptions, ModelSource, Result};
 
 use crate::cache::HubCache;
 #[cfg(feature = "fetch")]
-use crate::fetch;
-use crate::fetch::FetchOptions;
+use crate::fetch::{FetchOptions, fetch};
 use crate::name::HubName;
 
 /// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name `org/name` becomes

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_models::files::{FileKind, read_regular};
 
-use crate::{HubCache, HubName, select, shards};
+use crate::cache::HubCache;
+use crate::name::HubName;
+use crate::select::{select, shards};
 
 use blob::{Blobs, Count};
 use client::Client;
