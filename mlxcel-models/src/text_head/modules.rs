@@ -8,6 +8,7 @@ use crate::decoder::Activation;
 use crate::element::ElementType;
 use crate::files;
 use crate::safetensors::read_header;
+use crate::source::read_file;
 
 const OPERATION: &str = "read sentence-transformers files";
 const MODULES: &str = "modules.json";
@@ -34,7 +35,7 @@ impl TextHead {
     /// [`ErrorKind::Unsupported`] for other modules and settings, by name; [`ErrorKind::Corrupt`] and [`ErrorKind::NotFound`]
     /// for invalid and missing files.
     pub fn of_embeddings(source: &ModelSource) -> Result<Option<Self>> {
-        let Some(bytes) = files::read(source, MODULES)? else { return Ok(None) };
+        let Some(bytes) = read_file(source, MODULES)? else { return Ok(None) };
         let modules: Vec<Module> =
             files::parse_json(MODULES, &bytes, "it does not list modules with a type and a path")?;
         if modules.len() > MOST_MODULES {
@@ -76,7 +77,7 @@ struct Module {
 /// `config.json` in the folder of a module.
 fn config(source: &ModelSource, folder: &str) -> Result<Config> {
     let path = format!("{folder}/config.json");
-    match files::read(source, &path)? {
+    match read_file(source, &path)? {
         Some(bytes) => Config::parse(path, &bytes),
         None => Err(missing(path)),
     }
@@ -169,7 +170,7 @@ fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer>
         }
     };
     let path = format!("{folder}/model.safetensors");
-    let file = files::read(source, &path)?.ok_or_else(|| missing(path.clone()))?;
+    let file = read_file(source, &path)?.ok_or_else(|| missing(path.clone()))?;
     let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
     let bias = match config.flag("bias")? {
         Some(false) => None,
