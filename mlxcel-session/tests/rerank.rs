@@ -1,0 +1,133 @@
+//! Embeddings and reranking by what a checkpoint says: refusals, and decoders that answer yes or no. That results are those of
+//! sentence-transformers and transformers is tested with every engine.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::mlxcel_core::{Control, InferenceSessionExt, ModelSource, Row, SessionOptions};
+use mlxcel_session::portable::PortableBackend;
+use mlxcel_session::{
+    EmbedOptions, EmbedPrompt, Engine, ErrorKind, LoadOptions, Model, Options, Pooling, RerankOptions,
+    Tokenizer,
+};
+use tempfile::TempDir;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders").join(name)
+}
+
+fn load(folder: &Path) -> mlxcel_session::Result<Model> {
+    Model::load(&PortableBackend::new(), folder, &LoadOptions::default())
+}
+
+/// A copy of a fixture with a file changed.
+fn changed(name: &str, file: &str, change: impl FnOnce(String) -> String) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixture(name), folder.path());
+    let path = folder.path().join(file);
+    fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
+    folder
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        let to = to.join(entry.file_name().unwrap());
+        if entry.is_dir() { copy(&entry, &to) } else { fs::write(to, fs::read(&entry).unwrap()).unwrap() }
+    }
+}
+
+#[test]
+fn other_modules_and_pooling_modes_are_refused_by_name() {
+    let pooling = |text: String| {
+        text.replace("mean_tokens\": true", "max_tokens\": true").replacen(
+            "max_tokens\": false",
+            "mean_tokens\": false",
+            1,
+        )
+    };
+    let error = load(changed("bert", "1_Pooling/config.json", pooling).path()).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("pooling_mode")));
+    let other = |text: String| text.replace("models.Normalize", "models.LSTM");
+    let error = load(changed("bert", "modules.json", other).path()).unwrap_err();
+    assert_eq!((error.kind(), error.context("path")), (ErrorKind::Unsupported, Some("modules.json")));
+    let narrow = |text: String| text.replace("\"in_features\": 32", "\"in_features\": 31");
+    let error = load(changed("bert", "2_Dense/config.json", narrow).path()).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("in_features")));
+}
+
+#[test]
+fn options_beyond_the_checkpoint_are_refused() {
+    let model = load(&fixture("bert")).unwrap();
+    let embed = |options: &EmbedOptions| model.embed("the sea", options);
+    let error = embed(&EmbedOptions::default().with_prompt(EmbedPrompt::Named("none".into()))).unwrap_err();
+    assert_eq!((error.kind(), error.context("known")), (ErrorKind::NotFound, Some("document, query")));
+    let error = embed(&EmbedOptions::default().with_dimensions(25)).unwrap_err();
+    assert_eq!((error.kind(), error.context("limit")), (ErrorKind::InvalidInput, Some("24")));
+    let error = model.rerank("sea", &["ship"], &RerankOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let error = model.generate("the sea", &Options::new(3)).and_then(|stream| stream.complete()).unwrap_err();
+    assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some("generation")));
+    // A pooling that is set leaves the dense layer out.
+    let raw = embed(&EmbedOptions::default().with_pooling(Pooling::First)).unwrap();
+    assert_eq!((raw.len(), embed(&EmbedOptions::default()).unwrap().len()), (32, 24));
+}
+
+#[test]
+fn named_and_given_prompts_are_before_the_text() {
+    let model = load(&fixture("bert")).unwrap();
+    let embed = |text: &str, prompt| model.embed(text, &EmbedOptions::default().with_prompt(prompt)).unwrap();
+    let whole = embed("what is the sea", EmbedPrompt::None);
+    assert_eq!(embed("the sea", EmbedPrompt::Query), whole);
+    assert_eq!(embed("the sea", EmbedPrompt::Text("what is ".into())), whole);
+    assert_eq!(embed("the sea", EmbedPrompt::Document), embed("the sea", EmbedPrompt::Default));
+}
+
+#[test]
+fn a_vocabulary_in_vocab_txt_alone_is_no_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("vocab.txt"), "[PAD]\n").unwrap();
+    assert_eq!(Tokenizer::open(folder.path()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn decoders_score_by_the_logits_of_yes_and_no() {
+    let folder = tempfile::tempdir().unwrap();
+    let vocabulary = r#"{"yes": 3, "no": 5, "sea": 7, "ship": 8, "cat": 9, "[UNK]": 0}"#;
+    let tokenizer = format!(
+        r#"{{"version": "1.0", "added_tokens": [], "pre_tokenizer": {{"type": "Whitespace"}}, "model": {{"type": "WordLevel", "vocab": {vocabulary}, "unk_token": "[UNK]"}}}}"#
+    );
+    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let backend = ReferenceBackend::new().with_vocabulary(64);
+    let options = LoadOptions::default().with_capacity(256);
+    let source: ModelSource = ReferenceBackend::source();
+    let engine = mlxcel_session::mlxcel_core::Backend::load(&backend, &source, &options).unwrap();
+    let model = Model::from_parts(engine, tokenizer.clone());
+    let documents = ["ship", "cat cat", "sea"];
+    let instruction = RerankOptions::default().with_instruction("sea");
+    let scores = model.rerank("sea", &documents, &instruction).unwrap();
+
+    let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
+    for (document, score) in documents.iter().zip(&scores) {
+        let prompt = format!(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+             provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: \
+             sea\n<Query>: sea\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        );
+        let tokens = tokenizer.encode(&prompt, false).unwrap();
+        let sequence = session.open().unwrap();
+        let logits = session.run_row(Row::logits(sequence, &tokens), &Control::default()).unwrap();
+        let logits = logits.into_logits().unwrap();
+        session.close(sequence).unwrap();
+        assert_eq!(*score, logits[3] - logits[5], "{document}");
+    }
+    let engine = Engine::new(model.clone()).unwrap();
+    assert_eq!(engine.rerank("sea", &documents, &instruction).unwrap(), scores);
+    let probabilities = model.rerank("sea", &documents, &instruction.with_probabilities(true)).unwrap();
+    for (probability, score) in probabilities.iter().zip(&scores) {
+        assert!((probability - 1.0 / (1.0 + (-score).exp())).abs() < 1e-6);
+    }
+}
