@@ -104,6 +104,7 @@ pub(crate) fn perturbed_logits(
 }
 
 /// The hidden states of `tokens` with these `types`, a whole text.
+#[allow(dead_code, reason = "not every test program has encoders")]
 pub(crate) fn hidden(
     checkpoint: &Checkpoint,
     decoder: &Decoder,
