@@ -193,7 +193,7 @@ fn a_text_model_uses_its_own_settings_and_the_available_head() {
     unnamed.config["text_config"].as_object_mut().unwrap().remove("model_type");
     assert_eq!(unnamed.decoder().unwrap().model_type, "mistral");
     let mut other = draft;
-    other.config["text_config"]["model_type"] = json!("bert");
+    other.config["text_config"]["model_type"] = json!("t5");
     let error = other.decoder().unwrap_err();
     assert_eq!(
         (error.kind(), error.context("field")),

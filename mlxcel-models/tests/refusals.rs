@@ -106,10 +106,10 @@ fn invalid_generation_config_is_rejected() {
 
 #[test]
 fn an_unknown_or_missing_model_type_is_rejected() {
-    let written = Draft::llama().set("model_type", json!("bert")).write();
+    let written = Draft::llama().set("model_type", json!("t5")).write();
     assert!(written.open().is_ok(), "its tensors can still be looked at");
     let error = written.refusal();
-    assert_refused(&error, ErrorKind::Unsupported, "config.json", "'bert' is not known; supported: ");
+    assert_refused(&error, ErrorKind::Unsupported, "config.json", "'t5' is not known; supported: ");
     assert_eq!(error.context("field"), Some("model_type"));
     let error = Draft::llama().unset("model_type").write().refusal();
     assert_refused(&error, ErrorKind::Corrupt, "config.json", "missing");
