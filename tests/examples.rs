@@ -23,15 +23,17 @@ mod structured;
 #[path = "../examples/tools.rs"]
 mod tools;
 
+use std::time::Duration;
+
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
+use custom_backend::Reader;
+use mlxcel_conformance::{Expectations, Subject};
+use mlxcel_core::{Backend, ErrorKind, LoadOptions, ModelSource, TokenId};
+use mlxcel_server::Server;
+use mlxcel_session::{Engine, Model};
 use serde_json::Value;
 use tower::ServiceExt;
-
-use mlxcel_conformance::{Expectations, Subject};
-use mlxcel_core::{Backend, LoadOptions, ModelSource, TokenId};
-
-use custom_backend::Reader;
 
 /// The engine with a text of little numbers, in which the same beginnings go on in different ways.
 fn subject() -> Subject<'static> {
@@ -100,4 +102,28 @@ async fn a_mounted_router_answers_below_its_path_behind_the_application() {
     );
     let (status, text) = ask("/llm/nothing", "bob", None).await;
     assert!(status == 404 && text.contains("invalid_request_error"), "{status} {text}");
+}
+
+#[tokio::test]
+async fn a_server_that_shuts_down_lives_and_is_not_ready() {
+    let storyteller = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
+    let engine = Engine::new(Model::open(storyteller).unwrap()).unwrap();
+    let running = Server::new("pip", engine.clone()).with_model("pop", engine).start().unwrap();
+    let status = async |path: &str| {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        running.router().oneshot(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!((status("/health/live").await, status("/health/ready").await), (200, 200));
+    assert_eq!((status("/v1/models/pop").await, status("/v1/models/pup").await), (200, 404));
+    running.shutdown(Duration::ZERO).await;
+    assert_eq!((status("/health/live").await, status("/health/ready").await), (200, 503));
+    running.finish();
+}
+
+#[test]
+fn a_server_of_two_models_with_one_name_is_rejected() {
+    let storyteller = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
+    let engine = Engine::new(Model::open(storyteller).unwrap()).unwrap();
+    let error = Server::new("pip", engine.clone()).with_model("pip", engine).start().unwrap_err();
+    assert_eq!((error.kind(), error.context("name")), (ErrorKind::InvalidInput, Some("pip")));
 }

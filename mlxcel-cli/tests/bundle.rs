@@ -200,8 +200,10 @@ fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
 #[test]
 fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
     let root = container();
-    let mut command = Command::new(root.path().join("generate"));
-    command.args(["--prompt", "Hi", "--precision", "exact", "--model"]).arg(root.path().join("bundle"));
+    let mut command = Command::new(root.path().join("mlxcel"));
+    command
+        .args(["generate", "--prompt", "Hi", "--precision", "exact", "--model"])
+        .arg(root.path().join("bundle"));
     let output = command.env_clear().env("HOME", root.path()).current_dir("/").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line = text(&output.stderr);

@@ -39,7 +39,7 @@ pub(crate) trait Asked: DeserializeOwned + Send + 'static {
 }
 
 /// Fields that change no answer, and are not looked at.
-const WITHOUT_EFFECT: [&str; 10] = [
+const WITHOUT_EFFECT: [&str; 15] = [
     "user",
     "metadata",
     "store",
@@ -50,6 +50,11 @@ const WITHOUT_EFFECT: [&str; 10] = [
     "prediction",
     "background",
     "truncation",
+    "cache_control",
+    "inference_geo",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
 ];
 
 /// The JSON body of a request, the model that it is for, and who sent it. Pages of other sites cannot send one without being

@@ -28,6 +28,9 @@ pub(crate) struct ChatRequest {
     /// Templates of models that have such levels look at it.
     reasoning_effort: Option<String>,
     modalities: Option<Vec<String>>,
+    /// Whether the answer goes on where the last message ends.
+    #[serde(default)]
+    continue_final_message: bool,
     #[serde(flatten)]
     tools: ToolFields,
     #[serde(flatten)]
@@ -38,13 +41,14 @@ impl Asked for ChatRequest {
     const REQUIRED: &'static str = "messages";
 
     fn fields() -> Vec<&'static str> {
-        const FIELDS: [&str; 9] = [
+        const FIELDS: [&str; 10] = [
             "messages",
             "logprobs",
             "top_logprobs",
             "chat_template_kwargs",
             "reasoning_effort",
             "modalities",
+            "continue_final_message",
             "tools",
             "tool_choice",
             "parallel_tool_calls",
@@ -109,22 +113,18 @@ pub(crate) struct Begun {
     include_usage: bool,
 }
 
-/// Submits a chat.
-pub(crate) async fn begin(
-    app: &Arc<ServedModel>,
-    request: ChatRequest,
-    sender: Sender,
-) -> Result<Begun, ApiError> {
-    let with_logprobs = request.logprobs.unwrap_or(false);
-    let top = request.top_logprobs.unwrap_or(0);
-    let limits = app.limits();
-    let most = limits.top_logprobs;
-    if top > most || (top > 0 && !with_logprobs) {
-        let message = format!("top_logprobs needs logprobs, and is at most {most}");
-        return Err(ApiError::invalid("top_logprobs", message));
-    }
-    if request.messages.len() > limits.messages {
-        return Err(ApiError::invalid("messages", format!("at most {} messages", limits.messages)));
+/// A chat as it is submitted: for each answer the options.
+struct Prepared {
+    messages: Vec<Message>,
+    options: Vec<Options>,
+    tools: Option<Tools>,
+}
+
+/// Reads a chat; `top` alternatives of each token are wanted.
+fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepared, Fields), ApiError> {
+    let most = app.limits().messages;
+    if request.messages.len() > most {
+        return Err(ApiError::invalid("messages", format!("at most {most} messages")));
     }
     if request.modalities.iter().flatten().any(|modality| modality != "text") {
         return Err(ApiError::unsupported("modalities", "an answer that is not text"));
@@ -132,6 +132,9 @@ pub(crate) async fn begin(
     let mut messages: Vec<Message> =
         request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
     let mut chat = ChatOptions::default();
+    if request.continue_final_message {
+        chat = chat.with_generation_prompt(false).with_continue_final_message(true);
+    }
     chat.variables = request.chat_template_kwargs;
     chat.variables
         .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
@@ -151,6 +154,29 @@ pub(crate) async fn begin(
             options.constraint.clone_from(&offered.constraint);
         }
     }
+    Ok((Prepared { messages, options, tools }, fields))
+}
+
+/// How many tokens the prompt of a chat has.
+pub(crate) fn prompt_tokens(app: &ServedModel, request: ChatRequest) -> Result<usize, ApiError> {
+    let (Prepared { messages, options, .. }, _) = prepare(app, request, 0)?;
+    let chat = options.into_iter().next().map(|options| options.chat).unwrap_or_default();
+    Ok(app.tokenizer()?.encode_chat(&messages, &chat)?.len())
+}
+
+/// Submits a chat.
+pub(crate) async fn begin(
+    app: &Arc<ServedModel>,
+    request: ChatRequest,
+    sender: Sender,
+) -> Result<Begun, ApiError> {
+    let with_logprobs = request.logprobs.unwrap_or(false);
+    let (top, most) = (request.top_logprobs.unwrap_or(0), app.limits().top_logprobs);
+    if top > most || (top > 0 && !with_logprobs) {
+        let message = format!("top_logprobs needs logprobs, and is at most {most}");
+        return Err(ApiError::invalid("top_logprobs", message));
+    }
+    let (Prepared { messages, options, tools }, fields) = prepare(app, request, top)?;
     let streams = app
         .submit(sender.share, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
@@ -217,7 +243,7 @@ impl ChatPieces {
 }
 
 impl Pieces for ChatPieces {
-    fn begin(&mut self) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
         vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
     }
 
@@ -241,7 +267,7 @@ impl Pieces for ChatPieces {
         Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
     }
 
-    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
         let mut messages: Vec<_> =
             self.answer.last_deltas().iter().map(|delta| self.chunk(delta, None, None)).collect();
         let reason = self.answer.finish_reason(stream.finish_reason());

@@ -183,7 +183,7 @@ impl TextPieces {
 }
 
 impl Pieces for TextPieces {
-    fn begin(&mut self) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
         Vec::new()
     }
 
@@ -197,7 +197,7 @@ impl Pieces for TextPieces {
         Ok(vec![self.header.message(&[self.choice(text, logprobs, None)], None)])
     }
 
-    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
         let choice = self.choice("", None, Some(finish_reason(stream.finish_reason())));
         vec![self.header.message(&[choice], None)]
     }

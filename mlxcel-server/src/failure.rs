@@ -8,7 +8,7 @@ use mlxcel_session::{Error, ErrorKind, FinishReason};
 use serde::Serialize;
 
 /// An error with the status that HTTP has for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     body: Body,
@@ -70,6 +70,11 @@ impl ApiError {
         Self { status, body: Body { message: message.into(), kind, param, code } }
     }
 
+    /// What is wrong, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.body.message
+    }
+
     /// As it stands in an answer.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({ "error": self.body })
@@ -104,6 +109,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        // For paths of another API, whose errors have another format.
+        response.extensions_mut().insert(self);
         response
     }
 }

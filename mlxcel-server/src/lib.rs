@@ -1,4 +1,4 @@
-//! Language models over HTTP: an [`axum::Router`] with OpenAI's endpoints, to mount in an application of your own.
+//! Language models over HTTP: an [`axum::Router`] with OpenAI's and Anthropic's endpoints, to mount in an application of your own.
 //!
 //! A [`Server`] is made of one or more [`Engine`](mlxcel_session::Engine)s under the names that clients ask for. Its router
 //! knows no listener, no TLS and no users: the application mounts it under a path beside its own routes, and adds its own
@@ -27,10 +27,13 @@
 //! | path | answers |
 //! |---|---|
 //! | `/v1/chat/completions`, `/v1/responses`, `/v1/completions` | text, whole or as server-sent events, with tools and JSON schemas |
+//! | `/v1/messages`, `/v1/messages/count_tokens` | the same in the words of Anthropic's API |
 //! | `/v1/embeddings` | vectors |
-//! | `/v1/models`, `/v1/models/{name}` | the served models |
+//! | `/tokenize`, `/detokenize` | tokens of texts, and back |
+//! | `/v1/models`, `/v1/models/{name}`, `/server_info` | the served models |
 //! | `/metrics` | figures for Prometheus |
-//! | `/health`, `/openapi.json` | without a key, whether the engines run, and the description of this API |
+//! | `/health/live`, `/health/ready` | without a key: whether the process answers, and whether its engines take requests (`/health` is the latter) |
+//! | `/openapi.json` | without a key: the description of this API |
 //!
 //! A request that names no model is for the first. Fields that would change the answer and are not supported are errors.
 //!
@@ -52,8 +55,11 @@ mod embeddings;
 mod failure;
 mod fields;
 mod header;
+mod health;
 mod limits;
 mod logprobs;
+mod message_pieces;
+mod messages;
 mod metrics;
 mod openapi;
 mod origins;
@@ -64,6 +70,7 @@ mod routes;
 mod served;
 mod server;
 mod sse;
+mod texts;
 mod tools;
 mod work;
 

@@ -7,9 +7,11 @@ use crate::body::Asked;
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
 use crate::embeddings::EmbeddingRequest;
+use crate::messages::{CountRequest, MessageRequest};
 use crate::responses::ResponseRequest;
+use crate::texts::{DetokenizeRequest, TokenizeRequest};
 
-/// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's API.
+/// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's and Anthropic's APIs.
 pub(crate) async fn show() -> Json<Value> {
     let get = |summary: &str| json!({ "get": { "summary": summary, "responses": responses("the answer") } });
     let mut model = get("Describe a model");
@@ -23,9 +25,16 @@ pub(crate) async fn show() -> Json<Value> {
             "/v1/responses": post::<ResponseRequest>("Answer a conversation"),
             "/v1/completions": post::<CompletionRequest>("Continue texts"),
             "/v1/embeddings": post::<EmbeddingRequest>("Embed texts"),
+            "/v1/messages": post::<MessageRequest>("Answer a conversation"),
+            "/v1/messages/count_tokens": post::<CountRequest>("Count the tokens of a prompt"),
+            "/tokenize": post::<TokenizeRequest>("The tokens of a text"),
+            "/detokenize": post::<DetokenizeRequest>("The text of tokens"),
             "/v1/models": get("List the models"),
             "/v1/models/{name}": model,
+            "/server_info": get("Describe the server"),
             "/health": get("Check that the server takes requests"),
+            "/health/ready": get("Check that the server takes requests"),
+            "/health/live": get("Check that the process answers"),
             "/metrics": get("Figures for Prometheus"),
         },
         "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },

@@ -197,7 +197,7 @@ impl ResponsePieces {
 impl Pieces for ResponsePieces {
     const DONE: bool = false;
 
-    fn begin(&mut self) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
         let response = json!({ "response": self.whole(None) });
         ["response.created", "response.in_progress"].map(|kind| self.event(kind, response.clone())).to_vec()
     }
@@ -207,7 +207,7 @@ impl Pieces for ResponsePieces {
         Ok(self.events(&deltas))
     }
 
-    fn end(&mut self, stream: &RequestStream) -> Vec<Value> {
+    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
         let deltas = self.answer.last_deltas();
         let mut events = self.events(&deltas);
         events.extend(self.end_item());

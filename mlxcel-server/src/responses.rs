@@ -182,6 +182,6 @@ pub(crate) async fn respond(
     }
     let text = whole_text(&mut stream).await?;
     pieces.piece(&app, &stream, &text)?;
-    pieces.end(&stream);
+    pieces.end(&app, &stream);
     Ok(Json(pieces.whole(Some(&stream))).into_response())
 }

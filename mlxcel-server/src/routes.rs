@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderName, StatusCode};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use mlxcel_session::mlxcel_core::one_line;
 use serde_json::{Value, json};
 
 use crate::failure::ApiError;
 use crate::origins::{self, Origins};
 use crate::served::{Models, ServedModel};
-use crate::{api_key, chat, completions, embeddings, metrics, openapi, page, responses};
+use crate::{
+    api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, responses, texts,
+};
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -27,13 +28,24 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
         .route("/v1/embeddings", post(embeddings::embed))
+        .route("/tokenize", post(texts::tokenize))
+        .route("/detokenize", post(texts::detokenize))
+        .route("/server_info", get(health::describe))
         .route("/v1/models", get(list))
         .route("/v1/models/{name}", get(describe_one))
         .route("/metrics", get(metrics::show))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize));
+    let messages = Router::new()
+        .route("/v1/messages", post(messages::answer))
+        .route("/v1/messages/count_tokens", post(messages::count))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize))
+        .route_layer(middleware::map_response(messages::errors));
     let mut router = Router::new()
         .merge(api)
-        .route("/health", get(health))
+        .merge(messages)
+        .route("/health", get(health::ready))
+        .route("/health/ready", get(health::ready))
+        .route("/health/live", get(health::live))
         .route("/openapi.json", get(openapi::show))
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method);
@@ -84,16 +96,6 @@ async fn describe_one(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     models.find(Some(&name)).map(|app| Json(describe(app)))
-}
-
-async fn health(State(models): State<Arc<Models>>) -> Response {
-    match models.served.iter().try_for_each(|app| app.engine.check()) {
-        Ok(()) => Json(json!({ "status": "ok" })).into_response(),
-        Err(error) => {
-            let body = Json(json!({ "status": "failed", "message": one_line(&error) }));
-            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-        }
-    }
 }
 
 async fn nothing() -> ApiError {

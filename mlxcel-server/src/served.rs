@@ -1,7 +1,7 @@
 //! The served models, and what all their requests share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mlxcel_session::{AsyncRequestStream, Engine, Error, Request, SamplingParams, Share, Tokenizer};
@@ -20,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) parsing: Arc<Semaphore>,
     /// Seconds since 1970.
     pub(crate) started: u64,
+    /// Whether no more requests are taken.
+    pub(crate) ending: AtomicBool,
     /// How many requests came.
     pub(crate) requests: AtomicU64,
     pub(crate) responses: ResponseCounts,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Server {
         self
     }
 
-    /// Answers only requests with this key, as `Authorization: Bearer KEY`, except for the page, `/health` and `/openapi.json`.
+    /// Answers only requests with this key, as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for the page, `/health` and `/openapi.json`.
     /// An application that knows its users has a layer of its own instead.
     pub fn with_api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(key.into());
@@ -107,6 +107,7 @@ impl Server {
             api_key,
             parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)),
             started: unix_time(),
+            ending: AtomicBool::default(),
             requests: AtomicU64::default(),
             responses: ResponseCounts::default(),
             workers: Workers::start("work", WORKERS).map_err(no_thread)?,
@@ -140,6 +141,7 @@ impl Running {
     /// Takes no more requests, and lets those that run finish for at most `grace`; what is late is cancelled, which ends its
     /// answer with an error.
     pub async fn shutdown(&self, grace: Duration) {
+        self.models.shared.ending.store(true, Ordering::Relaxed);
         let models = Arc::clone(&self.models);
         let shutdown = move || {
             thread::scope(|scope| {

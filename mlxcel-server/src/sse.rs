@@ -20,7 +20,7 @@ pub(crate) trait Pieces: Send + 'static {
     const DONE: bool = true;
 
     /// What comes first.
-    fn begin(&mut self) -> Vec<Value>;
+    fn begin(&mut self, app: &ServedModel) -> Vec<Value>;
     /// The event with `text`, the newest text of `stream`.
     fn piece(
         &mut self,
@@ -29,7 +29,12 @@ pub(crate) trait Pieces: Send + 'static {
         text: &str,
     ) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
-    fn end(&mut self, stream: &RequestStream) -> Vec<Value>;
+    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value>;
+
+    /// What takes its place if it fails.
+    fn error(&self, error: &ApiError) -> Value {
+        error.json()
+    }
 }
 
 /// The whole text of an answer.
@@ -114,23 +119,23 @@ impl<P: Pieces> Answer<P> {
     async fn next(&mut self, app: &ServedModel) -> Option<Value> {
         if matches!(self.phase, Phase::Begin) {
             self.phase = Phase::Text;
-            self.ready.extend(self.pieces.begin());
+            self.ready.extend(self.pieces.begin(app));
         }
         while self.ready.is_empty() && !matches!(self.phase, Phase::Ended) {
             match self.stream.next().await {
                 Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
                     Ok(messages) => self.ready.extend(messages),
-                    Err(error) => self.ready.push_back(error.json()),
+                    Err(error) => self.ready.push_back(self.pieces.error(&error)),
                 },
                 Some(Err(error)) => {
                     self.phase = Phase::Ended;
-                    self.ready.push_back(ApiError::from(error).json());
+                    self.ready.push_back(self.pieces.error(&error.into()));
                 }
                 None => {
                     self.phase = Phase::Ended;
                     match check_end(&self.stream) {
-                        Ok(()) => self.ready.extend(self.pieces.end(&self.stream)),
-                        Err(error) => self.ready.push_back(error.json()),
+                        Ok(()) => self.ready.extend(self.pieces.end(app, &self.stream)),
+                        Err(error) => self.ready.push_back(self.pieces.error(&error)),
                     }
                 }
             }

@@ -39,3 +39,19 @@ pub(crate) fn pages(arguments: &Pages) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(definition(), folder).map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subcommand_has_a_manual_page_with_the_exit_status() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("man1");
+        pages(&Pages { folder: place.clone() }).unwrap();
+        for command in definition().get_subcommands() {
+            let page = fs::read_to_string(place.join(format!("mlxcel-{}.1", command.get_name()))).unwrap();
+            assert!(page.contains("Exit status"), "{page}");
+        }
+    }
+}

@@ -34,7 +34,7 @@ One line on standard error says what went wrong.";
 ///
 /// Without --model, the bundled story teller runs: a small model that tells stories about animals.
 #[derive(Parser)]
-#[command(name = "mlxcel", version)]
+#[command(name = "mlxcel", version, propagate_version = true)]
 pub(crate) struct Program {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -100,17 +100,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompts = prompts(arguments, &source, &**first, steps)?;
     let tolerance = Tolerance::of(arguments.precision);
     // The reference: transformers, which is independent of these engines, or else the first of them.
-    let (reference, skipped, traces, followers) = match transformers(arguments, &source, &prompts)? {
-        Answer::Traces(traces) => ("transformers".to_owned(), None, traces, &engines[..]),
-        Answer::NotAsked(why) => {
-            let (name, model) = &engines[0];
-            if engines.len() == 1 {
-                let alone = format!("there is no second engine to compare {name} with");
-                return Err(Failure::Usage(alone));
-            }
-            let traces = prompts.iter().map(|prompt| Trace::of(&**model, prompt, steps));
-            (name.clone(), Some(why), traces.collect::<Result<_, _>>()?, &engines[1..])
-        }
+    let answer = transformers(arguments, &source, &prompts)?;
+    let (reference, skipped) = match &answer {
+        Answer::Traces(_) => ("transformers".to_owned(), None),
+        Answer::NotAsked(why) => (engines[0].0.clone(), Some(why.clone())),
     };
     let info = first.info();
     let mut output = Output {
@@ -127,6 +120,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !arguments.json {
         output.print_head(&mut out)?;
     }
+    let (traces, followers) = match answer {
+        Answer::Traces(traces) => (traces, &engines[..]),
+        Answer::NotAsked(_) if engines.len() == 1 => {
+            let alone = format!("there is no second engine to compare {} with", output.reference);
+            return Err(Failure::Usage(alone));
+        }
+        Answer::NotAsked(_) => {
+            let traces = prompts.iter().map(|prompt| Trace::of(&**first, prompt, steps));
+            (traces.collect::<Result<_, _>>()?, &engines[1..])
+        }
+    };
     for (name, model) in followers {
         let compared = prompts.iter().zip(&traces).map(|(prompt, trace)| {
             Ok(Comparison::new(trace, &Trace::along(&**model, prompt, &trace.tokens())?, &tolerance))

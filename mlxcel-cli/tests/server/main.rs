@@ -5,4 +5,5 @@
 mod answers;
 mod harness;
 mod limits;
+mod messages;
 mod requests;

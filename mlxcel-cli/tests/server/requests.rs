@@ -163,3 +163,22 @@ fn foreign_hosts_and_origins_are_rejected_before_routing() {
         assert!(answer.contains(header), "{answer}");
     }
 }
+
+#[test]
+fn the_server_describes_itself_and_the_tokens_of_texts() {
+    let server = Server::start(&["--name", "pip", "--max-tokens", "50"]);
+    let (status, text) = server.get("/server_info");
+    let info: Value = serde_json::from_str(&text).unwrap();
+    let model = &info["models"][0];
+    assert_eq!((status, &model["name"], &model["backend"]), (200, &json!("pip"), &json!("portable")));
+    assert_eq!((&model["max_tokens"], &model["max_model_len"]), (&json!(50), &json!(1024)));
+    let ask = |path: &str, body: Value| {
+        let (status, text) = server.ask("POST", path, "", &body.to_string());
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let told = ask("/tokenize", json!({ "prompt": "Once upon a time", "add_special_tokens": false }));
+    assert_eq!(told["count"], told["tokens"].as_array().unwrap().len());
+    let text = ask("/detokenize", json!({ "tokens": told["tokens"] }));
+    assert_eq!(text["prompt"], "Once upon a time");
+}

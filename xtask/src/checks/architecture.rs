@@ -157,7 +157,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mlxcel-examples",
         layer: 9,
-        may_use: &["mlxcel-core", "mlxcel-session", "mlxcel-server", "mlxcel-stablehlo", "mlxcel-portable"],
+        may_use: &["mlxcel-core", "mlxcel-session", "mlxcel-server", "mlxcel-stablehlo"],
         unsafe_code: Unsafe::Forbidden,
     },
     Rule {

@@ -84,7 +84,7 @@ enum Check {
     Costs,
     /// The IREE engine on a prebuilt distribution of IREE's runtime
     Dist,
-    /// The server, by OpenAI's client
+    /// The server, by OpenAI's and Anthropic's clients
     Server,
     /// A bundle's programs, run by XLA
     Bundle,

@@ -1,6 +1,6 @@
-//! The server, driven by OpenAI's own client for Python.
+//! The server, driven by OpenAI's and Anthropic's own clients for Python.
 //!
-//! The client comes from PyPI, a few megabytes, and is installed when this check first runs, not by `setup`.
+//! The clients come from PyPI, a few megabytes, and are installed when this check first runs, not by `setup`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,8 +14,9 @@ use crate::process;
 use crate::setup::{Packages, find_python};
 use crate::workspace::Workspace;
 
-const SCRIPT: &str = "tests-external/openai/drive_server.py";
-const REQUIREMENTS: &str = "tests-external/openai/requirements.txt";
+const SCRIPTS: [&str; 2] =
+    ["tests-external/clients/drive_openai.py", "tests-external/clients/drive_anthropic.py"];
+const REQUIREMENTS: &str = "tests-external/clients/requirements.txt";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let python = find_python()?;
@@ -23,24 +24,28 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         return left_out(reason);
     }
     let packages = Packages {
-        name: "openai",
+        name: "clients",
         requirements: REQUIREMENTS,
         wheels_for: None,
-        what: "OpenAI's client (about 5 MB)",
+        what: "OpenAI's and Anthropic's clients (about 10 MB)",
     };
-    packages.install(workspace, || Ok(python.clone())).context("installing OpenAI's client")?;
+    packages.install(workspace, || Ok(python.clone())).context("installing the clients")?;
     let mut start = workspace.program("mlxcel", "server")?;
     start.args(["serve", "--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
-    let mut drive = Command::new(&python);
-    drive.arg(workspace.root().join(SCRIPT)).arg(&server.address);
-    drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
-    // A proxy of this machine does not lead to its loopback.
-    drive.env("NO_PROXY", "*");
-    match process::output(&mut drive)?.trim() {
-        "" => bail!("the script checked nothing"),
-        said => Ok(Done::Checked(said.to_owned())),
+    let mut said = Vec::new();
+    for script in SCRIPTS {
+        let mut drive = Command::new(&python);
+        drive.arg(workspace.root().join(script)).arg(&server.address);
+        drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
+        // A proxy of this machine does not lead to its loopback.
+        drive.env("NO_PROXY", "*");
+        match process::output(&mut drive)?.trim() {
+            "" => bail!("{script} checked nothing"),
+            checked => said.push(checked.to_owned()),
+        }
     }
+    Ok(Done::Checked(said.join(", ")))
 }
 
 /// A running server, ended when this is dropped.

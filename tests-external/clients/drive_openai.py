@@ -1,4 +1,4 @@
-"""Drives a running server with OpenAI's client: `drive_server.py http://127.0.0.1:PORT`.
+"""Drives a running server with OpenAI's client: `drive_openai.py http://127.0.0.1:PORT`.
 
 The answers are held to be well formed, by the client's own types, and consistent with one another; texts are the bundled story teller's.
 """
@@ -184,7 +184,7 @@ def main():
     completions(client, model)
     embeddings(client, model)
     the_rest(client, address)
-    print(f"{checks} checks")
+    print(f"{checks} checks with openai {openai.__version__}")
 
 
 main()

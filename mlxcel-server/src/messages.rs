@@ -1,0 +1,289 @@
+//! `/v1/messages`: a chat in the words of Anthropic's API. Nothing is stored, so each request has the whole conversation.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use mlxcel_session::Tools;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::body::{Asked, Body};
+use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
+use crate::failure::ApiError;
+use crate::fields::ApiUsage;
+use crate::message_pieces::MessagePieces;
+use crate::sse::{self, Pieces, whole_text};
+
+#[derive(Deserialize)]
+pub(crate) struct MessageRequest {
+    max_tokens: u64,
+    stream: Option<bool>,
+    #[serde(default)]
+    stop_sequences: Vec<String>,
+    #[serde(flatten)]
+    conversation: Conversation,
+    /// What a chat has by the same name.
+    #[serde(flatten)]
+    same: Map<String, Value>,
+}
+
+/// The part of a request that is rendered as the prompt.
+#[derive(Deserialize)]
+struct Conversation {
+    model: Option<String>,
+    messages: Vec<Value>,
+    system: Option<Value>,
+    #[serde(default)]
+    tools: Vec<Value>,
+    tool_choice: Option<Value>,
+    thinking: Option<Value>,
+    /// The effort, and the format of the answer.
+    output_config: Option<Value>,
+}
+
+/// A request that asks for the length of a prompt.
+#[derive(Deserialize)]
+pub(crate) struct CountRequest {
+    #[serde(flatten)]
+    conversation: Conversation,
+}
+
+/// Fields that a chat has by the same name.
+const SAME: [&str; 3] = ["temperature", "top_p", "top_k"];
+/// Fields of the conversation.
+const CONVERSATION: [&str; 7] =
+    ["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"];
+
+impl Asked for MessageRequest {
+    const REQUIRED: &'static str = "messages";
+
+    fn fields() -> Vec<&'static str> {
+        [&CONVERSATION[..], &SAME, &["max_tokens", "stream", "stop_sequences"]].concat()
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.conversation.model.as_deref()
+    }
+}
+
+impl Asked for CountRequest {
+    const REQUIRED: &'static str = "messages";
+
+    fn fields() -> Vec<&'static str> {
+        CONVERSATION.to_vec()
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.conversation.model.as_deref()
+    }
+}
+
+impl MessageRequest {
+    /// It as a chat.
+    fn chat(&self) -> Result<ChatRequest, ApiError> {
+        let mut chat = self.conversation.chat()?;
+        chat.extend(SAME.iter().filter_map(|&name| Some((name.to_owned(), self.same.get(name)?.clone()))));
+        chat.insert("max_tokens".to_owned(), self.max_tokens.into());
+        chat.insert("stop".to_owned(), json!(self.stop_sequences));
+        chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
+        parse(chat)
+    }
+}
+
+fn parse(chat: Map<String, Value>) -> Result<ChatRequest, ApiError> {
+    serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
+}
+
+impl Conversation {
+    /// The fields of a chat that make the prompt.
+    fn chat(&self) -> Result<Map<String, Value>, ApiError> {
+        let mut messages = Vec::new();
+        if let Some(system) = &self.system {
+            messages.push(json!({ "role": "system", "content": text_of(system, "system")? }));
+        }
+        for message in &self.messages {
+            match message["role"].as_str() {
+                Some("user") => user(&message["content"], &mut messages)?,
+                Some("assistant") => messages.push(assistant(&message["content"])?),
+                _ => {
+                    return Err(ApiError::invalid(
+                        "messages",
+                        "the role of a message must be user or assistant",
+                    ));
+                }
+            }
+        }
+        let mut chat = Map::new();
+        // The answer goes on where the last message of the assistant ends.
+        let is_begun = self.messages.last().is_some_and(|message| message["role"] == "assistant");
+        chat.insert("continue_final_message".to_owned(), is_begun.into());
+        chat.insert("messages".to_owned(), messages.into());
+        chat.insert("tools".to_owned(), self.tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?.into());
+        if let Some(choice) = &self.tool_choice {
+            chat.insert("tool_choice".to_owned(), tool_choice(choice)?);
+            let is_parallel = choice["disable_parallel_tool_use"] != true;
+            chat.insert("parallel_tool_calls".to_owned(), is_parallel.into());
+        }
+        if let Some(thinking) = &self.thinking {
+            let thinks = thinking["type"] != "disabled";
+            chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": thinks }));
+        }
+        if let Some(config) = &self.output_config {
+            chat.insert("reasoning_effort".to_owned(), config["effort"].clone());
+            let format = match &config["format"] {
+                Value::Null => Value::Null,
+                format => json!({ "type": format["type"], "json_schema": format }),
+            };
+            chat.insert("response_format".to_owned(), format);
+        }
+        Ok(chat)
+    }
+}
+
+/// The text of content, which is a text or a list of blocks of text.
+fn text_of(content: &Value, param: &str) -> Result<String, ApiError> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(blocks) => {
+            let texts = blocks.iter().map(|block| match (block["type"].as_str(), block["text"].as_str()) {
+                (Some("text"), Some(text)) => Ok(text),
+                _ => Err(ApiError::unsupported(param, "content that is not text")),
+            });
+            texts.collect::<Result<Vec<_>, _>>().map(|texts| texts.concat())
+        }
+        _ => Err(ApiError::invalid(param, "content must be a text or a list of blocks")),
+    }
+}
+
+/// Adds what a user says: results of tools are messages of their own.
+fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let Value::Array(blocks) = content else {
+        messages.push(json!({ "role": "user", "content": text_of(content, "messages")? }));
+        return Ok(());
+    };
+    let mut text = String::new();
+    for block in blocks {
+        if block["type"] != "tool_result" {
+            text.push_str(&text_of(&Value::Array(vec![block.clone()]), "messages")?);
+            continue;
+        }
+        let result = match &block["content"] {
+            Value::Null => String::new(),
+            content => text_of(content, "messages")?,
+        };
+        messages.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": result }));
+    }
+    if !text.is_empty() || blocks.is_empty() {
+        messages.push(json!({ "role": "user", "content": text }));
+    }
+    Ok(())
+}
+
+/// What the assistant said and called; its thoughts are no part of the conversation.
+fn assistant(content: &Value) -> Result<Value, ApiError> {
+    let Value::Array(blocks) = content else {
+        return Ok(json!({ "role": "assistant", "content": text_of(content, "messages")? }));
+    };
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("thinking" | "redacted_thinking") => {}
+            Some("tool_use") => {
+                let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
+                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+            }
+            _ => text.push_str(&text_of(&Value::Array(vec![block.clone()]), "messages")?),
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": text });
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    Ok(message)
+}
+
+/// A tool as a chat has it.
+fn tool(tool: &Value) -> Result<Value, ApiError> {
+    match tool["type"].as_str() {
+        None | Some("custom") => {
+            let function = json!({
+                "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
+            });
+            Ok(json!({ "type": "function", "function": function }))
+        }
+        Some(kind) => Err(ApiError::unsupported("tools", &format!("a tool of type {kind:?}"))),
+    }
+}
+
+fn tool_choice(choice: &Value) -> Result<Value, ApiError> {
+    match choice["type"].as_str() {
+        Some("auto") => Ok("auto".into()),
+        Some("any") => Ok("required".into()),
+        Some("none") => Ok("none".into()),
+        Some("tool") => Ok(json!({ "type": "function", "function": { "name": choice["name"] } })),
+        _ => Err(ApiError::invalid("tool_choice", "the type of tool_choice must be auto, any, tool or none")),
+    }
+}
+
+pub(crate) async fn answer(
+    Body { request, app, sender }: Body<MessageRequest>,
+) -> Result<Response, ApiError> {
+    let chat = request.chat()?;
+    let is_stream = request.stream.unwrap_or(false);
+    let Begun { streams, tools, .. } = begin(&app, chat, sender).await?;
+    let Some(mut stream) = streams.into_iter().next() else {
+        return Err(ApiError::invalid("", "there is no answer"));
+    };
+    let parser = tools.as_ref().map(Tools::parser);
+    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, parser);
+    if is_stream {
+        return Ok(sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>));
+    }
+    let text = whole_text(&mut stream).await?;
+    pieces.piece(&app, &stream, &text)?;
+    pieces.end(&app, &stream);
+    Ok(Json(pieces.whole(&app, Some(&stream))).into_response())
+}
+
+/// `/v1/messages/count_tokens`: how long the prompt of a request would be.
+pub(crate) async fn count(
+    Body { request, app, sender }: Body<CountRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let mut chat = request.conversation.chat()?;
+    chat.insert("max_tokens".to_owned(), 1.into());
+    let chat = parse(chat)?;
+    let of = Arc::clone(&app);
+    let count = move || prompt_tokens(&of, chat);
+    let tokens = app.server.workers.run(sender.share.client, count).await??;
+    Ok(Json(json!({ "input_tokens": tokens })))
+}
+
+/// The answers of these paths with errors in Anthropic's format.
+pub(crate) async fn errors(mut response: Response) -> Response {
+    match response.extensions_mut().remove::<ApiError>() {
+        None => response,
+        Some(error) => {
+            let body = Json(anthropic(&error)).into_response().into_body();
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            response.map(|_| body)
+        }
+    }
+}
+
+/// An error in Anthropic's format.
+pub(crate) fn anthropic(error: &ApiError) -> Value {
+    let kind = match error.status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        504 => "timeout_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": error.message() } })
+}

@@ -1,0 +1,73 @@
+//! `/tokenize` and `/detokenize`: texts as the model's tokens, and back.
+
+use std::sync::Arc;
+
+use axum::Json;
+use mlxcel_session::TokenId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::body::{Asked, Body};
+use crate::failure::ApiError;
+
+#[derive(Deserialize)]
+pub(crate) struct TokenizeRequest {
+    model: Option<String>,
+    prompt: String,
+    /// Whether the tokens that begin and end texts are added; by default they are.
+    add_special_tokens: Option<bool>,
+}
+
+impl Asked for TokenizeRequest {
+    const REQUIRED: &'static str = "prompt";
+
+    fn fields() -> Vec<&'static str> {
+        vec!["model", "prompt", "add_special_tokens"]
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+#[derive(Deserialize)]
+pub(crate) struct DetokenizeRequest {
+    model: Option<String>,
+    tokens: Vec<TokenId>,
+}
+
+impl Asked for DetokenizeRequest {
+    const REQUIRED: &'static str = "tokens";
+
+    fn fields() -> Vec<&'static str> {
+        vec!["model", "tokens"]
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+/// The tokens of a text, their number, and how many the model takes.
+pub(crate) async fn tokenize(
+    Body { request, app, sender }: Body<TokenizeRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let most = app.engine.model().capabilities().context;
+    let of = Arc::clone(&app);
+    let encode = move || {
+        let special = request.add_special_tokens.unwrap_or(true);
+        Ok::<_, ApiError>(of.tokenizer()?.encode(&request.prompt, special)?)
+    };
+    let tokens = app.server.workers.run(sender.share.client, encode).await??;
+    Ok(Json(json!({ "count": tokens.len(), "max_model_len": most, "tokens": tokens })))
+}
+
+/// The text of tokens.
+pub(crate) async fn detokenize(
+    Body { request, app, sender }: Body<DetokenizeRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let of = Arc::clone(&app);
+    let decode = move || Ok::<_, ApiError>(of.tokenizer()?.decode(&request.tokens, false)?);
+    let text = app.server.workers.run(sender.share.client, decode).await??;
+    Ok(Json(json!({ "prompt": text })))
+}
