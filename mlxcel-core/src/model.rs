@@ -72,6 +72,8 @@ forward!(&M, Box<M>, Arc<M>);
 pub struct ModelInfo {
     /// The engine's name, as [`Backend::name`](crate::Backend::name) returns it.
     pub backend: String,
+    /// The device in use, by the engine's name for it, and what it is; empty if the engine has no choice of devices.
+    pub device: String,
     /// The model family: `model_type` in the checkpoint's `config.json`.
     pub model_type: String,
     /// The size of the vocabulary; every [`TokenId`] is below it.
@@ -100,6 +102,7 @@ impl ModelInfo {
     pub fn new(backend: impl Into<String>, model_type: impl Into<String>, vocabulary_size: usize) -> Self {
         Self {
             backend: backend.into(),
+            device: String::new(),
             model_type: model_type.into(),
             vocabulary_size,
             stop_tokens: Vec::new(),

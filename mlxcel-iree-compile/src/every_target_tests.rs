@@ -10,7 +10,9 @@ use std::thread;
 use mlxcel_core::{ErrorKind, Precision};
 use mlxcel_graph::{Numerics, Outputs, ProgramShape, ProgramWriter, state_layouts};
 use mlxcel_iree_target::cpu::{Code, FAMILIES};
-use mlxcel_iree_target::{CompileBackends, CompileTarget};
+use mlxcel_iree_target::{
+    CompileBackends, CompileTarget, DeviceDescription, VulkanCapability, VulkanProperties,
+};
 use mlxcel_models::{Checkpoint, Decoder};
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 
@@ -72,7 +74,7 @@ fn a_checkpoints_programs_compile_for_every_target() {
         ("llvm-cpu:neoverse-v1", BF16, "embedded-elf-arm_64"),
         ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
         ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
-        ("vulkan-spirv:vp_android_baseline_2022", F32, "vulkan-spirv-fb"),
+        ("vulkan-spirv:spirv,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
         ("metal-spirv:macos", F32, "metal-msl-fb"),
     ];
     let work = targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
@@ -117,6 +119,62 @@ fn the_compiler_knows_every_listed_accelerator() {
         // It accepts unknown names, too.
         let known = account.contains("iree_codegen.target_info");
         if known { Ok(()) } else { Err(format!("{target}: the compiler has no description of it")) }
+    });
+}
+
+/// The device that the compiler's description of a Vulkan target is of, with its first subgroup size.
+fn described_device(account: &str) -> VulkanProperties {
+    let after = |name: &str| account.split_once(name).map_or("", |(_, rest)| rest);
+    let listed = |name: &str| -> Vec<&str> {
+        let values = after(name).split([',', '>', ']']).next().unwrap();
+        values.split('|').map(str::trim).collect()
+    };
+    let (compute, storage) = (listed("compute = "), listed("storage = "));
+    let capabilities = VulkanCapability::ALL.into_iter().filter(|capability| match capability {
+        VulkanCapability::DotProduct => account.contains("dot = dp4xi8toi32"),
+        VulkanCapability::Float16 => compute.contains(&"fp16"),
+        VulkanCapability::Float64 => compute.contains(&"fp64"),
+        VulkanCapability::Int8 => compute.contains(&"int8"),
+        VulkanCapability::Int16 => compute.contains(&"int16"),
+        VulkanCapability::Int64 => compute.contains(&"int64"),
+        VulkanCapability::Storage8 => storage.contains(&"b8"),
+        VulkanCapability::Storage16 => storage.contains(&"b16"),
+        _ => false,
+    });
+    let size = listed("subgroup_size_choices = [")[0].parse().unwrap();
+    let mut properties = VulkanProperties::new("a card", size, capabilities);
+    properties.workgroup_threads = listed("max_thread_count_per_workgroup = ")[0].parse().unwrap();
+    properties
+}
+
+#[test]
+fn a_vulkan_target_requires_exactly_what_the_compiler_describes() {
+    let backend = CompileBackends::builtin().get("vulkan-spirv").unwrap();
+    let mut names = backend.known_architectures();
+    names.push("spirv,+int8,+storage8,+storage16,+subgroup16,+threads256".to_owned());
+    for_each(names, |name| {
+        let target = resolved(&format!("vulkan-spirv:{name}"));
+        let device = described_device(&account_of(&CompileOptions::new(target.clone()))?);
+        let runs =
+            |device: VulkanProperties| target.check_device(&DeviceDescription::of_vulkan(device)).is_ok();
+        if !runs(device.clone()) {
+            return Err(format!("{name}: it requires more than the compiler describes: {device:?}"));
+        }
+        for capability in &device.capabilities {
+            let mut lesser = device.clone();
+            lesser.capabilities.remove(capability);
+            if runs(lesser) {
+                return Err(format!("{name}: it runs without {capability}"));
+            }
+        }
+        let mut lesser = device.clone();
+        lesser.workgroup_threads -= 1;
+        let mut other = device.clone();
+        (other.subgroup_size, other.subgroup_sizes) = (4, (4, 4));
+        if runs(lesser) || runs(other) {
+            return Err(format!("{name}: it runs with fewer threads or other subgroups"));
+        }
+        Ok(())
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{Outputs, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::{Layouts, Lowered, lower};
+use mlxcel_iree_kernels::{Layouts, Lowered, device_check, lower};
 use mlxcel_iree_target::{CPU_BACKEND, ResolvedTarget};
 use mlxcel_stablehlo::ElementType;
 
@@ -106,6 +106,16 @@ impl ProgramCompiler {
         let artifact = made.map_err(|error| with_operation(error, &text, weights))?;
         tracing::debug!(program = %shape, target = %self.target, compiled = artifact.compiled, seconds = artifact.elapsed.as_secs_f64(), "ready");
         Ok(artifact)
+    }
+
+    /// The compiled program of [`device_check`].
+    ///
+    /// # Errors
+    ///
+    /// Those of writing the graph and of [`Artifacts::get`].
+    pub fn device_check(&self, cancel: Option<&CancelToken>) -> Result<Artifact> {
+        let text = device_check::program(self.target.hardware()?)?;
+        self.artifacts.get(&text, &self.options().with_label("device check"), cancel)
     }
 
     /// What `compiler` makes of `text`, which [`lowered`](Self::lowered) gave, in a way of its own; the cache has no part in it.

@@ -31,6 +31,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod attention;
+pub mod device_check;
 mod embedding;
 mod experts;
 mod hardware;

@@ -2,12 +2,12 @@
 //!
 //! The compiler fuses operations into kernels and then fails, for these targets only, to write the kernel: table lookups, or
 //! counted positions, next to a reduction make it share indices between threads, which SPIR-V has no type for; half precision
-//! next to a matrix product or a reduction makes it load two numbers as one. A barrier after each of these keeps it in a kernel
-//! of its own.
+//! next to a matrix product or a reduction makes it load two numbers as one, and so does a bias in half precision that is added to
+//! a product. A barrier after each of these keeps it in a kernel of its own.
 
 use std::collections::HashSet;
 
-use mlxcel_stablehlo::{ElementType, Function, Module, Op, OpKind, Printer, ValueId};
+use mlxcel_stablehlo::{BinaryOp, ElementType, Function, Module, Op, OpKind, Printer, ValueId};
 
 /// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
@@ -32,6 +32,7 @@ fn part(function: &mut Function) {
         .filter(|op| is_product_of_matrices(op, function))
         .flat_map(|op| op.operands.iter().copied())
         .collect();
+    let added = added_after_broadcast(function);
     let ops = std::mem::take(&mut function.body.ops);
     let mut parted = Vec::with_capacity(ops.len());
     for mut op in ops {
@@ -41,7 +42,8 @@ fn part(function: &mut Function) {
                 let from = function.value_type(op.operands[0]);
                 let half = matches!(from.element, ElementType::BF16 | ElementType::F16);
                 let on_the_way = weights.contains(&op.operands[0]) && !multiplied.contains(&op.results[0]);
-                half && from.shape.len() > 1 && !on_the_way
+                let fuses = from.shape.len() > 1 && !on_the_way || added.contains(&op.results[0]);
+                half && fuses
             }
             _ => false,
         };
@@ -58,6 +60,18 @@ fn part(function: &mut Function) {
         parted.extend([op, barrier]);
     }
     function.body.ops = parted;
+}
+
+/// The values that are broadcast and then added to others, as biases are.
+fn added_after_broadcast(function: &Function) -> HashSet<ValueId> {
+    let ops = &function.body.ops;
+    let added: HashSet<ValueId> = ops
+        .iter()
+        .filter(|op| matches!(op.kind, OpKind::Binary(BinaryOp::Add)))
+        .flat_map(|op| op.operands.iter().copied())
+        .collect();
+    let broadcasts = ops.iter().filter(|op| matches!(op.kind, OpKind::BroadcastInDim { .. }));
+    broadcasts.filter(|op| added.contains(&op.results[0])).map(|op| op.operands[0]).collect()
 }
 
 /// Whether an operation multiplies several rows by several: with one row nothing is loaded twice, and the conversion is better

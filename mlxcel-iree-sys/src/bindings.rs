@@ -47,6 +47,7 @@ pub type iree_hal_device_profiling_data_family_bits_t = ::core::ffi::c_uint;
 pub type iree_hal_device_profiling_flags_t = u32;
 pub type iree_hal_profile_capture_filter_flags_t = u32;
 pub type iree_hal_profile_counter_set_selection_flags_t = u32;
+pub type iree_hal_device_id_t = usize;
 pub type iree_hal_execute_flags_t = u64;
 pub type iree_hal_element_types_t = ::core::ffi::c_uint;
 pub type iree_hal_element_type_t = u32;
@@ -114,6 +115,12 @@ pub struct iree_string_view_t {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct iree_string_pair_t {
+    pub key: iree_string_view_t,
+    pub value: iree_string_view_t,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct iree_string_view_list_t {
     pub count: iree_host_size_t,
     pub values: *const iree_string_view_t,
@@ -129,6 +136,14 @@ pub struct iree_const_byte_span_t {
 pub struct iree_allocator_t {
     pub self_: *mut ::core::ffi::c_void,
     pub ctl: iree_allocator_ctl_fn_t,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct iree_string_builder_t {
+    pub allocator: iree_allocator_t,
+    pub buffer: *mut ::core::ffi::c_char,
+    pub size: iree_host_size_t,
+    pub capacity: iree_host_size_t,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -488,6 +503,13 @@ pub struct iree_hal_device_profiling_options_t {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct iree_hal_device_info_t {
+    pub device_id: iree_hal_device_id_t,
+    pub path: iree_string_view_t,
+    pub name: iree_string_view_t,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct iree_hal_device_create_params_t {
     pub next: *const ::core::ffi::c_void,
     pub proactor_pool: *mut iree_async_proactor_pool_t,
@@ -812,6 +834,17 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
+    ["Size of iree_string_pair_t"][::core::mem::size_of::<iree_string_pair_t>() - 32usize];
+    ["Alignment of iree_string_pair_t"][::core::mem::align_of::<iree_string_pair_t>() - 8usize];
+    [
+        "Offset of field: iree_string_pair_t::key",
+    ][::core::mem::offset_of!(iree_string_pair_t, key) - 0usize];
+    [
+        "Offset of field: iree_string_pair_t::value",
+    ][::core::mem::offset_of!(iree_string_pair_t, value) - 16usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
     [
         "Size of iree_string_view_list_t",
     ][::core::mem::size_of::<iree_string_view_list_t>() - 16usize];
@@ -879,6 +912,25 @@ const _: () = {
 };
 pub const iree_timeout_type_e_IREE_TIMEOUT_ABSOLUTE: iree_timeout_type_e = 0;
 pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of iree_string_builder_t"][::core::mem::size_of::<iree_string_builder_t>() - 40usize];
+    [
+        "Alignment of iree_string_builder_t",
+    ][::core::mem::align_of::<iree_string_builder_t>() - 8usize];
+    [
+        "Offset of field: iree_string_builder_t::allocator",
+    ][::core::mem::offset_of!(iree_string_builder_t, allocator) - 0usize];
+    [
+        "Offset of field: iree_string_builder_t::buffer",
+    ][::core::mem::offset_of!(iree_string_builder_t, buffer) - 16usize];
+    [
+        "Offset of field: iree_string_builder_t::size",
+    ][::core::mem::offset_of!(iree_string_builder_t, size) - 24usize];
+    [
+        "Offset of field: iree_string_builder_t::capacity",
+    ][::core::mem::offset_of!(iree_string_builder_t, capacity) - 32usize];
+};
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_timeout_t"][::core::mem::size_of::<iree_timeout_t>() - 16usize];
@@ -1850,6 +1902,22 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
+    ["Size of iree_hal_device_info_t"][::core::mem::size_of::<iree_hal_device_info_t>() - 40usize];
+    [
+        "Alignment of iree_hal_device_info_t",
+    ][::core::mem::align_of::<iree_hal_device_info_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_device_info_t::device_id",
+    ][::core::mem::offset_of!(iree_hal_device_info_t, device_id) - 0usize];
+    [
+        "Offset of field: iree_hal_device_info_t::path",
+    ][::core::mem::offset_of!(iree_hal_device_info_t, path) - 8usize];
+    [
+        "Offset of field: iree_hal_device_info_t::name",
+    ][::core::mem::offset_of!(iree_hal_device_info_t, name) - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
     [
         "Size of iree_hal_device_create_params_t",
     ][::core::mem::size_of::<iree_hal_device_create_params_t>() - 16usize];
@@ -2670,6 +2738,15 @@ impl Default for iree_string_view_t {
         }
     }
 }
+impl Default for iree_string_pair_t {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 impl Default for iree_string_view_list_t {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2689,6 +2766,15 @@ impl Default for iree_const_byte_span_t {
     }
 }
 impl Default for iree_allocator_t {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for iree_string_builder_t {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -2976,6 +3062,15 @@ impl Default for iree_hal_device_profiling_options_t {
         }
     }
 }
+impl Default for iree_hal_device_info_t {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 impl Default for iree_hal_device_create_params_t {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -3137,6 +3232,13 @@ unsafe extern "C" {
         params: *const ::core::ffi::c_void,
         inout_ptr: *mut *mut ::core::ffi::c_void,
     ) -> iree_status_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_string_builder_initialize")]
+    pub fn iree_string_builder_initialize(
+        allocator: iree_allocator_t,
+        out_builder: *mut iree_string_builder_t,
+    );
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_string_builder_deinitialize")]
+    pub fn iree_string_builder_deinitialize(builder: *mut iree_string_builder_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_async_frontier_tracker_create")]
     pub fn iree_async_frontier_tracker_create(
         options: iree_async_frontier_tracker_options_t,
@@ -3257,6 +3359,13 @@ unsafe extern "C" {
     pub fn iree_hal_device_allocator(
         device: *mut iree_hal_device_t,
     ) -> *mut iree_hal_allocator_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_query_i64")]
+    pub fn iree_hal_device_query_i64(
+        device: *mut iree_hal_device_t,
+        category: iree_string_view_t,
+        key: iree_string_view_t,
+        out_value: *mut i64,
+    ) -> iree_status_t;
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_device_queue_barrier")]
     pub fn iree_hal_device_queue_barrier(
         device: *mut iree_hal_device_t,
@@ -3354,9 +3463,25 @@ unsafe extern "C" {
     pub fn iree_hal_driver_retain(driver: *mut iree_hal_driver_t);
     #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_driver_release")]
     pub fn iree_hal_driver_release(driver: *mut iree_hal_driver_t);
-    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_driver_create_default_device")]
-    pub fn iree_hal_driver_create_default_device(
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_driver_query_available_devices")]
+    pub fn iree_hal_driver_query_available_devices(
         driver: *mut iree_hal_driver_t,
+        host_allocator: iree_allocator_t,
+        out_device_info_count: *mut iree_host_size_t,
+        out_device_infos: *mut *mut iree_hal_device_info_t,
+    ) -> iree_status_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_driver_dump_device_info")]
+    pub fn iree_hal_driver_dump_device_info(
+        driver: *mut iree_hal_driver_t,
+        device_id: iree_hal_device_id_t,
+        builder: *mut iree_string_builder_t,
+    ) -> iree_status_t;
+    #[cfg_attr(not(feature = "dist"), link_name = "mlxcel_iree_hal_driver_create_device_by_id")]
+    pub fn iree_hal_driver_create_device_by_id(
+        driver: *mut iree_hal_driver_t,
+        device_id: iree_hal_device_id_t,
+        param_count: iree_host_size_t,
+        params: *const iree_string_pair_t,
         create_params: *const iree_hal_device_create_params_t,
         host_allocator: iree_allocator_t,
         out_device: *mut *mut iree_hal_device_t,

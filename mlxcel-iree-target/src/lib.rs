@@ -36,4 +36,6 @@ pub use backend::{CompileBackend, CompileBackends, ProgramOptions, ResolvedTarge
 pub use path::check_path;
 pub use revision::{COMMIT, RELEASE, Revision};
 pub use sum::{from_hex, hex};
-pub use target::{CPU_BACKEND, CompileTarget, DeviceDescription, Processor, cpu};
+pub use target::{
+    CPU_BACKEND, CompileTarget, DeviceDescription, Processor, VulkanCapability, VulkanProperties, cpu,
+};

@@ -180,6 +180,9 @@ pub struct Target {
     /// The weights in that layout, if the bundle contains them in addition to the checkpoint's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub laid_out: Option<LaidOut>,
+    /// The program that checks a device before it is given the model, for targets of accelerators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_check: Option<FileEntry>,
     /// The public function of each program.
     pub entry: String,
     /// A file for each of [`Manifest::programs`], in that order.
@@ -302,7 +305,8 @@ impl Manifest {
     pub fn all_files(&self) -> impl Iterator<Item = &FileEntry> {
         let laid_out = self.targets.iter().filter_map(|target| target.laid_out.as_ref());
         let programs = self.targets.iter().flat_map(|target| &target.programs);
-        programs.chain(laid_out.map(|laid_out| &laid_out.file)).chain(&self.files)
+        let checks = self.targets.iter().filter_map(|target| target.device_check.as_ref());
+        programs.chain(laid_out.map(|laid_out| &laid_out.file)).chain(checks).chain(&self.files)
     }
 
     /// The weight of the argument `name`.
@@ -401,7 +405,15 @@ impl Target {
         programs: Vec<FileEntry>,
     ) -> Self {
         let panels = layouts.in_panels().map(|(name, panels)| (name.to_owned(), panels.to_string()));
-        Self { target, required_features, weight_layouts: panels.collect(), laid_out: None, entry, programs }
+        Self {
+            target,
+            required_features,
+            weight_layouts: panels.collect(),
+            laid_out: None,
+            device_check: None,
+            entry,
+            programs,
+        }
     }
 
     /// Whether these programs are text for other compilers.

@@ -1,18 +1,20 @@
 //! The engine's type and options.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(doc)]
+use mlxcel_core::ModelInfo;
 use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, OptionSupport, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info};
 use mlxcel_iree_kernels::for_kernels;
-use mlxcel_iree_target::{CompileBackends, CompileTarget, DeviceDescription, ProgramOptions};
+use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, FeatureSet};
 
 use crate::affinity::Affinity;
 use crate::bundle::{Bundle, Offer, Trust};
+use crate::devices::DeviceName;
 use crate::engine::{IreeExecutor, ProgramSource, Programs, weights};
 use crate::ffi::{Device, DeviceOptions, Driver};
 use crate::profile::Profiler;
@@ -40,7 +42,8 @@ const NAME: &str = "iree";
 /// programs.
 ///
 /// [`LoadOptions::device`] is `local-task` (the default: [`LoadOptions::threads`] worker threads, defaulting to one per
-/// core) or `local-sync` (on the calling thread).
+/// core), `local-sync` (on the calling thread), or a GPU: [`devices`](crate::devices) lists them, and [`ModelInfo::device`]
+/// is the one in use. Programs for a GPU are compiled for its own properties by default.
 ///
 /// ```no_run
 /// use mlxcel_core::{Backend, LoadOptions, Precision};
@@ -180,35 +183,38 @@ impl IreeBackend {
         });
         let decoder = checkpoint.decoder()?;
         decoder.require(&FeatureSet::all(), NAME)?;
-        let drivers = Driver::KNOWN.map(Driver::name);
-        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&drivers).with_adapters();
+        let mut names = Driver::KNOWN.map(Driver::name).to_vec();
+        // One of several devices of a driver is looked up when it is opened.
+        names.extend(options.device.as_deref().filter(|name| name.contains(':')));
+        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
         support.check(options)?;
         checkpoint.check_adapters(options.adapters)?;
-        let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
-        let (graph, programs) = match bundle {
-            Some(bundle) => {
-                bundle.check_model(&checkpoint, &decoder)?;
-                let mut graph = bundle.graph_options(options, self.programs.kv_cache)?;
-                let device = DeviceDescription::of_driver(driver.name());
-                let ProgramOptions { target, backends, .. } = &self.programs;
-                let target = bundle.choose_target(backends, target.as_ref(), &device)?;
-                graph.independent_rows = bundle.independent_rows(target, backends, &decoder, &graph)?;
-                let programs = bundle.programs(target, &graph, &decoder)?;
-                (graph, Box::new(programs) as Box<dyn ProgramSource>)
-            }
-            None => self.compiled(&decoder, options, driver.name())?,
-        };
-        let prepared = graph.prepared_programs(&decoder, options.prepare)?;
+        let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         let device = Device::open(&DeviceOptions {
-            driver,
+            driver: name.driver,
+            device: name.device,
             threads: options.threads,
             affinity: self.affinity.clone(),
             profile: self.profiler.is_some(),
             faults: self.faults.clone(),
         })?;
-        tracing::debug!(device = %driver, %programs, threads = device.threads(), "opened the device");
+        let (graph, programs) = match bundle {
+            Some(bundle) => {
+                bundle.check_model(&checkpoint, &decoder)?;
+                let mut graph = bundle.graph_options(options, self.programs.kv_cache)?;
+                let ProgramOptions { target, backends, .. } = &self.programs;
+                let target = bundle.choose_target(backends, target.as_ref(), device.description())?;
+                graph.independent_rows = bundle.independent_rows(target, backends, &decoder, &graph)?;
+                let programs = bundle.programs(target, &graph, &decoder)?;
+                (graph, Box::new(programs) as Box<dyn ProgramSource>)
+            }
+            None => self.compiled(&decoder, options, device.description())?,
+        };
+        let prepared = graph.prepared_programs(&decoder, options.prepare)?;
+        tracing::debug!(device = device.name(), %programs, threads = device.threads(), "opened the device");
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let programs = Programs::new(device.clone(), programs, writer, options.progress.clone());
+        programs.check_device(options.cancel.as_ref())?;
         let compile_time = programs.prepare_for_load(&prepared, options.cancel.as_ref())?;
         let weights = match programs.laid_out()? {
             Some(laid_out) => weights::in_place(&device, &laid_out, programs.weights(), options)?,
@@ -218,6 +224,7 @@ impl IreeBackend {
         };
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
+        info.device = device.name().to_owned();
         info.compile_time = compile_time;
         info.load_time = started.elapsed();
         let executor = IreeExecutor::new(device, programs, weights)?.with_profiler(self.profiler.clone());

@@ -2,6 +2,7 @@
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::GraphModelOptions;
+use mlxcel_iree_target::DeviceDescription;
 use mlxcel_models::Decoder;
 
 use crate::backend::IreeBackend;
@@ -18,7 +19,7 @@ impl IreeBackend {
         &self,
         _: &Decoder,
         _: &LoadOptions,
-        _: &str,
+        _: &DeviceDescription,
     ) -> Result<(GraphModelOptions, Box<dyn ProgramSource>)> {
         let message = "the model has no bundle whose programs may be run, and this application cannot compile programs: open a \
                        bundle of the model, or build the application with the feature `compile` of mlxcel-iree";

@@ -16,6 +16,7 @@ use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::Decoder;
 
 use crate::backend::IreeBackend;
+use crate::devices;
 use crate::engine::{LaidOutWeights, Made, ProgramSource};
 
 impl IreeBackend {
@@ -51,12 +52,12 @@ impl IreeBackend {
         &self,
         decoder: &Decoder,
         options: &LoadOptions,
-        driver: &str,
+        device: &DeviceDescription,
     ) -> Result<(GraphModelOptions, Box<dyn ProgramSource>)> {
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.programs.kv_cache;
-        let target = self.programs.resolve(None, driver)?;
-        target.check_device(&DeviceDescription::of_driver(driver))?;
+        let target = self.programs.resolve(None, device)?;
+        target.check_device(device)?;
         if attends_in_use(decoder, target.hardware()?) {
             graph = for_kernels(graph);
         }
@@ -84,6 +85,10 @@ impl ProgramSource for Compiled {
 
     fn takes_long(&self) -> bool {
         true
+    }
+
+    fn device_check(&self, cancel: Option<&CancelToken>) -> Result<Cow<'static, [u8]>> {
+        Ok(Cow::Owned(self.0.device_check(cancel)?.bytes))
     }
 
     fn program(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Made> {
@@ -124,7 +129,13 @@ pub fn write_bundle(
     destination: impl AsRef<Path>,
     options: &BundleOptions,
 ) -> Result<Manifest> {
-    bundle::write(&engine.toolchain, &engine.programs, source, destination, options)
+    let mut options = options.clone();
+    for target in &mut options.targets {
+        if let Some(own) = devices::own_target(target)? {
+            *target = own.to_string();
+        }
+    }
+    bundle::write(&engine.toolchain, &engine.programs, source, destination, &options)
 }
 
 /// Compiles programs of the model in `source` with the options of `engine`, writes their intermediate stages to the new
@@ -149,5 +160,10 @@ pub fn inspect_programs(
     destination: impl AsRef<Path>,
     options: &InspectOptions,
 ) -> Result<Vec<Summary>> {
-    inspect::inspect(&engine.toolchain, &engine.programs, source, destination, options)
+    let mut options = options.clone();
+    let own = options.target.as_ref().map(|target| devices::own_target(&target.to_string())).transpose()?;
+    if let Some(own) = own.flatten() {
+        options.target = Some(own);
+    }
+    inspect::inspect(&engine.toolchain, &engine.programs, source, destination, &options)
 }

@@ -21,8 +21,8 @@
 //! ```
 //!
 //! Related modules: [`CompileTarget`] and [`CompileBackends`] set the compile target, [`cache`] manages the cache of
-//! compiled programs, [`bundle`] ships them to machines without a compiler, [`mod@inspect`] shows intermediate stages
-//! and generated code, and [`profile`] measures where the time of a step goes.
+//! compiled programs, [`bundle`] ships them to machines without a compiler, [`devices`] lists GPUs, [`mod@inspect`] shows
+//! intermediate stages and generated code, and [`profile`] measures where the time of a step goes.
 //!
 //! # Programs and shapes
 //!
@@ -39,8 +39,8 @@
 //!
 //! IREE's runtime is linked statically: built from source (feature `vendored`, the default) or taken from the
 //! distribution in `IREE_DIST` at build time (feature `dist`). CPU devices are `local-task` and `local-sync`; the
-//! features `cuda` and `vulkan` add devices of these names. See `docs/iree-runtime.md` in the repository for their
-//! requirements.
+//! features `cuda` and `vulkan` add devices of these names. Both features need a C compiler alone; the drivers' libraries
+//! are opened when a device is. See `docs/gpu.md` in the repository.
 //!
 //! # Kernels
 //!
@@ -57,6 +57,7 @@ pub mod bundle;
 mod bundled_only;
 #[cfg(feature = "compile")]
 mod compile;
+pub mod devices;
 mod engine;
 #[allow(unsafe_code, reason = "the runtime is a C library; everything unsafe about it is in here")]
 mod ffi;

@@ -1,7 +1,6 @@
 //! Chooses the schedule of kernels by measuring the candidates on this machine.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,14 +9,15 @@ use mlxcel_graph::{GraphModelOptions, ProgramWriter};
 use mlxcel_iree_compile::compiler::CompileOptions;
 use mlxcel_iree_compile::{Artifacts, TrialWeights};
 use mlxcel_iree_kernels::{Bf16Products, Hardware, Instructions, VectorSet};
-use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
+use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::TensorType;
 
 pub use mlxcel_iree_kernels::Schedule;
 
 use crate::backend::IreeBackend;
-use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Driver, Function, Program};
+use crate::devices::DeviceName;
+use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use crate::threads::share_out;
 
 const OPERATION: &str = "tune kernels";
@@ -109,9 +109,12 @@ impl IreeBackend {
     pub fn tune(&self, source: &ModelSource, options: &LoadOptions) -> Result<Tuning> {
         let checkpoint = Checkpoint::from_source(source)?;
         let decoder = checkpoint.decoder()?;
-        let driver = options.device.as_deref().map(Driver::from_str).transpose()?.unwrap_or_default();
-        let target = self.programs.resolve(None, driver.name())?;
-        target.check_device(&DeviceDescription::of_driver(driver.name()))?;
+        let DeviceName { driver, device } =
+            options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        let device =
+            Device::open(&DeviceOptions { driver, device, threads: options.threads, ..Default::default() })?;
+        let target = self.programs.resolve(None, device.description())?;
+        target.check_device(device.description())?;
         let Hardware::Processor(Some(instructions)) = target.hardware()? else {
             let message = "kernels for this target have no schedule to choose";
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, message).with_context("target", target));
@@ -120,7 +123,6 @@ impl IreeBackend {
         let Some(weights) = TrialWeights::of(&writer) else {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION, "the model has no matrices"));
         };
-        let device = Device::open(&DeviceOptions { driver, threads: options.threads, ..Default::default() })?;
         let bench = Bench {
             matrices: Matrices::upload(&device, &weights)?,
             device,

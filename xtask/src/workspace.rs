@@ -13,7 +13,7 @@ use crate::{checks, process};
 const APART: &[(&str, &[&str])] = &[
     ("mlxcel-iree", &["cuda", "dist", "vulkan"]),
     ("mlxcel-iree-sys", &["cuda", "dist", "vulkan"]),
-    ("mlxcel-session", &["iree-dist"]),
+    ("mlxcel-session", &["iree-dist", "vulkan"]),
 ];
 
 /// The repository that this program was built from.

@@ -10,7 +10,7 @@ use mlxcel_models::Decoder;
 
 use super::options::BundleOptions;
 use super::staging::OPERATION;
-use crate::HERE;
+use crate::here;
 use crate::programs::ProgramCompiler;
 use crate::toolchain::Toolchain;
 
@@ -48,7 +48,7 @@ impl BundleTarget {
             Some(STABLEHLO) => Ok(None),
             _ => {
                 let target: Option<CompileTarget> = name.map(str::parse).transpose()?;
-                wanted.resolve(target.as_ref(), HERE).map(Some)
+                wanted.resolve(target.as_ref(), &here()).map(Some)
             }
         });
         let resolved = resolved.collect::<Result<Vec<_>>>()?;
@@ -113,6 +113,16 @@ impl BundleTarget {
         match &self.programs {
             Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.load.cancel.as_ref())?.bytes),
             Programs::Text(writer) => Ok(export(&writer.program(shape)?.module)?.into_bytes()),
+        }
+    }
+
+    /// The program that checks a device, for accelerators.
+    pub(super) fn device_check(&self, options: &BundleOptions) -> Result<Option<Vec<u8>>> {
+        match &self.programs {
+            Programs::Compiler(compiler) if compiler.target().target().backend() != CPU_BACKEND => {
+                Ok(Some(compiler.device_check(options.load.cancel.as_ref())?.bytes))
+            }
+            _ => Ok(None),
         }
     }
 

@@ -149,13 +149,18 @@ fn compile(
     targets
         .iter()
         .map(|target| {
-            Ok(Target::new(
+            let mut description = Target::new(
                 target.name.clone(),
                 target.required_features.clone(),
                 &target.layouts()?,
                 target.entry().to_owned(),
                 files.by_ref().take(shapes.len()).collect(),
-            ))
+            );
+            if let Some(program) = target.device_check(options)? {
+                let path = format!("{}/device-check.{}", target.folder(), target.extension());
+                description.device_check = Some(staging.add(&path, &program, control, &|_| {})?);
+            }
+            Ok(description)
         })
         .collect()
 }

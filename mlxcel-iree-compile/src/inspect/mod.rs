@@ -39,8 +39,8 @@ use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::files::read_regular;
 use mlxcel_models::{Checkpoint, Decoder};
 
-use crate::HERE;
 use crate::compiler::CompileOptions;
+use crate::here;
 use crate::programs::ProgramCompiler;
 use crate::toolchain::Toolchain;
 use crate::wanted::graph_options;
@@ -108,7 +108,7 @@ pub fn inspect(
     let control = options.load.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
     let decoder = Checkpoint::from_source(source)?.decoder()?;
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
-    let target = wanted.resolve(options.target.as_ref(), HERE)?;
+    let target = wanted.resolve(options.target.as_ref(), &here())?;
     if attends_in_use(&decoder, target.hardware()?) {
         graph = for_kernels(graph);
     }

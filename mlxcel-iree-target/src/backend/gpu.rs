@@ -28,6 +28,8 @@ pub(super) struct Gpu {
     detect: fn() -> Result<String>,
     /// Whether code for the first architecture runs on a device of the second.
     runs_on: fn(&str, &str) -> bool,
+    /// The newest known architecture whose code runs on one that is not known.
+    serves: fn(&str) -> Option<String>,
 }
 
 /// NVIDIA, through LLVM's NVPTX: programs embed PTX, which drivers also compile for newer devices.
@@ -71,6 +73,7 @@ pub(super) const CUDA: Gpu = Gpu {
     drivers: &["cuda"],
     detect: detect::cuda,
     runs_on: detect::cuda_runs_on,
+    serves: |architecture| detect::newest_for(architecture.strip_prefix("sm_")?),
 };
 
 /// AMD, through LLVM's AMDGPU.
@@ -128,62 +131,7 @@ pub(super) const ROCM: Gpu = Gpu {
     drivers: &["hip"],
     detect: detect::rocm,
     runs_on: detect::rocm_runs_on,
-};
-
-/// GPUs of any vendor, through SPIR-V and Vulkan.
-pub(super) const VULKAN: Gpu = Gpu {
-    name: "vulkan-spirv",
-    device: "vulkan",
-    architecture: "--iree-vulkan-target",
-    architectures: &[
-        "vp_android_baseline_2022",
-        "adreno",
-        "ampere",
-        "ada",
-        "pascal",
-        "turing",
-        "volta",
-        "a100",
-        "rtx3090",
-        "rtx4090",
-        "sm_80",
-        "sm_89",
-        "rdna1",
-        "rdna2",
-        "rdna3",
-        "rdna4",
-        "gfx942",
-        "gfx1100",
-        "cdna3",
-        "mi300x",
-        "rx7900xtx",
-        "strix-halo",
-        "arm5gen",
-        "valhall",
-        "valhall1",
-        "valhall2",
-        "valhall3",
-        "valhall4",
-        "mali-g57",
-        "mali-g77",
-        "mali-g78",
-        "mali-g310",
-        "mali-g510",
-        "mali-g615",
-        "mali-g710",
-        "mali-g715",
-        "mali-g720",
-        "mali-g725",
-        "mali-g1",
-        "videocore_vii",
-        "llvmpipe",
-    ],
-    features: None,
-    more: &[],
-    elements: &[F32],
-    drivers: &["vulkan"],
-    detect: detect::vulkan,
-    runs_on: |_, _| true,
+    serves: |_| None,
 };
 
 /// Apple's, through SPIR-V and the Metal shading language. Programs embed the source, which the driver compiles: Apple's compiler
@@ -199,6 +147,7 @@ pub(super) const METAL: Gpu = Gpu {
     drivers: &["metal"],
     detect: detect::metal,
     runs_on: |code, device| code == device,
+    serves: |_| None,
 };
 
 impl Gpu {
@@ -244,7 +193,11 @@ impl CompileBackend for Gpu {
         }
         if !self.architectures.contains(&target.architecture()) {
             let message = "the compiler does not know this architecture";
-            return Err(self.refused(message, target, &self.architectures.join(", ")));
+            let error = self.refused(message, target, &self.architectures.join(", "));
+            return Err(match (self.serves)(target.architecture()) {
+                Some(known) => error.with_context("runs on it", format!("{}:{known}", self.name)),
+                None => error,
+            });
         }
         Ok(target.clone())
     }

@@ -5,6 +5,7 @@ mod llvm_cpu;
 mod registry;
 mod resolved;
 mod select;
+mod vulkan;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,15 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none, or it cannot be detected.
     fn detect_target(&self) -> Result<CompileTarget>;
+
+    /// The resolved target of `device`, which is of one of the [`drivers`](Self::drivers); by default that of this machine's device.
+    ///
+    /// # Errors
+    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::Unsupported`] for a device that lacks what code needs.
+    fn target_of(&self, device: &DeviceDescription) -> Result<CompileTarget> {
+        let _ = device;
+        self.resolve(&self.detect_target()?)
+    }
 
     /// Resolves a target: replaces `host` by this machine's target, and normalizes equivalent spellings.
     ///

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::{CompileBackend, ResolvedTarget, gpu, llvm_cpu};
-use crate::target::CompileTarget;
+use super::select::default_backend;
+use super::{CompileBackend, ResolvedTarget, gpu, llvm_cpu, vulkan};
+use crate::target::{CompileTarget, DeviceDescription};
 
 /// Makes a backend on request.
 type Provider = Arc<dyn Fn() -> Result<Arc<dyn CompileBackend>> + Send + Sync>;
@@ -35,7 +36,7 @@ impl CompileBackends {
             Arc::new(llvm_cpu::LlvmCpu),
             Arc::new(gpu::CUDA),
             Arc::new(gpu::ROCM),
-            Arc::new(gpu::VULKAN),
+            Arc::new(vulkan::Vulkan),
             Arc::new(gpu::METAL),
         ];
         let mut registry = Self::empty();
@@ -104,6 +105,16 @@ impl CompileBackends {
     pub fn resolve(&self, target: &CompileTarget) -> Result<ResolvedTarget> {
         let backend = self.get(target.backend())?;
         let target = backend.resolve(target)?;
+        ResolvedTarget::new(backend, target)
+    }
+
+    /// The target of a device, with the backend of its driver.
+    ///
+    /// # Errors
+    /// The errors of [`get`](Self::get) and of [`CompileBackend::target_of`].
+    pub fn of_device(&self, device: &DeviceDescription) -> Result<ResolvedTarget> {
+        let backend = self.get(default_backend(&device.driver))?;
+        let target = backend.target_of(device)?;
         ResolvedTarget::new(backend, target)
     }
 

@@ -7,7 +7,7 @@ use mlxcel_graph::KvCacheType;
 use mlxcel_iree_kernels::Schedule;
 
 use super::{CompileBackends, ResolvedTarget};
-use crate::target::CompileTarget;
+use crate::target::{CompileTarget, DeviceDescription, HOST};
 
 /// The variable for a backend's name.
 const BACKEND_VARIABLE: &str = "MLXCEL_COMPILE_BACKEND";
@@ -41,8 +41,8 @@ impl TargetChoice {
         Ok(Self { backend: variable(BACKEND_VARIABLE)?, target: variable(TARGET_VARIABLE)? })
     }
 
-    /// The selected target: `explicit` if given, otherwise the requested one, otherwise that of this machine's own device for
-    /// `default`, the name of a backend.
+    /// The selected target: `explicit` if given, otherwise the requested one, otherwise that of `device`, or of this machine's device
+    /// for the requested backend.
     ///
     /// # Errors
     /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] if backend and
@@ -51,14 +51,27 @@ impl TargetChoice {
         &self,
         backends: &CompileBackends,
         explicit: Option<&CompileTarget>,
-        default: &str,
+        device: &DeviceDescription,
     ) -> Result<ResolvedTarget> {
+        let default = default_backend(&device.driver);
+        let is_of_device = |backend: &str| backend.eq_ignore_ascii_case(default);
+        let resolve = |target: &CompileTarget| {
+            let is_own = target.architecture() == HOST && is_of_device(target.backend());
+            match is_own && target.features().next().is_none() {
+                true => backends.of_device(device),
+                false => backends.resolve(target),
+            }
+        };
         if let Some(target) = explicit {
-            return backends.resolve(target);
+            return resolve(target);
         }
         let backend = self.backend.as_deref();
         let Some(target) = &self.target else {
-            return backends.detect(backend.unwrap_or(default)).map_err(|error| self.with_origin(error));
+            let detected = match backend {
+                Some(backend) if !is_of_device(backend) => backends.detect(backend),
+                _ => backends.of_device(device),
+            };
+            return detected.map_err(|error| self.with_origin(error));
         };
         let named: CompileTarget = match target.contains(':') {
             true => target.parse(),
@@ -74,7 +87,7 @@ impl TargetChoice {
                 message,
             )));
         }
-        backends.resolve(&named).map_err(|error| self.with_origin(error))
+        resolve(&named).map_err(|error| self.with_origin(error))
     }
 
     /// Adds the variables that led to an error.
@@ -104,15 +117,18 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// Resolves `target`, or the default target, for a device of `driver`.
+    /// Resolves `target`, or the default target, for `device`.
     ///
     /// # Errors
-    /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for
-    /// environment variables that contradict each other or are not valid Unicode.
-    pub fn resolve(&self, target: Option<&CompileTarget>, driver: &str) -> Result<ResolvedTarget> {
+    /// The errors of [`CompileBackends::resolve`], [`CompileBackends::of_device`] and [`CompileBackends::detect`];
+    /// [`ErrorKind::InvalidInput`] for environment variables that contradict each other or are not valid Unicode.
+    pub fn resolve(
+        &self,
+        target: Option<&CompileTarget>,
+        device: &DeviceDescription,
+    ) -> Result<ResolvedTarget> {
         let target = target.or(self.target.as_ref());
-        let target =
-            TargetChoice::of_environment()?.select(&self.backends, target, default_backend(driver))?;
+        let target = TargetChoice::of_environment()?.select(&self.backends, target, device)?;
         Ok(match self.schedule {
             Some(schedule) => target.with_schedule(schedule),
             None => target,

@@ -107,6 +107,7 @@ fn unknown_architectures_and_features_list_the_known_ones() {
         ("rocm:gfx942,+fast", "xnack"),
         ("vulkan-spirv:abacus", "rdna3"),
         ("vulkan-spirv:rdna3,+fast", "none"),
+        ("vulkan-spirv:spirv,+fast", "storage16"),
         ("metal-spirv:windows", "macos"),
     ] {
         let error = backends.resolve(&target.parse().unwrap()).unwrap_err();
@@ -115,6 +116,18 @@ fn unknown_architectures_and_features_list_the_known_ones() {
         let parsed: CompileTarget = target.parse().unwrap();
         assert!(!backends.get(parsed.backend()).unwrap().supports_target(&parsed));
     }
+}
+
+#[test]
+fn a_newer_cuda_device_is_told_the_architecture_that_it_runs() {
+    let refused = |target: &str| {
+        let error = CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap_err();
+        error.context("runs on it").map(str::to_owned)
+    };
+    assert_eq!(refused("cuda:sm_90").as_deref(), Some("cuda:sm_89"));
+    assert_eq!(refused("cuda:sm_100").as_deref(), Some("cuda:sm_89"));
+    assert_eq!(refused("cuda:sm_50"), None);
+    assert_eq!(refused("cuda:hopper"), None);
 }
 
 #[test]
@@ -157,7 +170,9 @@ fn options_override_the_environment_and_the_environment_the_device() {
     let backends = CompileBackends::builtin();
     let explicit: CompileTarget = "rocm:gfx942".parse().unwrap();
     let select = |environment: TargetChoice, explicit: Option<&CompileTarget>| {
-        environment.select(&backends, explicit, "llvm-cpu").map(|target| target.to_string())
+        environment
+            .select(&backends, explicit, &DeviceDescription::of_driver("local-task"))
+            .map(|target| target.to_string())
     };
     let host = host().to_string();
     assert_eq!(select(choice(None, None), None).unwrap(), host);

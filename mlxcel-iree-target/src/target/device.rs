@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use super::Processor;
+use super::{Processor, VulkanProperties};
 use crate::backend::accelerator_of;
+
+/// IREE's name of the Vulkan driver.
+const VULKAN: &str = "vulkan";
 
 /// A runtime device: IREE's driver, and what is known of its hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +18,8 @@ pub struct DeviceDescription {
     pub processor: Option<Processor>,
     /// The architecture of an accelerator as its backend names it (`sm_90`, `gfx942`), if known.
     pub architecture: Option<String>,
+    /// The properties of a Vulkan device, if known.
+    pub vulkan: Option<VulkanProperties>,
 }
 
 impl DeviceDescription {
@@ -25,7 +30,13 @@ impl DeviceDescription {
             driver: driver.to_owned(),
             processor: local.then(Processor::detect),
             architecture: accelerator_of(driver),
+            vulkan: None,
         }
+    }
+
+    /// A Vulkan device with these properties.
+    pub fn of_vulkan(properties: VulkanProperties) -> Self {
+        Self { driver: VULKAN.to_owned(), processor: None, architecture: None, vulkan: Some(properties) }
     }
 
     /// The same with another processor: for checking what would run on another machine.
@@ -46,10 +57,11 @@ impl DeviceDescription {
 impl fmt::Display for DeviceDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.driver)?;
-        match (&self.processor, &self.architecture) {
-            (Some(processor), _) => write!(f, " on {processor}"),
-            (None, Some(architecture)) => write!(f, " on {architecture}"),
-            (None, None) => Ok(()),
+        match (&self.processor, &self.architecture, &self.vulkan) {
+            (Some(processor), ..) => write!(f, " on {processor}"),
+            (None, Some(architecture), _) => write!(f, " on {architecture}"),
+            (None, None, Some(properties)) => write!(f, " on {}", properties.name),
+            (None, None, None) => Ok(()),
         }
     }
 }

@@ -5,6 +5,7 @@ mod device;
 mod hardware;
 mod model;
 mod processor;
+mod vulkan;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,8 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 pub use device::DeviceDescription;
 pub use processor::{BACKEND as CPU_BACKEND, Processor};
+pub(crate) use vulkan::MIN_WORKGROUP_THREADS;
+pub use vulkan::{VulkanCapability, VulkanProperties};
 
 /// The architecture for "this machine's", until a backend resolves it.
 pub(crate) const HOST: &str = "host";
@@ -39,7 +42,7 @@ pub(crate) const HOST: &str = "host";
 /// | `llvm-cpu` | a processor as LLVM names it, such as `znver4`, `x86-64-v3`, `neoverse-n1`; `x86_64/generic` and `aarch64/generic`; `host` | of the instruction set: `+avx512bf16`, `-sve` |
 /// | `cuda` | a compute capability or a product: `sm_89`, `ada`, `rtx4090` | of PTX: `+ptx80` |
 /// | `rocm` | a chip or a product: `gfx942`, `mi300x` | `+xnack`, `-sramecc` |
-/// | `vulkan-spirv` | an architecture, a product or a profile: `ampere`, `rdna3`, `valhall4`, `adreno`, `vp_android_baseline_2022` | none |
+/// | `vulkan-spirv` | `spirv`, for devices with the properties that are its features; an architecture or a product: `ampere`, `rdna3`, `valhall4` | of `spirv`: `+storage16`, `+storage8`, `+int8`, `+int16`, `+int64`, `+float16`, `+float64`, `+dot-product`, `+subgroup32`, `+threads1024` |
 /// | `metal-spirv` | a platform: `macos`, `ios`, `ios-simulator` | none |
 ///
 /// Backend names are case-insensitive and printed in lower case; features are printed in alphabetical order. The printed form

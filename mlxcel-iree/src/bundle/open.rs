@@ -1,5 +1,6 @@
 //! Opens bundles and checks them against the model and the machine.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -342,6 +343,15 @@ impl ProgramSource for BundledPrograms {
 
     fn takes_long(&self) -> bool {
         false
+    }
+
+    fn device_check(&self, _: Option<&CancelToken>) -> Result<Cow<'static, [u8]>> {
+        let file = self.target().and_then(|target| target.device_check.as_ref()).ok_or_else(|| {
+            let message =
+                "the bundle has no program to check the device with; write it anew with this version";
+            Error::unsupported(OPERATION, message)
+        })?;
+        self.bundle.source.read(file)
     }
 
     /// The compiled program for `shape`, checked against its checksum.

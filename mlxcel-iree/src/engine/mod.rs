@@ -2,6 +2,7 @@
 //! ([`ProgramSource`]).
 
 mod ahead;
+mod device_check;
 mod executor;
 mod pieces;
 mod programs;
@@ -28,6 +29,7 @@ mod state_tests;
 #[cfg(test)]
 mod tests;
 
+use device_check::check as check_device;
 pub(crate) use executor::IreeExecutor;
 pub(crate) use programs::{Made, ProgramSource, Programs};
 pub(crate) use weights::LaidOutWeights;

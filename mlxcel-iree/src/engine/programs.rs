@@ -15,6 +15,7 @@ use mlxcel_graph::{
 use mlxcel_iree_kernels::Layouts;
 
 use super::ahead::Ahead;
+use super::check_device;
 use super::weights::LaidOutWeights;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
@@ -29,6 +30,9 @@ pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
 
     /// Whether compiling may take so long that progress is reported.
     fn takes_long(&self) -> bool;
+
+    /// The program that [checks](super::check_device) an accelerator.
+    fn device_check(&self, cancel: Option<&CancelToken>) -> Result<Cow<'static, [u8]>>;
 
     /// The program for `shape`.
     fn program(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Made>;
@@ -83,6 +87,16 @@ impl Programs {
     /// Those of the source.
     pub(crate) fn layouts(&self) -> Result<Layouts> {
         self.making.source.layouts()
+    }
+
+    /// Checks an accelerator by a computation with known results.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device) if it computes wrong numbers; those of the source.
+    pub(crate) fn check_device(&self, cancel: Option<&CancelToken>) -> Result<()> {
+        let Making { device, source, .. } = &*self.making;
+        if device.is_accelerator() { check_device(device, &source.device_check(cancel)?) } else { Ok(()) }
     }
 
     /// The tensors of the weights that all programs take.

@@ -11,13 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use mlxcel_core::{Error, ErrorKind, FaultPoint, Faults, Result};
+use mlxcel_iree_target::DeviceDescription;
 
+pub(crate) use self::accelerator::{Accelerators, ListedDevice};
 pub(crate) use self::driver::Driver;
 use super::handle::Handle;
 use super::profile::{Events, Profiling};
 use super::status::check;
 use super::sys;
 use crate::affinity::Affinity;
+use crate::devices::{self, DeviceName};
 
 /// The most worker threads that the task executor takes (`IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT`).
 pub(super) const MAX_THREADS: usize = 256;
@@ -27,6 +30,8 @@ pub(super) const MAX_THREADS: usize = 256;
 pub(crate) struct DeviceOptions {
     /// The kind of device.
     pub(crate) driver: Driver,
+    /// Which device of the driver, if not its best.
+    pub(crate) device: Option<String>,
     /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may use.
     pub(crate) threads: Option<usize>,
     /// Where worker threads run; other devices than `local-task` have none.
@@ -52,6 +57,10 @@ struct Inner {
     device: Handle<sys::iree_hal_device_t>,
     instance: Handle<sys::iree_vm_instance_t>,
     driver: Driver,
+    /// What it is, as programs have to match it.
+    description: DeviceDescription,
+    /// Its name, the same in every process.
+    name: String,
     threads: usize,
     /// Whether programs read and write host memory: true of the processor.
     in_host_memory: bool,
@@ -68,21 +77,42 @@ impl Device {
         let (device, threads) = match driver {
             Driver::LocalTask => local::open_task_device(threads, cpus.as_deref())?,
             Driver::LocalSync => (local::open_sync_device()?, threads),
-            Driver::Cuda | Driver::Vulkan => (accelerator::open(driver)?, threads),
+            Driver::Cuda | Driver::Vulkan => return Self::open_accelerator(options),
         };
         let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
-        Self::new(device, driver, threads, driver.is_local(), profiling, options.faults.clone())
+        let identity = Identity::of_driver(driver);
+        Self::new(device, identity, threads, driver.is_local(), profiling, options.faults.clone())
+    }
+
+    /// Opens the device of a driver that `options` name, or its best.
+    fn open_accelerator(options: &DeviceOptions) -> Result<Self> {
+        let driver = options.driver;
+        let accelerators = Accelerators::of(driver)?;
+        let mut listed = accelerators.list()?;
+        let chosen = devices::choose(&DeviceName { driver, device: options.device.clone() }, &listed)?;
+        let listed = listed.swap_remove(chosen);
+        let device = accelerators.open(&listed)?;
+        let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
+        let property = |category: &str, key: &str| accelerator::property(&device, category, key);
+        let description = match driver {
+            Driver::Vulkan => devices::describe_vulkan(&listed, property),
+            _ => DeviceDescription::of_driver(driver.name()),
+        };
+        let name = format!("{driver}:{} {}", listed.path, listed.name);
+        let identity = Identity { driver, description, name };
+        Self::new(device, identity, 1, false, profiling, options.faults.clone())
     }
 
     /// The processor as a device that has memory of its own: what an accelerator's way with buffers is tested on.
     #[cfg(test)]
     pub(super) fn open_apart() -> Result<Self> {
-        Self::new(local::open_sync_device()?, Driver::LocalSync, 1, false, None, None)
+        let identity = Identity::of_driver(Driver::LocalSync);
+        Self::new(local::open_sync_device()?, identity, 1, false, None, None)
     }
 
     fn new(
         device: Handle<sys::iree_hal_device_t>,
-        driver: Driver,
+        Identity { driver, description, name }: Identity,
         threads: usize,
         in_host_memory: bool,
         profiling: Option<Profiling>,
@@ -112,6 +142,8 @@ impl Device {
             device,
             instance,
             driver,
+            description,
+            name,
             threads,
             in_host_memory,
             faults,
@@ -123,6 +155,16 @@ impl Device {
         self.0.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
 
+    /// What it is, as programs have to match it.
+    pub(crate) fn description(&self) -> &DeviceDescription {
+        &self.0.description
+    }
+
+    /// Its name, which tells it from others of its driver, and the name of the product.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
     /// How many threads of the processor run a dispatch; 1 on an accelerator, whose own are not counted.
     pub(crate) fn threads(&self) -> usize {
         self.0.threads
@@ -131,6 +173,11 @@ impl Device {
     /// What the device has run since this was last asked; nothing where it is not profiled.
     pub(crate) fn take_events(&self) -> Result<Events> {
         self.0.profiling.as_ref().map_or_else(|| Ok(Events::default()), Profiling::take)
+    }
+
+    /// Whether it is something else than the processor.
+    pub(crate) fn is_accelerator(&self) -> bool {
+        !self.0.driver.is_local()
     }
 
     /// Whether both are clones of one device.
@@ -159,6 +206,19 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("driver", &self.0.driver).field("threads", &self.0.threads).finish()
+    }
+}
+
+/// Which device it is.
+struct Identity {
+    driver: Driver,
+    description: DeviceDescription,
+    name: String,
+}
+
+impl Identity {
+    fn of_driver(driver: Driver) -> Self {
+        Self { driver, description: DeviceDescription::of_driver(driver.name()), name: driver.to_string() }
     }
 }
 

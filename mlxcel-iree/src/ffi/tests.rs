@@ -632,10 +632,13 @@ fn a_missing_device_error_says_what_it_requires() {
     for driver in [Driver::Cuda, Driver::Vulkan] {
         // Where one is there, it opens.
         let Err(error) = Device::open(&DeviceOptions { driver, ..Default::default() }) else { continue };
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         assert_eq!(error.context("device"), Some(driver.name()));
-        assert!(error.message().contains("`local-task`"), "{error}");
-        assert!(std::error::Error::source(&error).is_some(), "IREE's own words are kept");
+        let built_in = driver.is_built_in();
+        assert_eq!(
+            error.kind(),
+            if built_in { ErrorKind::NotFound } else { ErrorKind::Unsupported },
+            "{error}"
+        );
     }
     for driver in [Driver::Cuda, Driver::Vulkan] {
         let error =

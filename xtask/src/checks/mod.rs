@@ -24,6 +24,7 @@ mod semver;
 mod server;
 mod soak;
 mod test_programs;
+mod vulkan;
 mod wasm;
 
 pub(crate) use packages::is_published;
@@ -92,6 +93,8 @@ enum Check {
     Newcomer,
     /// Hostile inputs, each target for a few seconds, for minutes with `--all`
     Fuzz,
+    /// Models on a software driver for Vulkan
+    Vulkan,
     /// Thousands of sessions on each engine, and programs killed while they write
     Soak,
     /// The address, leak and thread sanitizers
@@ -119,6 +122,7 @@ impl Check {
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
             Self::Wasm => return wasm::check(workspace),
+            Self::Vulkan => return vulkan::check(workspace),
             Self::Semver => return semver::check(workspace),
             Self::Costs => return costs::check(workspace),
             Self::Server => return server::check(workspace),
@@ -153,6 +157,7 @@ impl Check {
                 | Self::Dist
                 | Self::Beside
                 | Self::Wasm
+                | Self::Vulkan
                 | Self::Soak
                 | Self::Sanitize
                 | Self::Aarch64

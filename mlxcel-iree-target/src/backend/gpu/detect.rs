@@ -49,7 +49,7 @@ pub(super) fn cuda() -> Result<String> {
 }
 
 /// The newest known architecture for devices with these compute capabilities, one per line.
-fn newest_for(capabilities: &str) -> Option<String> {
+pub(super) fn newest_for(capabilities: &str) -> Option<String> {
     let oldest = oldest_of(capabilities)?;
     let known = CUDA.architectures.iter().filter(|name| name.starts_with("sm_"));
     let newest = known.filter(|name| capability(name) <= oldest).max_by_key(|name| capability(name))?;
@@ -134,12 +134,6 @@ fn chip_of(name: &str) -> &str {
         "r9700" | "rx9070" | "rx9070xt" => "gfx1201",
         chip => chip,
     }
-}
-
-/// The compiler's own default: a profile that desktop devices support too. Detecting what a Vulkan device supports needs its
-/// driver, which checks the program when it is loaded.
-pub(super) fn vulkan() -> Result<String> {
-    Ok("vp_android_baseline_2022".to_owned())
 }
 
 /// The Apple platform of this program.

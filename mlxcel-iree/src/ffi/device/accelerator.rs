@@ -3,15 +3,151 @@
 //! A driver finds the system's library when it is created (`libcuda`, `libvulkan`), so a program built with one starts on
 //! machines without; there the device is an error.
 
-use std::ptr;
+use std::{ptr, slice};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::super::handle::Handle;
+use super::super::status::check;
 use super::super::sys;
 use super::{Driver, proactor_pool};
 
 const OPERATION: &str = "open a device";
+
+/// A device as its driver lists it.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedDevice {
+    /// The driver's number for it.
+    id: sys::iree_hal_device_id_t,
+    /// The driver's name for it, the same in every process: `GPU-` and a UUID.
+    pub(crate) path: String,
+    /// The name of the product, and that of the driver's version.
+    pub(crate) name: String,
+    /// What the driver reports about it, as text.
+    pub(crate) report: String,
+}
+
+#[cfg(test)]
+impl ListedDevice {
+    /// A device that no driver has.
+    pub(crate) fn for_test(path: &str, report: &str) -> Self {
+        Self { id: 0, path: path.to_owned(), name: "a card".to_owned(), report: report.to_owned() }
+    }
+}
+
+/// The devices of one driver.
+pub(crate) struct Accelerators {
+    driver: Driver,
+    handle: Handle<sys::iree_hal_driver_t>,
+}
+
+impl Accelerators {
+    /// Opens the system's library of the driver.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the driver is not compiled in, [`ErrorKind::NotFound`] if the system has no such library.
+    pub(crate) fn of(driver: Driver) -> Result<Self> {
+        let handle = create(driver).map_err(|error| explain(driver, error))?;
+        Ok(Self { driver, handle })
+    }
+
+    /// Every device, in the order of the driver.
+    pub(crate) fn list(&self) -> Result<Vec<ListedDevice>> {
+        let (mut count, mut infos) = (0, ptr::null_mut());
+        // SAFETY: the driver is live. On success `infos` is null or has `count` records, whose strings lie in the same allocation:
+        // they are copied, and then it is freed, once. The status is that of the call.
+        let found: Vec<_> = unsafe {
+            let status = sys::iree_hal_driver_query_available_devices(
+                self.handle.as_ptr(),
+                sys::host_allocator(),
+                &mut count,
+                &mut infos,
+            );
+            check(status, OPERATION).map_err(|error| explain(self.driver, error))?;
+            let records = if infos.is_null() { &[] } else { slice::from_raw_parts(infos, count) };
+            let copied = records
+                .iter()
+                .map(|record| (record.device_id, text(record.path), text(record.name)))
+                .collect();
+            sys::iree_allocator_free(sys::host_allocator(), infos.cast());
+            copied
+        };
+        found
+            .into_iter()
+            .map(|(id, path, name)| Ok(ListedDevice { id, path, name, report: self.report(id)? }))
+            .collect()
+    }
+
+    fn report(&self, id: sys::iree_hal_device_id_t) -> Result<String> {
+        let mut builder = sys::iree_string_builder_t::default();
+        // SAFETY: the builder is initialised before the driver appends to it, its text is copied while it is live, and it is
+        // deinitialised once. The status is that of the call.
+        unsafe {
+            sys::iree_string_builder_initialize(sys::host_allocator(), &mut builder);
+            let status = sys::iree_hal_driver_dump_device_info(self.handle.as_ptr(), id, &mut builder);
+            let reported = check(status, OPERATION)
+                .map(|()| text(sys::iree_string_view_t { data: builder.buffer, size: builder.size }));
+            sys::iree_string_builder_deinitialize(&mut builder);
+            reported
+        }
+    }
+
+    /// Opens one of the [listed](Self::list) devices.
+    pub(super) fn open(&self, listed: &ListedDevice) -> Result<Handle<sys::iree_hal_device_t>> {
+        let proactors = proactor_pool()?;
+        let params =
+            sys::iree_hal_device_create_params_t { next: ptr::null(), proactor_pool: proactors.as_ptr() };
+        // SAFETY: the driver is live, the number is one of its own, there are no parameters, and those of the creation are read during
+        // the call; the device retains driver and proactors, and one that is created is ours.
+        let device = unsafe {
+            Handle::create(OPERATION, |out| {
+                sys::iree_hal_driver_create_device_by_id(
+                    self.handle.as_ptr(),
+                    listed.id,
+                    0,
+                    ptr::null(),
+                    &params,
+                    sys::host_allocator(),
+                    out,
+                )
+            })
+        };
+        device.map_err(|error| {
+            error
+                .with_context("device", format!("{}:{}", self.driver, listed.path))
+                .with_context("name", &listed.name)
+        })
+    }
+}
+
+/// A property of an open device; none if it has none of that name.
+pub(super) fn property(device: &Handle<sys::iree_hal_device_t>, category: &str, key: &str) -> Option<i64> {
+    let mut value = 0;
+    // SAFETY: the device is live and the strings are for the call; the status is that of the call.
+    unsafe {
+        let status = sys::iree_hal_device_query_i64(
+            device.as_ptr(),
+            sys::string_view(category),
+            sys::string_view(key),
+            &mut value,
+        );
+        check(status, "query a device").ok()?;
+    }
+    Some(value)
+}
+
+/// A copy of a view of the C side.
+///
+/// # Safety
+/// Its bytes are readable.
+unsafe fn text(view: sys::iree_string_view_t) -> String {
+    if view.data.is_null() {
+        return String::new();
+    }
+    // SAFETY: by the caller's promise; the view is not null.
+    let bytes = unsafe { slice::from_raw_parts(view.data.cast::<u8>(), view.size) };
+    String::from_utf8_lossy(bytes).into_owned()
+}
 
 /// The driver, as IREE's own programs make it where their flags say nothing.
 fn create(driver: Driver) -> Result<Handle<sys::iree_hal_driver_t>> {
@@ -20,8 +156,7 @@ fn create(driver: Driver) -> Result<Handle<sys::iree_hal_driver_t>> {
         Driver::Cuda => cuda(),
         #[cfg(feature = "vulkan")]
         Driver::Vulkan => vulkan(),
-        _ => Err(Error::unsupported(OPERATION, "this program was built without the device")
-            .with_context("device", driver)),
+        _ => Err(driver.not_built_in()),
     }
 }
 
@@ -70,36 +205,18 @@ fn vulkan() -> Result<Handle<sys::iree_hal_driver_t>> {
     }
 }
 
-/// The driver's first device.
-pub(super) fn open(driver: Driver) -> Result<Handle<sys::iree_hal_device_t>> {
-    let hal_driver = create(driver).map_err(|error| explain(driver, error))?;
-    let proactors = proactor_pool()?;
-    let params =
-        sys::iree_hal_device_create_params_t { next: ptr::null(), proactor_pool: proactors.as_ptr() };
-    // SAFETY: the driver is live and the parameters are read during the call; the device retains driver and proactors,
-    // and one that is created is ours.
-    let device = unsafe {
-        Handle::create(OPERATION, |out| {
-            sys::iree_hal_driver_create_default_device(
-                hal_driver.as_ptr(),
-                &params,
-                sys::host_allocator(),
-                out,
-            )
-        })
-    };
-    device.map_err(|error| explain(driver, error))
-}
-
 /// The remedy, followed by IREE's message.
 fn explain(driver: Driver, error: Error) -> Error {
-    let needs = match driver {
-        Driver::Cuda => "an NVIDIA GPU and NVIDIA's driver (libcuda)",
-        Driver::Vulkan => "a GPU with a Vulkan driver and Vulkan's loader (libvulkan)",
-        Driver::LocalTask | Driver::LocalSync => "the processor",
+    let message = match driver {
+        _ if error.kind() == ErrorKind::Unsupported => return error,
+        Driver::Cuda => {
+            "this machine has no driver for NVIDIA GPUs: install NVIDIA's driver, which contains libcuda"
+        }
+        Driver::Vulkan => {
+            "this machine has no Vulkan: install its loader (libvulkan1 on Debian, vulkan-loader on Fedora) and the driver of \
+             the GPU (mesa-vulkan-drivers, or the vendor's)"
+        }
+        Driver::LocalTask | Driver::LocalSync => "the processor cannot be opened",
     };
-    let message = format!(
-        "this machine does not have the device, which requires {needs}; the CPU device is `local-task`"
-    );
     Error::new(ErrorKind::NotFound, OPERATION, message).with_context("device", driver).with_source(error)
 }

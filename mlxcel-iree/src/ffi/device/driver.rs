@@ -39,6 +39,14 @@ impl Driver {
         matches!(self, Self::LocalTask | Self::LocalSync)
     }
 
+    /// The error of a driver that is not compiled in.
+    pub(crate) fn not_built_in(self) -> Error {
+        let message = format!(
+            "this program was built without the driver; enable the feature `{self}` of mlxcel-iree or of mlxcel-session"
+        );
+        Error::unsupported("open a device", message).with_context("device", self)
+    }
+
     /// Whether the driver is compiled in: the processor's are, others by the feature of their name.
     pub(crate) fn is_built_in(self) -> bool {
         match self {
@@ -66,12 +74,7 @@ impl FromStr for Driver {
         };
         let error = match Self::KNOWN.into_iter().find(|driver| driver.name() == name) {
             Some(driver) if driver.is_built_in() => return Ok(driver),
-            Some(driver) => Error::unsupported(
-                "open a device",
-                format!(
-                    "this program was built without the device; enable the feature `{driver}` of mlxcel-iree"
-                ),
-            ),
+            Some(driver) => return Err(driver.not_built_in().with_context("known", built_in())),
             None => Error::new(ErrorKind::InvalidInput, "open a device", "the device does not exist"),
         };
         Err(error.with_context("device", name).with_context("known", built_in()))

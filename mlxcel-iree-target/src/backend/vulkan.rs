@@ -1,0 +1,421 @@
+//! GPUs of any vendor, through SPIR-V and Vulkan.
+//!
+//! A device runs code for the architecture [`BY_PROPERTIES`] with the features that say what it has: that is the target derived from
+//! a device. Other architectures are the compiler's descriptions of products, for code that is written for machines elsewhere. In both
+//! cases it is known which subgroup sizes and capabilities the code relies on, and a device without them is refused: the driver
+//! would run such code and return wrong numbers.
+
+use std::collections::BTreeSet;
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_stablehlo::ElementType;
+
+use super::{CompileBackend, mismatch};
+use crate::target::{
+    CompileTarget, DeviceDescription, HOST, MIN_WORKGROUP_THREADS, VulkanCapability, VulkanProperties,
+};
+
+const NAME: &str = "vulkan-spirv";
+const DRIVER: &str = "vulkan";
+
+/// The architecture of code for devices with the properties that are its features.
+const BY_PROPERTIES: &str = "spirv";
+/// The features of [`BY_PROPERTIES`] that have a number: the subgroup size and the maximum number of threads of a workgroup.
+const SUBGROUP: &str = "subgroup";
+const THREADS: &str = "threads";
+/// Without these, loads of narrow values are compiled to loads of more bytes than they have.
+const REQUIRED: [VulkanCapability; 2] = [VulkanCapability::Storage8, VulkanCapability::Storage16];
+/// The shared memory of a workgroup that every device has (`maxComputeSharedMemorySize`), in bytes. A device's own is not reported.
+const SHARED_MEMORY: u32 = 16 * 1024;
+/// The most threads of a workgroup that code is compiled for; more gain nothing.
+const MAX_THREADS: u32 = 1024;
+
+/// What code relies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirements {
+    /// One of these sizes, as the compiler chose; none if code does not depend on it.
+    subgroup_sizes: Vec<u32>,
+    capabilities: BTreeSet<VulkanCapability>,
+    threads: u32,
+}
+
+/// The compiler's descriptions of products that rely on the same.
+struct Products {
+    names: &'static [&'static str],
+    subgroup_sizes: &'static [u32],
+    lacking: &'static [VulkanCapability],
+    threads: u32,
+}
+
+/// As the compiler prints them; tests of `mlxcel-iree-compile` compare.
+const PRODUCTS: &[Products] = &[
+    Products {
+        names: &["ampere", "ada", "turing", "a100", "rtx3090", "rtx4090", "sm_80", "sm_89"],
+        subgroup_sizes: &[32],
+        lacking: &[],
+        threads: 1024,
+    },
+    Products {
+        names: &["pascal", "volta"],
+        subgroup_sizes: &[32],
+        lacking: &[VulkanCapability::DotProduct],
+        threads: 1024,
+    },
+    Products {
+        names: &["rdna2", "rdna3", "rdna4", "gfx1100", "rx7900xtx", "strix-halo"],
+        subgroup_sizes: &[32, 64],
+        lacking: &[],
+        threads: 1024,
+    },
+    Products {
+        names: &["rdna1"],
+        subgroup_sizes: &[32, 64],
+        lacking: &[VulkanCapability::DotProduct],
+        threads: 1024,
+    },
+    Products { names: &["gfx942", "cdna3", "mi300x"], subgroup_sizes: &[64], lacking: &[], threads: 1024 },
+    Products {
+        names: &[
+            "valhall",
+            "valhall1",
+            "valhall2",
+            "valhall3",
+            "valhall4",
+            "mali-g57",
+            "mali-g77",
+            "mali-g78",
+            "mali-g310",
+            "mali-g510",
+            "mali-g615",
+            "mali-g710",
+            "mali-g715",
+        ],
+        subgroup_sizes: &[16],
+        lacking: &[VulkanCapability::Float64, VulkanCapability::Int64],
+        threads: 512,
+    },
+    Products {
+        names: &["arm5gen", "mali-g720", "mali-g725", "mali-g1"],
+        subgroup_sizes: &[16],
+        lacking: &[],
+        threads: 1024,
+    },
+    Products { names: &["llvmpipe"], subgroup_sizes: &[8], lacking: &[], threads: 1024 },
+];
+
+/// Architectures that the compiler knows and describes without single loads of 8 or 16 bits.
+const MISCOMPILED: [&str; 3] = ["vp_android_baseline_2022", "videocore_vii", "adreno"];
+
+/// The backend.
+#[derive(Debug)]
+pub(super) struct Vulkan;
+
+fn refused(message: &'static str, target: &CompileTarget) -> Error {
+    Error::new(ErrorKind::InvalidInput, "resolve a compile target", message).with_context("target", target)
+}
+
+/// The number in the feature `name` of a target.
+fn number(feature: &str, name: &str) -> Option<u32> {
+    let digits = feature.strip_prefix(name)?;
+    let plain = digits.bytes().all(|digit| digit.is_ascii_digit()) && !digits.starts_with('0');
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+impl Requirements {
+    fn of(target: &CompileTarget) -> Result<Self> {
+        if target.architecture() == BY_PROPERTIES {
+            return Self::by_properties(target);
+        }
+        let products = PRODUCTS.iter().find(|products| products.names.contains(&target.architecture()));
+        let products = products.ok_or_else(|| {
+            if MISCOMPILED.contains(&target.architecture()) {
+                let message = "the compiler describes this architecture without reads of single 8-bit or 16-bit values, and \
+                               compiles reads of bfloat16, float16 and bytes for it to wrong ones; use the target of the device";
+                return Error::unsupported("resolve a compile target", message).with_context("target", target);
+            }
+            refused("the compiler does not know this architecture", target)
+                .with_context("known", architectures().collect::<Vec<_>>().join(", "))
+        })?;
+        if let Some((feature, _)) = target.features().next() {
+            let message = "the compiler's description of this architecture has no features";
+            return Err(refused(message, target)
+                .with_context("feature", feature)
+                .with_context("known", "none"));
+        }
+        let capabilities =
+            VulkanCapability::ALL.into_iter().filter(|capability| !products.lacking.contains(capability));
+        Ok(Self {
+            subgroup_sizes: products.subgroup_sizes.to_vec(),
+            capabilities: capabilities.collect(),
+            threads: products.threads,
+        })
+    }
+
+    fn by_properties(target: &CompileTarget) -> Result<Self> {
+        let mut requirements = Self {
+            subgroup_sizes: Vec::new(),
+            capabilities: BTreeSet::new(),
+            threads: MIN_WORKGROUP_THREADS,
+        };
+        for (feature, enabled) in target.features() {
+            let capability =
+                VulkanCapability::ALL.into_iter().find(|capability| capability.name() == feature);
+            match (capability, number(feature, SUBGROUP), number(feature, THREADS)) {
+                _ if !enabled => {
+                    let message = "a capability that a target does not list is not used already";
+                    return Err(refused(message, target).with_context("feature", feature));
+                }
+                (Some(capability), ..) => drop(requirements.capabilities.insert(capability)),
+                (_, Some(size), _) if size.is_power_of_two() && size <= 128 => {
+                    requirements.subgroup_sizes.push(size);
+                }
+                (.., Some(threads)) if (MIN_WORKGROUP_THREADS..=MAX_THREADS).contains(&threads) => {
+                    requirements.threads = threads;
+                }
+                _ => {
+                    let known: Vec<_> = VulkanCapability::ALL.map(VulkanCapability::name).into();
+                    let known = format!("{}, {SUBGROUP}N, {THREADS}N", known.join(", "));
+                    return Err(refused("Vulkan devices have no such property", target)
+                        .with_context("feature", feature)
+                        .with_context("known", known));
+                }
+            }
+        }
+        if requirements.subgroup_sizes.len() > 1 {
+            return Err(refused("code is compiled for one subgroup size", target));
+        }
+        let missing: Vec<&str> = REQUIRED
+            .iter()
+            .filter(|capability| !requirements.capabilities.contains(capability))
+            .map(|capability| capability.name())
+            .collect();
+        if missing.is_empty() {
+            return Ok(requirements);
+        }
+        let message = "code for devices without reads of single 8-bit and 16-bit values is not supported: the compiler gets it wrong";
+        Err(Error::unsupported("resolve a compile target", message)
+            .with_context("target", target)
+            .with_context("missing", missing.join(", ")))
+    }
+
+    /// What of this `device` does not have.
+    fn missing_in(&self, device: &VulkanProperties) -> Vec<String> {
+        let capabilities = self.capabilities.difference(&device.capabilities).map(ToString::to_string);
+        let mut missing: Vec<String> = capabilities.collect();
+        // The device chooses the size where its minimum and maximum differ, and code relies on one.
+        let fits = |size: &u32| device.subgroup_sizes == (*size, *size) && device.subgroup_size == *size;
+        if !self.subgroup_sizes.is_empty() && !self.subgroup_sizes.iter().any(fits) {
+            let sizes: Vec<_> = self.subgroup_sizes.iter().map(u32::to_string).collect();
+            let (least, most) = device.subgroup_sizes;
+            missing.push(format!(
+                "subgroups of {} (the device's have {least} to {most}, {} by default)",
+                sizes.join(" or "),
+                device.subgroup_size
+            ));
+        }
+        if self.threads > device.workgroup_threads {
+            let (threads, most) = (self.threads, device.workgroup_threads);
+            missing.push(format!("workgroups of {threads} threads (the device's have at most {most})"));
+        }
+        missing
+    }
+
+    /// The compiler's description of a device with exactly this.
+    fn description(&self) -> String {
+        let has = |capability| self.capabilities.contains(&capability);
+        let listed = |all: &[(bool, &str)]| {
+            all.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect::<Vec<_>>().join("|")
+        };
+        let compute = listed(&[
+            (has(VulkanCapability::Float64), "fp64"),
+            (true, "fp32"),
+            (has(VulkanCapability::Float16), "fp16"),
+            (has(VulkanCapability::Int64), "int64"),
+            (true, "int32"),
+            (has(VulkanCapability::Int16), "int16"),
+            (has(VulkanCapability::Int8), "int8"),
+        ]);
+        let storage = listed(&[
+            (true, "b64"),
+            (true, "b32"),
+            (has(VulkanCapability::Storage16), "b16"),
+            (has(VulkanCapability::Storage8), "b8"),
+        ]);
+        let subgroups = if self.subgroup_sizes.is_empty() { "none" } else { "shuffle|arithmetic" };
+        let dot = if has(VulkanCapability::DotProduct) { " dot = dp4xi8toi32," } else { "" };
+        // Without subgroup operations the size only shapes loops.
+        let size = self.subgroup_sizes.first().copied().unwrap_or(32);
+        let threads = self.threads;
+        format!(
+            "#iree_gpu.target<arch = \"\", features = \"spirv:v1.5,cap:Shader\", wgp = <compute = {compute}, storage = {storage}, \
+             subgroup = {subgroups},{dot} subgroup_size_choices = [{size}], \
+             max_workgroup_sizes = [{threads}, {threads}, 64], max_thread_count_per_workgroup = {threads}, \
+             max_workgroup_memory_bytes = {SHARED_MEMORY}, max_workgroup_counts = [65535, 65535, 65535]>>"
+        )
+    }
+}
+
+/// The names of architectures.
+fn architectures() -> impl Iterator<Item = &'static str> {
+    std::iter::once(BY_PROPERTIES).chain(PRODUCTS.iter().flat_map(|products| products.names.iter().copied()))
+}
+
+impl CompileBackend for Vulkan {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn known_architectures(&self) -> Vec<String> {
+        PRODUCTS.iter().flat_map(|products| products.names).map(|&name| name.to_owned()).collect()
+    }
+
+    fn detect_target(&self) -> Result<CompileTarget> {
+        let message = "what a Vulkan device runs is known once it is open: name the target, which the list of devices has";
+        Err(Error::unsupported("detect the compile target of this machine", message)
+            .with_context("name one, such as", "vulkan-spirv:ampere"))
+    }
+
+    fn target_of(&self, device: &DeviceDescription) -> Result<CompileTarget> {
+        let Some(properties) = &device.vulkan else { return self.detect_target() };
+        let mut target = CompileTarget::new(NAME, BY_PROPERTIES)?;
+        for capability in &properties.capabilities {
+            target = target.with_feature(capability.name(), true)?;
+        }
+        // Where the driver chooses the size, code has to do without subgroup operations.
+        let (least, most) = properties.subgroup_sizes;
+        if least == most && most == properties.subgroup_size {
+            target = target.with_feature(&format!("{SUBGROUP}{most}"), true)?;
+        }
+        let threads = properties.workgroup_threads.min(MAX_THREADS);
+        if threads > MIN_WORKGROUP_THREADS {
+            target = target.with_feature(&format!("{THREADS}{threads}"), true)?;
+        }
+        self.resolve(&target)
+    }
+
+    fn resolve(&self, target: &CompileTarget) -> Result<CompileTarget> {
+        if target.architecture() == HOST {
+            return self.detect_target();
+        }
+        Requirements::of(target)?;
+        Ok(target.clone())
+    }
+
+    fn options(&self, target: &CompileTarget) -> Result<Vec<String>> {
+        let requirements = Requirements::of(target)?;
+        if target.architecture() != BY_PROPERTIES {
+            return Ok(vec![
+                format!("--iree-hal-target-device={DRIVER}"),
+                format!("--iree-vulkan-target={}", target.architecture()),
+            ]);
+        }
+        let description = requirements.description();
+        Ok(vec![format!(
+            "--iree-hal-target-device=device=#hal.device.target<\"{DRIVER}\", [#hal.executable.target<\"{NAME}\", \
+             \"vulkan-spirv-fb\", {{iree_codegen.target_info = {description}}}>]> : !hal.device"
+        )])
+    }
+
+    fn element_types(&self, _target: &CompileTarget) -> Vec<ElementType> {
+        vec![ElementType::F32]
+    }
+
+    fn drivers(&self) -> &[&str] {
+        &[DRIVER]
+    }
+
+    fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
+        if device.driver != DRIVER {
+            let message = "devices of this driver do not run programs for this target";
+            return Err(mismatch(message, target, device).with_context("drivers that do", DRIVER));
+        }
+        let missing = match &device.vulkan {
+            Some(properties) => Requirements::of(target)?.missing_in(properties),
+            None => vec!["the device's properties".to_owned()],
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let message = "the device lacks what the program relies on, and would compute wrong numbers";
+        Err(mismatch(message, target, device).with_context("missing", missing.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CompileBackends;
+
+    fn device(subgroup_sizes: (u32, u32), capabilities: &[VulkanCapability]) -> DeviceDescription {
+        let mut properties = VulkanProperties::new("a card", subgroup_sizes.1, capabilities.iter().copied());
+        properties.subgroup_sizes = subgroup_sizes;
+        properties.workgroup_threads = 1536;
+        DeviceDescription::of_vulkan(properties)
+    }
+
+    fn target_of(device: &DeviceDescription) -> Result<String> {
+        CompileBackends::builtin().of_device(device).map(|target| target.to_string())
+    }
+
+    #[test]
+    fn the_target_of_a_device_is_what_it_has() {
+        let mut capabilities =
+            vec![VulkanCapability::Storage16, VulkanCapability::Storage8, VulkanCapability::Int8];
+        let target = target_of(&device((8, 8), &capabilities)).unwrap();
+        assert_eq!(target, "vulkan-spirv:spirv,+int8,+storage16,+storage8,+subgroup8,+threads1024");
+        // Its driver may choose either size, so no operation of code may depend on it.
+        let target = target_of(&device((32, 64), &capabilities)).unwrap();
+        assert_eq!(target, "vulkan-spirv:spirv,+int8,+storage16,+storage8,+threads1024");
+        capabilities.remove(0);
+        let error = target_of(&device((8, 8), &capabilities)).unwrap_err();
+        assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage16")));
+    }
+
+    #[test]
+    fn the_device_of_a_target_runs_it_and_others_are_refused_by_what_they_lack() {
+        let all = VulkanCapability::ALL;
+        let backends = CompileBackends::builtin();
+        let own = backends.of_device(&device((8, 8), &all)).unwrap();
+        own.check_device(&device((8, 8), &all)).unwrap();
+        let missing = |target: &str, device: &DeviceDescription| {
+            let error = backends.resolve(&target.parse().unwrap()).unwrap().check_device(device).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            error.context("missing").unwrap().to_owned()
+        };
+        for target in ["vulkan-spirv:valhall", "vulkan-spirv:ampere", "vulkan-spirv:rdna3"] {
+            assert!(missing(target, &device((8, 8), &all)).starts_with("subgroups of "), "{target}");
+        }
+        assert!(missing("vulkan-spirv:rdna3", &device((32, 64), &all)).starts_with("subgroups of 32 or 64"));
+        let narrow = device((8, 8), &REQUIRED);
+        assert!(missing(&own.to_string(), &narrow).starts_with("dot-product, float16, "));
+        assert!(missing("vulkan-spirv:llvmpipe", &narrow).contains("int16"));
+        let unknown = DeviceDescription::of_driver(DRIVER);
+        assert_eq!(missing("vulkan-spirv:llvmpipe", &unknown), "the device's properties");
+    }
+
+    #[test]
+    fn architectures_whose_programs_are_miscompiled_are_refused_by_name() {
+        let resolve = |target: &str| CompileBackends::builtin().resolve(&target.parse().unwrap());
+        for name in MISCOMPILED {
+            let target = format!("{NAME}:{name}");
+            let error = resolve(&target).unwrap_err();
+            assert_eq!((error.kind(), error.context("target")), (ErrorKind::Unsupported, Some(&*target)));
+        }
+        let error = resolve("vulkan-spirv:spirv,+storage16,+subgroup8").unwrap_err();
+        assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage8")));
+    }
+
+    #[test]
+    fn properties_that_do_not_exist_are_refused() {
+        for feature in
+            ["+subgroup7", "+subgroup08", "+threads64", "+threads4096", "+warp", "-int8", "+subgroup"]
+        {
+            let target = format!("{NAME}:{BY_PROPERTIES},+storage16,+storage8,{feature}");
+            let error = CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.context("feature")),
+                (ErrorKind::InvalidInput, Some(&feature[1..]))
+            );
+        }
+    }
+}

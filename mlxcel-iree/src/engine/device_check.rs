@@ -1,0 +1,41 @@
+//! Tests a device by a computation with known results, before weights are copied to it.
+
+use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_iree_kernels::device_check::{ENTRY, arguments, results};
+
+use crate::ffi::{Argument, Buffer, Constants, Device, Program};
+
+const OPERATION: &str = "check the device";
+
+/// Runs the program `vmfb` of the computation on `device`.
+///
+/// # Errors
+/// [`ErrorKind::Device`] if a result is wrong, with the element type; the errors of running a program.
+pub(crate) fn check(device: &Device, vmfb: &[u8]) -> Result<()> {
+    let function = Program::load(device, vmfb)?.function(ENTRY)?;
+    let arguments = arguments();
+    let buffers = arguments.iter().map(|(_, bytes)| device.upload(bytes)).collect::<Result<Vec<Buffer>>>()?;
+    let passed: Vec<_> = arguments
+        .iter()
+        .zip(&buffers)
+        .map(|((ty, _), buffer)| Argument::new(buffer, &ty.shape, ty.element))
+        .collect();
+    let outputs = function.invoke(&Constants::default(), &passed)?;
+    for ((element, expected), output) in results().into_iter().zip(outputs) {
+        let mut bytes = vec![0; expected.len() * size_of::<f32>()];
+        output.buffer.read(0, &mut bytes)?;
+        let found = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+        if let Some((expected, found)) =
+            expected.iter().zip(found).find(|(expected, found)| **expected != *found)
+        {
+            let message = "the device computes wrong numbers with programs for its target: update its driver, or use \
+                           another device";
+            return Err(Error::new(ErrorKind::Device, OPERATION, message)
+                .with_context("device", device.name())
+                .with_context("element_type", element.mlir())
+                .with_context("expected", expected)
+                .with_context("found", found));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Models on a Vulkan device, against transformers' float32 results. Without a GPU, Mesa's software driver runs them:
+//! `cargo xtask test --only vulkan` installs or names it.
+//!
+//! `MLXCEL_VULKAN_FOLDERS` is a comma-separated list of folders below `fixtures/`, or `all`; `MLXCEL_VULKAN_TABLE` is a file for
+//! the table of documentation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, missing_docs)]
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlxcel_core::{
+    Backend, Control, Error, ErrorKind, GenerateExt, GenerateOptions, InferenceSessionExt, LoadOptions,
+    Precision, Row, SessionOptions,
+};
+use mlxcel_iree::devices::{self, DeviceKind};
+use mlxcel_iree::{IreeBackend, bundle};
+
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+const HONEST_MARGIN: f64 = 1e-3;
+/// The largest difference of prefill logits, relative to the largest magnitude.
+const LOGITS: f64 = 1e-3;
+const DEVICE: &str = "vulkan";
+
+/// One of each kind of state and of each packed form whose programs differ.
+const SELECTED: [&str; 6] = [
+    "architectures/llama",
+    "architectures/mistral",
+    "architectures/mamba2",
+    "formats/awq",
+    "formats/gguf-llama-q4_k_m",
+    "formats/gguf-llama-q8_0",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
+}
+
+fn engine() -> IreeBackend {
+    IreeBackend::new()
+        .with_cache_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("vulkan-cache"))
+        .with_prefill_chunk(16)
+}
+
+fn options() -> LoadOptions {
+    LoadOptions::default().with_precision(Precision::Exact).with_device(DEVICE).with_capacity(160)
+}
+
+/// The folders that the environment names, or `default`.
+fn folders(default: &[&str]) -> Vec<String> {
+    let named = env::var("MLXCEL_VULKAN_FOLDERS").unwrap_or_default();
+    if named != "all" {
+        let named: Vec<_> = named.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        return if named.is_empty() { default.iter().map(|&name| name.to_owned()).collect() } else { named };
+    }
+    let of = |kind: &str| {
+        let entries = fs::read_dir(root().join(kind)).unwrap();
+        let names = entries.map(|entry| format!("{kind}/{}", entry.unwrap().file_name().to_str().unwrap()));
+        names.filter(|name| root().join(name).join("oracle.json").exists()).collect::<Vec<_>>()
+    };
+    let mut names: Vec<_> = ["architectures", "formats"].into_iter().flat_map(of).collect();
+    names.sort();
+    names
+}
+
+/// Runs the cases of a folder's oracle; the largest error of logits.
+fn run(folder: &Path, engine: &IreeBackend) -> Result<f64, Error> {
+    let oracle: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("oracle.json")).unwrap()).unwrap();
+    let model = engine.load(&folder.into(), &options())?;
+    assert!(model.info().device.starts_with("vulkan:GPU-"), "{}", model.info().device);
+    let mut session = model.open_session(&SessionOptions::default())?;
+    let wrong = |message: String| Err(Error::new(ErrorKind::Internal, "compare with the oracle", message));
+    let mut most = 0f64;
+    for case in oracle["cases"].as_array().unwrap() {
+        let numbers = |name: &str| case[name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap());
+        let tokens = |name: &str| numbers(name).map(|token| token as u32).collect::<Vec<_>>();
+        let (prompt, greedy) = (tokens("prompt"), tokens("greedy"));
+        if prompt.len() + greedy.len() > 160 {
+            continue;
+        }
+        let sequence = session.open()?;
+        let result = session.run_row(Row::logits(sequence, &prompt), &Control::default())?;
+        session.close(sequence)?;
+        let logits = result.into_logits()?;
+        let largest = numbers("prefill_logits").fold(0f64, |most, logit| most.max(logit.abs()));
+        let pairs = logits.iter().zip(numbers("prefill_logits"));
+        let error = pairs.fold(0f64, |most, (a, b)| most.max((f64::from(*a) - b).abs())) / largest;
+        if error > LOGITS {
+            return wrong(format!("logits differ by {error:.1e}"));
+        }
+        most = most.max(error);
+        let generation = session.generate_greedy(&prompt, &GenerateOptions::new(greedy.len()))?;
+        let margins: Vec<_> = numbers("margins").collect();
+        let mut pairs = generation.tokens.iter().zip(&greedy).zip(&margins);
+        if let Some(((token, expected), margin)) = pairs.find(|((token, expected), _)| token != expected)
+            && *margin >= HONEST_MARGIN
+        {
+            return wrong(format!("a token is {token}, not {expected}"));
+        }
+    }
+    Ok(most)
+}
+
+#[test]
+fn families_and_packed_forms_are_exact_or_refused_by_name() {
+    let named = folders(&SELECTED);
+    let mut table = String::from("| checkpoint | on Vulkan |\n|---|---|\n");
+    let mut wrong = Vec::new();
+    for name in &named {
+        let outcome = run(&root().join(name), &engine());
+        let text = match &outcome {
+            Ok(error) => format!("exact ({error:.0e})"),
+            Err(error) => {
+                // A program that cannot be compiled is refused before anything runs; everything else is a defect.
+                if !matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Toolchain)
+                    || SELECTED.contains(&&**name)
+                {
+                    wrong.push(format!("{name}: {error}"));
+                }
+                format!("refused: {}", error.to_string().replace('|', "\\|").replace('\n', " "))
+            }
+        };
+        eprintln!("{name}: {text}");
+        let _ = writeln!(table, "| `{name}` | {text} |");
+    }
+    if let Some(path) = env::var_os("MLXCEL_VULKAN_TABLE") {
+        fs::write(path, table).unwrap();
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_device_is_listed_and_found_by_path_and_number() {
+    let listed = devices::list();
+    let found = listed.iter().find(|info| info.device.starts_with("vulkan:") && info.is_default);
+    let found = found.unwrap_or_else(|| panic!("no Vulkan device: {listed:?}"));
+    eprintln!("{found}");
+    assert!(found.unusable.is_none() && found.kind != DeviceKind::Cpu && found.memory_bytes > Some(0));
+    assert!(found.target.as_ref().unwrap().starts_with("vulkan-spirv:spirv,"));
+    let folder = root().join("architectures/llama");
+    let load = |device: &str| engine().load(&folder.as_path().into(), &options().with_device(device));
+    assert!(load(&found.device).unwrap().info().device.starts_with(&found.device));
+    let error = load("vulkan:GPU-none").map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.context("known").unwrap().contains(&found.device));
+}
+
+#[test]
+fn programs_for_another_subgroup_size_are_refused_before_they_are_compiled() {
+    let folder = root().join("architectures/llama");
+    let properties =
+        devices::list().into_iter().find(|info| info.device.starts_with("vulkan:") && info.is_default);
+    let sizes = properties.unwrap().subgroup_sizes.unwrap();
+    let others = [("vulkan-spirv:valhall", 16), ("vulkan-spirv:ampere", 32), ("vulkan-spirv:cdna3", 64)];
+    for (target, _) in others.into_iter().filter(|(_, size)| sizes != (*size, *size)) {
+        let engine = engine().with_compiler("/nowhere").with_compile_target(target.parse().unwrap());
+        let error = engine.load(&folder.as_path().into(), &options()).map(drop).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.context("target")),
+            (ErrorKind::Unsupported, Some(target)),
+            "{error}"
+        );
+        assert!(error.context("missing").unwrap().contains("subgroups of"), "{error}");
+    }
+}
+
+#[test]
+fn a_bundle_for_the_device_runs_and_one_for_another_is_refused_by_what_is_missing() {
+    let place = tempfile::tempdir().unwrap();
+    let checkpoint = root().join("architectures/llama");
+    let load = options();
+    let write = |target: &str| {
+        let folder = place.path().join(target.replace(':', "-"));
+        let mut wanted = bundle::BundleOptions::default().with_targets([target]);
+        wanted.load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(150);
+        bundle::write(&engine(), &checkpoint.as_path().into(), &folder, &wanted).unwrap();
+        IreeBackend::new()
+            .with_trusted_bundle(&folder)
+            .load(&folder.as_path().into(), &load.clone().with_capacity(150))
+    };
+    let model = write("vulkan-spirv:host").unwrap();
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let text = session.generate_greedy(&[12, 176, 62, 160, 111], &GenerateOptions::new(6)).unwrap();
+    assert_eq!(text.tokens, [223, 54, 213, 72, 1, 99]);
+}
