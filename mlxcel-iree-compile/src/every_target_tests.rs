@@ -151,7 +151,7 @@ fn described_device(account: &str) -> VulkanProperties {
 fn a_vulkan_target_requires_exactly_what_the_compiler_describes() {
     let backend = CompileBackends::builtin().get("vulkan-spirv").unwrap();
     let mut names = backend.known_architectures();
-    names.push("spirv,+int8,+storage8,+storage16,+subgroup16,+threads256".to_owned());
+    names.push("spirv,+int8,+int16,+storage8,+storage16,+subgroup16,+threads256".to_owned());
     for_each(names, |name| {
         let target = resolved(&format!("vulkan-spirv:{name}"));
         let device = described_device(&account_of(&CompileOptions::new(target.clone()))?);

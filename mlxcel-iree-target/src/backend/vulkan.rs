@@ -23,8 +23,14 @@ const BY_PROPERTIES: &str = "spirv";
 /// The features of [`BY_PROPERTIES`] that have a number: the subgroup size and the maximum number of threads of a workgroup.
 const SUBGROUP: &str = "subgroup";
 const THREADS: &str = "threads";
-/// Without these, loads of narrow values are compiled to loads of more bytes than they have.
-const REQUIRED: [VulkanCapability; 2] = [VulkanCapability::Storage8, VulkanCapability::Storage16];
+/// Without reads of single narrow values the compiler loads more bytes than they have, or fails; without arithmetic in these widths it
+/// fails.
+const REQUIRED: [VulkanCapability; 4] = [
+    VulkanCapability::Int8,
+    VulkanCapability::Int16,
+    VulkanCapability::Storage8,
+    VulkanCapability::Storage16,
+];
 /// The shared memory of a workgroup that every device has (`maxComputeSharedMemorySize`), in bytes. A device's own is not reported.
 const SHARED_MEMORY: u32 = 16 * 1024;
 /// The most threads of a workgroup that code is compiled for; more gain nothing.
@@ -243,8 +249,8 @@ impl Requirements {
         ]);
         let subgroups = if self.subgroup_sizes.is_empty() { "none" } else { "shuffle|arithmetic" };
         let dot = if has(VulkanCapability::DotProduct) { " dot = dp4xi8toi32," } else { "" };
-        // Without subgroup operations the size only shapes loops.
-        let size = self.subgroup_sizes.first().copied().unwrap_or(32);
+        // Without subgroup operations the size only shapes loops, and how much shared memory they take.
+        let size = self.subgroup_sizes.first().copied().unwrap_or(8);
         let threads = self.threads;
         format!(
             "#iree_gpu.target<arch = \"\", features = \"spirv:v1.5,cap:Shader\", wgp = <compute = {compute}, storage = {storage}, \
@@ -281,13 +287,15 @@ impl CompileBackend for Vulkan {
         for capability in &properties.capabilities {
             target = target.with_feature(capability.name(), true)?;
         }
-        // Where the driver chooses the size, code has to do without subgroup operations.
+        // If the driver chooses the size, code has to do without subgroup operations. It then sums through shared memory, of which
+        // larger workgroups take more than every device has.
         let (least, most) = properties.subgroup_sizes;
-        if least == most && most == properties.subgroup_size {
+        let is_fixed = least == most && most == properties.subgroup_size;
+        if is_fixed {
             target = target.with_feature(&format!("{SUBGROUP}{most}"), true)?;
         }
         let threads = properties.workgroup_threads.min(MAX_THREADS);
-        if threads > MIN_WORKGROUP_THREADS {
+        if is_fixed && threads > MIN_WORKGROUP_THREADS {
             target = target.with_feature(&format!("{THREADS}{threads}"), true)?;
         }
         self.resolve(&target)
@@ -359,14 +367,13 @@ mod tests {
 
     #[test]
     fn the_target_of_a_device_is_what_it_has() {
-        let mut capabilities =
-            vec![VulkanCapability::Storage16, VulkanCapability::Storage8, VulkanCapability::Int8];
+        let mut capabilities = REQUIRED.to_vec();
         let target = target_of(&device((8, 8), &capabilities)).unwrap();
-        assert_eq!(target, "vulkan-spirv:spirv,+int8,+storage16,+storage8,+subgroup8,+threads1024");
+        assert_eq!(target, "vulkan-spirv:spirv,+int16,+int8,+storage16,+storage8,+subgroup8,+threads1024");
         // Its driver may choose either size, so no operation of code may depend on it.
         let target = target_of(&device((32, 64), &capabilities)).unwrap();
-        assert_eq!(target, "vulkan-spirv:spirv,+int8,+storage16,+storage8,+threads1024");
-        capabilities.remove(0);
+        assert_eq!(target, "vulkan-spirv:spirv,+int16,+int8,+storage16,+storage8");
+        capabilities.retain(|capability| *capability != VulkanCapability::Storage16);
         let error = target_of(&device((8, 8), &capabilities)).unwrap_err();
         assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage16")));
     }
@@ -388,7 +395,7 @@ mod tests {
         assert!(missing("vulkan-spirv:rdna3", &device((32, 64), &all)).starts_with("subgroups of 32 or 64"));
         let narrow = device((8, 8), &REQUIRED);
         assert!(missing(&own.to_string(), &narrow).starts_with("dot-product, float16, "));
-        assert!(missing("vulkan-spirv:llvmpipe", &narrow).contains("int16"));
+        assert!(missing("vulkan-spirv:llvmpipe", &narrow).contains("int64"));
         let unknown = DeviceDescription::of_driver(DRIVER);
         assert_eq!(missing("vulkan-spirv:llvmpipe", &unknown), "the device's properties");
     }
@@ -401,7 +408,7 @@ mod tests {
             let error = resolve(&target).unwrap_err();
             assert_eq!((error.kind(), error.context("target")), (ErrorKind::Unsupported, Some(&*target)));
         }
-        let error = resolve("vulkan-spirv:spirv,+storage16,+subgroup8").unwrap_err();
+        let error = resolve("vulkan-spirv:spirv,+int16,+int8,+storage16,+subgroup8").unwrap_err();
         assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage8")));
     }
 
@@ -410,7 +417,7 @@ mod tests {
         for feature in
             ["+subgroup7", "+subgroup08", "+threads64", "+threads4096", "+warp", "-int8", "+subgroup"]
         {
-            let target = format!("{NAME}:{BY_PROPERTIES},+storage16,+storage8,{feature}");
+            let target = format!("{NAME}:{BY_PROPERTIES},+int16,+storage16,+storage8,{feature}");
             let error = CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap_err();
             assert_eq!(
                 (error.kind(), error.context("feature")),

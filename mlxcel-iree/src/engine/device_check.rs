@@ -39,3 +39,42 @@ pub(crate) fn check(device: &Device, vmfb: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "compile", feature = "vulkan"))]
+mod tests {
+    use mlxcel_core::ErrorKind;
+    use mlxcel_iree_compile::Artifacts;
+    use mlxcel_iree_compile::cache::Cache;
+    use mlxcel_iree_compile::compiler::CompileOptions;
+    use mlxcel_iree_kernels::{Hardware, device_check};
+    use mlxcel_iree_target::CompileBackends;
+
+    use super::*;
+    use crate::ffi::{DeviceOptions, Driver};
+    use crate::testing::{cache_dir, resolved};
+
+    #[test]
+    fn programs_that_compute_wrong_numbers_are_noticed() {
+        let options = DeviceOptions { driver: Driver::Vulkan, ..Default::default() };
+        let device = match Device::open(&options) {
+            Ok(device) => device,
+            // `cargo xtask test --only vulkan` has a driver.
+            Err(error) => return assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+        };
+        let artifacts = Artifacts::new(None, Cache::open(Some(&cache_dir())).unwrap());
+        let text = device_check::program(Hardware::Spirv).unwrap();
+        let outcome = |target| {
+            let program = artifacts.get(&text, &CompileOptions::new(target), None).unwrap();
+            check(&device, &program.bytes)
+        };
+        let own = CompileBackends::builtin().of_device(device.description()).unwrap();
+        outcome(own.clone()).unwrap();
+        // Sums over as many invocations as the device does not have.
+        let sizes = device.description().vulkan.as_ref().unwrap().subgroup_sizes;
+        let size = if sizes.1 <= 16 { 32 } else { 4 };
+        let other = own.to_string().replace(&format!("subgroup{}", sizes.1), &format!("subgroup{size}"));
+        let error = outcome(resolved(&other)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Device, "{error}");
+        assert!(error.context("element_type").is_some(), "{error}");
+    }
+}
