@@ -74,7 +74,7 @@ fn a_checkpoints_programs_compile_for_every_target() {
         ("llvm-cpu:neoverse-v1", BF16, "embedded-elf-arm_64"),
         ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
         ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
-        ("vulkan-spirv:spirv,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
+        ("vulkan-spirv:spirv,+float16,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
         ("metal-spirv:macos", F32, "metal-msl-fb"),
     ];
     let work = targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
@@ -151,7 +151,7 @@ fn described_device(account: &str) -> VulkanProperties {
 fn a_vulkan_target_requires_exactly_what_the_compiler_describes() {
     let backend = CompileBackends::builtin().get("vulkan-spirv").unwrap();
     let mut names = backend.known_architectures();
-    names.push("spirv,+int8,+int16,+storage8,+storage16,+subgroup16,+threads256".to_owned());
+    names.push("spirv,+float16,+int8,+int16,+storage8,+storage16,+subgroup16,+threads256".to_owned());
     for_each(names, |name| {
         let target = resolved(&format!("vulkan-spirv:{name}"));
         let device = described_device(&account_of(&CompileOptions::new(target.clone()))?);

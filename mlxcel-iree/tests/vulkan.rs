@@ -169,7 +169,7 @@ fn programs_for_another_subgroup_size_are_refused_before_they_are_compiled() {
 #[test]
 fn programs_without_subgroup_operations_are_exact() {
     // What a device gets whose driver chooses between subgroup sizes.
-    let target = "vulkan-spirv:spirv,+int16,+int8,+storage16,+storage8";
+    let target = "vulkan-spirv:spirv,+float16,+int16,+int8,+storage16,+storage8";
     run(&root().join("architectures/llama"), &engine().with_compile_target(target.parse().unwrap())).unwrap();
 }
 

@@ -25,7 +25,8 @@ const SUBGROUP: &str = "subgroup";
 const THREADS: &str = "threads";
 /// Without reads of single narrow values the compiler loads more bytes than they have, or fails; without arithmetic in these widths it
 /// fails.
-const REQUIRED: [VulkanCapability; 4] = [
+const REQUIRED: [VulkanCapability; 5] = [
+    VulkanCapability::Float16,
     VulkanCapability::Int8,
     VulkanCapability::Int16,
     VulkanCapability::Storage8,
@@ -369,10 +370,13 @@ mod tests {
     fn the_target_of_a_device_is_what_it_has() {
         let mut capabilities = REQUIRED.to_vec();
         let target = target_of(&device((8, 8), &capabilities)).unwrap();
-        assert_eq!(target, "vulkan-spirv:spirv,+int16,+int8,+storage16,+storage8,+subgroup8,+threads1024");
+        assert_eq!(
+            target,
+            "vulkan-spirv:spirv,+float16,+int16,+int8,+storage16,+storage8,+subgroup8,+threads1024"
+        );
         // Its driver may choose either size, so no operation of code may depend on it.
         let target = target_of(&device((32, 64), &capabilities)).unwrap();
-        assert_eq!(target, "vulkan-spirv:spirv,+int16,+int8,+storage16,+storage8");
+        assert_eq!(target, "vulkan-spirv:spirv,+float16,+int16,+int8,+storage16,+storage8");
         capabilities.retain(|capability| *capability != VulkanCapability::Storage16);
         let error = target_of(&device((8, 8), &capabilities)).unwrap_err();
         assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage16")));
@@ -394,7 +398,7 @@ mod tests {
         }
         assert!(missing("vulkan-spirv:rdna3", &device((32, 64), &all)).starts_with("subgroups of 32 or 64"));
         let narrow = device((8, 8), &REQUIRED);
-        assert!(missing(&own.to_string(), &narrow).starts_with("dot-product, float16, "));
+        assert!(missing(&own.to_string(), &narrow).starts_with("dot-product, float64, "));
         assert!(missing("vulkan-spirv:llvmpipe", &narrow).contains("int64"));
         let unknown = DeviceDescription::of_driver(DRIVER);
         assert_eq!(missing("vulkan-spirv:llvmpipe", &unknown), "the device's properties");
@@ -408,7 +412,7 @@ mod tests {
             let error = resolve(&target).unwrap_err();
             assert_eq!((error.kind(), error.context("target")), (ErrorKind::Unsupported, Some(&*target)));
         }
-        let error = resolve("vulkan-spirv:spirv,+int16,+int8,+storage16,+subgroup8").unwrap_err();
+        let error = resolve("vulkan-spirv:spirv,+float16,+int16,+int8,+storage16,+subgroup8").unwrap_err();
         assert_eq!((error.kind(), error.context("missing")), (ErrorKind::Unsupported, Some("storage8")));
     }
 
@@ -417,7 +421,7 @@ mod tests {
         for feature in
             ["+subgroup7", "+subgroup08", "+threads64", "+threads4096", "+warp", "-int8", "+subgroup"]
         {
-            let target = format!("{NAME}:{BY_PROPERTIES},+int16,+storage16,+storage8,{feature}");
+            let target = format!("{NAME}:{BY_PROPERTIES},+float16,+int16,+storage16,+storage8,{feature}");
             let error = CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap_err();
             assert_eq!(
                 (error.kind(), error.context("feature")),

@@ -246,7 +246,12 @@ fn usable(driver: Driver, listed: &ListedDevice) -> Result<()> {
         return Ok(());
     }
     let report = VulkanReport::parse(&listed.report);
-    let required = [VulkanCapability::Int8, VulkanCapability::Storage8, VulkanCapability::Storage16];
+    let required = [
+        VulkanCapability::Float16,
+        VulkanCapability::Int8,
+        VulkanCapability::Storage8,
+        VulkanCapability::Storage16,
+    ];
     let lacking = required.iter().filter(|capability| !report.capabilities.contains(capability));
     let missing: Vec<String> =
         report.missing.iter().cloned().chain(lacking.map(ToString::to_string)).collect();

@@ -8,7 +8,7 @@ fn listed(path: &str, kind: &str, features: &str) -> ListedDevice {
     ListedDevice::for_test(path, &report)
 }
 
-const ALL: &str = "shaderInt8=yes storageBuffer8BitAccess=yes storageBuffer16BitAccess=yes";
+const ALL: &str = "shaderFloat16=yes shaderInt8=yes storageBuffer8BitAccess=yes storageBuffer16BitAccess=yes";
 
 fn chosen(name: &str, listed: &[ListedDevice]) -> Result<usize> {
     let (driver, device) =
@@ -20,7 +20,8 @@ fn chosen(name: &str, listed: &[ListedDevice]) -> Result<usize> {
 #[test]
 fn a_driver_means_its_best_usable_device() {
     let software = listed("GPU-a", "cpu", ALL);
-    let old = listed("GPU-b", "discrete-gpu", "shaderInt8=yes storageBuffer16BitAccess=yes");
+    let old =
+        listed("GPU-b", "discrete-gpu", "shaderFloat16=yes shaderInt8=yes storageBuffer16BitAccess=yes");
     let integrated = listed("GPU-c", "integrated-gpu", ALL);
     let (first, second) = (listed("GPU-d", "discrete-gpu", ALL), listed("GPU-e", "discrete-gpu", ALL));
     assert_eq!(chosen("vulkan", &[software.clone(), old.clone(), integrated.clone()]).unwrap(), 2);
