@@ -121,6 +121,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bias_in_half_precision_is_kept_apart_from_its_product() {
+        let barriers = |element| {
+            let mut module = ModuleBuilder::new("test");
+            module
+                .function("main", |b| {
+                    let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+                    let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
+                    let bias = b.argument("bias", TensorType::new(element, [96]))?;
+                    Ok(vec![b.linear(x, w, Some(bias), ElementType::F32)?])
+                })
+                .unwrap();
+            let text = text(module.finish().decompose_composites(|_| true).unwrap());
+            text.matches("stablehlo.optimization_barrier").count()
+        };
+        assert_eq!([ElementType::BF16, ElementType::F16, ElementType::F32].map(barriers), [1, 1, 0]);
+    }
+
+    #[test]
     fn a_module_with_barriers_is_well_formed() {
         let mut module = ModuleBuilder::new("test");
         module.function("main", |b| Ok(vec![b.iota(TensorType::new(ElementType::I32, [8]), 0)?])).unwrap();
