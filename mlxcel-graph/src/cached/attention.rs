@@ -3,11 +3,10 @@
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::composites::CACHED_ATTENTION;
-use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
+use crate::layers::{AttentionScores, MaskedOperands, heads_first, masked_attention, rope};
 
 use super::row;
 use super::slots::{self, Slots};
-use crate::ops::heads_first;
 
 /// The operands of [`cached_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]

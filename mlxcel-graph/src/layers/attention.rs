@@ -190,6 +190,18 @@ fn softmax_beside<'d>(b: &mut Builder<'d>, scores: Value<'d>, beside: Value<'d>)
     b.divide(powers, sum)
 }
 
+/// Tokens `start..end` of `x` (`[N, heads, w]`) as `[heads, tokens, w]`.
+pub(crate) fn heads_first<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    start: usize,
+    end: usize,
+) -> Result<Value<'f>> {
+    let shape = b.shape(x);
+    let part = b.slice(x, &[start, 0, 0], &[end, shape[1], shape[2]])?;
+    b.transpose(part, &[1, 0, 2])
+}
+
 /// Pairs dimension 0 of both operands as the batch, and contracts the given ones.
 fn by_group(lhs: usize, rhs: usize) -> DotDimensions {
     DotDimensions {

@@ -15,6 +15,7 @@ mod rope;
 mod routing;
 
 pub use activation::activate;
+pub(crate) use attention::heads_first;
 pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
 pub use embedding::embedding;
 pub use experts::{block_linear, expert_linear};

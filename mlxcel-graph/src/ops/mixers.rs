@@ -4,7 +4,7 @@ use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
 
 use crate::cached;
-use crate::layers::{self, AttentionScores, MaskedOperands, RecurrentRows};
+use crate::layers::{self, AttentionScores, MaskedOperands, RecurrentRows, heads_first};
 
 use super::GraphOps;
 
@@ -166,18 +166,6 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
     }
-}
-
-/// Tokens `start..end` of `x` (`[N, heads, w]`) as `[heads, tokens, w]`.
-pub(crate) fn heads_first<'f>(
-    b: &mut Builder<'f>,
-    x: Value<'f>,
-    start: usize,
-    end: usize,
-) -> Result<Value<'f>> {
-    let shape = b.shape(x);
-    let part = b.slice(x, &[start, 0, 0], &[end, shape[1], shape[2]])?;
-    b.transpose(part, &[1, 0, 2])
 }
 
 /// `[tokens, tokens]` i1: which tokens each token of a row sees: of the first `count` (a scalar i32), which are no padding, those at a

@@ -16,7 +16,6 @@ use mlxcel_stablehlo::{
 
 pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
-pub(crate) use mixers::heads_first;
 
 use crate::layers;
 use crate::weights::Weights;
