@@ -26,8 +26,6 @@ static_assert(offsetof(iree_string_view_t, data) == 0, "not the layout of the bi
 static_assert(offsetof(iree_string_view_t, size) == 8, "not the layout of the bindings");
 static_assert(sizeof(iree_string_pair_t) == 32, "not the layout of the bindings");
 static_assert(_Alignof(iree_string_pair_t) == 8, "not the layout of the bindings");
-static_assert(offsetof(iree_string_pair_t, key) == 0, "not the layout of the bindings");
-static_assert(offsetof(iree_string_pair_t, value) == 16, "not the layout of the bindings");
 static_assert(sizeof(iree_string_view_list_t) == 16, "not the layout of the bindings");
 static_assert(_Alignof(iree_string_view_list_t) == 8, "not the layout of the bindings");
 static_assert(offsetof(iree_string_view_list_t, count) == 0, "not the layout of the bindings");

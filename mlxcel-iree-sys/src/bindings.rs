@@ -114,10 +114,10 @@ pub struct iree_string_view_t {
     pub size: iree_host_size_t,
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Copy, Clone)]
 pub struct iree_string_pair_t {
-    pub key: iree_string_view_t,
-    pub value: iree_string_view_t,
+    pub __bindgen_anon_1: iree_string_pair_t__bindgen_ty_1,
+    pub __bindgen_anon_2: iree_string_pair_t__bindgen_ty_2,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -834,14 +834,42 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_string_pair_t"][::core::mem::size_of::<iree_string_pair_t>() - 32usize];
-    ["Alignment of iree_string_pair_t"][::core::mem::align_of::<iree_string_pair_t>() - 8usize];
     [
-        "Offset of field: iree_string_pair_t::key",
-    ][::core::mem::offset_of!(iree_string_pair_t, key) - 0usize];
+        "Size of iree_string_pair_t__bindgen_ty_1",
+    ][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_1>() - 16usize];
     [
-        "Offset of field: iree_string_pair_t::value",
-    ][::core::mem::offset_of!(iree_string_pair_t, value) - 16usize];
+        "Alignment of iree_string_pair_t__bindgen_ty_1",
+    ][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: iree_string_pair_t__bindgen_ty_1::first",
+    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, first) - 0usize];
+    [
+        "Offset of field: iree_string_pair_t__bindgen_ty_1::key",
+    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, key) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_string_pair_t__bindgen_ty_2",
+    ][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_2>() - 16usize];
+    [
+        "Alignment of iree_string_pair_t__bindgen_ty_2",
+    ][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_2>() - 8usize];
+    [
+        "Offset of field: iree_string_pair_t__bindgen_ty_2::second",
+    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, second) - 0usize];
+    [
+        "Offset of field: iree_string_pair_t__bindgen_ty_2::value",
+    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, value) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_string_pair_t",
+    ][::core::mem::size_of::<iree_string_pair_t>() - 32usize];
+    [
+        "Alignment of iree_string_pair_t",
+    ][::core::mem::align_of::<iree_string_pair_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -910,11 +938,11 @@ const _: () = {
         "Offset of field: iree_allocator_t::ctl",
     ][::core::mem::offset_of!(iree_allocator_t, ctl) - 8usize];
 };
-pub const iree_timeout_type_e_IREE_TIMEOUT_ABSOLUTE: iree_timeout_type_e = 0;
-pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_string_builder_t"][::core::mem::size_of::<iree_string_builder_t>() - 40usize];
+    [
+        "Size of iree_string_builder_t",
+    ][::core::mem::size_of::<iree_string_builder_t>() - 40usize];
     [
         "Alignment of iree_string_builder_t",
     ][::core::mem::align_of::<iree_string_builder_t>() - 8usize];
@@ -931,6 +959,8 @@ const _: () = {
         "Offset of field: iree_string_builder_t::capacity",
     ][::core::mem::offset_of!(iree_string_builder_t, capacity) - 32usize];
 };
+pub const iree_timeout_type_e_IREE_TIMEOUT_ABSOLUTE: iree_timeout_type_e = 0;
+pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_timeout_t"][::core::mem::size_of::<iree_timeout_t>() - 16usize];
@@ -1902,7 +1932,9 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of iree_hal_device_info_t"][::core::mem::size_of::<iree_hal_device_info_t>() - 40usize];
+    [
+        "Size of iree_hal_device_info_t",
+    ][::core::mem::size_of::<iree_hal_device_info_t>() - 40usize];
     [
         "Alignment of iree_hal_device_info_t",
     ][::core::mem::align_of::<iree_hal_device_info_t>() - 8usize];
@@ -2689,6 +2721,18 @@ pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE: ire
 pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_ALLOW_PLACEHOLDER_TYPES: iree_vm_bytecode_module_flags_e = 1;
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub union iree_string_pair_t__bindgen_ty_1 {
+    pub first: iree_string_view_t,
+    pub key: iree_string_view_t,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union iree_string_pair_t__bindgen_ty_2 {
+    pub second: iree_string_view_t,
+    pub value: iree_string_view_t,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub union iree_async_primitive_value_t {
     pub reserved: ::core::ffi::c_int,
     pub fd: ::core::ffi::c_int,
@@ -2730,6 +2774,24 @@ pub union iree_hal_external_buffer_t__bindgen_ty_1 {
     pub opaque_win32: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4,
 }
 impl Default for iree_string_view_t {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for iree_string_pair_t__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for iree_string_pair_t__bindgen_ty_2 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

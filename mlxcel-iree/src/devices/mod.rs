@@ -88,7 +88,7 @@ pub struct DeviceInfo {
     pub element_types: Vec<&'static str>,
     /// The minimum and maximum number of invocations that run together; none for devices that do not have them or do not report them.
     pub subgroup_sizes: Option<(u32, u32)>,
-    /// The compile target of the device, as [`CompileTarget`](crate::CompileTarget) reads it; none if it cannot be used.
+    /// The compile target of the device, as [`CompileTarget`] reads it; none if it cannot be used.
     pub target: Option<String>,
     /// Whether the driver's name alone means this device.
     pub is_default: bool,
