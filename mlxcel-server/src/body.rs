@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::client::Client;
 use crate::failure::ApiError;
-use crate::routes::RequestNumber;
+use crate::request_id::RequestNumber;
 use crate::served::{Models, ServedModel};
 
 /// How long a client has to send a request's body.

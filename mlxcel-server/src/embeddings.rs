@@ -97,18 +97,6 @@ impl Texts {
     }
 }
 
-/// The first elements of a vector, at length 1 again.
-fn shorten(vector: &mut Vec<f32>, dimensions: usize) {
-    if dimensions >= vector.len() {
-        return;
-    }
-    vector.truncate(dimensions);
-    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|value| *value /= length);
-    }
-}
-
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Format {
@@ -137,28 +125,24 @@ pub(crate) async fn embed(
         return Err(ApiError::invalid("input", format!("from 1 to {texts} texts, none of them empty")));
     }
     let model = app.engine.model().clone();
-    let most = model.capabilities().hidden_states.unwrap_or(usize::MAX);
-    let dimensions = request.dimensions.unwrap_or(most);
-    if !(1..=most).contains(&dimensions) {
-        return Err(ApiError::invalid("dimensions", format!("dimensions must be from 1 to {most}")));
-    }
     let share = sender.share;
     // Texts take no more than the body did.
     drop(sender);
     let left = CancelledOnDrop(CancelToken::new());
+    let mut options = EmbedOptions::default().with_cancel(left.0.clone());
+    options.dimensions = request.dimensions;
     let started = Instant::now();
     let (mut tokens, mut vectors) = (0, Vec::new());
     for part in request.input.parts() {
         if started.elapsed() > app.limits().time {
             return Err(ApiError::cut(FinishReason::TimeLimit));
         }
-        let (model, options) = (model.clone(), EmbedOptions::default().with_cancel(left.0.clone()));
+        let (model, options) = (model.clone(), options.clone());
         // After each part it is another client's turn.
         let embedded = app.server.embedding.run(share.client, move || part.embed(&model, &options)).await??;
         tokens += embedded.0;
         vectors.extend(embedded.1);
     }
-    vectors.iter_mut().for_each(|vector| shorten(vector, dimensions));
     let format = request.encoding_format.unwrap_or_default();
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         json!({ "object": "embedding", "index": index, "embedding": format.vector(vector) })

@@ -29,6 +29,7 @@
 //! | `/v1/chat/completions`, `/v1/responses`, `/v1/completions` | text, whole or as server-sent events, with tools and JSON schemas |
 //! | `/v1/messages`, `/v1/messages/count_tokens` | the same in the words of Anthropic's API |
 //! | `/v1/embeddings` | vectors |
+//! | `/v1/rerank` | documents in the order of how well they answer a query |
 //! | `/tokenize`, `/detokenize` | tokens of texts, and back |
 //! | `/v1/models`, `/v1/models/{name}`, `/server_info` | the served models |
 //! | `/metrics` | figures for Prometheus |
@@ -64,6 +65,8 @@ mod metrics;
 mod openapi;
 mod origins;
 mod page;
+mod request_id;
+mod rerank;
 mod response_pieces;
 mod responses;
 mod routes;

@@ -35,7 +35,7 @@ pub struct Limits {
     pub messages: usize,
     /// Tools of a chat.
     pub tools: usize,
-    /// Texts of a request for embeddings.
+    /// Texts of a request for embeddings, and documents of one to rerank.
     pub texts: usize,
 }
 

@@ -8,6 +8,7 @@ use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
 use crate::embeddings::EmbeddingRequest;
 use crate::messages::{CountRequest, MessageRequest};
+use crate::rerank::RerankRequest;
 use crate::responses::ResponseRequest;
 use crate::texts::{DetokenizeRequest, TokenizeRequest};
 
@@ -25,6 +26,7 @@ pub(crate) async fn show() -> Json<Value> {
             "/v1/responses": post::<ResponseRequest>("Answer a conversation"),
             "/v1/completions": post::<CompletionRequest>("Continue texts"),
             "/v1/embeddings": post::<EmbeddingRequest>("Embed texts"),
+            "/v1/rerank": post::<RerankRequest>("Order documents by how well they answer a query"),
             "/v1/messages": post::<MessageRequest>("Answer a conversation"),
             "/v1/messages/count_tokens": post::<CountRequest>("Count the tokens of a prompt"),
             "/tokenize": post::<TokenizeRequest>("The tokens of a text"),

@@ -1,12 +1,10 @@
 //! Which path answers what.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{HeaderName, StatusCode};
-use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::middleware;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -15,11 +13,9 @@ use crate::failure::ApiError;
 use crate::origins::{self, Origins};
 use crate::served::{Models, ServedModel};
 use crate::{
-    api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, responses, texts,
+    api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, request_id, rerank,
+    responses, texts,
 };
-
-/// The header that names a request.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page: bool) -> Router {
     let models = Arc::clone(models);
@@ -28,6 +24,7 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
         .route("/v1/embeddings", post(embeddings::embed))
+        .route("/v1/rerank", post(rerank::rerank))
         .route("/tokenize", post(texts::tokenize))
         .route("/detokenize", post(texts::detokenize))
         .route("/server_info", get(health::describe))
@@ -58,25 +55,8 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
     }
     router
         .layer(middleware::from_fn_with_state(Arc::clone(&models), metrics::count))
-        .layer(middleware::from_fn_with_state(Arc::clone(&models), identify))
+        .layer(middleware::from_fn_with_state(Arc::clone(&models), request_id::identify))
         .with_state(models)
-}
-
-/// The number of a request, by which its answers are a group.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestNumber(pub(crate) u64);
-
-/// Names the request, or repeats the name that the client gave it, in the answer's `X-Request-Id`.
-async fn identify(State(models): State<Arc<Models>>, mut request: Request, next: Next) -> Response {
-    let shared = &models.shared;
-    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
-    request.extensions_mut().insert(RequestNumber(number));
-    let given =
-        request.headers().get(REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
-    let mut response = next.run(request).await;
-    let id = given.or_else(|| format!("req-{:x}-{number}", shared.started).parse().ok());
-    response.headers_mut().extend(id.map(|id| (REQUEST_ID, id)));
-    response
 }
 
 fn describe(app: &ServedModel) -> Value {

@@ -162,6 +162,42 @@ fn embeddings_take_tokens_many_texts_and_dimensions() {
 }
 
 #[test]
+fn an_encoder_reranks_and_does_not_chat() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/encoders/bert-reranker");
+    let server = Server::start(&["--model", model]);
+    let ask = |body: Value| {
+        let (status, text) = server.ask("POST", "/v1/rerank", "", &body.to_string());
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let documents = json!(["a b", { "text": "c d e" }, "f"]);
+    let (status, answer) = ask(json!({ "query": "b", "documents": documents, "return_documents": true }));
+    let results = answer["results"].as_array().unwrap();
+    assert_eq!((status, results.len()), (200, 3), "{answer}");
+    let scores: Vec<f64> = results.iter().map(|result| result["relevance_score"].as_f64().unwrap()).collect();
+    assert!(
+        scores.is_sorted_by(|one, other| one >= other)
+            && scores.iter().all(|score| (0.0..=1.0).contains(score))
+    );
+    for result in results {
+        let document = &documents[result["index"].as_u64().unwrap() as usize];
+        assert_eq!(&result["document"]["text"], document.get("text").unwrap_or(document));
+    }
+    let (_, best) = ask(json!({ "query": "b", "documents": documents, "top_n": 1 }));
+    assert_eq!(best["results"], json!([{ "index": results[0]["index"], "relevance_score": scores[0] }]));
+    for wrong in
+        [json!({ "query": "b", "documents": [] }), json!({ "query": "b", "documents": ["a"], "top_n": 0 })]
+    {
+        assert_eq!(ask(wrong).0, 400);
+    }
+    let chat = json!({ "messages": [{ "role": "user", "content": "a" }] });
+    assert_eq!(server.ask("POST", "/v1/chat/completions", "", &chat.to_string()).0, 400);
+    // Nor does a story teller rerank.
+    let (status, said) =
+        Server::start(&[]).ask("POST", "/v1/rerank", "", r#"{"query":"b","documents":["a"]}"#);
+    assert!(status == 400 && said.contains("unsupported"), "{status} {said}");
+}
+
+#[test]
 fn a_signal_lets_running_requests_finish() {
     let mut server = Server::start(&[]);
     let (rest, end) = rest_after_term(&server, 300);

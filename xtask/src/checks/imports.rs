@@ -22,17 +22,17 @@ const THROUGH_THE_ROOT: &[&str] = &[
 const CIRCLES: &[(&str, &[&str])] = &[
     // The module of bundles shows the function that writes one, which a backend calls with its own bundle.
     ("mlxcel-iree", &["backend", "bundle", "compile"]),
+    // A device is opened as the module of devices chooses, from the list that the driver gives.
+    ("mlxcel-iree", &["devices", "ffi"]),
     // A schedule is chosen by the instructions, and these by names of products.
     ("mlxcel-iree-kernels", &["instructions", "schedule"]),
     // A target is named after the backend that compiles for it, and the backend describes targets.
     ("mlxcel-iree-target", &["backend", "target"]),
     // The store keeps programs under the devices that they are compiled for.
     ("mlxcel-pjrt", &["engine", "store"]),
-    // Routes and the description of their bodies list the endpoints, which use the body's limits and the route's answer.
-    (
-        "mlxcel-server",
-        &["body", "chat", "completions", "echo", "embeddings", "openapi", "responses", "routes"],
-    ),
+    // An answer's pieces are those of its request.
+    ("mlxcel-server", &["completions", "echo"]),
+    ("mlxcel-server", &["message_pieces", "messages"]),
     ("mlxcel-server", &["metrics", "served"]),
     ("mlxcel-session", &["chat", "tokenizer", "tools"]),
     ("mlxcel-session", &["score", "texts"]),

@@ -1,0 +1,100 @@
+//! `/v1/rerank`, in the words of Cohere's and Jina's APIs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use mlxcel_session::{CancelToken, FinishReason, RerankOptions};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::body::{Asked, Body};
+use crate::failure::ApiError;
+use crate::work::CancelledOnDrop;
+
+/// Documents that are scored before it is another client's turn.
+const DOCUMENTS_AT_ONCE: usize = 16;
+
+#[derive(Deserialize)]
+pub(crate) struct RerankRequest {
+    model: Option<String>,
+    query: String,
+    documents: Vec<Document>,
+    top_n: Option<usize>,
+    #[serde(default)]
+    return_documents: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+impl From<Document> for String {
+    fn from(document: Document) -> Self {
+        match document {
+            Document::Text(text) | Document::Object { text } => text,
+        }
+    }
+}
+
+impl Asked for RerankRequest {
+    const REQUIRED: &'static str = "documents";
+
+    fn fields() -> Vec<&'static str> {
+        vec!["model", "query", "documents", "top_n", "return_documents"]
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+}
+
+/// The documents by how well they answer the query, the best first; a score is a probability.
+pub(crate) async fn rerank(
+    Body { request, app, sender }: Body<RerankRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let most = app.limits().texts;
+    if !(1..=most).contains(&request.documents.len()) {
+        return Err(ApiError::invalid("documents", format!("from 1 to {most} documents")));
+    }
+    if request.top_n == Some(0) {
+        return Err(ApiError::invalid("top_n", "top_n must be at least 1"));
+    }
+    let share = sender.share;
+    // Documents take no more than the body did.
+    drop(sender);
+    let documents: Arc<[String]> = request.documents.into_iter().map(String::from).collect();
+    let query: Arc<str> = request.query.into();
+    let left = CancelledOnDrop(CancelToken::new());
+    let started = Instant::now();
+    let mut scores: Vec<(usize, f32)> = Vec::with_capacity(documents.len());
+    while scores.len() < documents.len() {
+        if started.elapsed() > app.limits().time {
+            return Err(ApiError::cut(FinishReason::TimeLimit));
+        }
+        let (model, first) = (app.engine.model().clone(), scores.len());
+        let (query, documents) = (Arc::clone(&query), Arc::clone(&documents));
+        let options = RerankOptions::default().with_probabilities(true).with_cancel(left.0.clone());
+        let part = move || {
+            let end = documents.len().min(first + DOCUMENTS_AT_ONCE);
+            model.rerank(&query, &documents[first..end], &options)
+        };
+        // After each part it is another client's turn.
+        let part = app.server.embedding.run(share.client, part).await??;
+        scores.extend((first..).zip(part));
+    }
+    scores.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    scores.truncate(request.top_n.unwrap_or(usize::MAX));
+    let result = |(index, score): (usize, f32)| {
+        let mut result = json!({ "index": index, "relevance_score": score });
+        if request.return_documents {
+            result["document"] = json!({ "text": documents[index] });
+        }
+        result
+    };
+    let results: Vec<Value> = scores.into_iter().map(result).collect();
+    Ok(Json(json!({ "model": app.name, "results": results })))
+}
