@@ -44,6 +44,9 @@ pub(crate) struct ModelArguments {
     /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
     #[arg(long, value_name = "WHERE")]
     pub(crate) affinity: Option<String>,
+    /// The device: of the engine iree one that `mlxcel devices` lists; defaults to the engine's choice
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
     /// Distribute the model over this many devices; engine pjrt only
     #[arg(long, value_name = "N")]
     pub(crate) mesh: Option<usize>,
@@ -66,6 +69,9 @@ impl ModelArguments {
     #[must_use]
     pub(crate) fn load_options(&self, mut load: LoadOptions) -> LoadOptions {
         (load.capacity, load.threads) = (self.context, self.threads);
+        if let Some(device) = &self.device {
+            load = load.with_device(device);
+        }
         load.with_precision(self.precision)
     }
 

@@ -133,3 +133,15 @@ fn inspect_errors_are_one_line() {
         assert!(error.contains(words), "{error}");
     }
 }
+
+#[cfg(feature = "iree")]
+#[test]
+fn devices_are_listed_with_what_programs_are_compiled_for() {
+    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).args(["devices", "--json"]).output().unwrap();
+    let devices: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let cpu = devices["devices"].as_array().unwrap().iter().find(|device| device["kind"] == "CPU").unwrap();
+    assert!(cpu["target"].as_str().unwrap().starts_with("llvm-cpu:"), "{cpu}");
+    let mut generate = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+    let refused = generate.args(["generate", "--backend", "iree", "--device", "nothing"]).output().unwrap();
+    assert_eq!((refused.status.code(), text(&refused.stderr).lines().count()), (Some(2), 1), "{refused:?}");
+}

@@ -6,6 +6,8 @@ mod bundle;
 #[cfg(feature = "iree")]
 mod cache;
 mod chat;
+#[cfg(feature = "iree")]
+mod devices;
 mod embed;
 mod generate;
 mod inspect;
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     #[cfg(feature = "iree")]
     Cache(cache::Arguments),
     #[cfg(feature = "iree")]
+    Devices(devices::Arguments),
+    #[cfg(feature = "iree")]
     Tune(tune::Arguments),
     Completions(manual::Completions),
     Man(manual::Pages),
@@ -91,6 +95,8 @@ impl Command {
             Self::Models(arguments) => models::run(&arguments),
             #[cfg(feature = "iree")]
             Self::Cache(arguments) => cache::run(&arguments),
+            #[cfg(feature = "iree")]
+            Self::Devices(arguments) => devices::run(&arguments),
             #[cfg(feature = "iree")]
             Self::Tune(arguments) => tune::run(&arguments),
             Self::Completions(arguments) => manual::completions(&arguments),
