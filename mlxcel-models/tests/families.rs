@@ -54,7 +54,6 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
     for (fixture, key, value) in [
         ("gemma", "use_bidirectional_attention", json!(true)),
         ("gemma2", "use_bidirectional_attention", json!(true)),
-        ("gemma3_text", "use_bidirectional_attention", json!(true)),
         ("cohere2", "use_qk_norm", json!(true)),
         ("cohere2", "use_gated_activation", json!(false)),
         ("cohere2", "use_parallel_block", json!(false)),
