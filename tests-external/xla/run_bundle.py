@@ -73,8 +73,8 @@ class Model:
 
     def __init__(self, folder, checkpoint=None):
         manifest = json.loads((folder / "bundle.json").read_text())
-        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 3):
-            sys.exit("this is no bundle of format version 3")
+        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 4):
+            sys.exit("this is no bundle of format version 4")
         self.manifest = manifest
         target = next((target for target in manifest["targets"] if target["target"] == "stablehlo"), None)
         if target is None:
