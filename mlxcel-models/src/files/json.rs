@@ -1,7 +1,7 @@
 //! JSON parsing with memory proportional to its text.
 
-use mlxcel_core::{Error, ErrorKind, Result};
-use serde::de::DeserializeOwned;
+use mlxcel_core::{Error, ErrorKind, Printable, Result};
+use serde::de::{DeserializeOwned, Error as _};
 
 /// How many bytes of memory a byte of text may take once it is parsed.
 const FACTOR: usize = 64;
@@ -29,7 +29,10 @@ pub fn parse_json<T: DeserializeOwned>(location: &str, content: &[u8], message: 
     if estimate(content) > content.len().saturating_mul(FACTOR).saturating_add(ALLOWANCE) {
         return Err(corrupt("the file has more JSON values than a plausible file of its size"));
     }
-    serde_json::from_slice(content).map_err(|error| corrupt(message).with_source(error))
+    // The parser repeats names of the file, which may hold anything.
+    serde_json::from_slice(content).map_err(|error| {
+        corrupt(message).with_source(serde_json::Error::custom(Printable(&error.to_string())))
+    })
 }
 
 /// The most memory that the values in `text` take.
@@ -71,6 +74,15 @@ mod tests {
             assert_eq!((error.kind(), error.context("path")), (ErrorKind::Corrupt, Some("config.json")));
             assert!(error.message().contains("more JSON values"), "{error}");
         }
+    }
+
+    #[test]
+    fn names_in_errors_are_printed_safely() {
+        #[derive(Debug, serde::Deserialize)]
+        enum Known {}
+        let error = parse_json::<Known>("a", b"\"\\u001b[31m\"", "no JSON").unwrap_err();
+        let said = mlxcel_core::one_line(&error);
+        assert!(said.contains("\\u{1b}[31m") && !said.contains('\u{1b}'), "{said}");
     }
 
     #[test]
