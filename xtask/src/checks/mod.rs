@@ -11,6 +11,7 @@ mod compile;
 mod costs;
 mod dist;
 mod external;
+mod faults;
 mod features;
 mod fuzz;
 mod imports;
@@ -97,6 +98,8 @@ enum Check {
     Vulkan,
     /// Thousands of sessions on each engine, and programs killed while they write
     Soak,
+    /// Programs of which one system call fails, another in each run
+    Faults,
     /// The address, leak and thread sanitizers
     Sanitize,
     /// Tests for 64-bit Arm on emulated processors
@@ -125,6 +128,7 @@ impl Check {
             Self::Vulkan => return vulkan::check(workspace),
             Self::Semver => return semver::check(workspace),
             Self::Costs => return costs::check(workspace),
+            Self::Faults => return faults::check(workspace),
             Self::Server => return server::check(workspace),
             Self::Bundle => return bundle::check(workspace),
             Self::Fmt => compile::format(workspace),
@@ -159,6 +163,7 @@ impl Check {
                 | Self::Wasm
                 | Self::Vulkan
                 | Self::Soak
+                | Self::Faults
                 | Self::Sanitize
                 | Self::Aarch64
         )
