@@ -30,7 +30,7 @@ fn given(headers: &HeaderMap) -> &[u8] {
     bearer.or_else(own).unwrap_or_default()
 }
 
-/// Compares in a time that does not tell how much is right.
+/// Compares in constant time: how long it takes does not depend on how many bytes are equal.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }

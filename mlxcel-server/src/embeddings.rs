@@ -11,10 +11,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
-use crate::work::CancelledOnDrop;
-
-/// Texts that are embedded before it is another client's turn.
-const TEXTS_AT_ONCE: usize = 16;
+use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct EmbeddingRequest {

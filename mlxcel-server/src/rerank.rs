@@ -10,10 +10,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
-use crate::work::CancelledOnDrop;
-
-/// Documents that are scored before it is another client's turn.
-const DOCUMENTS_AT_ONCE: usize = 16;
+use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct RerankRequest {
@@ -79,7 +76,7 @@ pub(crate) async fn rerank(
         let (query, documents) = (Arc::clone(&query), Arc::clone(&documents));
         let options = RerankOptions::default().with_probabilities(true).with_cancel(left.0.clone());
         let part = move || {
-            let end = documents.len().min(first + DOCUMENTS_AT_ONCE);
+            let end = documents.len().min(first + TEXTS_AT_ONCE);
             model.rerank(&query, &documents[first..end], &options)
         };
         // After each part it is another client's turn.

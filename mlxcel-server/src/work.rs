@@ -13,6 +13,9 @@ use std::time::Duration;
 use mlxcel_session::{CancelToken, Error, ErrorKind};
 use tokio::sync::oneshot;
 
+/// Texts that are embedded or scored before it is another client's turn.
+pub(crate) const TEXTS_AT_ONCE: usize = 16;
+
 /// Cancels the work of a client that disconnects, which drops the future of its response.
 pub(crate) struct CancelledOnDrop(pub(crate) CancelToken);
 
