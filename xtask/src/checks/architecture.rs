@@ -1,5 +1,6 @@
-//! The architecture as a check: which crate may use which, where `unsafe` may stand, and that the tests are there that SECURITY.md names.
+//! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says it), where `unsafe` may stand, and that the tests are there that SECURITY.md names.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,193 +10,31 @@ use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 use super::{imports, promises};
 use crate::workspace::Workspace;
 
-/// A crate, how high it stands, and the crates of this repository that it may depend on.
+/// What `[package.metadata.architecture]` of a crate says.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Rule {
-    name: &'static str,
+    #[serde(skip)]
+    name: String,
+    /// How high the crate stands: it depends on lower ones alone.
     layer: u8,
-    may_use: &'static [&'static str],
-    unsafe_code: Unsafe,
+    /// The crates of this repository that it may depend on.
+    #[serde(default)]
+    uses: Vec<String>,
+    /// The modules (files or folders of `src/`) that may contain unsafe code; without any, roots say `#![forbid(unsafe_code)]`.
+    #[serde(default, rename = "unsafe")]
+    unsafe_modules: Vec<String>,
 }
-
-/// What a crate's roots say about unsafe code.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unsafe {
-    /// `#![forbid(unsafe_code)]`
-    Forbidden,
-    /// `#![deny(unsafe_code)]`, and leave given in these modules only (files or folders of `src/`).
-    Within(&'static [&'static str]),
-}
-
-/// The arrows of docs/architecture.md; what is not here is a defect.
-const RULES: &[Rule] = &[
-    Rule { name: "mlxcel-core", layer: 0, may_use: &[], unsafe_code: Unsafe::Forbidden },
-    Rule { name: "mlxcel-stablehlo", layer: 0, may_use: &[], unsafe_code: Unsafe::Forbidden },
-    Rule { name: "mlxcel-conformance", layer: 1, may_use: &["mlxcel-core"], unsafe_code: Unsafe::Forbidden },
-    Rule {
-        name: "mlxcel-models",
-        layer: 1,
-        may_use: &["mlxcel-core"],
-        // A file is memory-mapped in one place.
-        unsafe_code: Unsafe::Within(&["bytes"]),
-    },
-    Rule {
-        name: "mlxcel-quantize",
-        layer: 2,
-        may_use: &["mlxcel-core", "mlxcel-models"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-hub",
-        layer: 2,
-        may_use: &["mlxcel-core", "mlxcel-models"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-graph",
-        layer: 2,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-portable",
-        layer: 3,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-iree-sys",
-        layer: 0,
-        may_use: &[],
-        // Declarations of functions in C.
-        unsafe_code: Unsafe::Within(&["bindings"]),
-    },
-    Rule { name: "mlxcel-iree-generate", layer: 5, may_use: &[], unsafe_code: Unsafe::Forbidden },
-    Rule {
-        name: "mlxcel-iree-kernels",
-        layer: 3,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-iree-target",
-        layer: 4,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph", "mlxcel-iree-kernels"],
-        // What a child process does before it becomes another program.
-        unsafe_code: Unsafe::Within(&["child"]),
-    },
-    Rule {
-        name: "mlxcel-iree-compile",
-        layer: 5,
-        may_use: &[
-            "mlxcel-core",
-            "mlxcel-models",
-            "mlxcel-stablehlo",
-            "mlxcel-graph",
-            "mlxcel-iree-kernels",
-            "mlxcel-iree-target",
-        ],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-iree",
-        layer: 6,
-        may_use: &[
-            "mlxcel-core",
-            "mlxcel-models",
-            "mlxcel-stablehlo",
-            "mlxcel-graph",
-            "mlxcel-iree-kernels",
-            "mlxcel-iree-sys",
-            "mlxcel-iree-target",
-            "mlxcel-iree-compile",
-        ],
-        // The one module that talks to the C runtime.
-        unsafe_code: Unsafe::Within(&["ffi"]),
-    },
-    Rule {
-        name: "mlxcel-mlx",
-        layer: 6,
-        may_use: &["mlxcel-core", "mlxcel-models"],
-        // The one module that talks to the C++ library.
-        unsafe_code: Unsafe::Within(&["ffi"]),
-    },
-    Rule {
-        name: "mlxcel-pjrt",
-        layer: 3,
-        may_use: &["mlxcel-core", "mlxcel-models", "mlxcel-stablehlo", "mlxcel-graph"],
-        // The one module that talks to plugins.
-        unsafe_code: Unsafe::Within(&["ffi"]),
-    },
-    Rule {
-        name: "mlxcel-session",
-        layer: 7,
-        may_use: &[
-            "mlxcel-core",
-            "mlxcel-models",
-            "mlxcel-hub",
-            "mlxcel-portable",
-            "mlxcel-iree",
-            "mlxcel-mlx",
-            "mlxcel-pjrt",
-        ],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule { name: "mlxcel-server", layer: 8, may_use: &["mlxcel-session"], unsafe_code: Unsafe::Forbidden },
-    Rule {
-        name: "mlxcel-cli",
-        layer: 9,
-        may_use: &[
-            "mlxcel-conformance",
-            "mlxcel-models",
-            "mlxcel-quantize",
-            "mlxcel-session",
-            "mlxcel-server",
-        ],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule { name: "mlxcel-tests", layer: 9, may_use: &["mlxcel-session"], unsafe_code: Unsafe::Forbidden },
-    Rule {
-        name: "mlxcel-examples",
-        layer: 9,
-        may_use: &["mlxcel-core", "mlxcel-session", "mlxcel-server", "mlxcel-stablehlo"],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule {
-        name: "mlxcel-benches",
-        layer: 8,
-        may_use: &[
-            "mlxcel-core",
-            "mlxcel-models",
-            "mlxcel-quantize",
-            "mlxcel-iree",
-            "mlxcel-mlx",
-            "mlxcel-pjrt",
-            "mlxcel-session",
-        ],
-        // Loops in assembly, which measure the processor.
-        unsafe_code: Unsafe::Within(&["peak"]),
-    },
-    Rule {
-        name: "mlxcel-fuzz",
-        layer: 8,
-        may_use: &[
-            "mlxcel-core",
-            "mlxcel-models",
-            "mlxcel-stablehlo",
-            "mlxcel-portable",
-            "mlxcel-iree",
-            "mlxcel-session",
-        ],
-        unsafe_code: Unsafe::Forbidden,
-    },
-    Rule { name: "xtask", layer: 8, may_use: &[], unsafe_code: Unsafe::Forbidden },
-];
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let metadata = workspace.metadata()?;
-    let mut defects = dependency_defects(&metadata);
+    let mut rules = BTreeMap::new();
     for package in metadata.workspace_packages() {
-        defects.extend(unsafe_defects(package)?);
+        rules.insert(package.name.clone(), rule(package)?);
+    }
+    let mut defects = dependency_defects(&metadata, &rules);
+    for package in metadata.workspace_packages() {
+        defects.extend(unsafe_defects(package, &rules[&package.name])?);
         let sources = package.manifest_path.with_file_name("src").into_std_path_buf();
         defects.extend(imports::defects(&package.name, &sources)?);
     }
@@ -209,19 +48,19 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     Ok(format!("{} crates", metadata.workspace_members.len()))
 }
 
-fn rule(name: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.name == name)
+fn rule(package: &Package) -> Result<Rule> {
+    let told = package.metadata.get("architecture").cloned().unwrap_or_default();
+    let rule: Rule = serde_json::from_value(told)
+        .with_context(|| format!("{}: [package.metadata.architecture]", package.manifest_path))?;
+    Ok(Rule { name: package.name.clone(), ..rule })
 }
 
-fn dependency_defects(metadata: &Metadata) -> Vec<String> {
+fn dependency_defects(metadata: &Metadata, rules: &BTreeMap<String, Rule>) -> Vec<String> {
     let mut defects = Vec::new();
     for package in metadata.workspace_packages() {
-        let Some(from) = rule(&package.name) else {
-            defects.push(format!("{} is missing in the architecture's table ({})", package.name, file!()));
-            continue;
-        };
+        let from = &rules[&package.name];
         for dependency in &package.dependencies {
-            let Some(to) = rule(&dependency.name) else { continue };
+            let Some(to) = rules.get(&dependency.name) else { continue };
             defects.extend(arrow_defect(from, to, dependency.kind));
         }
     }
@@ -232,14 +71,13 @@ fn dependency_defects(metadata: &Metadata) -> Vec<String> {
 fn arrow_defect(from: &Rule, to: &Rule, kind: DependencyKind) -> Option<String> {
     let allowed = match kind {
         DependencyKind::Development => to.layer <= from.layer,
-        _ => from.may_use.contains(&to.name),
+        _ => to.layer < from.layer && from.uses.contains(&to.name),
     };
     (!allowed).then(|| format!("{} depends on {}, which the architecture does not allow", from.name, to.name))
 }
 
 /// Every root of the package must rule unsafe code out; the compiler enforces it from there on.
-fn unsafe_defects(package: &Package) -> Result<Vec<String>> {
-    let Some(rule) = rule(&package.name) else { return Ok(Vec::new()) };
+fn unsafe_defects(package: &Package, rule: &Rule) -> Result<Vec<String>> {
     let mut defects = Vec::new();
     for target in &package.targets {
         let is_product = target.kind.iter().any(|kind| matches!(kind, TargetKind::Lib | TargetKind::Bin));
@@ -248,28 +86,27 @@ fn unsafe_defects(package: &Package) -> Result<Vec<String>> {
         }
         let root = target.src_path.as_std_path();
         let text = fs::read_to_string(root).with_context(|| format!("reading {}", root.display()))?;
-        let wanted = match rule.unsafe_code {
-            Unsafe::Forbidden => "#![forbid(unsafe_code)]",
-            Unsafe::Within(_) => "#![deny(unsafe_code)]",
-        };
+        let wanted =
+            if rule.unsafe_modules.is_empty() { "#![forbid(unsafe_code)]" } else { "#![deny(unsafe_code)]" };
         if !text.contains(wanted) {
             defects.push(format!("{}: `{wanted}` is missing", root.display()));
         }
     }
-    if let Unsafe::Within(places) = rule.unsafe_code {
-        let source = package.manifest_path.with_file_name("src").into_std_path_buf();
-        for file in rust_files(&source)? {
-            let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-            let inside = file.strip_prefix(&source).unwrap_or(&file);
-            for granted in modules_granted_unsafe(inside, &text) {
-                if !places.iter().any(|place| granted.starts_with(place)) {
-                    let granted = granted.display();
-                    defects.push(format!(
-                        "{}: module {granted} allows unsafe code, which only {} may",
-                        package.name,
-                        places.join(", ")
-                    ));
-                }
+    if rule.unsafe_modules.is_empty() {
+        return Ok(defects);
+    }
+    let source = package.manifest_path.with_file_name("src").into_std_path_buf();
+    for file in rust_files(&source)? {
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let inside = file.strip_prefix(&source).unwrap_or(&file);
+        for granted in modules_granted_unsafe(inside, &text) {
+            if !rule.unsafe_modules.iter().any(|place| granted.starts_with(place)) {
+                defects.push(format!(
+                    "{}: module {} allows unsafe code, which only {} may",
+                    package.name,
+                    granted.display(),
+                    rule.unsafe_modules.join(", ")
+                ));
             }
         }
     }
@@ -350,29 +187,24 @@ pub(super) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    fn defect(from: &str, to: &str, kind: DependencyKind) -> bool {
-        arrow_defect(rule(from).unwrap(), rule(to).unwrap(), kind).is_some()
-    }
-
-    #[test]
-    fn every_dependency_in_the_table_points_down() {
-        for from in RULES {
-            for to in from.may_use {
-                assert!(rule(to).unwrap().layer < from.layer, "{} -> {to}", from.name);
-            }
-        }
+    fn defect(from: (u8, &[&str]), to: (&str, u8), kind: DependencyKind) -> bool {
+        let rule = |name: &str, layer, uses: &[&str]| Rule {
+            name: name.to_owned(),
+            layer,
+            uses: uses.iter().map(|&name| name.to_owned()).collect(),
+            unsafe_modules: Vec::new(),
+        };
+        arrow_defect(&rule("from", from.0, from.1), &rule(to.0, to.1, &[]), kind).is_some()
     }
 
     #[test]
     fn upward_and_sideways_dependencies_are_defects() {
-        assert!(!defect("mlxcel-session", "mlxcel-core", DependencyKind::Normal));
-        assert!(defect("mlxcel-core", "mlxcel-session", DependencyKind::Normal));
-        assert!(!defect("mlxcel-iree", "mlxcel-iree-compile", DependencyKind::Normal));
-        assert!(defect("mlxcel-iree-compile", "mlxcel-iree", DependencyKind::Development));
-        assert!(defect("mlxcel-iree", "mlxcel-portable", DependencyKind::Normal));
-        assert!(!defect("mlxcel-iree", "mlxcel-portable", DependencyKind::Development));
-        assert!(defect("mlxcel-iree", "mlxcel-session", DependencyKind::Development));
-        assert!(defect("mlxcel-stablehlo", "mlxcel-models", DependencyKind::Build));
+        assert!(!defect((7, &["core"]), ("core", 0), DependencyKind::Normal));
+        assert!(defect((7, &[]), ("core", 0), DependencyKind::Normal));
+        assert!(defect((0, &["session"]), ("session", 7), DependencyKind::Normal));
+        assert!(defect((6, &["mlx"]), ("mlx", 6), DependencyKind::Build));
+        assert!(!defect((6, &[]), ("mlx", 6), DependencyKind::Development));
+        assert!(defect((5, &[]), ("iree", 6), DependencyKind::Development));
     }
 
     #[test]
