@@ -5,22 +5,22 @@
 mod documentation {
     #[doc = include_str!("../README.md")]
     struct Readme;
-    #[doc = include_str!("../docs/getting-started.md")]
+    #[doc = include_str!("../docs/start/getting-started.md")]
     struct GettingStarted;
-    #[doc = include_str!("../docs/server.md")]
+    #[doc = include_str!("../docs/deploy/server.md")]
     struct Server;
-    #[doc = include_str!("../docs/engines.md")]
+    #[doc = include_str!("../docs/start/choosing-an-engine.md")]
     struct Engines;
-    #[doc = include_str!("../docs/quantization.md")]
+    #[doc = include_str!("../docs/guides/quantization.md")]
     struct Quantization;
-    #[doc = include_str!("../docs/shipping.md")]
+    #[doc = include_str!("../docs/deploy/bundles.md")]
     struct Shipping;
-    #[doc = include_str!("../docs/structured-output.md")]
+    #[doc = include_str!("../docs/guides/structured-output.md")]
     struct StructuredOutput;
-    #[doc = include_str!("../docs/webassembly.md")]
+    #[doc = include_str!("../docs/deploy/webassembly.md")]
     struct WebAssembly;
-    #[doc = include_str!("../docs/profiling.md")]
+    #[doc = include_str!("../docs/internals/profiling.md")]
     struct Profiling;
-    #[doc = include_str!("../docs/writing-a-backend.md")]
+    #[doc = include_str!("../docs/extending/writing-a-backend.md")]
     struct WritingABackend;
 }

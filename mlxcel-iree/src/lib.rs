@@ -40,7 +40,7 @@
 //! IREE's runtime is linked statically: built from source (feature `vendored`, the default) or taken from the
 //! distribution in `IREE_DIST` at build time (feature `dist`). CPU devices are `local-task` and `local-sync`; the
 //! features `cuda` and `vulkan` add devices of these names. Both features need a C compiler alone; the drivers' libraries
-//! are opened when a device is. See `docs/gpu.md` in the repository.
+//! are opened when a device is. See `docs/deploy/gpu.md` in the repository.
 //!
 //! # Kernels
 //!

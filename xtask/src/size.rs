@@ -16,13 +16,13 @@ use crate::{process, setup};
 /// What to do with the sizes.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Also write them into docs/binary-size.md
+    /// Also write them into docs/internals/binary-size.md
     #[arg(long)]
     write: bool,
 }
 
 /// Where they are kept, relative to the repository, and the lines around them there.
-const PAGE: &str = "docs/binary-size.md";
+const PAGE: &str = "docs/internals/binary-size.md";
 const BEGIN: &str = "<!-- `cargo xtask size --write` writes this table -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn writing_the_table_keeps_the_rest_of_the_page() {
-        let page = include_str!("../../docs/binary-size.md");
+        let page = include_str!("../../docs/internals/binary-size.md");
         let once = replace(page, "| a |\n").unwrap();
         assert!(once.contains("| a |") && once.len() < page.len());
         assert_eq!(replace(&once, "| a |\n").unwrap(), once);

@@ -1,4 +1,5 @@
-//! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says it), where `unsafe` may stand, and that the tests are there that SECURITY.md names.
+//! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says it), where
+//! `unsafe` may stand, that the tests exist that the hardening page names, and that links of the documentation lead somewhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 
-use super::{imports, promises};
+use super::{imports, links, promises};
 use crate::workspace::Workspace;
 
 /// What `[package.metadata.architecture]` of a crate says.
@@ -39,6 +40,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         defects.extend(imports::defects(&package.name, &sources)?);
     }
     defects.extend(promises::defects(workspace)?);
+    defects.extend(links::defects(workspace)?);
     if !defects.is_empty() {
         for defect in &defects {
             eprintln!("{defect}");

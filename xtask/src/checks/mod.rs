@@ -16,6 +16,7 @@ mod features;
 mod fuzz;
 mod imports;
 mod licences;
+mod links;
 mod missing;
 mod msrv;
 mod newcomer;
@@ -60,7 +61,7 @@ pub(crate) struct Arguments {
 enum Check {
     /// rustfmt
     Fmt,
-    /// Dependencies between the crates, and where unsafe code may stand
+    /// Dependencies between the crates, where unsafe code may stand, and links of the documentation
     Arch,
     /// Whether bindings and headers of mlxcel-iree-sys are up to date
     Generated,
