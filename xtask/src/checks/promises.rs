@@ -1,5 +1,5 @@
-//! The regression tests that SECURITY.md names, as `folder/file.rs::name`: each exists, and each line of the table of fixed
-//! vulnerabilities has one.
+//! The regression tests that the page on hardening names, as `folder/file.rs::name`: each exists, and each line of its table
+//! of defects has one.
 
 use std::fs;
 
@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 
-const FILE: &str = "SECURITY.md";
+const FILE: &str = "docs/internals/hardening.md";
 
 /// Named tests that do not exist, and lines without tests.
 pub(super) fn defects(workspace: &Workspace) -> Result<Vec<String>> {
-    let text = fs::read_to_string(workspace.root().join(FILE)).context("reading SECURITY.md")?;
+    let text = fs::read_to_string(workspace.root().join(FILE)).with_context(|| format!("reading {FILE}"))?;
     let mut defects = Vec::new();
     if lines(&text).next().is_none() {
-        defects.push(format!("{FILE} has no table of vulnerabilities with their regression tests"));
+        defects.push(format!("{FILE} has no table of defects with their regression tests"));
     }
     for (line, tests) in lines(&text) {
         if tests.is_empty() {
@@ -30,9 +30,9 @@ pub(super) fn defects(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(defects)
 }
 
-/// The lines of the table of vulnerabilities, each with the files and names of its tests.
+/// The lines of the table of defects, each with the files and names of its tests.
 fn lines(text: &str) -> impl Iterator<Item = (&str, Vec<(&str, &str)>)> {
-    let table = text.lines().skip_while(|line| *line != "| vulnerability | regression tests |").skip(2);
+    let table = text.lines().skip_while(|line| *line != "| defect | regression tests |").skip(2);
     table.take_while(|line| line.starts_with('|')).filter_map(|line| {
         let (what, held_by) = line.trim_matches('|').split_once('|')?;
         let names = held_by.split('`').skip(1).step_by(2);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn test_paths_are_read_from_the_table() {
-        let text = "| input | trusted |\n|---|---|\n| x | `a.rs::b` |\n\n| vulnerability | regression tests |\n|---|---|\n\
+        let text = "| input | trusted |\n|---|---|\n| x | `a.rs::b` |\n\n| defect | regression tests |\n|---|---|\n\
                     | one | `a/b.rs::c`, `d.rs::e` |\n| two | nothing |\n\nEnd `f.rs::g`.";
         let found: Vec<_> = lines(text).collect();
         assert_eq!(found, [("one", vec![("a/b.rs", "c"), ("d.rs", "e")]), ("two", vec![])]);
