@@ -132,7 +132,7 @@ impl IreeBackend {
 
     /// Sets the element type of the KV cache, which defaults to that of the precision. [`KvCacheType::Int8`] takes
     /// about half the memory of bfloat16, so sequences may be twice as long and a step reads half as much, at a loss of
-    /// accuracy stated in the architecture documentation. It is supported on CPUs only; a bundle keeps the type it was
+    /// accuracy that the book's page on precision states. It is supported on CPUs only; a bundle keeps the type it was
     /// written with.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {

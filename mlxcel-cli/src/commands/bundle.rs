@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// The most tokens that prompt and text may have together; defaults to the model's own limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// The rounding: exact (float32), native (the checkpoint's own type)
+    /// Numeric precision: exact (float32), native (the checkpoint's own type)
     #[arg(long, value_name = "NAME", default_value_t)]
     precision: Precision,
     /// Include the programs that score texts

@@ -26,7 +26,7 @@ use crate::sampling::SamplingArguments;
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Instructions that stand above the conversation
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Where the context is full, forget the oldest turns without asking

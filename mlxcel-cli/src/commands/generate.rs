@@ -28,41 +28,41 @@ pub(crate) struct Arguments {
     /// Generate with this LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes it
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// The prompt, `-` reads it from standard input; it goes through the chat template where the checkpoint has one
+    /// The prompt, `-` reads it from standard input; rendered by the chat template if the checkpoint has one
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// The prompt as token ids separated by commas, taken as they are
+    /// The prompt as token ids separated by commas, without further tokens
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id,
         conflicts_with_all = ["prompt", "system"])]
     tokens: Option<Vec<TokenId>>,
-    /// Instructions that stand above the prompt, where the checkpoint has a chat template
+    /// System prompt, if the checkpoint has a chat template
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Continue the prompt as it stands, without chat template
     #[arg(long)]
     raw: bool,
-    /// The most tokens to generate
+    /// The maximum number of tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// Go on after the tokens that end a text
+    /// Ignore stop tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Which programs are ready before the text begins, for engines that compile: on-demand (what a short prompt and its text need), generation
-    /// (all that generating can need, up to --context), everything (scores and hidden states too)
+    /// The programs that are compiled before the text begins, for engines that compile: on-demand (those of a short prompt and its text), generation
+    /// (all that generation can need, up to --context), everything (scores and hidden states too)
     #[arg(long, value_name = "WHICH", default_value_t)]
     prepare: Prepare,
-    /// Tell where the time of each pass goes, kernel by kernel, on standard error when the text is done; with the engine pjrt, program by
-    /// program, and what each moves between devices. Engines iree and pjrt only
+    /// Print a profile of each pass, kernel by kernel, on standard error when the text is done; with the engine pjrt, program by
+    /// program, with the bytes that each moves between devices. Engines iree and pjrt only
     #[arg(long)]
     profile: bool,
     /// End the text before TEXT; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (what prompt and text said after the
-    /// same tokens), auto (lookup, where it pays)
+    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens that prompt and text have after the
+    /// same tokens), auto (lookup, if it pays)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     speculate: Speculate,
-    /// Draft tokens ahead by a smaller model of the same vocabulary, used where --speculate has no draft: its checkpoint folder
+    /// Draft tokens with a smaller model of the same vocabulary if --speculate has no draft: its checkpoint folder
     /// or GGUF file,
     /// opened with the same engine
     #[arg(long, value_name = "DIR")]
@@ -81,16 +81,16 @@ pub(crate) struct Arguments {
     /// Write one of several texts: this one, or another per further use of the option
     #[arg(long, value_name = "TEXT", group = "form", conflicts_with = "ignore_eos")]
     choice: Vec<String>,
-    /// Report the N most likely tokens beside each one, with --json
+    /// Report the N most likely tokens at each position, with --json
     #[arg(long, value_name = "N", requires = "json", default_value_t = 0)]
     top_logprobs: u16,
     /// Print one JSON object instead of the text
     ///
     /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
     /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
-    /// stop_string, or length where -n or the context is reached); drafted and accepted (draft tokens, and how many were
+    /// stop_string, or length if -n or the context is reached); drafted and accepted (draft tokens, and how many were
     /// accepted); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
-    /// decode_s; memory_bytes, what the engine holds for weights and KV cache; sampling (the parameters that take effect) and seed; with
+    /// decode_s; memory_bytes, the bytes of weights and KV cache; sampling (the parameters that take effect) and seed; with
     /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile,
     /// profile: programs, each with its
     /// phase, passes, seconds and dispatches.

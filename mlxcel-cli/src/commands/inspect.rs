@@ -34,13 +34,13 @@ pub(crate) struct Arguments {
     /// An engine to ask; may be given more than once; defaults to every one that is compiled in
     #[arg(long, value_name = "NAME", conflicts_with = "no_load")]
     backend: Vec<String>,
-    /// The rounding to load with: exact (float32), native (the checkpoint's own type), fast
+    /// Numeric precision: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t = Precision::Native)]
     precision: Precision,
-    /// Ask no engine
+    /// Do not load the model
     #[arg(long)]
     no_load: bool,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle; only for a folder whose writer you trust
+    /// Trust the model if it is a bundle, and run its compiled programs (machine code)
     #[arg(long)]
     trust_bundle: bool,
     /// Also report how the model is distributed over this many devices of the PJRT plugin, and the collectives of its programs,

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What a value is: affine, mxfp4, mxfp8, nvfp4
+    /// Quantization mode: affine, mxfp4, mxfp8, nvfp4
     #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
     mode: String,
     /// Bits of a value: 2, 3, 4, 5, 6 or 8; defaults to 4, or what the mode or the recipe has

@@ -1,5 +1,4 @@
-//! Holds every engine that is compiled in against the others, and against transformers where Python has it, on a checkpoint of
-//! one's own.
+//! Compares all engines that are compiled in with each other, and with transformers if Python has it, on a checkpoint.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ pub(crate) struct Arguments {
     /// An engine to compare; may be given more than once; defaults to every one that is compiled in
     #[arg(long, value_name = "NAME")]
     backend: Vec<String>,
-    /// The rounding: exact (float32), native (the checkpoint's own type), fast
+    /// Numeric precision: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t = Precision::Exact)]
     precision: Precision,
     /// How many threads compute; defaults to the engine's choice

@@ -113,8 +113,8 @@ impl Speculation {
         self
     }
 
-    /// Sets the maximum number of draft tokens; defaults to 15, since engines verify up to 16 tokens at little more
-    /// than the cost of one.
+    /// Sets the maximum number of draft tokens; defaults to 15. Engines verify up to 16 tokens in
+    /// one pass, whose cost depends on engine and weights; it is measured.
     #[must_use]
     pub fn with_most(mut self, tokens: usize) -> Self {
         self.most = tokens;
