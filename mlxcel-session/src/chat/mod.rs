@@ -1,6 +1,5 @@
 //! Messages, and the checkpoint's chat template that renders them as a prompt.
 
-mod jinja;
 mod options;
 mod reasoning;
 mod template;
@@ -8,11 +7,9 @@ mod template;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub(crate) use jinja::{Origin, Origins};
 pub use options::ChatOptions;
 pub use reasoning::{AnswerPart, AnswerParts, ReasoningFormat, ReasoningSplitter};
 pub use template::ChatTemplate;
-pub(crate) use template::Rendered;
 
 use crate::ToolCall;
 

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_template::{Field, Origin, Origins, Rendered, Template, Variable};
 use serde_json::Map;
 
-use super::jinja::{Origin, Origins, Template, Variable};
 use super::{ChatOptions, Message};
 use crate::files;
 use crate::tokenizer::SpecialTokens;
@@ -50,13 +50,6 @@ struct Named {
     name: String,
     source: String,
     template: Template,
-}
-
-/// A prompt, and where each part of it comes from.
-#[derive(Clone, Debug)]
-pub(crate) struct Rendered {
-    pub(crate) text: String,
-    pub(crate) origins: Origins,
 }
 
 /// The marker at the end of a message to continue, as in transformers: a template may trim the space at its end.
@@ -173,7 +166,7 @@ impl ChatTemplate {
         let mut variables: Vec<_> =
             self.special_tokens.iter().map(|(name, text)| (*name, Variable::Text(text))).collect();
         variables.extend([
-            ("messages", Variable::Messages(&messages)),
+            ("messages", Variable::Dicts(messages.iter().map(fields).collect())),
             // Always there, as in transformers: templates ask whether they are none.
             ("tools", Variable::None),
             ("documents", Variable::None),
@@ -185,7 +178,7 @@ impl ChatTemplate {
         variables.extend(date_string.as_deref().map(|date| ("date_string", Variable::Text(date))));
         variables
             .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Json(value))));
-        let (text, origins) = template.render(&variables, now.as_ref()).map_err(|fault| {
+        let mut rendered = template.render(&variables, now.as_ref()).map_err(|fault| {
             Error::new(
                 ErrorKind::InvalidInput,
                 "apply chat template",
@@ -193,9 +186,8 @@ impl ChatTemplate {
             )
             .with_source(fault)
         })?;
-        let mut rendered = Rendered { text, origins };
         if let Some(content) = final_content {
-            rendered.end_inside(&content)?;
+            end_inside(&mut rendered, &content)?;
         }
         if options.special_tokens_in_text {
             rendered.origins = Origins::uniform(rendered.text.len(), Origin::Template);
@@ -223,28 +215,58 @@ impl ChatTemplate {
     }
 }
 
-impl Rendered {
-    /// Cuts it where the final message, which says `content`, ends.
-    fn end_inside(&mut self, content: &str) -> Result<()> {
-        let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
-        let at = self.text.rfind(END_MARK.trim_end());
-        let Some(at) = at.filter(|_| self.text.contains(content.trim_matches(is_space))) else {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "apply chat template",
-                "the model's template does not render the last message verbatim, so it cannot be continued",
-            ));
-        };
-        let kept = if self.text[at..].starts_with(END_MARK) {
-            at
-        } else {
-            // The template trims messages, and so the end of this one.
-            self.text[..at].trim_end_matches(is_space).len()
-        };
-        self.text.truncate(kept);
-        self.origins.truncate(kept);
-        Ok(())
-    }
+/// Cuts `rendered` where the final message, which says `content`, ends.
+fn end_inside(rendered: &mut Rendered, content: &str) -> Result<()> {
+    let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
+    let at = rendered.text.rfind(END_MARK.trim_end());
+    let Some(at) = at.filter(|_| rendered.text.contains(content.trim_matches(is_space))) else {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "apply chat template",
+            "the model's template does not render the last message verbatim, so it cannot be continued",
+        ));
+    };
+    let kept = if rendered.text[at..].starts_with(END_MARK) {
+        at
+    } else {
+        // The template trims messages, and so the end of this one.
+        rendered.text[..at].trim_end_matches(is_space).len()
+    };
+    rendered.text.truncate(kept);
+    rendered.origins.truncate(kept);
+    Ok(())
+}
+
+/// Roles that templates support. Some write them into a control token, such as `<|user|>`; other roles are input like any.
+const ROLES: [&str; 13] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "model",
+    "tool",
+    "function",
+    "ipython",
+    "observation",
+    "documents",
+    "context",
+    "available_tools",
+    "environment",
+];
+
+/// The fields of a message, each with its origin.
+fn fields(message: &Message) -> Vec<Field<'_>> {
+    let role = if ROLES.contains(&message.role.as_str()) { Origin::Template } else { Origin::Input };
+    let said =
+        if matches!(message.role.as_str(), "assistant" | "model") { Origin::Answer } else { Origin::Input };
+    let extra = message
+        .extra
+        .iter()
+        .map(|(name, value)| Field::json(name, value, if value.is_string() { said } else { Origin::Input }));
+    [Field::text("role", &message.role, role), Field::text("content", &message.content, said)]
+        .into_iter()
+        .chain(extra)
+        .collect()
 }
 
 /// The messages, where reasoning has the names that templates look for.

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use mlxcel_core::TokenId;
 
-use crate::chat::{Origin, Origins};
+use mlxcel_template::{Origin, Origins};
 
 /// How often a word is cut, since what it is made of holds a control token, before it is given up.
 const MOST_CUTS: usize = 16;
@@ -50,9 +50,9 @@ impl AddedTokens {
             } else if !content.trim().is_empty() && is_marker(&content) {
                 Origin::Answer
             } else {
-                Origin::Given
+                Origin::Input
             };
-            if least < Origin::Given {
+            if least < Origin::Input {
                 control.insert(id, (least, [content.clone(), normal_form.clone()]));
             }
             let (found, pattern) =
@@ -136,9 +136,9 @@ impl Places<'_> {
     /// The least trusted origin of a part; that of a part that cannot be found in the text as it was given is not trusted.
     fn worst(&self, range: Range<usize>) -> Origin {
         let shift = self.text.offsets_original().0;
-        let Some(found) = self.text.convert_offsets(In::Normalized(range)) else { return Origin::Given };
+        let Some(found) = self.text.convert_offsets(In::Normalized(range)) else { return Origin::Input };
         let parts = self.origins.parts(found.start + shift..found.end + shift);
-        parts.map(|(_, origin)| origin).max().unwrap_or(Origin::Given)
+        parts.map(|(_, origin)| origin).max().unwrap_or(Origin::Input)
     }
 }
 
@@ -208,7 +208,7 @@ impl Finder {
             let start = found.start();
             loop {
                 let (sought, range) = (&self.sought[found.pattern()], found.range());
-                if sought.least == Origin::Given || places.worst(range.clone()) <= sought.least {
+                if sought.least == Origin::Input || places.worst(range.clone()) <= sought.least {
                     return Some((sought, range));
                 }
                 // A shorter one may lie within a part that is trusted.

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mlxcel_core::{Error, ErrorKind, Printable, Result, TokenId};
+use mlxcel_template::Origins;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -17,7 +18,6 @@ use super::frame::Frame;
 use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
 use super::vocabulary::{LONGEST_TOKEN, ModelSection};
-use crate::chat::Origins;
 
 /// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
 /// crate.

@@ -15,9 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
+use mlxcel_template::Rendered;
 use serde_json::{Map, Value};
 
-use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, Rendered};
+use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat};
 use crate::{files, tools};
 use file::Checked;
 

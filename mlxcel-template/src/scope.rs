@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::fault::Result;
+use super::error::Result;
 use super::meter::{Charge, Meter};
 use super::value::{Function, Value};
 

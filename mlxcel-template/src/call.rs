@@ -4,8 +4,8 @@ use mlxcel_core::Stopwatch;
 
 use super::arguments::Values;
 use super::ast::{Arguments, Expr, Kind, Macro};
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::meter::DictBuilder;
 use super::operate::name_undefined;
 use super::value::{Function, Value};
@@ -32,7 +32,7 @@ impl<'a> Evaluator<'a> {
     /// Computes a call; a call block hands over its body as `caller`.
     pub(super) fn call_with(&mut self, expr: &'a Expr, caller: Option<Value<'a>>) -> Result<Value<'a>> {
         let Kind::Call(callee, arguments) = &expr.kind else {
-            return Err(Fault::at(expr.line, "this is not a call"));
+            return Err(TemplateError::at(expr.line, "this is not a call"));
         };
         if let Kind::Attribute(inner, name) = &callee.kind {
             let object = self.value(inner)?;
@@ -70,8 +70,8 @@ impl<'a> Evaluator<'a> {
         match *callee {
             Value::Macro(index) => self.call_macro(index, values, caller),
             Value::Function(function) => self.function(function, &values),
-            Value::Undefined => Err(Fault::at(line, format!("'{name}' is undefined"))),
-            _ => Err(Fault::at(line, format!("'{name}' cannot be called"))),
+            Value::Undefined => Err(TemplateError::at(line, format!("'{name}' is undefined"))),
+            _ => Err(TemplateError::at(line, format!("'{name}' cannot be called"))),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> Evaluator<'a> {
                 named.iter().position(|(given, _)| given == name).map(|index| named.swap_remove(index).1);
             let value = match (positional.next(), by_name, default) {
                 (Some(_), Some(_), _) => {
-                    return Err(Fault::new(format!("the macro is given '{name}' twice")));
+                    return Err(TemplateError::new(format!("the macro is given '{name}' twice")));
                 }
                 (Some(value), None, _) | (None, Some(value), _) => value,
                 (None, None, Some(default)) => self.value(default)?,
@@ -113,7 +113,7 @@ impl<'a> Evaluator<'a> {
         let mut rest = self.list()?;
         for value in positional {
             if !takes_varargs {
-                return Err(Fault::new(format!(
+                return Err(TemplateError::new(format!(
                     "the macro '{}' is given too many arguments",
                     definition.name
                 )));
@@ -124,7 +124,7 @@ impl<'a> Evaluator<'a> {
         for (name, value) in named {
             if !takes_kwargs {
                 let macro_name = &definition.name;
-                return Err(Fault::new(format!(
+                return Err(TemplateError::new(format!(
                     "the macro '{macro_name}' does not take the argument '{name}'"
                 )));
             }
@@ -161,7 +161,7 @@ impl<'a> Evaluator<'a> {
                 self.namespaces.push(Vec::new());
                 let index = self.namespaces.len() - 1;
                 if !values.positional.is_empty() {
-                    return Err(Fault::new("'namespace' takes arguments with names"));
+                    return Err(TemplateError::new("'namespace' takes arguments with names"));
                 }
                 for (name, value) in &values.named {
                     self.set_in_namespace(index, name, value.clone())?;
@@ -170,7 +170,7 @@ impl<'a> Evaluator<'a> {
             }
             Function::RaiseException => {
                 let [message] = values.take("raise_exception", ["message"])?;
-                Err(Fault::new(&*self.text_of(&message)?))
+                Err(TemplateError::new(&*self.text_of(&message)?))
             }
             Function::StrftimeNow => {
                 let [format] = values.take("strftime_now", ["format"])?;
@@ -191,20 +191,20 @@ impl<'a> Evaluator<'a> {
                 self.meter.work(dict.entries.len())?;
                 Ok(dict.entries.iter().cloned().chain(named).collect())
             }
-            _ => Err(Fault::new("'dict' takes a dictionary and arguments with names")),
+            _ => Err(TemplateError::new("'dict' takes a dictionary and arguments with names")),
         }
     }
 
     fn range(&self, from: i128, to: i128, step: i128) -> Result<Value<'a>> {
         if step == 0 {
-            return Err(Fault::new("the step of a range is zero"));
+            return Err(TemplateError::new("the step of a range is zero"));
         }
         let mut list = self.list()?;
         let mut next = from;
         let mut count = 0;
         while if step > 0 { next < to } else { next > to } {
             if count == MOST_RANGE {
-                return Err(Fault::new(format!("a range has more than {MOST_RANGE} numbers")));
+                return Err(TemplateError::new(format!("a range has more than {MOST_RANGE} numbers")));
             }
             list.push(Value::Int(next))?;
             count += 1;
@@ -217,26 +217,31 @@ impl<'a> Evaluator<'a> {
     /// The local time, by the format letters of C and Python.
     fn formatted_now(&self, format: &str) -> Result<String> {
         if format.len() > MOST_FORMAT {
-            return Err(Fault::new("the format of a date is too long"));
+            return Err(TemplateError::new("the format of a date is too long"));
         }
         let formatted = match self.now {
             Some(now) => jiff::fmt::strtime::format(format, now),
             None if !Stopwatch::HAS_CLOCK => {
-                return Err(Fault::new(
+                return Err(TemplateError::new(
                     "the template asks for the date, and this platform has no clock: set the date in ChatOptions",
                 ));
             }
             None => jiff::fmt::strtime::format(format, &jiff::Zoned::now()),
         };
-        formatted.map_err(|error| Fault::new(format!("strftime_now does not know this format: {error}")))
+        formatted
+            .map_err(|error| TemplateError::new(format!("strftime_now does not know this format: {error}")))
     }
 
     fn loop_method(&mut self, index: usize, name: &str, values: Values<'a>) -> Result<Value<'a>> {
-        let Some(state) = self.loops.get_mut(index) else { return Err(Fault::new("the loop has ended")) };
+        let Some(state) = self.loops.get_mut(index) else {
+            return Err(TemplateError::new("the loop has ended"));
+        };
         if name == "cycle" {
             let values = values.positional;
             let at = state.index.checked_rem(values.len());
-            return at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("'cycle' is given nothing"));
+            return at
+                .map(|at| values[at].clone())
+                .ok_or_else(|| TemplateError::new("'cycle' is given nothing"));
         }
         let before = state.changed.replace(values.positional.clone());
         let Some(before) = before.filter(|before| before.len() == values.positional.len()) else {

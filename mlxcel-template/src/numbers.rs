@@ -1,7 +1,7 @@
 //! Arithmetic, as Python has it.
 
 use super::ast::Binary;
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::value::Value;
 
 /// `left operator right` for numbers. Integers beyond 128 bits are refused.
@@ -11,11 +11,11 @@ pub(super) fn binary<'a>(operator: Binary, left: &Value<'_>, right: &Value<'_>) 
     }
     let (Some(a), Some(b)) = (left.as_float(), right.as_float()) else {
         let (left, right) = (left.type_name(), right.type_name());
-        return Err(Fault::new(format!("'{}' does not take {left} and {right}", sign(operator))));
+        return Err(TemplateError::new(format!("'{}' does not take {left} and {right}", sign(operator))));
     };
     let divides = matches!(operator, Binary::Divide | Binary::FloorDivide | Binary::Remainder);
     if divides && b == 0.0 {
-        return Err(Fault::new("division by zero"));
+        return Err(TemplateError::new("division by zero"));
     }
     Ok(Value::Float(match operator {
         Binary::Add => a + b,
@@ -31,7 +31,7 @@ pub(super) fn binary<'a>(operator: Binary, left: &Value<'_>, right: &Value<'_>) 
 fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
     let divides = matches!(operator, Binary::Divide | Binary::FloorDivide | Binary::Remainder);
     if divides && b == 0 {
-        return Err(Fault::new("division by zero"));
+        return Err(TemplateError::new("division by zero"));
     }
     let value = match operator {
         Binary::Add => a.checked_add(b),
@@ -52,7 +52,7 @@ fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
             _ => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
         },
     };
-    value.map(Value::Int).ok_or_else(|| Fault::new("an integer is too large"))
+    value.map(Value::Int).ok_or_else(|| TemplateError::new("an integer is too large"))
 }
 
 /// The remainder with the sign of the divisor.

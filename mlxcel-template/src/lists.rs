@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::arguments::Values;
 use super::ast::Binary;
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::origin::Origin;
 use super::value::Value;
 
@@ -89,7 +89,7 @@ impl<'a> Evaluator<'a> {
                 Ok(sum)
             }
             "batch" | "slice" => self.parts(name, &value, values),
-            _ => Err(Fault::new(format!("there is no filter '{name}'"))),
+            _ => Err(TemplateError::new(format!("there is no filter '{name}'"))),
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Evaluator<'a> {
         let by_value = match by.text_or("key")? {
             "key" => false,
             "value" => true,
-            _ => return Err(Fault::new("'dictsort' sorts by key or value")),
+            _ => return Err(TemplateError::new("'dictsort' sorts by key or value")),
         };
         match value {
             Value::Dict(dict) => {
@@ -130,7 +130,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             Value::Undefined if name == "items" => {}
-            _ => return Err(Fault::new(format!("'{name}' does not take {}", value.type_name()))),
+            _ => return Err(TemplateError::new(format!("'{name}' does not take {}", value.type_name()))),
         }
         if name == "items" {
             return Ok(pairs.finish());
@@ -180,7 +180,7 @@ impl<'a> Evaluator<'a> {
                     let mut several = self.list()?;
                     for name in paths.split(',') {
                         let mut path = self.builder()?;
-                        path.push_as(name, Origin::Given)?;
+                        path.push_as(name, Origin::Input)?;
                         several.push(self.folded(&self.path(item, &path.finish())?, case_sensitive)?)?;
                     }
                     Ok(several.finish())
@@ -255,7 +255,7 @@ impl<'a> Evaluator<'a> {
         let mut values = values.clone();
         let attribute = if name.ends_with("attr") {
             if values.positional.is_empty() {
-                return Err(Fault::new(format!("'{name}' takes the name of an attribute")));
+                return Err(TemplateError::new(format!("'{name}' takes the name of an attribute")));
             }
             Some(values.positional.remove(0))
         } else {
@@ -284,7 +284,7 @@ impl<'a> Evaluator<'a> {
         let [size, fill] = values.take(name, ["size", "fill_with"])?;
         let size = size.count_or(0)?;
         if size == 0 {
-            return Err(Fault::new(format!("'{name}' takes a number from 1 on")));
+            return Err(TemplateError::new(format!("'{name}' takes a number from 1 on")));
         }
         let items = self.iterate(value)?;
         let items = &items.items;

@@ -1,7 +1,7 @@
 //! Parsing expressions.
 
 use super::ast::{Arguments, Binary, Comparison, Expr, Filter, Kind, Unary};
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::lexer::Token;
 use super::parser::Parser;
 
@@ -272,7 +272,7 @@ impl Parser {
         let items = self.separated(")", |parser| {
             let line = parser.line();
             if parser.is_sign("*") || parser.is_sign("**") {
-                return Err(Fault::at(line, "arguments from a list or dictionary are not supported"));
+                return Err(TemplateError::at(line, "arguments from a list or dictionary are not supported"));
             }
             if let (Token::Name(name), true) = (parser.peek().clone(), parser.is_sign_ahead(1, "=")) {
                 parser.next();
@@ -286,7 +286,10 @@ impl Parser {
                 Some(name) => arguments.named.push((name, value)),
                 None if arguments.named.is_empty() => arguments.positional.push(value),
                 None => {
-                    return Err(Fault::at(value.line, "an argument without name follows one with a name"));
+                    return Err(TemplateError::at(
+                        value.line,
+                        "an argument without name follows one with a name",
+                    ));
                 }
             }
         }
@@ -382,7 +385,7 @@ fn node(line: u32, kind: Kind) -> Result<Expr> {
         Kind::Filter(value, filter) => value.depth.max(of(&filter.arguments)),
     };
     if inner >= MOST_DEPTH {
-        return Err(Fault::at(line, "the expression is too deep"));
+        return Err(TemplateError::at(line, "the expression is too deep"));
     }
     Ok(Expr { line, depth: inner + 1, kind })
 }

@@ -1,7 +1,7 @@
 //! `'%s' % value` and the filter `format`.
 
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::origin::Origin;
 use super::print::{write_repr, write_str};
 use super::strings::{SPACE, ZERO};
@@ -26,13 +26,16 @@ impl<'a> Evaluator<'a> {
                 }
                 None => (None, spec),
             };
-            let Some(kind) = spec.chars().next() else { return Err(Fault::new("a format ends after '%'")) };
+            let Some(kind) = spec.chars().next() else {
+                return Err(TemplateError::new("a format ends after '%'"));
+            };
             start = format.len() - spec.len() + kind.len_utf8();
             if kind == '%' {
                 out.push_part(format, at..at + 1)?;
                 continue;
             }
-            let value = arguments.next().ok_or_else(|| Fault::new("a format has too few arguments"))?;
+            let value =
+                arguments.next().ok_or_else(|| TemplateError::new("a format has too few arguments"))?;
             let mut piece = self.builder()?;
             match kind {
                 's' => write_str(&mut piece, value)?,
@@ -44,7 +47,7 @@ impl<'a> Evaluator<'a> {
                     }
                     piece.push_as(&text, Origin::Template)?;
                 }
-                _ => return Err(Fault::new(format!("the format '%{kind}' is not supported"))),
+                _ => return Err(TemplateError::new(format!("the format '%{kind}' is not supported"))),
             }
             let text = piece.into_text();
             let mut end = text.len();
@@ -67,7 +70,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         if arguments.next().is_some() {
-            return Err(Fault::new("a format has too many arguments"));
+            return Err(TemplateError::new("a format has too many arguments"));
         }
         out.push_part(format, start..format.len())?;
         Ok(out.finish())
@@ -79,15 +82,16 @@ fn number(text: &str) -> Result<(usize, &str)> {
     let length = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(length);
     let value = if digits.is_empty() { Some(0) } else { digits.parse().ok() };
-    value.map(|value| (value, rest)).ok_or_else(|| Fault::new("a width is too large"))
+    value.map(|value| (value, rest)).ok_or_else(|| TemplateError::new("a width is too large"))
 }
 
 fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Result<String> {
-    let no_number = || Fault::new(format!("the format '%{kind}' does not take {}", value.type_name()));
+    let no_number =
+        || TemplateError::new(format!("the format '%{kind}' does not take {}", value.type_name()));
     if matches!(kind, 'f' | 'F') {
         let precision = precision.unwrap_or(6);
         if precision > 1000 {
-            return Err(Fault::new("a precision is too large"));
+            return Err(TemplateError::new("a precision is too large"));
         }
         return Ok(format!("{:.precision$}", value.as_float().ok_or_else(no_number)?));
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::origin::{Origin, Origins};
 use super::value::{Dict, Seq, Text, Value};
 
@@ -44,7 +44,7 @@ impl Meter {
             }
             None => {
                 self.work.set(0);
-                Err(Fault::new("the template takes too many steps"))
+                Err(TemplateError::new("the template takes too many steps"))
             }
         }
     }
@@ -60,7 +60,7 @@ impl Meter {
                 self.memory.set(left);
                 Ok(())
             }
-            None => Err(Fault::new("the template takes too much memory")),
+            None => Err(TemplateError::new("the template takes too much memory")),
         }
     }
 }
@@ -254,7 +254,7 @@ impl<'a> DictBuilder<'a> {
 fn deeper(depth: u16, value: &Value<'_>) -> Result<u16> {
     let depth = depth.max(value.depth());
     if depth >= MOST_NESTED {
-        return Err(Fault::new("lists and dictionaries are nested too deep"));
+        return Err(TemplateError::new("lists and dictionaries are nested too deep"));
     }
     Ok(depth)
 }

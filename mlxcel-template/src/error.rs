@@ -4,14 +4,14 @@ use std::fmt;
 
 use mlxcel_core::Printable;
 
-/// A result whose error is [`Fault`].
-pub(super) type Result<T> = std::result::Result<T, Fault>;
+/// A result whose error is [`TemplateError`].
+pub(super) type Result<T> = std::result::Result<T, TemplateError>;
 
 /// A fault of a template, or of what it was given: a message, and the line of the template where it showed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault(Box<(u32, String)>);
+pub struct TemplateError(Box<(u32, String)>);
 
-impl Fault {
+impl TemplateError {
     /// A fault whose line is not known yet. The message may quote the template: it is shortened, and holds no control
     /// characters.
     pub(super) fn new(message: impl AsRef<str>) -> Self {
@@ -32,7 +32,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TemplateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self.0 {
             (0, ref message) => f.write_str(message),
@@ -41,4 +41,4 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for TemplateError {}

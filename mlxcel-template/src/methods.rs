@@ -1,8 +1,8 @@
 //! Python's methods of texts, lists and dictionaries. Those that change a value are not there, as in transformers' sandbox.
 
 use super::arguments::Values;
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::strings::{self, SPACE, Side, ZERO};
 use super::value::{Text, Value};
 
@@ -120,12 +120,12 @@ impl<'a> Evaluator<'a> {
                     if name == "count" {
                         Ok(Value::Int(count))
                     } else {
-                        Err(Fault::new("the list does not contain the value"))
+                        Err(TemplateError::new("the list does not contain the value"))
                     }
                 }
                 _ => Err(changes(name)),
             },
-            _ => Err(Fault::new(format!("{} has no method '{name}'", value.type_name()))),
+            _ => Err(TemplateError::new(format!("{} has no method '{name}'", value.type_name()))),
         }
     }
 
@@ -169,13 +169,13 @@ impl<'a> Evaluator<'a> {
                         Ok(Value::Bool(seq.items.iter().filter_map(Value::as_text).any(meets)))
                     }
                     Value::Text(affix) => Ok(Value::Bool(meets(affix))),
-                    _ => Err(Fault::new(format!("'{name}' does not take {}", affix.type_name()))),
+                    _ => Err(TemplateError::new(format!("'{name}' does not take {}", affix.type_name()))),
                 }
             }
             "replace" => {
                 let [old, new, count] = values.take(name, ["old", "new", "count"])?;
                 let (Value::Text(old), Value::Text(new)) = (&old, &new) else {
-                    return Err(Fault::new("'replace' takes two strings"));
+                    return Err(TemplateError::new("'replace' takes two strings"));
                 };
                 self.replace(text, old, new, count.int_or(-1)?)
             }
@@ -183,7 +183,10 @@ impl<'a> Evaluator<'a> {
                 let [items] = values.take(name, ["iterable"])?;
                 let items = self.iterate(&items)?;
                 if let Some(other) = items.items.iter().find(|item| item.as_text().is_none()) {
-                    return Err(Fault::new(format!("'join' takes strings and not {}", other.type_name())));
+                    return Err(TemplateError::new(format!(
+                        "'join' takes strings and not {}",
+                        other.type_name()
+                    )));
                 }
                 self.join(text, &items.items)
             }
@@ -193,7 +196,7 @@ impl<'a> Evaluator<'a> {
                 match found {
                     Some(at) => Ok(Value::Int(at as i128)),
                     None if name.ends_with("find") => Ok(Value::Int(-1)),
-                    None => Err(Fault::new("the substring is not found")),
+                    None => Err(TemplateError::new("the substring is not found")),
                 }
             }
             "count" => {
@@ -220,7 +223,7 @@ impl<'a> Evaluator<'a> {
                     fill => self.text_of(fill)?,
                 };
                 if fill.chars().count() != 1 {
-                    return Err(Fault::new("the fill character must be a single character"));
+                    return Err(TemplateError::new("the fill character must be a single character"));
                 }
                 let side = match name {
                     "center" => Side::Both,
@@ -244,7 +247,7 @@ impl<'a> Evaluator<'a> {
                 let [separator] = values.take(name, ["sep"])?;
                 let separator = separator.text_or("")?;
                 if separator.is_empty() {
-                    return Err(Fault::new("the separator is empty"));
+                    return Err(TemplateError::new("the separator is empty"));
                 }
                 let at = if name == "partition" { text.find(separator) } else { text.rfind(separator) };
                 let (first, second) = match at {
@@ -294,7 +297,7 @@ impl<'a> Evaluator<'a> {
             "islower" => {
                 Ok(Value::Bool(text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)))
             }
-            _ => Err(Fault::new(format!("the method '{name}' is not supported"))),
+            _ => Err(TemplateError::new(format!("the method '{name}' is not supported"))),
         }
     }
 
@@ -314,7 +317,7 @@ impl<'a> Evaluator<'a> {
             }
             let field = if bracket == "{" { rest.split_once('}') } else { None };
             let Some((field, _)) = field else {
-                return Err(Fault::new("a field of a format does not end"));
+                return Err(TemplateError::new("a field of a format does not end"));
             };
             start = at + field.len() + 2;
             let value = if field.is_empty() {
@@ -325,8 +328,8 @@ impl<'a> Evaluator<'a> {
             } else {
                 values.named.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
             };
-            let value =
-                value.ok_or_else(|| Fault::new(format!("the format's field '{field}' has no value")))?;
+            let value = value
+                .ok_or_else(|| TemplateError::new(format!("the format's field '{field}' has no value")))?;
             super::print::write_str(&mut out, value)?;
         }
         out.push_part(text, start..text.len())?;
@@ -334,6 +337,6 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-fn changes(name: &str) -> Fault {
-    Fault::new(format!("'{name}' would change a value, which templates may not"))
+fn changes(name: &str) -> TemplateError {
+    TemplateError::new(format!("'{name}' would change a value, which templates may not"))
 }

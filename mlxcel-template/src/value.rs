@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::meter::{Charge, DictBuilder, ListBuilder, Meter};
 use super::origin::{Origin, Origins};
 
@@ -156,7 +156,7 @@ impl<'a> Value<'a> {
     ) -> Result<Self> {
         use serde_json::Value as Json;
         if depth > super::meter::MOST_NESTED {
-            return Err(Fault::new("messages or variables are nested too deep"));
+            return Err(TemplateError::new("messages or variables are nested too deep"));
         }
         Ok(match json {
             Json::Null => Self::None,
@@ -328,6 +328,6 @@ impl<'a> Value<'a> {
         if let (Some(a), Some(b)) = (self.as_float(), other.as_float()) {
             return Ok(a.partial_cmp(&b).unwrap_or(Ordering::Less));
         }
-        Err(Fault::new(format!("{} and {} have no order", self.type_name(), other.type_name())))
+        Err(TemplateError::new(format!("{} and {} have no order", self.type_name(), other.type_name())))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::arguments::Values;
 use super::ast::Comparison;
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::value::Value;
 
 impl<'a> Evaluator<'a> {
@@ -21,7 +21,7 @@ impl<'a> Evaluator<'a> {
                 ("sameas", ..) => Ok(std::mem::discriminant(value) == std::mem::discriminant(&other)
                     && value.equals(&other, &self.meter)?),
                 (_, Some(value), Some(by)) if by != 0 => Ok(value.checked_rem(by).unwrap_or(0) == 0),
-                _ => Err(Fault::new("'divisibleby' takes an int that is not zero")),
+                _ => Err(TemplateError::new("'divisibleby' takes an int that is not zero")),
             };
         }
         let [] = values.take(name, [])?;
@@ -42,7 +42,8 @@ impl<'a> Evaluator<'a> {
             "false" => matches!(value, Value::Bool(false)),
             "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method),
             "even" | "odd" => {
-                let value = value.as_int().ok_or_else(|| Fault::new(format!("'{name}' takes an int")))?;
+                let value =
+                    value.as_int().ok_or_else(|| TemplateError::new(format!("'{name}' takes an int")))?;
                 (value % 2 == 0) == (name == "even")
             }
             "upper" | "lower" => {
@@ -52,7 +53,7 @@ impl<'a> Evaluator<'a> {
                 text.chars().any(char::is_alphabetic) && !text.chars().any(wrong)
             }
             "escaped" => false,
-            _ => return Err(Fault::new(format!("there is no test '{name}'"))),
+            _ => return Err(TemplateError::new(format!("there is no test '{name}'"))),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::ast::{Expr, For, Macro, Statement, StatementKind, Target};
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::meter::{Charge, ListBuilder, Meter, TextBuilder};
 use super::origin::{Origin, Origins};
 use super::print::write_str;
@@ -79,7 +79,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.meter.work(1)?;
         if self.deep == MOST_DEEP {
-            return Err(Fault::new("calls and blocks are nested too deep"));
+            return Err(TemplateError::new("calls and blocks are nested too deep"));
         }
         self.deep += 1;
         let result = work(self);
@@ -246,14 +246,14 @@ impl<'a> Evaluator<'a> {
             Target::Name(name) => self.scopes.set(name, value),
             Target::Attribute(name, attribute) => {
                 let Value::Namespace(index) = self.scopes.get(name)? else {
-                    return Err(Fault::new(format!("'{name}' is not a namespace")));
+                    return Err(TemplateError::new(format!("'{name}' is not a namespace")));
                 };
                 self.set_in_namespace(index, attribute, value)
             }
             Target::Tuple(targets) => {
                 let items = self.iterate(&value)?;
                 if items.items.len() != targets.len() {
-                    return Err(Fault::new(format!(
+                    return Err(TemplateError::new(format!(
                         "{} values do not go to {} names",
                         items.items.len(),
                         targets.len()

@@ -1,6 +1,6 @@
 //! The arguments of a call, taken by position or by name.
 
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::meter::Meter;
 use super::value::Value;
 
@@ -26,13 +26,17 @@ impl<'a> Values<'a> {
     pub(super) fn take<const N: usize>(&self, callee: &str, names: [&str; N]) -> Result<[Value<'a>; N]> {
         let mut values = [const { Value::Undefined }; N];
         if self.positional.len() > N {
-            return Err(Fault::new(format!("'{callee}' takes at most {N} arguments")));
+            return Err(TemplateError::new(format!("'{callee}' takes at most {N} arguments")));
         }
         values[..self.positional.len()].clone_from_slice(&self.positional);
         for (name, value) in &self.named {
             match names.iter().position(|known| known == name) {
                 Some(index) if index >= self.positional.len() => values[index] = value.clone(),
-                _ => return Err(Fault::new(format!("'{callee}' does not take the argument '{name}'"))),
+                _ => {
+                    return Err(TemplateError::new(format!(
+                        "'{callee}' does not take the argument '{name}'"
+                    )));
+                }
             }
         }
         Ok(values)
@@ -44,7 +48,9 @@ impl Value<'_> {
     pub(super) fn int_or(&self, default: i128) -> Result<i128> {
         match self {
             Self::Undefined => Ok(default),
-            _ => self.as_int().ok_or_else(|| Fault::new(format!("{} is not an int", self.type_name()))),
+            _ => {
+                self.as_int().ok_or_else(|| TemplateError::new(format!("{} is not an int", self.type_name())))
+            }
         }
     }
 
@@ -57,7 +63,9 @@ impl Value<'_> {
     pub(super) fn text_or<'s>(&'s self, default: &'s str) -> Result<&'s str> {
         match self {
             Self::Undefined => Ok(default),
-            _ => self.as_text().ok_or_else(|| Fault::new(format!("{} is not a string", self.type_name()))),
+            _ => self
+                .as_text()
+                .ok_or_else(|| TemplateError::new(format!("{} is not a string", self.type_name()))),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::meter::Charge;
 use super::methods;
 use super::value::{Seq, Text, Value};
@@ -14,7 +14,7 @@ impl<'a> Evaluator<'a> {
         let mut list = match value {
             Value::Seq(seq) => return Ok(Rc::clone(seq)),
             Value::Undefined | Value::Dict(_) | Value::Text(_) => self.list()?,
-            _ => return Err(Fault::new(format!("nothing can go through {}", value.type_name()))),
+            _ => return Err(TemplateError::new(format!("nothing can go through {}", value.type_name()))),
         };
         match value {
             Value::Dict(dict) => {
@@ -31,7 +31,7 @@ impl<'a> Evaluator<'a> {
         }
         match list.finish() {
             Value::Seq(seq) => Ok(seq),
-            _ => Err(Fault::new("a list is no list")),
+            _ => Err(TemplateError::new("a list is no list")),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'a> Evaluator<'a> {
                 .macros
                 .get(*index)
                 .map_or(Value::Undefined, |(definition, _)| Value::text(&definition.name))),
-            Value::Undefined => Err(Fault::new(format!("undefined has no attribute '{name}'"))),
+            Value::Undefined => Err(TemplateError::new(format!("undefined has no attribute '{name}'"))),
             _ if methods::exists(value, name) => Ok(Value::Method),
             Value::Dict(dict) => Ok(dict.get_text(name, &self.meter)?.unwrap_or(Value::Undefined)),
             _ => Ok(Value::Undefined),
@@ -91,7 +91,7 @@ impl<'a> Evaluator<'a> {
         }
         match key {
             Value::Text(name) => self.attribute(value, name),
-            _ if value.is_undefined() => Err(Fault::new("undefined has no items")),
+            _ if value.is_undefined() => Err(TemplateError::new("undefined has no items")),
             _ => Ok(Value::Undefined),
         }
     }
@@ -116,7 +116,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn slice(&self, value: &Value<'a>, parts: [Option<i128>; 3]) -> Result<Value<'a>> {
         let step = parts[2].unwrap_or(1);
         if step == 0 {
-            return Err(Fault::new("a slice's step is zero"));
+            return Err(TemplateError::new("a slice's step is zero"));
         }
         match value {
             Value::Seq(seq) => {
@@ -149,7 +149,7 @@ impl<'a> Evaluator<'a> {
                 }
                 Ok(out.finish())
             }
-            _ => Err(Fault::new(format!("{} cannot be sliced", value.type_name()))),
+            _ => Err(TemplateError::new(format!("{} cannot be sliced", value.type_name()))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Python's operations on texts, that methods and filters share.
 
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::lexer::is_space;
 use super::origin::Origin;
 use super::value::{Text, Value};
@@ -123,7 +123,7 @@ impl<'a> Evaluator<'a> {
             Some(separator) => {
                 let separator = separator.text_or("")?;
                 if separator.is_empty() {
-                    return Err(Fault::new("the separator is empty"));
+                    return Err(TemplateError::new("the separator is empty"));
                 }
                 self.split_at(text, separator, most, from_end)?
             }

@@ -2,8 +2,8 @@
 
 use super::arguments::Values;
 use super::ast::Filter;
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::numbers;
 use super::origin::Origin;
 use super::print::{JsonStyle, write_json, write_str};
@@ -60,7 +60,7 @@ impl<'a> Evaluator<'a> {
         write_str(&mut out, value)?;
         match out.finish() {
             Value::Text(text) => Ok(text),
-            _ => Err(Fault::new("a text is no text")),
+            _ => Err(TemplateError::new("a text is no text")),
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> Evaluator<'a> {
             }
             Value::Seq(seq) => seq.items.len(),
             Value::Dict(dict) => dict.entries.len(),
-            _ => return Err(Fault::new(format!("{} has no length", value.type_name()))),
+            _ => return Err(TemplateError::new(format!("{} has no length", value.type_name()))),
         };
         Ok(Value::Int(length as i128))
     }
@@ -86,8 +86,9 @@ impl<'a> Evaluator<'a> {
                     Value::Float(value) => Ok(Value::Float(value.abs())),
                     _ => {
                         let absolute = value.as_int().and_then(i128::checked_abs).map(Value::Int);
-                        absolute
-                            .ok_or_else(|| Fault::new(format!("'abs' does not take {}", value.type_name())))
+                        absolute.ok_or_else(|| {
+                            TemplateError::new(format!("'abs' does not take {}", value.type_name()))
+                        })
                     }
                 }
             }
@@ -113,7 +114,7 @@ impl<'a> Evaluator<'a> {
             _ => {
                 let [precision, method] = values.take(name, ["precision", "method"])?;
                 let Some(number) = value.as_float() else {
-                    return Err(Fault::new(format!("'round' does not take {}", value.type_name())));
+                    return Err(TemplateError::new(format!("'round' does not take {}", value.type_name())));
                 };
                 let precision = precision.int_or(0)?;
                 let unit = 10f64.powi(precision.clamp(-400, 400) as i32);
@@ -123,7 +124,7 @@ impl<'a> Evaluator<'a> {
                     "common" => Ok(Value::Float(numbers::round(number, precision))),
                     "ceil" => Ok(Value::Float((number * unit).ceil() / unit)),
                     "floor" => Ok(Value::Float((number * unit).floor() / unit)),
-                    _ => Err(Fault::new("the method is common, ceil or floor")),
+                    _ => Err(TemplateError::new("the method is common, ceil or floor")),
                 }
             }
         }
@@ -149,7 +150,7 @@ impl<'a> Evaluator<'a> {
             }
             "format" => {
                 if !values.named.is_empty() {
-                    return Err(Fault::new("'format' takes no arguments with names"));
+                    return Err(TemplateError::new("'format' takes no arguments with names"));
                 }
                 self.printf(&text, &values.positional)
             }
@@ -218,7 +219,7 @@ impl<'a> Evaluator<'a> {
         };
         self.meter.read(text.len() + end.len())?;
         let Some(kept) = length.checked_sub(end.chars().count()) else {
-            return Err(Fault::new("the length is less than that of the end"));
+            return Err(TemplateError::new("the length is less than that of the end"));
         };
         if text.chars().count() <= length.saturating_add(leeway) {
             return Ok(Value::Text(text.clone()));
@@ -251,9 +252,9 @@ impl<'a> Evaluator<'a> {
             }
             Some(Value::Seq(seq)) => match seq.items.as_slice() {
                 [Value::Text(item), Value::Text(key)] => (item.clone(), key.clone()),
-                _ => return Err(Fault::new("'tojson' takes two separators")),
+                _ => return Err(TemplateError::new("'tojson' takes two separators")),
             },
-            Some(_) => return Err(Fault::new("'tojson' takes two separators")),
+            Some(_) => return Err(TemplateError::new("'tojson' takes two separators")),
         };
         let style = JsonStyle { indent, item, key, ascii: ascii.is_true(), sorted: sorted.is_true() };
         let mut out = self.builder()?;

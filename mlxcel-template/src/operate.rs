@@ -1,8 +1,8 @@
 //! Operators.
 
 use super::ast::{Binary, Comparison, Expr, Kind, Unary};
+use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::fault::{Fault, Result};
 use super::numbers;
 use super::print::write_str;
 use super::value::Value;
@@ -101,13 +101,12 @@ impl<'a> Evaluator<'a> {
         let mut bounds = [None; 3];
         for (bound, part) in bounds.iter_mut().zip(parts) {
             if let Some(part) = part {
-                *bound =
-                    match self.value(part)? {
-                        Value::None => None,
-                        value => Some(value.as_int().ok_or_else(|| {
-                            Fault::new(format!("{} cannot bound a slice", value.type_name()))
-                        })?),
-                    };
+                *bound = match self.value(part)? {
+                    Value::None => None,
+                    value => Some(value.as_int().ok_or_else(|| {
+                        TemplateError::new(format!("{} cannot bound a slice", value.type_name()))
+                    })?),
+                };
             }
         }
         self.slice(&value, bounds)
@@ -167,7 +166,7 @@ impl<'a> Evaluator<'a> {
                     self.meter.read(text.len() + part.len())?;
                     Ok(text.contains(part))
                 }
-                None => Err(Fault::new(format!("{} cannot be in a string", item.type_name()))),
+                None => Err(TemplateError::new(format!("{} cannot be in a string", item.type_name()))),
             },
             Value::Dict(dict) => Ok(dict.get(item, &self.meter)?.is_some()),
             Value::Seq(seq) => {
@@ -179,7 +178,7 @@ impl<'a> Evaluator<'a> {
                 Ok(false)
             }
             Value::Undefined => Ok(false),
-            _ => Err(Fault::new(format!("nothing is in {}", container.type_name()))),
+            _ => Err(TemplateError::new(format!("nothing is in {}", container.type_name()))),
         }
     }
 
@@ -231,15 +230,15 @@ impl<'a> Evaluator<'a> {
 fn times(count: &Value<'_>) -> Result<usize> {
     match count.as_int() {
         Some(count) => Ok(usize::try_from(count.max(0)).unwrap_or(usize::MAX)),
-        None => Err(Fault::new(format!("nothing can be repeated {} times", count.type_name()))),
+        None => Err(TemplateError::new(format!("nothing can be repeated {} times", count.type_name()))),
     }
 }
 
 /// A fault that is due to a value that is undefined says which one.
-pub(super) fn name_undefined(fault: Fault, operands: &[(&Expr, &Value<'_>)]) -> Fault {
+pub(super) fn name_undefined(fault: TemplateError, operands: &[(&Expr, &Value<'_>)]) -> TemplateError {
     let undefined = operands.iter().find(|(_, value)| value.is_undefined());
     match undefined.and_then(|(expr, _)| Some((expr.line, path(expr)?))) {
-        Some((line, path)) => Fault::at(line, format!("'{path}' is undefined")),
+        Some((line, path)) => TemplateError::at(line, format!("'{path}' is undefined")),
         None => fault,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::meter::TextBuilder;
 use super::origin::Origin;
 use super::value::{Function, Text, Value};
@@ -150,7 +150,7 @@ pub(super) fn write_json(
             let mut entries: Vec<_> = dict.entries.iter().collect();
             if style.sorted {
                 if entries.iter().any(|(key, _)| key.as_text().is_none()) {
-                    return Err(Fault::new("tojson sorts keys that are strings"));
+                    return Err(TemplateError::new("tojson sorts keys that are strings"));
                 }
                 entries.sort_by(|(a, _), (b, _)| a.as_text().cmp(&b.as_text()));
             }
@@ -163,7 +163,7 @@ pub(super) fn write_json(
             finish(out, style, dict.entries.len(), depth)?;
             out.push("}")
         }
-        _ => Err(Fault::new(format!("JSON cannot hold {}", value.type_name()))),
+        _ => Err(TemplateError::new(format!("JSON cannot hold {}", value.type_name()))),
     }
 }
 
@@ -202,7 +202,7 @@ fn write_json_key(out: &mut TextBuilder, key: &Value<'_>, ascii: bool) -> Result
         Value::Bool(value) => value.to_string(),
         Value::Int(value) => value.to_string(),
         Value::Float(value) => json_float(*value),
-        _ => return Err(Fault::new(format!("JSON has no key that is {}", key.type_name()))),
+        _ => return Err(TemplateError::new(format!("JSON has no key that is {}", key.type_name()))),
     };
     write_json_string(out, &Text::Borrowed(&text, Origin::Template), ascii)
 }

@@ -1,7 +1,7 @@
 //! Parsing statements; expressions are in [`expression`](super::expression).
 
 use super::ast::{Expr, For, Kind, Macro, Statement, StatementKind, Target};
-use super::fault::{Fault, Result};
+use super::error::{Result, TemplateError};
 use super::lexer::{Token, tokens};
 
 /// How deep blocks, and brackets and signs of expressions, may be nested.
@@ -90,7 +90,7 @@ impl Parser {
         let line = self.line();
         match self.next() {
             Token::Sign(found) if found == sign => Ok(()),
-            other => Err(Fault::at(line, format!("'{sign}' is missing before {}", describe(&other)))),
+            other => Err(TemplateError::at(line, format!("'{sign}' is missing before {}", describe(&other)))),
         }
     }
 
@@ -98,18 +98,18 @@ impl Parser {
         let line = self.line();
         match self.next() {
             Token::Name(name) => Ok(name),
-            other => Err(Fault::at(line, format!("a name is missing before {}", describe(&other)))),
+            other => Err(TemplateError::at(line, format!("a name is missing before {}", describe(&other)))),
         }
     }
 
-    pub(super) fn unexpected(&self, token: &Token, line: u32) -> Fault {
-        Fault::at(line, format!("{} is not expected here", describe(token)))
+    pub(super) fn unexpected(&self, token: &Token, line: u32) -> TemplateError {
+        TemplateError::at(line, format!("{} is not expected here", describe(token)))
     }
 
     /// Runs `parse` one level deeper.
     pub(super) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.nested == MOST_NESTED {
-            return Err(Fault::at(self.line(), "the template is nested too deep"));
+            return Err(TemplateError::at(self.line(), "the template is nested too deep"));
         }
         self.nested += 1;
         let result = parse(self);
@@ -125,7 +125,7 @@ impl Parser {
             let kind = match self.next() {
                 Token::End if ends.is_empty() => return Ok(statements),
                 Token::End => {
-                    return Err(Fault::at(
+                    return Err(TemplateError::at(
                         line,
                         format!("the template ends before '{}'", ends.join("' or '")),
                     ));
@@ -189,7 +189,7 @@ impl Parser {
                 let parameters = if self.is_sign("(") { self.parameters()? } else { Vec::new() };
                 let call = self.expression()?;
                 if !matches!(call.kind, Kind::Call(..)) {
-                    return Err(Fault::at(line, "a call block calls something"));
+                    return Err(TemplateError::at(line, "a call block calls something"));
                 }
                 let body = self.macro_body("caller".to_owned(), parameters, &["endcall"])?;
                 Ok(StatementKind::Call(call, body))
@@ -217,11 +217,11 @@ impl Parser {
             }
             "break" if self.in_loop => self.end_of_block().map(|()| StatementKind::Break),
             "continue" if self.in_loop => self.end_of_block().map(|()| StatementKind::Continue),
-            "break" | "continue" => Err(Fault::at(line, "there is no loop to break or continue")),
+            "break" | "continue" => Err(TemplateError::at(line, "there is no loop to break or continue")),
             tag @ ("include" | "import" | "from" | "extends" | "block" | "do" | "autoescape") => {
-                Err(Fault::at(line, format!("the block '{tag}' is not supported")))
+                Err(TemplateError::at(line, format!("the block '{tag}' is not supported")))
             }
-            tag => Err(Fault::at(line, format!("there is no block '{tag}'"))),
+            tag => Err(TemplateError::at(line, format!("there is no block '{tag}'"))),
         }
     }
 
@@ -248,7 +248,7 @@ impl Parser {
     fn for_block(&mut self) -> Result<StatementKind> {
         let target = self.target()?;
         if !self.takes_name("in") {
-            return Err(Fault::at(self.line(), "'in' is missing"));
+            return Err(TemplateError::at(self.line(), "'in' is missing"));
         }
         let iterable = self.tuple(|parser| parser.nested(Self::or))?;
         let condition = if self.takes_name("if") { Some(self.expression()?) } else { None };
@@ -308,7 +308,7 @@ impl Parser {
         let line = self.line();
         let name = self.name()?;
         if matches!(name.as_str(), "true" | "True" | "false" | "False" | "none" | "None" | "loop") {
-            return Err(Fault::at(line, format!("'{name}' cannot be assigned to")));
+            return Err(TemplateError::at(line, format!("'{name}' cannot be assigned to")));
         }
         if self.takes(".") {
             return Ok(Target::Attribute(name, self.name()?));
