@@ -107,7 +107,7 @@ mod tests {
 
     /// Frequencies that change behind 8 positions.
     fn epochs() -> RopeEpochs {
-        let long = LongRope { inv_freq: vec![0.5], original_context: 8 };
+        let long = LongRope { inv_freq: vec![0.5], original_context: 8, attention_factor: None };
         let inv_freq = vec![1.0];
         RopeEpochs::new(&[Rope {
             rotary_dim: 2,

@@ -98,7 +98,7 @@ impl Roles {
                 self.outputs([gate, up]);
                 self.along.insert(down.weight, SplitAlong::Inputs);
             }
-            Mlp::Plain { up, down, activation: _ } => {
+            Mlp::Plain { up, down, activation: _ } | Mlp::Xielu { up, down, activation: _ } => {
                 self.outputs([up]);
                 self.along.insert(down.weight, SplitAlong::Inputs);
             }

@@ -227,7 +227,7 @@ fn long_rope() -> (Checkpoint, Decoder) {
         if let Operation::Mixer(Mixer::Attention(attention)) = &mut block.operation {
             let rope = attention.core.rope.as_mut().unwrap();
             let inv_freq = rope.inv_freq.iter().map(|frequency| frequency / 3.0).collect();
-            rope.long = Some(LongRope { inv_freq, original_context: 40 });
+            rope.long = Some(LongRope { inv_freq, original_context: 40, attention_factor: None });
         }
     }
     (checkpoint, decoder)

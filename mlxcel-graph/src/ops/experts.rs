@@ -38,6 +38,47 @@ impl<'f> GraphOps<'_, '_, 'f> {
         self.b.select(keeps, scores, out)
     }
 
+    /// The two largest of each row of logits, and the weight of each among those that are close to it.
+    pub(super) fn mix_sparsely(
+        &mut self,
+        logits: Value<'f>,
+        tolerance: f32,
+    ) -> Result<(Value<'f>, Value<'f>)> {
+        let (best, indices) = layers::top_k(self.b, logits, 2)?;
+        let shape = self.b.shape(logits);
+        let tokens = shape[0];
+        let magnitudes = self.b.abs(logits)?;
+        let tolerance = self.b.splat(ElementType::F32, f64::from(tolerance), &shape)?;
+        let zero = self.b.splat(ElementType::F32, 0.0, &shape)?;
+        let one = self.b.splat(ElementType::F32, 1.0, &[tokens])?;
+        let places = self.b.iota(TensorType::new(ElementType::I32, shape.clone()), 1)?;
+        let mut weights = Vec::with_capacity(2);
+        for place in 0..2 {
+            let most = self.b.slice(best, &[0, place], &[tokens, place + 1])?;
+            let most = self.b.reshape(most, &[tokens])?;
+            let most = self.b.expand(most, &shape, &[1])?;
+            let below = self.b.subtract(most, logits)?;
+            let unit = self.b.maximum(magnitudes, most)?;
+            let distance = self.b.divide(below, unit)?;
+            let far = self.b.compare(distance, tolerance, Comparison::Greater)?;
+            let above = self.b.subtract(logits, most)?;
+            let power = self.b.exponential(above)?;
+            let mut power = self.b.select(far, zero, power)?;
+            if place == 1 {
+                let first = self.b.slice(indices, &[0, 0], &[tokens, 1])?;
+                let first = self.b.reshape(first, &[tokens])?;
+                let first = self.b.expand(first, &shape, &[1])?;
+                let taken = self.b.compare(places, first, Comparison::Equal)?;
+                power = self.b.select(taken, zero, power)?;
+            }
+            let sum = self.b.sum(power, &[1])?;
+            let weight = self.b.divide(one, sum)?;
+            weights.push(self.b.reshape(weight, &[tokens, 1])?);
+        }
+        let weights = self.b.concatenate(&weights, 1)?;
+        Ok((indices, weights))
+    }
+
     /// Of each row of `[tokens, n]` the elements at `[tokens, count]` indices.
     pub(super) fn pick_elements(&mut self, x: Value<'f>, indices: Value<'f>) -> Result<Value<'f>> {
         let (&[tokens, width], &[_, count]) = (&self.b.shape(x)[..], &self.b.shape(indices)[..]) else {

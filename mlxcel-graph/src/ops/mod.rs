@@ -11,7 +11,7 @@ use mlxcel_models::{
     PositionScale, Rope, StateSlot, WeightId,
 };
 use mlxcel_stablehlo::{
-    Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
+    Builder, Comparison, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
 };
 
 pub(crate) use adapters::Adapters;
@@ -190,6 +190,17 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.b.exponential(*x)
     }
 
+    fn exp_below(&mut self, x: &Value<'f>, epsilon: &Value<'f>) -> Result<Value<'f>> {
+        let (x, epsilon) = self.aligned(*x, *epsilon)?;
+        let least = self.b.minimum(x, epsilon)?;
+        let power = self.b.exponential(least)?;
+        let power = self.offset(&power, -1.0)?;
+        let below = self.b.subtract(power, x)?;
+        let zero = self.b.splat(ElementType::F32, 0.0, &self.b.shape(x))?;
+        let is_above = self.b.compare(x, zero, Comparison::Greater)?;
+        self.b.select(is_above, zero, below)
+    }
+
     fn clamp(&mut self, x: &Value<'f>, least: f32, most: f32) -> Result<Value<'f>> {
         let shape = self.b.shape(*x);
         let mut y = *x;
@@ -279,6 +290,11 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         layers::deinterleave(self.b, *x, rotary_dim)
     }
 
+    fn rotate(&mut self, x: &Value<'f>, rope: &Rope) -> Result<Value<'f>> {
+        let (cos, sin) = self.rotary(rope)?;
+        layers::rope(self.b, *x, cos, sin)
+    }
+
     fn scale_by_position(&mut self, x: &Value<'f>, scale: &PositionScale) -> Result<Value<'f>> {
         let PositionScale { beta, original_context } = *scale;
         let positions = self.token_positions()?;
@@ -365,6 +381,10 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
 
     fn keep_groups(&mut self, scores: &Value<'f>, groups: usize, kept: usize) -> Result<Value<'f>> {
         self.mask_groups(*scores, groups, kept)
+    }
+
+    fn sparse_mixer(&mut self, logits: &Value<'f>, tolerance: f32) -> Result<(Value<'f>, Value<'f>)> {
+        self.mix_sparsely(*logits, tolerance)
     }
 
     fn top(&mut self, x: &Value<'f>, count: usize) -> Result<Value<'f>> {

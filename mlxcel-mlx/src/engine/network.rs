@@ -33,6 +33,8 @@ pub(super) struct Network {
     pub(super) compute: Compute,
     /// The distinct rotary embeddings in use.
     ropes: Vec<Rotary>,
+    /// Their descriptions.
+    rope_descriptions: Vec<Rope>,
     /// The rotary embedding of each layer, per state group.
     rope_of: Vec<Vec<Option<usize>>>,
     pub(super) layout: Layout,
@@ -101,6 +103,7 @@ impl Network {
             adapters: Adapters::default(),
             compute,
             ropes,
+            rope_descriptions: decoder.ropes().into_iter().cloned().collect(),
             rope_of: rope_of(&decoder),
             layout: Layout::new(&decoder, numerics.kv, capacity),
             numerics,
@@ -171,7 +174,7 @@ impl Network {
 
     /// The index of a rotary embedding of the decoder.
     pub(super) fn index_of(&self, rope: &Rope) -> Result<usize> {
-        let index = self.decoder.ropes().into_iter().position(|known| known == rope);
+        let index = self.rope_descriptions.iter().position(|known| known == rope);
         index.ok_or_else(|| inconsistent("a layer has a rotary embedding that is not among the decoder's"))
     }
 

@@ -168,6 +168,7 @@ impl Decoder {
         extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
         extras.extend(attention.query_norm.map(|norm| match norm.scope {
             NormScope::Head => "queries and keys normed by head".to_owned(),
+            NormScope::RotatedHead => "rotated queries and keys normed by head".to_owned(),
             NormScope::Full => "queries and keys normed".to_owned(),
         }));
         extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
@@ -197,14 +198,19 @@ impl Decoder {
                 down.outputs,
                 self.describe_projections(&[gate, up, down])
             ),
-            Mlp::Plain { activation, up, down } => format!(
-                "{activation}, {} → {} → {}, {}",
-                up.inputs,
-                up.outputs,
-                down.outputs,
-                self.describe_projections(&[up, down])
-            ),
+            Mlp::Plain { activation, up, down } => self.describe_plain_mlp(&activation.to_string(), up, down),
+            Mlp::Xielu { activation: _, up, down } => self.describe_plain_mlp("xielu", up, down),
         }
+    }
+
+    fn describe_plain_mlp(&self, activation: &str, up: &Linear, down: &Linear) -> String {
+        format!(
+            "{activation}, {} → {} → {}, {}",
+            up.inputs,
+            up.outputs,
+            down.outputs,
+            self.describe_projections(&[up, down])
+        )
     }
 
     fn describe_experts(&self, experts: &Experts) -> Vec<String> {
@@ -212,6 +218,7 @@ impl Decoder {
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
             Scoring::Sigmoid => "sigmoid",
+            Scoring::SparseMixer { .. } => "sparse mixer",
         };
         let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
         // The same projections twice are experts without a gate.

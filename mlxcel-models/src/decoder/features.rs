@@ -56,6 +56,8 @@ features! {
     HeadNorm => "norm of queries and keys by head",
     /// A norm of queries or keys over all heads.
     FullNorm => "norm of queries and keys over all heads",
+    /// [`NormScope::RotatedHead`].
+    RotatedNorm => "norm of queries and keys after rotation",
     /// [`Attention::clip`].
     Clip => "limit of queries, keys and values",
     /// [`Attention::gate`].
@@ -72,6 +74,8 @@ features! {
     LayerNorm => "layer norm",
     /// [`Mlp::Plain`].
     PlainMlp => "MLP without a gate",
+    /// [`Mlp::Xielu`].
+    Xielu => "xIELU",
     /// [`Gating::ClampedSwiglu`].
     ClampedSwiglu => "clamped SwiGLU",
     /// [`Operation::Experts`].
@@ -80,6 +84,8 @@ features! {
     ExpertGroups => "groups of experts",
     /// [`Scoring::Sigmoid`].
     SigmoidRouter => "router with sigmoids",
+    /// [`Scoring::SparseMixer`].
+    SparseMixer => "sparse mixer router",
     /// [`Experts::shared`].
     SharedExpert => "shared expert",
     /// [`Embedding::positions`](super::Embedding::positions).
@@ -212,6 +218,7 @@ impl FeatureSet {
         for norm in attention.query_norm.iter().chain(&attention.key_norm) {
             match norm.scope {
                 NormScope::Head => self.add(true, Feature::HeadNorm),
+                NormScope::RotatedHead => self.add(true, Feature::RotatedNorm),
                 NormScope::Full => self.add(true, Feature::FullNorm),
             }
             self.add(norm.norm.kind == NormKind::Layer, Feature::LayerNorm);
@@ -227,6 +234,7 @@ impl FeatureSet {
         match mlp {
             Mlp::Gated { gating, .. } => self.gating(*gating),
             Mlp::Plain { .. } => self.add(true, Feature::PlainMlp),
+            Mlp::Xielu { .. } => self.add(true, Feature::Xielu),
         }
     }
 
@@ -249,7 +257,11 @@ impl FeatureSet {
     fn experts(&mut self, experts: &Experts) {
         self.add(true, Feature::Experts);
         self.add(experts.router.groups.is_some(), Feature::ExpertGroups);
-        self.add(experts.router.scoring == Scoring::Sigmoid, Feature::SigmoidRouter);
+        match experts.router.scoring {
+            Scoring::Softmax => {}
+            Scoring::Sigmoid => self.add(true, Feature::SigmoidRouter),
+            Scoring::SparseMixer { .. } => self.add(true, Feature::SparseMixer),
+        }
         self.gating(experts.gating);
         if let Some(shared) = &experts.shared {
             self.add(true, Feature::SharedExpert);

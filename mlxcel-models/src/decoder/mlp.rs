@@ -1,6 +1,6 @@
 //! MLPs and experts, which are applied to each position separately.
 
-use super::{Activation, Gating, Linear, WeightId};
+use super::{Activation, Gating, Linear, WeightId, Xielu};
 
 /// A multilayer perceptron.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +20,15 @@ pub enum Mlp {
     Plain {
         /// The nonlinearity between.
         activation: Activation,
+        /// `hidden_size` to the intermediate size.
+        up: Linear,
+        /// The intermediate size to `hidden_size`.
+        down: Linear,
+    },
+    /// `down(xielu(up(x)))`, an activation with learned parameters.
+    Xielu {
+        /// The nonlinearity between.
+        activation: Xielu,
         /// `hidden_size` to the intermediate size.
         up: Linear,
         /// The intermediate size to `hidden_size`.
@@ -70,13 +79,19 @@ pub struct Router {
 }
 
 /// How router logits become scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts. If the weights are [normalised](Router::normalised), this equals a softmax over the
     /// chosen ones.
     Softmax,
     /// A sigmoid for each expert.
     Sigmoid,
+    /// The two best experts, each weighted by a softmax over the logits that are close to its own, without those before
+    /// it (Liu et al., 2024, "GRIN: GRadient-INformed MoE", at inference). Neither a selection bias nor groups apply.
+    SparseMixer {
+        /// A logit `l` is close to the best one, `m`, if `(m − l) / max(|l|, m)` is at most this.
+        tolerance: f32,
+    },
 }
 
 /// Groups of consecutive experts of equal size. A group's score is the sum of its two best experts'.

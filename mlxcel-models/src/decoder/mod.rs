@@ -23,7 +23,7 @@ pub use attention::{
 pub use features::{Feature, FeatureSet};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
-pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind};
+pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Xielu};
 pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace};
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};

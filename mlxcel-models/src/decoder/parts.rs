@@ -79,6 +79,21 @@ pub enum Activation {
     Softplus,
 }
 
+/// The activation xIELU (Huang and Schlag, 2024, "Deriving Activation Functions Using Integration"): with `p =
+/// softplus(positive)` and `n = beta + softplus(negative)`, it is `p·x² + beta·x` above zero, and else `n·(exp(min(x,
+/// epsilon)) − 1 − x) + beta·x`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    /// `[1]`.
+    pub positive: WeightId,
+    /// `[1]`.
+    pub negative: WeightId,
+    /// `[1]`.
+    pub beta: WeightId,
+    /// `[1]`: a negative number.
+    pub epsilon: WeightId,
+}
+
 /// How an MLP combines gate and up projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gating {

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{
     Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
     HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
-    Router, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId,
+    Router, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId, Xielu,
 };
 use crate::element::ElementType;
 
@@ -303,6 +303,11 @@ impl Collected {
         match *mlp {
             Mlp::Gated { gating: _, gate, up, down } => self.linears(WeightRole::Mlp, [gate, up, down]),
             Mlp::Plain { activation: _, up, down } => self.linears(WeightRole::Mlp, [up, down]),
+            Mlp::Xielu { activation, up, down } => {
+                let Xielu { positive, negative, beta, epsilon } = activation;
+                self.linears(WeightRole::Mlp, [up, down]);
+                self.add(WeightRole::Mlp, [positive, negative, beta, epsilon]);
+            }
         }
     }
 

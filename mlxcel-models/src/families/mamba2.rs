@@ -64,6 +64,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         norm: format!("{base}norm_f"),
         head: "lm_head".to_owned(),
         tied: flag(config, "tie_word_embeddings", false)?,
+        head_bias: false,
         logit_scale: 1.0,
         logit_soft_cap: None,
     };

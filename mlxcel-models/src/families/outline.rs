@@ -24,6 +24,8 @@ pub(super) struct Outline {
     pub(super) head: String,
     /// Whether the head is the embedding.
     pub(super) tied: bool,
+    /// Whether the head has a bias.
+    pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
     pub(super) logit_soft_cap: Option<f32>,
 }
@@ -42,6 +44,7 @@ impl Outline {
             norm: format!("{base}norm"),
             head: "lm_head".to_owned(),
             tied,
+            head_bias: false,
             logit_scale: 1.0,
             logit_soft_cap: None,
         }
@@ -67,6 +70,7 @@ impl Roles<'_> {
             norm: norm_name,
             head,
             tied,
+            head_bias,
             logit_scale,
             logit_soft_cap,
         } = outline;
@@ -86,6 +90,7 @@ impl Roles<'_> {
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
         let (tied, weight) = self.head(&head, table, tied)?;
+        let bias = if head_bias { Some(self.dense(&format!("{head}.bias"), &[vocabulary])?) } else { None };
         // Models that wrap a text model have a head of their own, which neither scales nor caps.
         let (scale, soft_cap) = if self.is_wrapped() { (1.0, None) } else { (logit_scale, logit_soft_cap) };
         let (model_type, notes) = self.title();
@@ -99,7 +104,7 @@ impl Roles<'_> {
             embedding,
             layers,
             norm: Some(norm),
-            head: Some(Head { projection: self.projection(weight, None), tied, scale, soft_cap }),
+            head: Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap }),
             weights: self.take_weights(),
         })
     }

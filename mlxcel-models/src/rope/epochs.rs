@@ -55,7 +55,11 @@ mod tests {
             inv_freq: vec![1.0],
             attention_factor: 1.0,
             interleaved: false,
-            long: original_context.map(|original_context| LongRope { inv_freq: vec![0.5], original_context }),
+            long: original_context.map(|original_context| LongRope {
+                inv_freq: vec![0.5],
+                original_context,
+                attention_factor: None,
+            }),
         };
         let single = RopeEpochs::new(&[rope(None)]);
         assert!(!single.depend_on_length() && single.count() == 1);

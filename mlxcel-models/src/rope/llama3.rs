@@ -7,11 +7,11 @@ use crate::config::Fields;
 /// Frequencies with wavelengths beyond the original context are divided by `factor`, high frequencies stay, and those
 /// between are blended. Computed in single precision in the order of operations of `_compute_llama3_parameters` in
 /// transformers' `modeling_rope_utils`.
-pub(super) struct Llama3 {
-    factor: f32,
-    low_freq_factor: f64,
-    high_freq_factor: f64,
-    original_context: f64,
+pub(crate) struct Llama3 {
+    pub(crate) factor: f32,
+    pub(crate) low_freq_factor: f64,
+    pub(crate) high_freq_factor: f64,
+    pub(crate) original_context: f64,
 }
 
 impl Llama3 {

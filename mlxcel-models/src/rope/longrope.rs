@@ -57,7 +57,11 @@ impl LongFactors {
                 .map(|(period, factor)| 1.0 / (*factor as f32 * period))
                 .collect()
         };
-        let long = LongRope { inv_freq: divided(&self.long), original_context: self.original_context };
+        let long = LongRope {
+            inv_freq: divided(&self.long),
+            original_context: self.original_context,
+            attention_factor: None,
+        };
         (divided(&self.short), long)
     }
 }

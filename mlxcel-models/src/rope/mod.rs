@@ -7,6 +7,7 @@ mod settings;
 mod yarn;
 
 pub use epochs::RopeEpochs;
+pub(crate) use llama3::Llama3;
 pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
 
 use serde::{Deserialize, Serialize};
@@ -39,20 +40,24 @@ pub struct LongRope {
     pub inv_freq: Vec<f32>,
     /// The maximum length for which [`Rope::inv_freq`] applies.
     pub original_context: usize,
+    /// The factor of cosines and sines of longer sequences, if it differs from [`Rope::attention_factor`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_factor: Option<f32>,
 }
 
 impl Rope {
     /// The cosine and sine of each pair at `position` in a sequence of `length` positions, multiplied by
-    /// [`attention_factor`](Self::attention_factor).
+    /// [`attention_factor`](Self::attention_factor) or, beyond the original context, by [`LongRope::attention_factor`].
     ///
     /// `cos` and `sin` have `rotary_dim / 2` elements each; if they are shorter, only the first ones are computed. As
     /// in transformers the angle is a float32 product. Cosine and sine are evaluated in float64 and rounded, so they do
     /// not depend on a platform's reduction of large angles.
     pub fn cos_sin(&self, position: usize, length: usize, cos: &mut [f32], sin: &mut [f32]) {
+        let factor = self.factor(length);
         for ((frequency, cos), sin) in self.frequencies(length).iter().zip(cos).zip(sin) {
             let angle = f64::from(position as f32 * frequency);
-            *cos = angle.cos() as f32 * self.attention_factor;
-            *sin = angle.sin() as f32 * self.attention_factor;
+            *cos = angle.cos() as f32 * factor;
+            *sin = angle.sin() as f32 * factor;
         }
     }
 
@@ -62,6 +67,12 @@ impl Rope {
             Some(long) if length > long.original_context => &long.inv_freq,
             _ => &self.inv_freq,
         }
+    }
+
+    /// The factor of cosines and sines of a sequence of `length` positions.
+    fn factor(&self, length: usize) -> f32 {
+        let long = self.long.as_ref().filter(|long| length > long.original_context);
+        long.and_then(|long| long.attention_factor).unwrap_or(self.attention_factor)
     }
 }
 

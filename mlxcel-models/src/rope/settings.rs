@@ -66,6 +66,12 @@ pub(crate) enum Partial {
 pub(crate) enum Kinds {
     /// All types.
     All,
+    /// All types; `dynamic` with an `alpha` multiplies the base by `alpha^(dim / (dim − 2))`, whatever the length
+    /// (Hunyuan; the NTK-aware scaling of bloc97, 2023).
+    NtkAlpha,
+    /// Phi-3.5-MoE's: none, or LongRoPE with a factor of cosines and sines for sequences within the original context and
+    /// another for longer ones. The divisors of longer sequences are read and, as in transformers, not used.
+    ScaledLongRope,
     /// Phi-3's: none, or LongRoPE, whose older names are `su` and `yarn`.
     LongRope {
         /// The original context where the settings have none.
@@ -123,11 +129,19 @@ impl<'a> RopeSettings<'a> {
         }
         let outer = self.config.positive(ORIGINAL)?;
         let outer_original = match self.kinds {
-            Kinds::All => outer,
+            Kinds::All | Kinds::NtkAlpha | Kinds::ScaledLongRope => outer,
             Kinds::LongRope { original_context } => Some(outer.unwrap_or(original_context as f64)),
         };
         let theta = self.config.positive(self.theta_key)?.unwrap_or(self.theta);
         self.read_at(&Place { scaling, truncate: scaling, theta, outer_original })
+    }
+
+    /// The rotary embedding of Llama 3.1's scaling, whatever the settings say about scaling.
+    pub(crate) fn llama3(&self, scaling: Llama3) -> Result<Rope> {
+        let place = Place { scaling: None, truncate: None, theta: self.theta, outer_original: None };
+        let mut rope = self.read_at(&place)?;
+        scaling.apply(&mut rope.inv_freq);
+        Ok(rope)
     }
 
     /// Reads one for each type of layer: `rope_parameters.full_attention` and `rope_parameters.sliding_attention`, or in the older
@@ -189,10 +203,18 @@ impl<'a> RopeSettings<'a> {
         match (self.kinds, kind) {
             (_, "default") => {}
             // The base grows once a sequence exceeds `max_position_embeddings`; engines bound sequences to that.
-            (Kinds::All, "dynamic") => {
+            (Kinds::NtkAlpha, "dynamic") if scaling.number("alpha")?.is_some_and(|alpha| alpha != 0.0) => {
+                let stretch = scaling.required_positive("alpha")?.powf(dim as f64 / (dim as f64 - 2.0));
+                if !stretch.is_finite() {
+                    let message = format!("heads of {dim} elements have no stretched frequencies");
+                    return Err(scaling.unsupported("alpha", message));
+                }
+                rope.inv_freq = frequencies(theta * stretch, dim);
+            }
+            (Kinds::All | Kinds::NtkAlpha, "dynamic") => {
                 scaling.required_positive("factor")?;
             }
-            (Kinds::All, "linear") => {
+            (Kinds::All | Kinds::NtkAlpha, "linear") => {
                 let factor = scaling.required_positive("factor")? as f32;
                 rope.inv_freq.iter_mut().for_each(|frequency| *frequency /= factor);
             }
@@ -207,8 +229,10 @@ impl<'a> RopeSettings<'a> {
                     *frequency /= factor as f32;
                 }
             }
-            (Kinds::All, "llama3") => Llama3::read(scaling, original()?)?.apply(&mut rope.inv_freq),
-            (Kinds::All, "yarn") => {
+            (Kinds::All | Kinds::NtkAlpha, "llama3") => {
+                Llama3::read(scaling, original()?)?.apply(&mut rope.inv_freq)
+            }
+            (Kinds::All | Kinds::NtkAlpha, "yarn") => {
                 let truncate = match truncate {
                     Some(object) => object.flag("truncate")?.unwrap_or(true),
                     None => true,
@@ -216,6 +240,16 @@ impl<'a> RopeSettings<'a> {
                 let yarn = Yarn::read(scaling, truncate, original()?, self.context_length)?;
                 rope.inv_freq = yarn.frequencies(theta, dim);
                 rope.attention_factor = yarn.attention_factor;
+            }
+            (Kinds::ScaledLongRope, "longrope") => {
+                let factors =
+                    LongFactors::read(scaling, rope.inv_freq.len(), original()?, self.context_length)?;
+                let (short, long) = factors.frequencies(theta, dim);
+                let scale = |key: &str| scaling.number(key)?.ok_or_else(|| scaling.absent(key));
+                rope.attention_factor = scale("short_mscale")? as f32;
+                let attention_factor = Some(scale("long_mscale")? as f32);
+                rope.long = Some(LongRope { inv_freq: short.clone(), attention_factor, ..long });
+                rope.inv_freq = short;
             }
             (_, "longrope") | (Kinds::LongRope { .. }, "su" | "yarn") => {
                 let factors =
@@ -227,8 +261,8 @@ impl<'a> RopeSettings<'a> {
             }
             (kinds, other) => {
                 let known = match kinds {
-                    Kinds::All => "default, dynamic, linear, llama3, yarn and longrope are",
-                    Kinds::LongRope { .. } => "default and longrope are",
+                    Kinds::All | Kinds::NtkAlpha => "default, dynamic, linear, llama3, yarn and longrope are",
+                    Kinds::ScaledLongRope | Kinds::LongRope { .. } => "default and longrope are",
                 };
                 let message = format!(
                     "rope of type '{}' is not supported for this model_type; {known}",

@@ -34,6 +34,11 @@ fn route<O: Ops>(
     let Router { projection, scoring, selection_bias, groups, normalised, normaliser, scale } = router;
     let logits = ops.linear(x, projection)?;
     let scores = match scoring {
+        Scoring::SparseMixer { tolerance } => {
+            let (indices, weights) = ops.sparse_mixer(&logits, *tolerance)?;
+            let weights = if *scale == 1.0 { weights } else { ops.scale(&weights, *scale)? };
+            return Ok((indices, weights));
+        }
         Scoring::Softmax => ops.softmax(&logits)?,
         Scoring::Sigmoid => ops.activate(&logits, Activation::Sigmoid)?,
     };

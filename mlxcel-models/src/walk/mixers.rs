@@ -2,8 +2,8 @@
 
 use super::Ops;
 use crate::decoder::{
-    Activation, Attention, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer, NormScope,
-    ShortConvolution, StateSlot, StateSpace,
+    Activation, Attention, AttentionCore, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer,
+    NormScope, ShortConvolution, StateSlot, StateSpace,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -52,6 +52,10 @@ fn attend<O: Ops>(
         core,
     } = attention;
     let rope = core.rope.as_ref();
+    // Norms that come after the rotation leave none to the attention.
+    let rotated_here = query_norm.iter().chain(key_norm).any(|norm| norm.scope == NormScope::RotatedHead);
+    let unrotated = without_rope(core);
+    let core = if rotated_here { &unrotated } else { core };
     let mut heads = |linear: &Linear, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
         let mut x = ops.linear(x, linear)?;
         x = match norm {
@@ -63,14 +67,20 @@ fn attend<O: Ops>(
                 let split = ops.split_heads(&x, heads)?;
                 ops.norm(&split, norm)?
             }
-            None => ops.split_heads(&x, heads)?,
+            Some(HeadNorm { norm: _, scope: NormScope::RotatedHead }) | None => ops.split_heads(&x, heads)?,
         };
         if let Some(most) = *clip {
             x = ops.clamp(&x, -most, most)?;
         }
-        match rope.filter(|rope| rotated && rope.interleaved) {
-            Some(rope) => ops.deinterleave(&x, rope.rotary_dim),
-            None => Ok(x),
+        if let Some(rope) = rope.filter(|rope| rotated && rope.interleaved) {
+            x = ops.deinterleave(&x, rope.rotary_dim)?;
+        }
+        if let Some(rope) = rope.filter(|_| rotated && rotated_here) {
+            x = ops.rotate(&x, rope)?;
+        }
+        match norm {
+            Some(HeadNorm { norm, scope: NormScope::RotatedHead }) => ops.norm(&x, norm),
+            _ => Ok(x),
         }
     };
     let mut query = heads(query, *query_heads, query_norm.as_ref(), true)?;
@@ -92,6 +102,12 @@ fn attend<O: Ops>(
         mixed = ops.multiply(&mixed, &gate)?;
     }
     ops.linear(&mixed, output)
+}
+
+/// The same without a rotary embedding.
+fn without_rope(core: &AttentionCore) -> AttentionCore {
+    let &AttentionCore { scale, mask, window, rope: _, soft_cap, sinks, query_scale } = core;
+    AttentionCore { scale, mask, window, rope: None, soft_cap, sinks, query_scale }
 }
 
 fn attend_latent<O: Ops>(

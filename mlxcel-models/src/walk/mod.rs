@@ -8,7 +8,9 @@ mod ops;
 
 pub use ops::Ops;
 
-use crate::decoder::{Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot};
+use crate::decoder::{
+    Activation, Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot, Xielu,
+};
 
 /// A walk over a decoder, with everything that can be precomputed.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +190,25 @@ fn finish<O: Ops>(
     if residual_scale == 1.0 { Ok(result) } else { ops.scale(&result, residual_scale) }
 }
 
+fn xielu<O: Ops>(activation: &Xielu, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    let Xielu { positive, negative, beta, epsilon } = activation;
+    let beta = ops.vector(*beta)?;
+    let [positive, negative] = [positive, negative].map(|weight| {
+        let weight = ops.vector(*weight)?;
+        ops.activate(&weight, Activation::Softplus)
+    });
+    let negative = ops.add(&negative?, &beta)?;
+    let above = ops.activate(x, Activation::Relu)?;
+    let square = ops.multiply(&above, &above)?;
+    let square = ops.multiply(&square, &positive?)?;
+    let linear = ops.multiply(x, &beta)?;
+    let epsilon = ops.vector(*epsilon)?;
+    let below = ops.exp_below(x, &epsilon)?;
+    let below = ops.multiply(&below, &negative)?;
+    let sum = ops.add(&square, &linear)?;
+    ops.add(&sum, &below)
+}
+
 fn run_mlp<O: Ops>(mlp: &Mlp, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
     match mlp {
         Mlp::Gated { gating, gate, up, down } => {
@@ -199,6 +220,11 @@ fn run_mlp<O: Ops>(mlp: &Mlp, x: &O::Value, ops: &mut O) -> Result<O::Value, O::
         Mlp::Plain { activation, up, down } => {
             let up = ops.linear(x, up)?;
             let active = ops.activate(&up, *activation)?;
+            ops.linear(&active, down)
+        }
+        Mlp::Xielu { activation, up, down } => {
+            let up = ops.linear(x, up)?;
+            let active = xielu(activation, &up, ops)?;
             ops.linear(&active, down)
         }
     }

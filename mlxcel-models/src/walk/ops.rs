@@ -4,6 +4,7 @@ use crate::decoder::{
     Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, PositionScale,
     StateSlot, WeightId,
 };
+use crate::rope::Rope;
 
 /// The operations that an engine implements to run decoders, on its own kind of values: graph nodes, or arrays that are
 /// computed eagerly.
@@ -56,6 +57,9 @@ pub trait Ops {
 
     /// `e` to the power of each element.
     fn exp(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// Of each element `x` above zero nothing, and else `exp(min(x, epsilon)) − 1 − x`, with `epsilon` `[1, 1]`.
+    fn exp_below(&mut self, x: &Self::Value, epsilon: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// Each element limited to a range, whose upper end may be infinite.
     fn clamp(&mut self, x: &Self::Value, least: f32, most: f32) -> Result<Self::Value, Self::Error>;
@@ -124,6 +128,9 @@ pub trait Ops {
     /// turns an interleaved rotary embedding into one of halves, for queries and keys.
     fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
 
+    /// Queries or keys (`[tokens, heads, width]`) rotated by an embedding of the decoder's, in halves.
+    fn rotate(&mut self, x: &Self::Value, rope: &Rope) -> Result<Self::Value, Self::Error>;
+
     /// `[tokens, heads, width]` times the scale at each token's position.
     fn scale_by_position(
         &mut self,
@@ -136,8 +143,8 @@ pub trait Ops {
     fn select(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// Attention of queries (`[tokens, query_heads, head_dim]`) to the cache at `slot`, into which keys and values (`[tokens,
-    /// kv_heads, head_dim]`) go first. Queries and keys come before their rotation. Gives `[tokens, query_heads · head_dim]`. Where
-    /// the result goes into nothing but one projection, that is the `reader`, to whose taste it may be rounded at once.
+    /// kv_heads, head_dim]`) go first. Queries and keys come before the rotation by `core.rope`, if it has one. Gives `[tokens,
+    /// query_heads · head_dim]`. Where the result goes into nothing but one projection, that is the `reader`, to whose taste it may be rounded at once.
     fn attention(
         &mut self,
         query: &Self::Value,
@@ -213,6 +220,14 @@ pub trait Ops {
         groups: usize,
         kept: usize,
     ) -> Result<Self::Value, Self::Error>;
+
+    /// The two largest of each row of router logits (`[tokens, experts]`), and their weights, each `[tokens, 2]`: see
+    /// [`Scoring::SparseMixer`](crate::Scoring::SparseMixer).
+    fn sparse_mixer(
+        &mut self,
+        logits: &Self::Value,
+        tolerance: f32,
+    ) -> Result<(Self::Value, Self::Value), Self::Error>;
 
     /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; of equals the
     /// lowest index first.

@@ -325,6 +325,11 @@ impl Ops for Naive<'_> {
         Ok(x.map(f32::exp))
     }
 
+    fn exp_below(&mut self, x: &Tensor, epsilon: &Tensor) -> Result<Tensor> {
+        let epsilon = epsilon.data[0];
+        Ok(x.map(|x| if x > 0.0 { 0.0 } else { x.min(epsilon).exp_m1() - x }))
+    }
+
     fn clamp(&mut self, x: &Tensor, least: f32, most: f32) -> Result<Tensor> {
         Ok(x.map(|x| x.clamp(least, most)))
     }
@@ -391,6 +396,11 @@ impl Ops for Naive<'_> {
             }
             out
         }))
+    }
+
+    fn rotate(&mut self, x: &Tensor, rope: &Rope) -> Result<Tensor> {
+        let (heads, length) = (x.shape[1], self.tokens.len());
+        Ok(x.map_rows(|index, x| rotated(x, rope, index / heads, length)))
     }
 
     fn scale_by_position(&mut self, x: &Tensor, scale: &PositionScale) -> Result<Tensor> {
@@ -552,6 +562,25 @@ impl Ops for Naive<'_> {
                 |(index, &score)| if best.contains(&(index / size)) { score } else { f32::NEG_INFINITY };
             scores.iter().enumerate().map(keep).collect()
         }))
+    }
+
+    fn sparse_mixer(&mut self, logits: &Tensor, tolerance: f32) -> Result<(Tensor, Tensor)> {
+        let rows = logits.rows().map(|logits| {
+            let best = largest(logits, 2);
+            let weight = |place: usize| {
+                let most = logits[best[place]];
+                let close = |(index, logit): &(usize, &f32)| {
+                    let far = (most - **logit) / logit.abs().max(most) > tolerance;
+                    !best[..place].contains(index) && !far
+                };
+                let powers = logits.iter().enumerate().filter(close).map(|(_, logit)| (logit - most).exp());
+                powers.sum::<f32>().recip()
+            };
+            ([best[0] as f32, best[1] as f32], [weight(0), weight(1)])
+        });
+        let (indices, weights): (Vec<_>, Vec<_>) = rows.unzip();
+        let tokens = logits.shape[0];
+        Ok((Tensor::new([tokens, 2], indices.concat()), Tensor::new([tokens, 2], weights.concat())))
     }
 
     fn top(&mut self, x: &Tensor, count: usize) -> Result<Tensor> {

@@ -20,13 +20,14 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // The cache has the window, the slot determines the rotary embedding, and queries are already scaled.
-        let AttentionCore { scale, mask: _, window: _, rope: _, soft_cap, sinks, query_scale: _ } = core;
+        // The cache has the window, the slot determines which rotary embedding, and queries are already scaled.
+        let AttentionCore { scale, mask: _, window: _, rope, soft_cap, sinks, query_scale: _ } = core;
         let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
         let kv = self.network.numerics.kv;
-        let query = self.narrow(&self.rotated(query, slot)?)?;
-        let key = self.rotated(key, slot)?.astype(kv)?;
+        let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
+        let query = self.narrow(&self.rotated_by(query, rope)?)?;
+        let key = self.rotated_by(key, rope)?.astype(kv)?;
         self.attend_rows(&query, &key, Some(&value.astype(kv)?), value.dim(2), &scoring, slot)
     }
 
@@ -85,7 +86,7 @@ impl PassOps<'_> {
         } = latent;
         let (rank, width) = (*rank, rank + rope_dim);
         let rotate_last = |x: &Array| {
-            let rotary = self.rotated(&x.slice_axis(-1, rank, width)?, slot)?;
+            let rotary = self.rotated_by(&x.slice_axis(-1, rank, width)?, self.network.rope_of(slot))?;
             concatenate([&x.slice_axis(-1, 0, rank)?, &rotary], -1)
         };
         let query = self.narrow(&rotate_last(query)?)?;
@@ -95,13 +96,8 @@ impl PassOps<'_> {
         attended.reshape(&[query.dim(0), *heads, rank])
     }
 
-    /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding of the layer at `slot`.
-    fn rotated(&self, x: &Array, slot: StateSlot) -> Result<Array> {
-        self.rotated_by(x, self.network.rope_of(slot))
-    }
-
     /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding with this index.
-    fn rotated_by(&self, x: &Array, rope: Option<usize>) -> Result<Array> {
+    pub(super) fn rotated_by(&self, x: &Array, rope: Option<usize>) -> Result<Array> {
         match rope {
             None => Ok(x.clone()),
             Some(index) => match self.rotations.get(index) {

@@ -4,7 +4,7 @@ use mlxcel_core::Result;
 use mlxcel_models::Linear;
 
 use super::PassOps;
-use crate::array::{Array, DType};
+use crate::array::{Array, DType, concatenate};
 
 /// The mapping between tokens and rows for experts.
 #[derive(Debug)]
@@ -29,6 +29,31 @@ impl Routing {
 /// highest first, ties go to the lowest index.
 pub(super) fn top(scores: &Array, count: usize) -> Result<Array> {
     scores.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
+}
+
+/// [`Ops::sparse_mixer`](mlxcel_models::walk::Ops::sparse_mixer), of float32 logits.
+pub(super) fn sparse_mixer(logits: &Array, tolerance: f32) -> Result<(Array, Array)> {
+    let (tokens, experts) = (logits.dim(0), logits.dim(1));
+    let indices = top(logits, 2)?;
+    let best = logits.take_along_axis(&indices, -1)?;
+    let magnitudes = logits.maximum(&logits.negative()?)?;
+    let tolerance = Array::scalar(tolerance, DType::F32)?;
+    let zero = Array::scalar(0.0, DType::F32)?;
+    let ones = Array::full(&[tokens, 1], 1.0, DType::F32)?;
+    let mut weights = Vec::with_capacity(2);
+    for place in 0..2 {
+        let most = best.slice_axis(-1, place, place + 1)?;
+        let distance = most.subtract(logits)?.divide(&magnitudes.maximum(&most)?)?;
+        let power = logits.subtract(&most)?.exp()?;
+        let mut power = distance.greater(&tolerance)?.select(&zero, &power)?;
+        if place == 1 {
+            let first = indices.slice_axis(-1, 0, 1)?;
+            let taken = Array::zeros(&[tokens, experts], DType::F32)?.put_along_axis(&first, &ones, -1)?;
+            power = taken.astype(DType::Bool)?.select(&zero, &power)?;
+        }
+        weights.push(ones.divide(&power.sum(&[-1], true)?)?);
+    }
+    Ok((indices, concatenate(&weights, -1)?))
 }
 
 /// [`Ops::dispatch`](mlxcel_models::walk::Ops::dispatch): `[tokens · chosen, width]`.

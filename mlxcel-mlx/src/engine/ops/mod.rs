@@ -12,7 +12,7 @@ use mlxcel_core::{Error, Result};
 use mlxcel_models::walk::Ops;
 use mlxcel_models::{
     Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, NormKind,
-    PositionScale, StateSlot, WeightId,
+    PositionScale, Rope, StateSlot, WeightId,
 };
 
 use self::experts::Routing;
@@ -146,6 +146,13 @@ impl Ops for PassOps<'_> {
         x.exp()
     }
 
+    fn exp_below(&mut self, x: &Array, epsilon: &Array) -> Result<Array> {
+        let x = x.astype(DType::F32)?;
+        let zero = Array::scalar(0.0, DType::F32)?;
+        let below = x.minimum(epsilon)?.exp()?.add_scalar(-1.0)?.subtract(&x)?;
+        x.greater(&zero)?.select(&zero, &below)
+    }
+
     fn clamp(&mut self, x: &Array, least: f32, most: f32) -> Result<Array> {
         clamp(x, least, most)
     }
@@ -218,6 +225,10 @@ impl Ops for PassOps<'_> {
             return Ok(halves);
         }
         concatenate([&halves, &x.slice_axis(-1, rotary_dim, width)?], -1)
+    }
+
+    fn rotate(&mut self, x: &Array, rope: &Rope) -> Result<Array> {
+        self.rotated_by(x, Some(self.network.index_of(rope)?))
     }
 
     fn scale_by_position(&mut self, x: &Array, scale: &PositionScale) -> Result<Array> {
@@ -299,6 +310,10 @@ impl Ops for PassOps<'_> {
 
     fn keep_groups(&mut self, scores: &Array, groups: usize, kept: usize) -> Result<Array> {
         experts::keep_groups(scores, groups, kept)
+    }
+
+    fn sparse_mixer(&mut self, logits: &Array, tolerance: f32) -> Result<(Array, Array)> {
+        experts::sparse_mixer(&logits.astype(DType::F32)?, tolerance)
     }
 
     fn top(&mut self, x: &Array, count: usize) -> Result<Array> {
