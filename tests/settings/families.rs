@@ -14,6 +14,13 @@ pub(crate) const SLIDING: &str = "sliding_attention";
 /// Every family, by `model_type`.
 pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("afmoe", mixtures::afmoe),
+    ("apertus", |d| {
+        rotated(d);
+        d.flag("attention_bias");
+        if d.random.one_in(2) {
+            d.set("hidden_act", "xielu");
+        }
+    }),
     ("arcee", |d| {
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);
@@ -60,6 +67,8 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         mixtures::granite_experts(d);
     }),
     ("granitemoehybrid", hybrids::granitemoehybrid),
+    ("hunyuan_v1_dense", hunyuan),
+    ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),
     ("llama", |d| {
@@ -117,6 +126,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.usual();
         d.window("sliding_window");
     }),
+    ("phimoe", mixtures::phimoe),
     ("qwen2", |d| {
         rotated(d);
         qwen_windows(d);
@@ -292,6 +302,18 @@ fn gpt_oss(d: &mut Draft) {
     d.experts(&["num_local_experts", "num_experts"]);
     if d.random.one_in(2) {
         d.markers.push("model.layers.#.mlp.experts.gate_up_proj".to_owned());
+    }
+}
+
+/// Hunyuan's attention.
+pub(crate) fn hunyuan(d: &mut Draft) {
+    rotated(d);
+    d.flag("attention_bias");
+    let scaling = ["rope_scaling", "rope_parameters"].into_iter().find(|key| d.config.contains_key(*key));
+    if let Some(key) = scaling
+        && d.config[key].get("rope_type") == Some(&json!("dynamic"))
+    {
+        d.config[key]["alpha"] = d.random.pick(&[json!(1000.0), json!(2.5), json!(0), Value::Null]);
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::draw::{Draft, HeadDim, Ropes};
-use super::families::{FULL, SLIDING, exaone4, rotated};
+use super::families::{FULL, SLIDING, exaone4, hunyuan, rotated};
 
 pub(crate) fn afmoe(d: &mut Draft) {
     rotated(d);
@@ -81,6 +81,41 @@ pub(crate) fn minimax_m2(d: &mut Draft) {
     let module = d.random.pick(&["block_sparse_moe", "mlp"]);
     d.markers.push(format!("model.layers.#.{module}.gate.weight"));
     d.markers.push(format!("model.layers.#.{module}.e_score_correction_bias"));
+    d.expert_layout(&format!("model.layers.#.{module}"));
+}
+
+pub(crate) fn hunyuan_v1_moe(d: &mut Draft) {
+    hunyuan(d);
+    d.experts(&["num_experts", "num_local_experts"]);
+    let most = d.size("num_experts_per_tok");
+    if d.random.one_in(2) {
+        d.config.remove("num_experts_per_tok");
+        let chosen: Vec<_> = (0..d.layers()).map(|_| 1 + d.random.below(most)).collect();
+        d.set("moe_topk", chosen);
+    }
+    d.expert_layout("model.layers.#.mlp");
+}
+
+pub(crate) fn phimoe(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    d.rope(Ropes::LongRope, None);
+    d.usual();
+    for key in ["rope_parameters", "rope_scaling"] {
+        if let Some(settings) = d.config.get_mut(key)
+            && settings["rope_type"] == "longrope"
+        {
+            settings["short_mscale"] = d.random.pick(&[1.0, 0.8]).into();
+            settings["long_mscale"] = d.random.pick(&[1.0, 1.3]).into();
+        }
+    }
+    d.window("sliding_window");
+    d.flags(&["attention_bias", "lm_head_bias"]);
+    d.experts(&["num_local_experts", "num_experts"]);
+    d.set("num_experts_per_tok", 2);
+    d.any("router_jitter_noise", &[0.01, 0.4, 3.0]);
+    let module = d.random.pick(&["block_sparse_moe.gate", "mlp.router", "mlp.gate"]);
+    d.markers.push(format!("model.layers.#.{module}.weight"));
+    let (module, _) = module.split_once('.').unwrap();
     d.expert_layout(&format!("model.layers.#.{module}"));
 }
 

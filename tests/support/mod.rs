@@ -112,7 +112,7 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 15] = [
+const ALIKE: [&str; 16] = [
     "afmoe",
     "arcee",
     "bamba",
@@ -121,6 +121,7 @@ const ALIKE: [&str; 15] = [
     "ernie4_5_moe",
     "exaone_moe",
     "glm4_moe_lite",
+    "hunyuan_v1_moe",
     "lfm2_moe",
     "minicpm3",
     "minimax_m2",

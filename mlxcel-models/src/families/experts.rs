@@ -201,6 +201,23 @@ pub(super) fn chosen_count(config: Fields<'_>, count: usize, default: usize) -> 
     Ok(chosen)
 }
 
+/// Reads a number of experts for each layer under the first of `keys` that is there: one for all layers, or a list. It
+/// defaults to 1.
+pub(super) fn counts_by_layer(config: Fields<'_>, keys: &[&str], layers: usize) -> Result<Vec<usize>> {
+    let Some(key) = keys.iter().find(|key| config.get(key).is_some()) else { return Ok(vec![1; layers]) };
+    let counts = match config.get(key) {
+        Some(value) if value.is_array() => config.sizes(key)?.unwrap_or_default(),
+        _ => vec![config.size(key, 1..=MOST_EXPERTS)?.unwrap_or(1); layers],
+    };
+    if counts.len() != layers {
+        return Err(config.wrong(key, format!("{} numbers are given for {layers} layers", counts.len())));
+    }
+    match counts.iter().find(|count| !(1..=MOST_EXPERTS).contains(count)) {
+        None => Ok(counts),
+        Some(count) => Err(config.wrong(key, format!("{count} should be from 1 to {MOST_EXPERTS}"))),
+    }
+}
+
 /// Reads `n_group` and `topk_group`, of which the first has `count` experts to divide.
 fn expert_groups(
     config: Fields<'_>,
@@ -285,6 +302,23 @@ impl Roles<'_> {
             ]
         };
         Ok(ExpertLinears::new(self, [gate, up, down]))
+    }
+
+    /// The experts of `module` that the router `gate` there chooses, weighted by a softmax over all of them or, if
+    /// `normalised`, over the chosen ones.
+    pub(super) fn softmax_experts(
+        &self,
+        module: &str,
+        gate: &str,
+        sizes: ExpertSizes,
+        normalised: bool,
+        activation: Activation,
+        shared: impl FnOnce() -> Result<Option<SharedExpert>>,
+    ) -> Result<Operation> {
+        let projection = self.linear(&format!("{module}.{gate}"), sizes.count, sizes.hidden, false)?;
+        let linears = self.experts(module, PROJECTIONS, sizes)?;
+        let router = softmax_router(projection, normalised);
+        Ok(linears.routed(sizes, router, Gating::Activated(activation), shared()?).into())
     }
 
     /// The projections `{module}.experts.{index}.{name}`, stacked.

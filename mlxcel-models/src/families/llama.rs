@@ -10,7 +10,9 @@ use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, AttentionCore, Decoder, HeadNorm, NormScope, Operation};
+use crate::decoder::{
+    Activation, Attention, AttentionCore, Decoder, HeadNorm, NormKind, NormScope, Operation,
+};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
@@ -42,22 +44,34 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 pub(super) struct Variant {
     /// The epsilon where `rms_norm_eps` does not give one.
     pub(super) epsilon: f64,
+    /// The kind of the norms before blocks and at the end; layer norms have biases.
+    pub(super) norm_kind: NormKind,
+    /// The names of the norms before attention and before the MLP.
+    pub(super) norms: [&'static str; 2],
     pub(super) attention_biases: AttentionBiases,
     pub(super) mlp_biases: bool,
     /// Whether the head is tied where `tie_word_embeddings` does not say.
     pub(super) tied: bool,
+    /// Whether the head has a bias.
+    pub(super) head_bias: bool,
     /// The norms of queries and keys, if there are any: the elements normalized together, and the names of both.
     pub(super) head_norms: Option<(NormScope, [&'static str; 2])>,
+    /// Clamps queries, keys and values to this magnitude.
+    pub(super) clip: Option<f32>,
 }
 
 impl Variant {
     /// Llama without biases.
     pub(super) const PLAIN: Self = Self {
         epsilon: 1e-6,
+        norm_kind: NormKind::Rms,
+        norms: ["input_layernorm", "post_attention_layernorm"],
         attention_biases: AttentionBiases { inputs: false, output: false },
         mlp_biases: false,
         tied: false,
+        head_bias: false,
         head_norms: None,
+        clip: None,
     };
 }
 
@@ -90,11 +104,14 @@ pub(super) fn decoder_with(
     let epsilon = positive(config, "rms_norm_eps", variant.epsilon)?;
     let tied = flag(config, "tie_word_embeddings", variant.tied)?;
     let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let norm = |name: &str| match variant.norm_kind {
+        NormKind::Rms => roles.rms_norm(name, sizes.hidden, epsilon),
+        NormKind::Layer => roles.layer_norm(name, sizes.hidden, epsilon, true),
+    };
     let head_norm = |module: &str, which: usize, width: usize| match variant.head_norms {
         None => Ok(None),
         Some((scope, names)) => {
-            let width = if scope == NormScope::Head { sizes.head_dim } else { width };
+            let width = if scope == NormScope::Full { width } else { sizes.head_dim };
             let norm = roles.rms_norm(&format!("{module}.{}", names[which]), width, epsilon)?;
             Ok(Some(HeadNorm { norm, scope }))
         }
@@ -102,15 +119,18 @@ pub(super) fn decoder_with(
     let layer = |index: usize| {
         let name = format!("{base}layers.{index}");
         let module = format!("{name}.self_attn");
-        let input_norm = norm(&format!("{name}.input_layernorm"))?;
+        let [before_attention, before_mlp] = variant.norms;
+        let input_norm = norm(&format!("{name}.{before_attention}"))?;
         let attention = Attention {
+            clip: variant.clip,
             query_norm: head_norm(&module, 0, sizes.query_width())?,
             key_norm: head_norm(&module, 1, sizes.kv_width())?,
             ..roles.attention(&module, sizes, variant.attention_biases, core(index))?
         };
-        let output_norm = norm(&format!("{name}.post_attention_layernorm"))?;
+        let output_norm = norm(&format!("{name}.{before_mlp}"))?;
         let second = second(index, &name)?;
         Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, second)]))
     };
-    roles.decoder(Outline::new(sizes, &base, tied), norm, layer)
+    let outline = Outline { head_bias: variant.head_bias, ..Outline::new(sizes, &base, tied) };
+    roles.decoder(outline, norm, layer)
 }

@@ -3,6 +3,7 @@
 //! To add one, add a file here with a [`Family`] and list it in [`FAMILIES`].
 
 mod afmoe;
+mod apertus;
 mod arcee;
 mod bamba;
 mod bert;
@@ -31,6 +32,8 @@ mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod granitemoehybrid;
+mod hunyuan_v1_dense;
+mod hunyuan_v1_moe;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -51,6 +54,7 @@ mod olmo3;
 mod olmoe;
 mod outline;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -94,6 +98,7 @@ pub(crate) struct Family {
 /// Every supported family.
 const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
+    apertus::FAMILY,
     arcee::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
@@ -118,6 +123,8 @@ const FAMILIES: &[Family] = &[
     granite::FAMILY,
     granitemoe::FAMILY,
     granitemoehybrid::FAMILY,
+    hunyuan_v1_dense::FAMILY,
+    hunyuan_v1_moe::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
@@ -136,6 +143,7 @@ const FAMILIES: &[Family] = &[
     olmo3::FAMILY,
     olmoe::FAMILY,
     phi3::FAMILY,
+    phimoe::FAMILY,
     qwen2::FAMILY,
     qwen2_moe::FAMILY,
     qwen3::FAMILY,

@@ -4,13 +4,13 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, over_heads, pre_norm, sequential};
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive, positive};
+use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, Decoder, Gating};
+use crate::decoder::{Activation, Decoder, NormScope};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
@@ -31,11 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let clip = optional_positive(config, "clip_qkv", None)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
-    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let tied = flag(config, "tie_word_embeddings", false)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let count = expert_count(config, &["num_experts", "num_local_experts"], 1, 64)?;
     let experts = ExpertSizes {
         count,
@@ -44,28 +40,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         width: sizes.intermediate,
     };
     let normalised = flag(config, "norm_topk_prob", false)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("input_layernorm"))?;
-        let core = core(sizes.scale(), None, Some(&rope));
-        let attention = Attention {
-            clip,
-            query_norm: over_heads(roles.rms_norm(
-                &name("self_attn.q_norm"),
-                sizes.query_width(),
-                epsilon,
-            )?),
-            key_norm: over_heads(roles.rms_norm(&name("self_attn.k_norm"), sizes.kv_width(), epsilon)?),
-            ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-        };
-        let output_norm = norm(&name("post_attention_layernorm"))?;
-        let router = softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
-        let experts =
-            roles.experts(&name("mlp"), PROJECTIONS, experts)?.routed(experts, router, gating, None);
-        Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, experts)]))
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        head_norms: Some((NormScope::Full, ["q_norm", "k_norm"])),
+        clip: optional_positive(config, "clip_qkv", None)?,
+        ..Variant::PLAIN
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        let module = format!("{layer}.mlp");
+        roles.softmax_experts(&module, "gate", experts, normalised, activation, || Ok(None))
+    })
 }

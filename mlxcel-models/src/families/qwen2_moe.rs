@@ -4,19 +4,16 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{
-    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers,
-};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
-    positive, window,
+    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, window,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating};
+use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
@@ -39,9 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let windows = windows(config, sizes.layers)?;
     let biases = AttentionBiases::inputs(flag(config, "qkv_bias", true)?);
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(5632);
     let count = expert_count(config, &["num_experts"], 0, 60)?;
     let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1408);
@@ -49,32 +44,18 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let normalised = flag(config, "norm_topk_prob", false)?;
     let is_sparse = sparse_layers(config, count)?;
 
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));
-        let attention = pre_norm(
-            norm(&name("input_layernorm"))?,
-            roles.attention(&name("self_attn"), &sizes, biases, core)?,
-        );
-        let output_norm = norm(&name("post_attention_layernorm"))?;
-        let block = if is_sparse(index) {
-            let router =
-                softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
-            let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
-            let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
-            pre_norm(
-                output_norm,
-                linears.routed(experts, router, Gating::Activated(activation), Some(shared)),
-            )
-        } else {
-            let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
-            pre_norm(output_norm, mlp)
-        };
-        Ok(sequential([attention, block]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let variant = Variant { attention_biases: biases, ..Variant::PLAIN };
+    let core = |index: usize| core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+        let module = format!("{layer}.mlp");
+        if !is_sparse(index) {
+            let mlp = roles.gated_mlp(&module, [sizes.hidden, sizes.intermediate], activation, false)?;
+            return Ok(mlp.into());
+        }
+        roles.softmax_experts(&module, "gate", experts, normalised, activation, || {
+            gated_shared_expert(roles, &module, [sizes.hidden, shared_width], activation).map(Some)
+        })
+    })
 }
 
 /// For each layer its window: none unless `use_sliding_window`, and then by `layer_types`, or in every other one of the first

@@ -5,14 +5,12 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{
-    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router,
-};
+use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert};
 use super::qwen3_5_text::decoder;
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes};
 use super::{Conversion, Family};
-use crate::decoder::{Decoder, Gating};
+use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_5_moe_text"],
@@ -43,9 +41,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let chosen = chosen_count(config, count, 8)?;
     let experts = ExpertSizes { count, chosen, hidden, width: width("moe_intermediate_size")? };
     decoder(roles, &sizes, |module, activation| {
-        let router = softmax_router(roles.linear(&format!("{module}.gate"), count, hidden, false)?, true);
-        let linears = roles.experts(module, PROJECTIONS, experts)?;
-        let shared = gated_shared_expert(roles, module, [hidden, shared_width], activation)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), Some(shared)).into())
+        roles.softmax_experts(module, "gate", experts, true, activation, || {
+            gated_shared_expert(roles, module, [hidden, shared_width], activation).map(Some)
+        })
     })
 }

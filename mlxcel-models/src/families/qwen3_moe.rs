@@ -5,12 +5,12 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router, sparse_layers};
+use super::experts::{ExpertSizes, chosen_count, expert_count, sparse_layers};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, window};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating};
+use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
@@ -55,9 +55,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             let mlp = roles.gated_mlp(&name, [sizes.hidden, sizes.intermediate], activation, false)?;
             return Ok(mlp.into());
         }
-        let projection = roles.linear(&format!("{name}.gate"), count, sizes.hidden, false)?;
-        let router = softmax_router(projection, normalised);
-        let linears = roles.experts(&name, PROJECTIONS, experts)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), None).into())
+        roles.softmax_experts(&name, "gate", experts, normalised, activation, || Ok(None))
     })
 }

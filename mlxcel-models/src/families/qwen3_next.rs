@@ -7,9 +7,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{
-    ExpertSizes, PROJECTIONS, chosen_count, expert_count, gated_shared_expert, softmax_router, sparse_layers,
-};
+use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -19,8 +17,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, DeltaRule, Gating, Linear, Mixer, Norm, Operation,
-    Selection, WeightRef,
+    Activation, Attention, AttentionCore, Decoder, DeltaRule, Linear, Mixer, Norm, Operation, Selection,
+    WeightRef,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -87,20 +85,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        let block = if is_sparse(index) {
-            let router =
-                softmax_router(roles.linear(&name("mlp.gate"), count, sizes.hidden, false)?, normalised);
-            let linears = roles.experts(&name("mlp"), PROJECTIONS, experts)?;
-            let shared = gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation)?;
-            pre_norm(
-                output_norm,
-                linears.routed(experts, router, Gating::Activated(activation), Some(shared)),
-            )
+        let second = if is_sparse(index) {
+            roles.softmax_experts(&name("mlp"), "gate", experts, normalised, activation, || {
+                gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation).map(Some)
+            })?
         } else {
-            let mlp = roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?;
-            pre_norm(output_norm, mlp)
+            roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?.into()
         };
-        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), block]))
+        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
 }

@@ -1,0 +1,53 @@
+//! Hunyuan (dense): Llama with norms of queries and keys after their rotation, and a rotary embedding whose base is
+//! stretched.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `HunYuanDenseV1Config` and `HunYuanDenseV1ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, expect_flag, flag};
+use super::{Conversion, Family};
+use crate::config::Fields;
+use crate::decoder::{AttentionCore, Decoder, NormScope};
+use crate::rope::{Kinds, RopeSettings};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["hunyuan_v1_dense"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 290_943,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let (sizes, variant, core) = structure(roles.config)?;
+    decoder(roles, &sizes, &variant, |_| core.clone())
+}
+
+/// The sizes, the differences to Llama and the attention of dense Hunyuans and those with experts.
+pub(super) fn structure(config: Fields<'_>) -> Result<(Sizes, Variant, AttentionCore)> {
+    // Keys of published files beyond what transformers implements.
+    expect_flag(config, "use_qk_norm", true)?;
+    expect_flag(config, "use_cla", false)?;
+    // Norms after the rotation see elements in another order.
+    expect_flag(config, "rope_interleave", false)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let kinds = Kinds::NtkAlpha;
+    let rope = RopeSettings { kinds, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        head_norms: Some((NormScope::RotatedHead, ["query_layernorm", "key_layernorm"])),
+        ..Variant::PLAIN
+    };
+    Ok((sizes, variant, core(sizes.scale(), None, Some(&rope))))
+}

@@ -1,0 +1,53 @@
+//! Hunyuan with experts beside an MLP that all tokens go through.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `HunYuanMoEV1Config` and `HunYuanMoEV1ForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::experts::{ExpertSizes, counts_by_layer, shared_experts};
+use super::hunyuan_v1_dense::structure;
+use super::llama::decoder_with;
+use super::roles::Roles;
+use super::settings::{activation, expect_flag, expect_number};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["hunyuan_v1_moe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    // Keys of published files beyond what transformers implements.
+    expect_flag(config, "use_mixed_mlp_moe", true)?;
+    expect_flag(config, "norm_topk_prob", true)?;
+    expect_number(config, "moe_layer_num_skipped", 0.0)?;
+    let (sizes, variant, core) = structure(config)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let counts = counts_by_layer(config, &["num_experts", "num_local_experts"], sizes.layers)?;
+    let chosen = counts_by_layer(config, CHOSEN, sizes.layers)?;
+    if let Some((chosen, count)) = chosen.iter().zip(&counts).find(|(chosen, count)| chosen > count) {
+        return Err(config.wrong(CHOSEN[0], format!("{chosen} of {count} experts cannot be chosen")));
+    }
+    let shape = [sizes.hidden, sizes.intermediate];
+    decoder_with(
+        roles,
+        &sizes,
+        &variant,
+        |_| core.clone(),
+        |index, layer| {
+            let module = format!("{layer}.mlp");
+            let experts = ExpertSizes {
+                count: counts[index],
+                chosen: chosen[index],
+                hidden: sizes.hidden,
+                width: sizes.intermediate,
+            };
+            roles.softmax_experts(&module, "gate.wg", experts, true, activation, || {
+                shared_experts(roles, &format!("{module}.shared_mlp"), shape, activation, false)
+            })
+        },
+    )
+}
+
+/// The names of the number of experts per token.
+const CHOSEN: &[&str] = &["moe_topk", "num_experts_per_tok"];

@@ -1,0 +1,65 @@
+//! Phi-3.5-MoE: Mixtral with layer norms, biases, and a router that weights each of two experts among those close to it.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `PhimoeConfig` and `PhimoeForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{AttentionBiases, core};
+use super::experts::{ExpertSizes, expert_count, softmax_router};
+use super::llama::{Variant, decoder_with};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, expect_number, flag, number, window};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder, Gating, NormKind, Router, Scoring};
+use crate::rope::{Kinds, RopeSettings};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["phimoe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 32_064,
+    hidden: 4096,
+    intermediate: 6400,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    context: 4096 * 32,
+};
+
+/// The number of experts that the router chooses, which no setting changes.
+const CHOSEN: usize = 2;
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    expect_number(config, "num_experts_per_tok", CHOSEN as f64)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings {
+        theta: 1_000_000.0,
+        kinds: Kinds::ScaledLongRope,
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let rope = rope.read()?;
+    let window = window(config, "sliding_window", None)?;
+    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
+    let count = expert_count(config, &["num_local_experts", "num_experts"], CHOSEN, 16)?;
+    let experts = ExpertSizes { count, chosen: CHOSEN, hidden: sizes.hidden, width: sizes.intermediate };
+    let scoring = Scoring::SparseMixer { tolerance: 2.0 * number(config, "router_jitter_noise", 0.01)? };
+    let variant = Variant {
+        epsilon: 1e-5,
+        norm_kind: NormKind::Layer,
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        head_bias: flag(config, "lm_head_bias", false)?,
+        ..Variant::PLAIN
+    };
+    let core = |_| core(sizes.scale(), window, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        // transformers has renamed the modules, and reads all.
+        let gates = ["block_sparse_moe.gate", "mlp.router", "mlp.gate"].map(|gate| format!("{layer}.{gate}"));
+        let gate = roles.first_matrix(&gates);
+        let router =
+            Router { scoring, ..softmax_router(roles.linear(&gate, count, sizes.hidden, false)?, false) };
+        let module = gate.rsplit_once('.').map_or(gate.as_str(), |(module, _)| module);
+        Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
+    })
+}
