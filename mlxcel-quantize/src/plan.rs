@@ -271,8 +271,8 @@ impl<'a, 'p> Planner<'a, 'p> {
     /// Keeps in mind that the tensors of a weight are written.
     fn note(&mut self, weight: &WeightRef) {
         for part in weight.tensors() {
-            for tensor in std::iter::once(&part.tensor).chain(&part.stack) {
-                self.written.insert(tensor.clone());
+            for tensor in part.names() {
+                self.written.insert(tensor.to_owned());
                 if let Some(module) = module_of(tensor) {
                     self.modules.insert(module.to_owned());
                 }
@@ -308,11 +308,7 @@ impl<'a, 'p> Planner<'a, 'p> {
     fn add_others(&mut self, shifts: bool) -> Result<()> {
         let checkpoint = self.checkpoint;
         let decoder = self.decoder;
-        let of_network: HashSet<&str> = decoder
-            .weights()
-            .flat_map(|weight| std::iter::once(&weight.tensor).chain(&weight.stack))
-            .map(String::as_str)
-            .collect();
+        let of_network: HashSet<&str> = decoder.weights().flat_map(WeightRef::names).collect();
         let was_packed = decoder.weights().any(|weight| weight.packed.is_some());
         let is_float = |view: &TensorView<'_>| Float::of(view.element_type).is_some();
         let module = |name: &str| name.rsplit_once('.').map_or(name, |(module, _)| module).to_owned();

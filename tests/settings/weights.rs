@@ -82,9 +82,7 @@ fn describe(folder: &Path, shapes: &Shapes) -> Result<Decoder, Error> {
 
 /// The tensors that a weight is read from.
 fn names(weight: &mlxcel_models::WeightRef) -> Vec<String> {
-    let of = |weight: &mlxcel_models::WeightRef| {
-        std::iter::once(weight.tensor.clone()).chain(weight.stack.clone())
-    };
+    let of = |weight: &mlxcel_models::WeightRef| weight.names().map(str::to_owned).collect::<Vec<_>>();
     weight.tensors().flat_map(of).collect()
 }
 

@@ -237,7 +237,8 @@ fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
     let mut modules: HashMap<&str, Vec<(Linear, Vec<usize>)>> = HashMap::new();
     for linear in decoder.adaptable() {
         let weight = decoder.weight(linear.weight);
-        let Some(module) = module_name(weight).filter(|_| weight.stack.is_empty()) else { continue };
+        let is_one = weight.stack.is_empty() && weight.joined.is_empty();
+        let Some(module) = module_name(weight).filter(|_| is_one) else { continue };
         let rows = match &weight.selection {
             None => (0..linear.outputs).collect(),
             Some(selection) if selection.axis == 0 => selection.indices().collect(),

@@ -33,7 +33,7 @@ pub struct ShortConvolution {
 ///
 /// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x / √(Σx² +
 /// 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by `√key_dim`. With `g
-/// = −exp(decay) · softplus(alpha + alpha_bias)` and `β = sigmoid(beta)` per value head, the state `S` (`[key_dim,
+/// = −exp(decay) · softplus(alpha + alpha_bias)` and `β = beta_scale · sigmoid(beta)` per value head, the state `S` (`[key_dim,
 /// value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`; the result is `Sᵀq`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
@@ -55,6 +55,8 @@ pub struct DeltaRule {
     pub gate: Linear,
     /// `hidden_size` to `value_heads`.
     pub beta: Linear,
+    /// 1, or 2 so that states may have negative eigenvalues (Grazzi et al., 2024; OLMo Hybrid).
+    pub beta_scale: f32,
     /// `hidden_size` to `value_heads`.
     pub alpha: Linear,
     /// The convolution of concatenated queries, keys and values.

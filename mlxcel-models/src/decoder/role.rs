@@ -263,6 +263,7 @@ impl Collected {
             value,
             gate,
             beta,
+            beta_scale: _,
             alpha,
             convolution,
             alpha_bias,

@@ -12,7 +12,8 @@ use crate::packing::{Derived, Packing, Part};
 ///
 /// The view is computed in this order: the tensors of [`stack`](Self::stack) follow the first one along a new outermost
 /// dimension; the two innermost dimensions are swapped if [`transposed`](Self::transposed); the
-/// [`selection`](Self::selection) is taken; and the result is reshaped to [`shape`](Self::shape), row-major.
+/// [`selection`](Self::selection) is taken; and the result is reshaped to [`shape`](Self::shape), row-major. The tensors of
+/// [`joined`](Self::joined) follow the first one along the outermost dimension instead, and nothing else is done to them.
 ///
 /// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own for
 /// [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed from the stored
@@ -29,6 +30,9 @@ pub struct WeightRef {
     /// Additional tensors of the same type and shape, stacked along a new outermost dimension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
+    /// Additional tensors of the same type whose rows follow those of the first one, as many as each has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<String>,
     /// Whether the two innermost dimensions are stored in swapped order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transposed: bool,
@@ -98,6 +102,7 @@ impl WeightRef {
             element,
             shape: shape.into(),
             stack: Vec::new(),
+            joined: Vec::new(),
             transposed: false,
             selection: None,
             packed: None,
@@ -133,6 +138,24 @@ impl WeightRef {
         self.shape.insert(0, others.len() + 1);
         self.stack = others.into_iter().map(|other| other.tensor).collect();
         self
+    }
+
+    /// Appends the rows of `others`, whole tensors of the same type and of rows of the same size. Only for a whole tensor
+    /// that is not packed.
+    #[must_use]
+    pub fn followed_by(mut self, others: impl IntoIterator<Item = Self>) -> Self {
+        for other in others {
+            if let (Some(rows), Some(more)) = (self.shape.first_mut(), other.shape.first()) {
+                *rows = rows.saturating_add(*more);
+            }
+            self.joined.push(other.tensor);
+        }
+        self
+    }
+
+    /// The names of the tensors that its elements are read from, without the other parts of a packed weight.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.tensor).chain(&self.stack).chain(&self.joined).map(String::as_str)
     }
 
     /// The same tensor with the two innermost dimensions swapped. Only for unpacked weights, before any selection.
@@ -187,7 +210,8 @@ impl WeightRef {
     /// Whether its bytes are contiguous in one tensor.
     pub fn is_contiguous(&self) -> bool {
         let selected = |selection: &Selection| selection.axis == 0 && selection.is_contiguous();
-        let as_stored = self.derived.is_none() && self.stack.is_empty() && !self.transposed;
+        let is_one = self.stack.is_empty() && self.joined.is_empty();
+        let as_stored = self.derived.is_none() && is_one && !self.transposed;
         as_stored && self.selection.as_ref().is_none_or(selected)
     }
 
@@ -246,7 +270,7 @@ fn product(shape: &[usize]) -> usize {
 impl fmt::Display for WeightRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tensor)?;
-        if let Some(last) = self.stack.last() {
+        if let Some(last) = self.stack.last().or(self.joined.last()) {
             write!(f, " to {last}")?;
         }
         // Several parts may be read out of one tensor.

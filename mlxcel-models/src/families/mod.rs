@@ -51,6 +51,7 @@ mod nemotron_h;
 mod nomic_bert;
 mod olmo2;
 mod olmo3;
+mod olmo_hybrid;
 mod olmoe;
 mod outline;
 mod phi3;
@@ -141,6 +142,7 @@ const FAMILIES: &[Family] = &[
     nomic_bert::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
+    olmo_hybrid::FAMILY,
     olmoe::FAMILY,
     phi3::FAMILY,
     phimoe::FAMILY,

@@ -237,6 +237,7 @@ impl DeltaSettings {
             value,
             gate,
             beta,
+            beta_scale: 1.0,
             alpha,
             convolution: roles.convolution(&name("conv1d"), [channels, taps], false, Some(activation))?,
             alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,

@@ -41,6 +41,9 @@ pub(super) fn mapped<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Resu
     if let Some(bytes) = contiguous(checkpoint, weight)? {
         return Ok(Some(vec![bytes]));
     }
+    if !weight.joined.is_empty() {
+        return joined(checkpoint, weight).map(Some);
+    }
     if weight.stack.is_empty() || weight.derived.is_some() || weight.transposed || weight.selection.is_some()
     {
         return Ok(None);
@@ -76,6 +79,11 @@ pub(super) fn rows(
         let message = format!("{weight} has no rows {rows:?} of {} bytes", out.len());
         return Err(Error::new(ErrorKind::InvalidInput, "read weight", message));
     }
+    if !weight.joined.is_empty() {
+        let parts = joined(checkpoint, weight)?;
+        copy(&parts, rows.start * row, out);
+        return Ok(());
+    }
     let Some(derived) = &weight.derived else {
         let tensors = Tensors::of(checkpoint, weight)?;
         // Rows need not be those of the tensors: a selection may be within them, and a shape may regroup them.
@@ -97,6 +105,36 @@ pub(super) fn rows(
         rest = behind;
     }
     Ok(())
+}
+
+/// The bytes of each tensor of a weight whose rows are those of several tensors.
+fn joined<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<Vec<&'a [u8]>> {
+    let (first, location) = checkpoint.located(&weight.tensor)?;
+    let differs = || differs(weight, &first, location);
+    let is_whole = weight.derived.is_none() && weight.selection.is_none() && weight.packed.is_none();
+    if !is_whole || weight.transposed || !weight.stack.is_empty() {
+        return Err(differs());
+    }
+    let view = |name: &str| {
+        let (view, _) = checkpoint.located(name)?;
+        let is_like = view.element_type == weight.element && view.shape.len() == first.shape.len();
+        if is_like { Ok(view.bytes) } else { Err(differs().with_context("other", name)) }
+    };
+    let parts = weight.names().map(view).collect::<Result<Vec<_>>>()?;
+    let bytes = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
+    if bytes == Some(weight.byte_len()) { Ok(parts) } else { Err(differs()) }
+}
+
+/// Writes what lies from `start` on in consecutive `parts` into `out`.
+fn copy(parts: &[&[u8]], mut start: usize, mut out: &mut [u8]) {
+    for part in parts {
+        let found = part.get(start..).unwrap_or_default();
+        start = start.saturating_sub(part.len());
+        let count = found.len().min(out.len());
+        let (target, rest) = out.split_at_mut(count);
+        target.copy_from_slice(&found[..count]);
+        out = rest;
+    }
 }
 
 /// The rows of a weight: all dimensions but the innermost.

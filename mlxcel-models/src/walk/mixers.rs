@@ -206,6 +206,7 @@ fn delta_rule<O: Ops>(
         value,
         gate,
         beta,
+        beta_scale,
         alpha,
         convolution,
         alpha_bias,
@@ -229,7 +230,10 @@ fn delta_rule<O: Ops>(
     let value = ops.split_heads(&value, *value_heads)?;
 
     let beta = ops.linear(x, beta)?;
-    let beta = ops.activate(&beta, Activation::Sigmoid)?;
+    let mut beta = ops.activate(&beta, Activation::Sigmoid)?;
+    if *beta_scale != 1.0 {
+        beta = ops.scale(&beta, *beta_scale)?;
+    }
     let alpha = ops.linear(x, alpha)?;
     let bias = ops.vector(*alpha_bias)?;
     let alpha = ops.add(&alpha, &bias)?;
