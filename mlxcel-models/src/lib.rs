@@ -53,7 +53,8 @@ pub use decoder::{
     Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm,
     LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed,
     PositionScale, PositionTable, Router, Scoring, Selection, SharedExpert, ShortConvolution, StateGroup,
-    StateShape, StateSlot, StateSpace, TypeTable, WeightId, WeightRef, WeightRole, WeightTable, Xielu,
+    StateShape, StateSlot, StateSpace, StateSpaceScales, TypeTable, WeightId, WeightRef, WeightRole,
+    WeightTable, Xielu,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

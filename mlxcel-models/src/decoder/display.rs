@@ -27,6 +27,7 @@ impl fmt::Display for Gating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Activated(activation) => activation.fmt(f),
+            Self::Scaled { activation, scale } => write!(f, "{activation} of {scale} times the"),
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped swiglu ({alpha}, {limit})"),
         }
     }
@@ -99,8 +100,12 @@ impl Decoder {
             lines.push("parallel   all blocks read the layer's input".to_owned());
         }
         for block in blocks {
-            let Block { norm_before, operation, norm_after, residual_scale, norm_output } = block;
+            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output } =
+                block;
             lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
+            if *input_scale != 1.0 {
+                lines.push(format!("input      times {input_scale}"));
+            }
             match operation {
                 Operation::Mixer(mixer) => lines.extend(self.describe_mixer(mixer)),
                 Operation::Mlp(mlp) => lines.push(format!("mlp        {}", self.describe_mlp(mlp))),

@@ -250,6 +250,7 @@ impl FeatureSet {
                 | Activation::Tanh
                 | Activation::Softplus,
             ) => {}
+            Gating::Scaled { activation, scale: _ } => self.gating(Gating::Activated(activation)),
             Gating::ClampedSwiglu { .. } => self.add(true, Feature::ClampedSwiglu),
         }
     }

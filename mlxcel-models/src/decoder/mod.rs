@@ -24,7 +24,7 @@ pub use features::{Feature, FeatureSet};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Xielu};
-pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace};
+pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace, StateSpaceScales};
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};
 pub use table::{WeightId, WeightTable};
@@ -114,11 +114,13 @@ pub enum Arrangement {
     Parallel,
 }
 
-/// `norm_output(x + residual_scale · norm_after(operation(norm_before(x))))`.
+/// `norm_output(x + residual_scale · norm_after(operation(input_scale · norm_before(x))))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// The norm before the operation.
     pub norm_before: Option<Norm>,
+    /// A factor of the operation's input.
+    pub input_scale: f32,
     /// The operation.
     pub operation: Operation,
     /// The norm after the operation.

@@ -99,6 +99,13 @@ pub struct Xielu {
 pub enum Gating {
     /// `activation(gate) · up` (Shazeer, 2020, "GLU Variants Improve Transformer").
     Activated(Activation),
+    /// `activation(scale · gate) · up` (Falcon H1).
+    Scaled {
+        /// The nonlinearity.
+        activation: Activation,
+        /// The factor of the gate.
+        scale: f32,
+    },
     /// gpt-oss's clamped SwiGLU: with `g = min(gate, limit)` and `u = clamp(up, −limit, limit)`, it is
     /// `(u + 1) · g · sigmoid(alpha · g)`.
     ClampedSwiglu {

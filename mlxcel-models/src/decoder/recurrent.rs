@@ -75,7 +75,7 @@ pub struct DeltaRule {
 ///
 /// One convolution is applied to `x`, `B` and `C`. With `dt = clamp(softplus(dt + dt_bias))` and `A = −exp(decay)` per
 /// head, the state `S` (`[head_dim, state_size]`) becomes `e^(dt·A) · S + dt · x ⊗ B`, and the result is `S·C + skip ·
-/// x`, multiplied by `silu(z)`, normalized and projected. `heads / groups` consecutive heads share `B` and `C`.
+/// x`, multiplied by `silu(z)`, normalized and projected; or normalized first. `heads / groups` consecutive heads share `B` and `C`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateSpace {
     /// The number of heads.
@@ -92,6 +92,8 @@ pub struct StateSpace {
     pub input: Linear,
     /// `hidden_size` to `heads`.
     pub dt: Linear,
+    /// Factors of the results of the three projections.
+    pub scales: StateSpaceScales,
     /// The convolution of `x`, `B` and `C`.
     pub convolution: Convolution,
     /// `[heads]`: added to `dt`.
@@ -102,9 +104,27 @@ pub struct StateSpace {
     pub decay: WeightId,
     /// `[heads]`.
     pub skip: WeightId,
-    /// The norm after the gate. Its width, which divides `heads · head_dim`, is the number of elements normalized
+    /// The norm after the gate, or before it if [`norm_first`](Self::norm_first). Its width, which divides `heads · head_dim`, is the number of elements normalized
     /// together.
     pub norm: Option<Norm>,
+    /// Whether the norm comes before the gate.
+    pub norm_first: bool,
     /// `heads · head_dim` to `hidden_size`.
     pub output: Linear,
+}
+
+/// Factors of what the projections of a [`StateSpace`] give (Falcon H1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StateSpaceScales {
+    /// That of `z`.
+    pub gate: f32,
+    /// Those of `x`, `B` and `C`.
+    pub input: [f32; 3],
+    /// That of `dt`, before its bias.
+    pub dt: f32,
+}
+
+impl StateSpaceScales {
+    /// All are one.
+    pub const ONE: Self = Self { gate: 1.0, input: [1.0; 3], dt: 1.0 };
 }

@@ -126,7 +126,15 @@ impl Decoder {
         }
         norm.iter().for_each(|norm| collected.norm(norm));
         for Layer { blocks, arrangement: _ } in &self.layers {
-            for Block { norm_before, operation, norm_after, residual_scale: _, norm_output } in blocks {
+            for Block {
+                norm_before,
+                input_scale: _,
+                operation,
+                norm_after,
+                residual_scale: _,
+                norm_output,
+            } in blocks
+            {
                 norm_before.iter().chain(norm_after).chain(norm_output).for_each(|norm| collected.norm(norm));
                 match operation {
                     Operation::Mixer(mixer) => collected.mixer(mixer),
@@ -286,12 +294,14 @@ impl Collected {
             gate,
             input,
             dt,
+            scales: _,
             convolution,
             dt_bias,
             dt_limits: _,
             decay,
             skip,
             norm,
+            norm_first: _,
             output,
         } = mixer;
         self.linears(WeightRole::Recurrence, [*gate, *input, *dt, *output]);

@@ -39,7 +39,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let mlp_biases = flag(config, "mlp_bias", false)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon)?;
+    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
     let attending = config.sizes("attn_layer_indices")?.unwrap_or_default();
 
     let base = roles.base("model.", "embed_tokens");

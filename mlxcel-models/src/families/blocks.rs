@@ -25,7 +25,14 @@ impl From<Mlp> for Operation {
 /// An operation without norms.
 pub(super) fn plain(operation: impl Into<Operation>) -> Block {
     let operation = operation.into();
-    Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0, norm_output: None }
+    Block {
+        norm_before: None,
+        input_scale: 1.0,
+        operation,
+        norm_after: None,
+        residual_scale: 1.0,
+        norm_output: None,
+    }
 }
 
 /// An operation whose sum with the residual stream is normalized.

@@ -51,7 +51,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = rope(config, &sizes)?;
     let attention_scale = number(config, "attention_multiplier", 1.0)?;
     let residual_scale = number(config, "residual_multiplier", 1.0)?;
-    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon)?;
+    let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
     let key = if config.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
     let [mamba, attention] = PUBLISHED;
     let types = layer_kinds(config, key, sizes.layers, &[LINEAR, FULL, mamba, attention], |_| LINEAR)?;

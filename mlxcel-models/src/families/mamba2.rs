@@ -14,7 +14,7 @@ use super::settings::{
     LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, activation,
     flag, positive,
 };
-use super::state_space::{StateSpaceSettings, dt_limits};
+use super::state_space::{StateSpaceSettings, StateSpaceVariant, dt_limits};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
@@ -43,8 +43,9 @@ fn settings(config: Fields<'_>, hidden: usize) -> Result<StateSpaceSettings> {
         activation: activation(config, "hidden_act", Activation::Silu)?,
         dt_limits: dt_limits(config)?,
         epsilon: positive(config, "layer_norm_epsilon", 1e-5)?,
+        variant: StateSpaceVariant::PLAIN,
     };
-    settings.check(config, expand, ["num_heads", "n_groups"])?;
+    settings.check(config, hidden * expand, ["num_heads", "n_groups"])?;
     Ok(settings)
 }
 

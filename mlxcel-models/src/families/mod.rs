@@ -20,6 +20,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod experts;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
@@ -112,6 +113,7 @@ const FAMILIES: &[Family] = &[
     ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     exaone_moe::FAMILY,
+    falcon_h1::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,

@@ -17,7 +17,7 @@ use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
     layer_kinds, number, positive,
 };
-use super::state_space::StateSpaceSettings;
+use super::state_space::{StateSpaceSettings, StateSpaceVariant};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating, Operation, SharedExpert};
@@ -138,6 +138,7 @@ fn state_space(config: Fields<'_>, hidden: usize, epsilon: f32) -> Result<StateS
         activation: activation(config, "mamba_hidden_act", Activation::Silu)?,
         dt_limits: (number(config, either("mamba_dt_min", "time_step_min"), 1e-3)?, f32::INFINITY),
         epsilon,
+        variant: StateSpaceVariant::PLAIN,
     })
 }
 

@@ -6,7 +6,7 @@ use super::convolution::taps;
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, flag};
 use crate::config::Fields;
-use crate::decoder::{Activation, Mixer, Norm, NormKind, Operation, StateSpace};
+use crate::decoder::{Activation, Mixer, Norm, NormKind, Operation, StateSpace, StateSpaceScales};
 
 /// The settings of a state space.
 pub(super) struct StateSpaceSettings {
@@ -22,19 +22,38 @@ pub(super) struct StateSpaceSettings {
     pub(super) activation: Activation,
     pub(super) dt_limits: (f32, f32),
     pub(super) epsilon: f32,
+    pub(super) variant: StateSpaceVariant,
+}
+
+/// What only Falcon H1 sets.
+#[derive(Clone, Copy)]
+pub(super) struct StateSpaceVariant {
+    /// Whether there is a norm.
+    pub(super) normed: bool,
+    /// Whether the norm comes before the gate.
+    pub(super) norm_first: bool,
+    /// Whether the output projection has biases; as the other projection if `None`.
+    pub(super) output_bias: Option<bool>,
+    pub(super) scales: StateSpaceScales,
+}
+
+impl StateSpaceVariant {
+    /// What all others have.
+    pub(super) const PLAIN: Self =
+        Self { normed: true, norm_first: false, output_bias: None, scales: StateSpaceScales::ONE };
 }
 
 impl StateSpaceSettings {
-    /// Refuses heads that are not `expand` times `hidden` wide together, and groups that cannot share them, by the names of the keys.
+    /// Refuses heads that are not `inner` wide together, and groups that cannot share them, by the names of the keys.
     pub(super) fn check(
         &self,
         config: Fields<'_>,
-        expand: usize,
+        inner: usize,
         [heads_key, groups_key]: [&str; 2],
     ) -> Result<()> {
-        let &Self { hidden, heads, head_dim, groups, .. } = self;
-        if heads * head_dim != hidden * expand {
-            let message = format!("{heads} heads of {head_dim} are not {expand} times hidden_size, {hidden}");
+        let &Self { heads, head_dim, groups, .. } = self;
+        if heads * head_dim != inner {
+            let message = format!("{heads} heads of {head_dim} are not {inner} wide together");
             return Err(config.wrong(heads_key, message));
         }
         if heads % groups != 0 {
@@ -45,22 +64,27 @@ impl StateSpaceSettings {
         Ok(())
     }
 
-    /// Reads the keys `mamba_…` that hybrids of state spaces and attention have.
+    /// Reads the keys `mamba_…` that hybrids of state spaces and attention have. `inner` is the width of all heads; it
+    /// defaults to `mamba_expand` times `hidden`.
     pub(super) fn of_hybrid(
         config: Fields<'_>,
         hidden: usize,
         activation: Activation,
         epsilon: f32,
+        inner: Option<usize>,
     ) -> Result<Self> {
         const HEAD_DIM: &str = "mamba_d_head";
         let heads = config.size("mamba_n_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(128);
-        let expand = config.size("mamba_expand", 1..=64)?.unwrap_or(2);
+        let inner = match inner {
+            Some(inner) => inner,
+            None => hidden * config.size("mamba_expand", 1..=64)?.unwrap_or(2),
+        };
         let is_auto = config.get(HEAD_DIM).is_none_or(|width| width.as_str() == Some("auto"));
         let head_dim = if is_auto { None } else { config.size(HEAD_DIM, 1..=LARGEST_HEAD_DIM)? };
         let settings = Self {
             hidden,
             heads,
-            head_dim: head_dim.unwrap_or((hidden * expand / heads).max(1)),
+            head_dim: head_dim.unwrap_or((inner / heads).max(1)),
             groups: config.size("mamba_n_groups", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(1),
             state_size: config.size("mamba_d_state", 1..=LARGEST_HEAD_DIM)?.unwrap_or(256),
             taps: taps(config, "mamba_d_conv", 4)?,
@@ -69,8 +93,9 @@ impl StateSpaceSettings {
             activation,
             dt_limits: dt_limits(config)?,
             epsilon,
+            variant: StateSpaceVariant::PLAIN,
         };
-        settings.check(config, expand, ["mamba_n_heads", "mamba_n_groups"])?;
+        settings.check(config, inner, ["mamba_n_heads", "mamba_n_groups"])?;
         Ok(settings)
     }
 
@@ -109,17 +134,21 @@ impl StateSpaceSettings {
             has_bias,
             Some(self.activation),
         )?;
+        let variant = self.variant;
         let width = inner / groups;
-        let factors = roles.dense(&format!("{name}.norm.weight"), &[inner])?;
-        let factors = if groups == 1 { factors } else { factors.reshaped([groups, width]) };
-        let norm = Norm {
-            kind: NormKind::Rms,
-            weight: Some(roles.add(factors)),
-            bias: None,
-            epsilon,
-            offset: 0.0,
-            width,
+        let norm = || -> Result<Norm> {
+            let factors = roles.dense(&format!("{name}.norm.weight"), &[inner])?;
+            let factors = if groups == 1 { factors } else { factors.reshaped([groups, width]) };
+            Ok(Norm {
+                kind: NormKind::Rms,
+                weight: Some(roles.add(factors)),
+                bias: None,
+                epsilon,
+                offset: 0.0,
+                width,
+            })
         };
+        let norm = if variant.normed { Some(norm()?) } else { None };
         Ok(StateSpace {
             heads,
             head_dim,
@@ -128,13 +157,20 @@ impl StateSpaceSettings {
             gate,
             input,
             dt,
+            scales: variant.scales,
             convolution,
             dt_bias: roles.tensor(&format!("{name}.dt_bias"), &[heads])?,
             dt_limits,
             decay: roles.tensor(&format!("{name}.A_log"), &[heads])?,
             skip: roles.tensor(&format!("{name}.D"), &[heads])?,
-            norm: Some(norm),
-            output: roles.linear(&format!("{name}.out_proj"), hidden, inner, bias)?,
+            norm,
+            norm_first: variant.norm_first,
+            output: roles.linear(
+                &format!("{name}.out_proj"),
+                hidden,
+                inner,
+                variant.output_bias.unwrap_or(bias),
+            )?,
         })
     }
 }

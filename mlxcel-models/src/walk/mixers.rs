@@ -1,9 +1,9 @@
 //! Mixers.
 
-use super::Ops;
+use super::{Ops, scaled};
 use crate::decoder::{
     Activation, Attention, AttentionCore, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer,
-    NormScope, ShortConvolution, StateSlot, StateSpace,
+    NormScope, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -267,17 +267,28 @@ fn state_space<O: Ops>(
         gate,
         input,
         dt,
+        scales: StateSpaceScales { gate: gate_scale, input: input_scales, dt: dt_scale },
         convolution,
         dt_bias,
         dt_limits,
         decay,
         skip,
         norm,
+        norm_first,
         output,
     } = mixer;
-    let parts = ops.linear(x, input)?;
-    let parts = ops.convolve(&parts, convolution, inputs)?;
     let (width, shared) = (heads * head_dim, groups * state_size);
+    let mut parts = ops.linear(x, input)?;
+    if *input_scales != [1.0; 3] {
+        let ends = [0, width, width + shared, width + 2 * shared];
+        let scaled = input_scales.iter().zip(ends.windows(2)).map(|(scale, ends)| {
+            let part = ops.slice(&parts, ends[0], ends[1])?;
+            ops.scale(&part, *scale)
+        });
+        let scaled = scaled.collect::<Result<Vec<_>, _>>()?;
+        parts = ops.concatenate(&scaled)?;
+    }
+    let parts = ops.convolve(&parts, convolution, inputs)?;
     let own = ops.slice(&parts, 0, width)?;
     let own = ops.split_heads(&own, *heads)?;
     let b = ops.slice(&parts, width, width + shared)?;
@@ -286,6 +297,7 @@ fn state_space<O: Ops>(
     let c = ops.split_heads(&c, *groups)?;
 
     let dt = ops.linear(x, dt)?;
+    let dt = scaled(dt, *dt_scale, ops)?;
     let bias = ops.vector(*dt_bias)?;
     let dt = ops.add(&dt, &bias)?;
     let dt = ops.activate(&dt, Activation::Softplus)?;
@@ -301,13 +313,23 @@ fn state_space<O: Ops>(
     let mixed = narrow(mixed, last, ops)?;
     let x = narrow(x.clone(), last, ops)?;
     let gate = ops.linear(&x, gate)?;
+    let gate = scaled(gate, *gate_scale, ops)?;
     let gate = ops.activate(&gate, Activation::Silu)?;
-    let mut gated = ops.multiply(&mixed, &gate)?;
-    if let Some(norm) = norm {
-        let split = ops.split_heads(&gated, width / norm.width)?;
-        let normed = ops.norm(&split, norm)?;
-        gated = ops.join_heads(&normed)?;
-    }
+    let normed = |x: O::Value, ops: &mut O| match norm {
+        Some(norm) => {
+            let split = ops.split_heads(&x, width / norm.width)?;
+            let normed = ops.norm(&split, norm)?;
+            ops.join_heads(&normed)
+        }
+        None => Ok(x),
+    };
+    let gated = if *norm_first {
+        let mixed = normed(mixed, ops)?;
+        ops.multiply(&mixed, &gate)?
+    } else {
+        let gated = ops.multiply(&mixed, &gate)?;
+        normed(gated, ops)?
+    };
     ops.linear(&gated, output)
 }
 

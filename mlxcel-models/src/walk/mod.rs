@@ -81,11 +81,13 @@ impl Walk {
         ops: &mut O,
     ) -> Result<(), O::Error> {
         for block in blocks {
-            let Block { norm_before, operation, norm_after, residual_scale, norm_output } = block;
+            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output } =
+                block;
             let input = match norm_before {
                 Some(norm) => ops.norm(&stream.hidden, norm)?,
                 None => stream.hidden.clone(),
             };
+            let input = scaled(input, *input_scale, ops)?;
             let result = match operation {
                 Operation::Mixer(mixer) => {
                     let (slots, last) = self.next_mixer(stream);
@@ -117,7 +119,8 @@ impl Walk {
         let mut normed: Option<(Norm, O::Value)> = None;
         for block in blocks {
             // Only sequential layers have norms of the stream.
-            let Block { norm_before, operation, norm_after, residual_scale, norm_output: _ } = block;
+            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output: _ } =
+                block;
             let input = match (norm_before, &normed) {
                 (None, _) => whole.clone(),
                 (Some(norm), Some((known, value))) if known == norm => value.clone(),
@@ -127,6 +130,7 @@ impl Walk {
                     value
                 }
             };
+            let input = scaled(input, *input_scale, ops)?;
             let result = match operation {
                 Operation::Mixer(mixer) => {
                     let (slots, last) = self.next_mixer(stream);
@@ -187,7 +191,11 @@ fn finish<O: Ops>(
         Some(norm) => ops.norm(&result, norm)?,
         None => result,
     };
-    if residual_scale == 1.0 { Ok(result) } else { ops.scale(&result, residual_scale) }
+    scaled(result, residual_scale, ops)
+}
+
+fn scaled<O: Ops>(x: O::Value, factor: f32, ops: &mut O) -> Result<O::Value, O::Error> {
+    if factor == 1.0 { Ok(x) } else { ops.scale(&x, factor) }
 }
 
 fn xielu<O: Ops>(activation: &Xielu, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {

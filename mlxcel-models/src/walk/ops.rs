@@ -100,6 +100,11 @@ pub trait Ops {
                 let gate = self.activate(gate, activation)?;
                 self.multiply(&gate, up)
             }
+            Gating::Scaled { activation, scale } => {
+                let gate = self.scale(gate, scale)?;
+                let gate = self.activate(&gate, activation)?;
+                self.multiply(&gate, up)
+            }
             Gating::ClampedSwiglu { alpha, limit } => {
                 let gate = self.clamp(gate, f32::NEG_INFINITY, limit)?;
                 let up = self.clamp(up, -limit, limit)?;

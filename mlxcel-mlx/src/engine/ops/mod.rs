@@ -192,6 +192,9 @@ impl Ops for PassOps<'_> {
     fn gate(&mut self, gating: Gating, gate: &Array, up: &Array) -> Result<Array> {
         match gating {
             Gating::Activated(activation) => self.network.compute.gated(activation, gate, up),
+            Gating::Scaled { activation, scale } => {
+                self.network.compute.gated(activation, &gate.multiply_scalar(scale)?, up)
+            }
             Gating::ClampedSwiglu { alpha, limit } => {
                 let gate = clamp(gate, f32::NEG_INFINITY, limit)?;
                 let up = clamp(up, -limit, limit)?.add_scalar(1.0)?;

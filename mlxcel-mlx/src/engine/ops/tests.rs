@@ -2,7 +2,7 @@
 
 use mlxcel_models::{
     Arrangement, Block, Decoder, DeltaRule, ElementType, Embedding, Head, Layer, Mixer, Operation,
-    ShortConvolution, StateSpace, WeightRef, WeightTable,
+    ShortConvolution, StateSpace, StateSpaceScales, WeightRef, WeightTable,
 };
 
 use super::*;
@@ -27,8 +27,14 @@ fn network(mixer: Mixer, weight: Array) -> Network {
     let projection = Linear { weight: id, bias: None, inputs: 4, outputs: 3 };
     let norm = Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon: 1e-5, offset: 0.0, width: 4 };
     let operation = Operation::Mixer(mixer);
-    let block =
-        Block { norm_before: None, operation, norm_after: None, residual_scale: 1.0, norm_output: None };
+    let block = Block {
+        norm_before: None,
+        input_scale: 1.0,
+        operation,
+        norm_after: None,
+        residual_scale: 1.0,
+        norm_output: None,
+    };
     let decoder = Decoder {
         model_type: "hand-made".into(),
         notes: Vec::new(),
@@ -201,6 +207,7 @@ fn the_delta_rule_matches_its_recurrence() {
         value: linear(),
         gate: linear(),
         beta: linear(),
+        beta_scale: 1.0,
         alpha: linear(),
         convolution: convolution(22, 4, None),
         alpha_bias: none(),
@@ -257,12 +264,14 @@ fn the_state_space_scan_matches_its_recurrence() {
         gate: linear(),
         input: linear(),
         dt: linear(),
+        scales: StateSpaceScales::ONE,
         convolution: convolution(22, 4, None),
         dt_bias: none(),
         dt_limits: (0.0, f32::INFINITY),
         decay: none(),
         skip: none(),
         norm: None,
+        norm_first: false,
         output: linear(),
     });
     let network = network(mixer, Array::from_slice(&[0f32], &[1]).unwrap());
