@@ -79,6 +79,12 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("exaone_moe", "mlp_layer_types", json!(["dense", "sparse", "linear"])),
         ("glm4_moe_lite", "mlp_layer_types", json!(["dense", "sparse", "linear"])),
         ("granitemoehybrid", "position_embedding_type", json!("learned")),
+        ("hunyuan_v1_dense", "use_qk_norm", json!(false)),
+        ("hunyuan_v1_dense", "use_cla", json!(true)),
+        ("hunyuan_v1_dense", "rope_interleave", json!(true)),
+        ("hunyuan_v1_moe", "use_mixed_mlp_moe", json!(false)),
+        ("hunyuan_v1_moe", "moe_layer_num_skipped", json!(1)),
+        ("phimoe", "num_experts_per_tok", json!(1)),
         ("minimax_m2", "scoring_func", json!("softmax")),
         ("minimax_m2", "shared_intermediate_size", json!(64)),
         ("minimax_m2", "attn_type_list", json!([1, 0, 1])),
@@ -114,6 +120,12 @@ fn settings_that_contradict_each_other_are_named() {
         ("smollm3", json!({"no_rope_layers": null, "no_rope_layer_interval": 0}), "no_rope_layer_interval"),
         ("gpt_neox", json!({"num_attention_heads": 3}), "num_attention_heads"),
         ("gpt2", json!({"n_head": 5}), "n_head"),
+        ("hunyuan_v1_moe", json!({"moe_topk": [1, 2]}), "moe_topk"),
+        ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
+        ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),
+        ("olmo_hybrid", json!({"linear_num_value_heads": 3}), "linear_num_value_heads"),
+        ("falcon_h1", json!({"ssm_multipliers": [1.0, 2.0]}), "ssm_multipliers"),
+        ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),
     ] {
         let error = with(fixture, changes).unwrap_err();
         assert_eq!(
@@ -207,6 +219,39 @@ fn ministral_has_default_rope_scaling() {
     let plain =
         with("ministral3", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})).unwrap();
     assert_eq!(attentions(&plain)[0].core.query_scale, None);
+}
+
+#[test]
+fn hunyuan_stretches_the_base_of_its_rotary_embedding_by_alpha() {
+    let slowest = |scaling: Value| {
+        let decoder = with("hunyuan_v1_dense", json!({"rope_parameters": scaling})).unwrap();
+        let rope = attentions(&decoder)[0].core.rope.clone().unwrap();
+        rope.inv_freq[7]
+    };
+    let dynamic =
+        |alpha: Value| json!({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": alpha});
+    let plain = slowest(json!({"rope_type": "default", "rope_theta": 1e4}));
+    // 7/8 of the exponent 16/14 that is the whole base's.
+    assert!((plain / slowest(dynamic(json!(16.0))) / 16.0 - 1.0).abs() < 1e-5);
+    assert_eq!(slowest(dynamic(json!(0))), plain, "zero counts as absent");
+    assert_eq!(slowest(dynamic(Value::Null)), plain);
+
+    let narrow = json!({"head_dim": 2, "rope_parameters": dynamic(json!(16.0))});
+    let error = with("hunyuan_v1_dense", narrow).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.context("field")),
+        (ErrorKind::Unsupported, Some("rope_parameters.alpha"))
+    );
+}
+
+#[test]
+fn olmo_hybrid_does_not_rotate_without_a_base() {
+    let rotates = |changes: Value| {
+        let decoder = with("olmo_hybrid", changes).unwrap();
+        decoder.mixers().any(|mixer| mixer.rope().is_some())
+    };
+    assert!(rotates(json!({"rope_parameters": null})));
+    assert!(!rotates(json!({"rope_parameters": {"rope_type": "default", "rope_theta": null}})));
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("ernie4_5_moe", mixtures::ernie4_5_moe),
     ("exaone4", exaone4),
     ("exaone_moe", mixtures::exaone_moe),
+    ("falcon_h1", hybrids::falcon_h1),
     ("gemma", |d| {
         rotated(d);
         d.flag("attention_bias");
@@ -113,6 +114,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.layer_types(&[FULL, SLIDING]);
         layer_ropes(d);
     }),
+    ("olmo_hybrid", hybrids::olmo_hybrid),
     ("olmoe", |d| {
         rotated(d);
         d.flags(&["attention_bias", "norm_topk_prob"]);

@@ -50,6 +50,58 @@ pub(crate) fn granitemoehybrid(d: &mut Draft) {
     granite_experts(d);
 }
 
+pub(crate) fn falcon_h1(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "mlp_bias", "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate"]);
+    state_space(d);
+    // The width of all heads goes before the factor.
+    let inner = d.size("mamba_expand") * d.size("hidden_size");
+    d.one("mamba_d_ssm", &[json!(inner), json!(null)]);
+    for key in [
+        "ssm_in_multiplier",
+        "ssm_out_multiplier",
+        "attention_in_multiplier",
+        "attention_out_multiplier",
+        "key_multiplier",
+        "embedding_multiplier",
+        "lm_head_multiplier",
+    ] {
+        d.any(key, &[1.0, 0.4, 1.6]);
+    }
+    d.any("mlp_multipliers", &[json!([1.0, 0.5]), json!([0.7, 1.3])]);
+    d.any("ssm_multipliers", &[json!([1.0, 1.0, 1.0, 1.0, 2.0]), json!([0.7, 1.3, 0.5, 2.0, 0.9])]);
+}
+
+pub(crate) fn olmo_hybrid(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "linear_allow_neg_eigval"]);
+    if d.random.one_in(3) {
+        for key in ["rope_parameters", "rope_scaling"] {
+            d.config.remove(key);
+        }
+        d.set("rope_theta", json!(null));
+    }
+    d.layer_types(&[FULL, LINEAR]);
+    let keys = d.random.pick(&[1, 2, 3]);
+    d.set("linear_num_key_heads", keys);
+    let values = keys * d.random.pick(&[1, 2, 3]);
+    d.set("linear_num_value_heads", values);
+    let dims: &[usize] = if d.packable { &[32, 64] } else { &[2, 4, 8, 12, 20] };
+    d.any("linear_key_head_dim", dims);
+    if !d.config.contains_key("linear_key_head_dim") {
+        let least = d.size("hidden_size").max(2 * keys);
+        d.set("linear_key_head_dim", least / (2 * keys));
+    }
+    d.any("linear_value_head_dim", dims);
+    d.any("linear_conv_kernel_dim", &[2, 3, 4]);
+    for names in [["attention_layer_norm", "feedforward_layer_norm"], ["conv1d", "conv1d"]] {
+        if d.random.one_in(2) {
+            let within = if names[0] == "conv1d" { "linear_attn." } else { "" };
+            d.markers.extend(names.map(|name| format!("model.layers.#.{within}{name}.weight")));
+        }
+    }
+}
+
 /// A state space in the keys that hybrids have. Its heads are `mamba_expand` times as wide as the stream.
 fn state_space(d: &mut Draft) {
     let expand = d.random.pick(&[1, 2]);

@@ -112,7 +112,7 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 16] = [
+const ALIKE: [&str; 17] = [
     "afmoe",
     "arcee",
     "bamba",
@@ -126,6 +126,7 @@ const ALIKE: [&str; 16] = [
     "minicpm3",
     "minimax_m2",
     "mistral4",
+    "olmo_hybrid",
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "solar_open",
