@@ -1,6 +1,8 @@
 //! Loading, opening, closing and dropping.
 
-use mlxcel_core::{CancelToken, ErrorKind, LoadOptions, Model, Precision, Row, SessionOptions};
+use mlxcel_core::{
+    AdapterLimits, CancelToken, ErrorKind, LoadOptions, Model, Precision, Row, SessionOptions,
+};
 
 use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, greedy, stands_at, step};
@@ -43,9 +45,10 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Every load option is honoured or rejected with an error: capacity, sequences, precision, threads, device, cancel.
+/// Every load option is honoured or rejected with an error: capacity, sequences, precision, threads, device, room for
+/// adapters, cancel.
 ///
-/// Kills: `ignores_load_capacity`, `ignores_cancelled_load`.
+/// Kills: `ignores_load_capacity`, `ignores_load_adapters`, `has_a_fixed_room_for_adapters`, `ignores_cancelled_load`.
 pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     let load = |options: &LoadOptions| subject.backend().load(subject.source(), options);
     let given = subject.load_options();
@@ -79,6 +82,24 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
             Err(error) => {
                 refused(Err::<(), _>(error), ErrorKind::Unsupported, format_args!("precision {precision}"))?;
             }
+        }
+    }
+    let claimed = subject.model()?.capabilities().adapters;
+    ensure!(
+        claimed == given.adapters,
+        "{:?} was requested for adapters, {claimed:?} claimed",
+        given.adapters
+    );
+    // Another room than subjects have, so that a fixed one is not taken for it.
+    let room = AdapterLimits::new(2, 3);
+    match load(&given.clone().with_adapters(room)) {
+        Ok(model) => {
+            let claimed = model.capabilities().adapters;
+            ensure!(claimed == Some(room), "{room:?} was requested for adapters, {claimed:?} claimed");
+        }
+        Err(error) => {
+            refused(Err::<(), _>(error), ErrorKind::Unsupported, "room for adapters")?;
+            ensure!(!subject.has_adapters(), "an engine with adapters refuses room for others");
         }
     }
     let device = load(&given.clone().with_device("no-such-device"));

@@ -10,6 +10,12 @@ use crate::twist::{Broken, Inner, Twist, tokens_of};
 
 pub(crate) const ALL: &[(&str, Break)] = &[
     ("ignores_adapters", |reference| Broken::new(reference).with_twist(|| Box::new(IgnoresAdapters))),
+    ("ignores_load_adapters", |reference| {
+        Broken::new(reference).with_load(|options| options.adapters = None)
+    }),
+    ("has_a_fixed_room_for_adapters", |reference| {
+        Broken::new(reference).with_load(|options| options.adapters = Some(AdapterLimits::new(3, 4)))
+    }),
     ("adapters_leak", |reference| Broken::new(reference).with_twist(|| Box::new(Leaks))),
     ("one_adapter_for_all", |reference| Broken::new(reference).with_twist(|| Box::new(OneForAll(None)))),
     ("forks_lose_their_adapter", |reference| {
