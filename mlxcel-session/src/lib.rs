@@ -84,7 +84,8 @@ pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
 pub use embed::{EmbedOptions, EmbedPrompt};
 pub use engine::{
-    AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream, Share,
+    AdapterStats, AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream,
+    Share,
 };
 pub use generation::TextGeneration;
 pub use likelihood::ContinuationScore;
@@ -93,7 +94,7 @@ pub use mlxcel_core::{
     Adapter, AdapterLimits, Backend, CancelToken, Capabilities, Dry, DynamicTemperature, Error, ErrorKind,
     FinishReason, LoadOptions, LoadProgress, LoadStage, LogitsSampler, MemoryEstimate, Mirostat, ModelInfo,
     ModelSource, Pooling, Precision, Prepare, Result, SampledToken, SamplingContext, SamplingParams,
-    SessionStats, TokenId, TokenLogprob, Xtc,
+    SequenceOptions, SessionStats, TokenId, TokenLogprob, Xtc,
 };
 pub use mlxcel_hub as hub;
 #[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]

@@ -4,8 +4,13 @@
 mod support;
 
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions};
-use mlxcel_session::{Adapter, Engine, EngineOptions, Model, Options, PrefixCache, TokenId, Tokenizer};
+use mlxcel_core::{
+    AdapterLimits, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt, LoadOptions, Row,
+    SamplingPlan, SequenceId, SessionOptions, Want,
+};
+use mlxcel_session::{
+    Adapter, Engine, EngineOptions, Model, Options, PrefixCache, SequenceOptions, TokenId, Tokenizer,
+};
 
 /// A model with room for this many adapters.
 fn model(slots: usize) -> Model {
@@ -55,6 +60,17 @@ fn requests_with_different_adapters_share_steps_and_keep_their_texts() {
             }
         }
         assert!(engine.stats().reused_tokens > 0);
+        // Two rounds of two requests for each adapter, and none without.
+        let by_adapter = engine.adapter_stats();
+        let mut identities: Vec<_> =
+            loaded.iter().map(|adapter| Some(adapter.identity().to_owned())).collect();
+        identities.sort();
+        assert_eq!(by_adapter.iter().map(|stats| stats.adapter.clone()).collect::<Vec<_>>(), identities);
+        for stats in &by_adapter {
+            let found = (stats.requests, stats.prompt_tokens, stats.generated_tokens);
+            assert_eq!(found, (4, 4 * prompt().len() as u64, 4 * 12), "cached {cached}");
+            assert!(stats.reused_tokens > 0);
+        }
     }
 }
 
@@ -85,12 +101,59 @@ fn a_conversation_with_another_adapter_begins_anew() {
     let mut branch = conversation.fork().unwrap();
     let again = branch.say("The end?", &options(Some(&poems))).unwrap().complete().unwrap();
     assert!(again.usage.reused_tokens > 0);
-    // Its cache is of no use without the adapter.
+}
+
+/// Options to restore a conversation with.
+fn of(adapter: &Adapter) -> SequenceOptions {
+    SequenceOptions::default().with_adapter(adapter)
+}
+
+#[test]
+fn a_conversation_with_an_adapter_is_restored_with_that_adapter_only() {
+    let model = model(2);
+    let [poems, laws] = [1, 2].map(|number| model.load_adapter(ReferenceBackend::adapter(number)).unwrap());
+    let mut conversation = model.conversation().unwrap();
+    conversation.say("Once upon a time", &options(Some(&poems))).unwrap().complete().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("saved");
+    conversation.save_with_cache(&file).unwrap();
+
+    for other in [SequenceOptions::default(), of(&laws)] {
+        let error = model.restore_conversation_with(&file, &other).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("adapter")));
+    }
+    assert_eq!(model.restore_conversation(&file).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mut restored = model.restore_conversation_with(&file, &of(&poems)).unwrap();
+    let position = restored.position().unwrap();
+    assert_eq!(position, conversation.position().unwrap());
+    let again = restored.say("The end?", &options(Some(&poems))).unwrap().complete().unwrap();
+    let own = conversation.say("The end?", &options(Some(&poems))).unwrap().complete().unwrap();
+    assert_eq!((again.tokens, again.usage.reused_tokens), (own.tokens, own.usage.reused_tokens));
+
+    // A cache without an adapter is refused with one.
+    let mut plain = model.conversation().unwrap();
+    plain.say("Once upon a time", &options(None)).unwrap().complete().unwrap();
+    plain.save_with_cache(&file).unwrap();
+    let error = model.restore_conversation_with(&file, &of(&poems)).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("adapter")));
+}
+
+#[test]
+fn messages_without_a_cache_are_restored_with_any_adapter_of_the_model() {
+    let own = model(1);
+    let poems = own.load_adapter(ReferenceBackend::adapter(1)).unwrap();
+    let mut conversation = own.conversation().unwrap();
+    conversation.say("Once upon a time", &options(None)).unwrap().complete().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("saved.json");
-    conversation.save_with_cache(&file).unwrap();
-    let error = model.restore_conversation(&file).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    conversation.save(&file).unwrap();
+
+    let mut restored = own.restore_conversation_with(&file, &of(&poems)).unwrap();
+    let found = restored.say("The end?", &options(Some(&poems))).unwrap().complete().unwrap();
+    let expected = conversation.say("The end?", &options(Some(&poems))).unwrap().complete().unwrap();
+    assert_eq!(found.tokens, expected.tokens);
+    let error = model(1).restore_conversation_with(&file, &of(&poems)).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("adapter")));
 }
 
 #[test]
@@ -134,11 +197,41 @@ impl Numbers {
     }
 }
 
+/// A sequence of a schedule, beside those of the engine.
+#[derive(Clone, Copy)]
+struct Branch {
+    sequence: SequenceId,
+    number: usize,
+    prompt: usize,
+    /// The tokens of the prompt that it holds.
+    held: usize,
+}
+
+impl Branch {
+    /// What follows the prompt, up to `most` tokens.
+    fn text(&self, session: &mut dyn InferenceSession, prompt: &[TokenId], most: usize) -> Vec<TokenId> {
+        let plan = SamplingPlan::greedy();
+        let (mut text, mut next) = (Vec::new(), prompt[self.held..].to_vec());
+        while text.len() < most {
+            let row = Row::new(self.sequence, &next, Want::token(&plan));
+            let chosen = session.run_row(row, &Control::default()).unwrap().into_token().unwrap();
+            text.push(chosen.token);
+            next = vec![chosen.token];
+        }
+        text
+    }
+}
+
 #[test]
-fn no_schedule_of_loads_drops_and_requests_changes_a_text() {
+fn no_schedule_of_loads_drops_requests_and_forks_changes_a_text() {
     const SLOTS: usize = 2;
     let model = model(SLOTS);
-    let prompts = [40, 41, 60].map(|length| prompt()[..length].to_vec());
+    let prompts = [20, 21, 30].map(|length| prompt()[..length].to_vec());
+    let options = |adapter: Option<&Adapter>| {
+        let mut options = options(adapter);
+        options.max_tokens = 5;
+        options
+    };
     // The texts of three adapters and of none.
     let expected: Vec<Vec<_>> = (0..4)
         .map(|number| {
@@ -152,15 +245,17 @@ fn no_schedule_of_loads_drops_and_requests_changes_a_text() {
         })
         .collect();
     let cached = model.clone().with_prefix_cache(PrefixCache::new(1 << 18));
-    for seed in 0..60 {
+    for seed in 0..1000 {
         let mut random = Numbers(seed);
         let own = if random.below(2) == 0 { &model } else { &cached };
         let engine =
             Engine::with_options(own.clone(), &EngineOptions::default().with_sequences(1 + random.below(4)))
                 .unwrap();
-        let (mut loaded, mut running) = (Vec::new(), Vec::new());
-        for _ in 0..12 {
-            match random.below(5) {
+        let mut session = own.engine().open_session(&SessionOptions::default()).unwrap();
+        let (mut loaded, mut running, mut branches) = (Vec::new(), Vec::new(), Vec::<Branch>::new());
+        for _ in 0..14 {
+            let operation = random.below(8);
+            match operation {
                 0 => {
                     let number = 1 + random.below(3);
                     match own.load_adapter(ReferenceBackend::adapter(number as u64)) {
@@ -173,14 +268,40 @@ fn no_schedule_of_loads_drops_and_requests_changes_a_text() {
                     // Abandoned in the middle.
                     drop(running.remove(random.below(running.len())));
                 }
+                3 if !branches.is_empty() => {
+                    let Branch { sequence, number, prompt, held } = branches[random.below(branches.len())];
+                    if let Ok(sequence) = session.fork(sequence) {
+                        branches.push(Branch { sequence, number, prompt, held });
+                    }
+                }
+                4 if !branches.is_empty() => {
+                    let closed = branches.remove(random.below(branches.len()));
+                    session.close(closed.sequence).unwrap();
+                }
                 _ => {
                     let chosen = loaded.get(random.below(SLOTS + 1));
                     let (number, adapter) = chosen.map_or((0, None), |(number, own)| (*number, Some(own)));
                     let prompt = random.below(prompts.len());
-                    let stream = engine.generate_tokens(&prompts[prompt], &options(adapter)).unwrap();
-                    running.push((number, prompt, stream));
+                    if operation == 5 {
+                        let opened = adapter.map(of).unwrap_or_default();
+                        let Ok(sequence) = session.open_with(&opened) else { continue };
+                        let held = 1 + random.below(prompts[prompt].len() - 1);
+                        let row = Row::extend(sequence, &prompts[prompt][..held]);
+                        session.run_row(row, &Control::default()).unwrap();
+                        branches.push(Branch { sequence, number, prompt, held });
+                    } else {
+                        let stream = engine.generate_tokens(&prompts[prompt], &options(adapter)).unwrap();
+                        running.push((number, prompt, stream));
+                    }
                 }
             }
+        }
+        // Their sequences keep what they need.
+        drop(loaded);
+        for branch in branches {
+            let expected = &expected[branch.number][branch.prompt];
+            let found = branch.text(&mut *session, &prompts[branch.prompt], expected.len());
+            assert_eq!(found, *expected, "schedule {seed}, adapter {}, a fork", branch.number);
         }
         for (number, prompt, stream) in running {
             let found = stream.complete().unwrap().tokens;

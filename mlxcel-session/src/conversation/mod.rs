@@ -96,17 +96,20 @@ impl Conversation {
     }
 
     /// Reads a conversation that [`save`](Self::save) or [`save_with_cache`](Self::save_with_cache) wrote.
-    pub(crate) fn restore(model: Model, path: &Path) -> Result<Self> {
+    pub(crate) fn restore(model: Model, path: &Path, options: &SequenceOptions) -> Result<Self> {
         let engine = model.engine();
-        let identity = StateIdentity::of(engine.info());
+        let identity = StateIdentity::of_sequence(engine.info(), options);
         let (messages, cache) = saved::read(path, &identity, engine.capabilities())?;
         let mut conversation = Self::new(model)?;
         conversation.messages = messages;
         if let Some((tokens, snapshot)) = cache {
-            let sequence = conversation.session.restore(&snapshot)?;
+            let sequence = conversation.session.restore_with(&snapshot, options)?;
             conversation.session.close(conversation.sequence)?;
             conversation.sequence = sequence;
             conversation.tokens = tokens;
+            conversation.options.clone_from(options);
+        } else if *options != conversation.options {
+            conversation.reopen(options)?;
         }
         Ok(conversation)
     }
@@ -255,7 +258,7 @@ impl Conversation {
     }
 
     /// As [`save`](Self::save), with the KV cache: the restored conversation continues without recomputing, but only
-    /// with the same model, engine and precision. Needs
+    /// with the same model, engine, precision and adapter. Needs
     /// [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
     ///
     /// # Errors

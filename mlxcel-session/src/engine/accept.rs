@@ -116,6 +116,7 @@ impl Scheduler {
             match next {
                 Ok(Some(token)) => {
                     self.stats.generated_tokens += 1;
+                    self.adapters.token(entry.generation.sequence_options());
                     let (text, usage) = (entry.generation.take_text(), entry.generation.usage());
                     entry.sender.send(Item { token, text, usage });
                     next = caught(|| entry.generation.next_ready());

@@ -1,6 +1,7 @@
 //! Continuous batching: many requests, from any thread or task, on one session.
 
 mod accept;
+mod adapters;
 mod async_stream;
 mod bell;
 mod channel;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result, SessionOptions, TokenId};
 
+pub use adapters::AdapterStats;
 pub use async_stream::AsyncRequestStream;
 pub use map::EngineMap;
 pub use options::EngineOptions;
@@ -131,7 +133,7 @@ impl Engine {
         let session = model.engine().open_session(&SessionOptions::default())?;
         let limits = options.limits(session.capabilities())?;
         let queue = Arc::new(Queue::new(limits));
-        let scheduler = Scheduler::new(model.clone(), session, limits, queue.stop.clone());
+        let scheduler = Scheduler::new(model.clone(), session, &queue);
         let thread = worker::start(scheduler, &queue)?;
         Ok(Self { model, life: Arc::new(Life { queue, thread: Mutex::new(Some(thread)) }) })
     }
@@ -207,6 +209,11 @@ impl Engine {
     /// Counters and gauges for monitoring.
     pub fn stats(&self) -> EngineStats {
         self.life.queue.stats()
+    }
+
+    /// Counters of the requests with adapters, one entry for each adapter that was used.
+    pub fn adapter_stats(&self) -> Vec<AdapterStats> {
+        self.life.queue.adapters.read()
     }
 
     /// Checks that the engine accepts requests, as a health check.

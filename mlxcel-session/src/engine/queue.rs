@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
+use super::adapters::AdapterCounts;
 use super::bell::{Bell, lock};
 use super::channel::{Receiver, Sender, channel, thread_is_gone};
 use super::guard::EngineId;
@@ -41,6 +42,7 @@ pub(super) struct Queue {
     /// The thread has ended.
     done: Condvar,
     pub(super) limits: Limits,
+    pub(super) adapters: Arc<AdapterCounts>,
     /// Wakes the engine's thread.
     pub(super) bell: Arc<Bell>,
     /// Stops the step that is running, and with it everything.
@@ -105,6 +107,7 @@ impl Queue {
             room: Condvar::new(),
             done: Condvar::new(),
             limits,
+            adapters: Arc::default(),
             bell: Arc::default(),
             stop: CancelToken::new(),
         }

@@ -1,5 +1,6 @@
 //! The scheduler: assigns sequences to requests, plans each step and handles its results.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use mlxcel_core::{
@@ -8,11 +9,12 @@ use mlxcel_core::{
 };
 
 use super::accept::{Answer, Fate};
+use super::adapters::AdapterCounts;
 use super::channel::{End, Sender};
 use super::guard::{caught, discard};
 use super::options::Limits;
 use super::plan::{Planned, Wanted, plan};
-use super::queue::{Entry, Waiting};
+use super::queue::{Entry, Queue, Waiting};
 use super::sequences::copies;
 use super::stats::EngineStats;
 use super::texts::Job;
@@ -67,6 +69,7 @@ pub(super) struct Scheduler {
     /// The most requests with a sequence: less than the limit while memory is short.
     pub(super) most: usize,
     pub(super) stats: EngineStats,
+    pub(super) adapters: Arc<AdapterCounts>,
     pub(super) limits: Limits,
     pub(super) model: Model,
     pub(super) session: Box<dyn InferenceSession>,
@@ -77,13 +80,9 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without requests on a session of `model`; `stop` stops a step that runs.
-    pub(super) fn new(
-        model: Model,
-        session: Box<dyn InferenceSession>,
-        limits: Limits,
-        stop: CancelToken,
-    ) -> Self {
+    /// A scheduler without requests of `queue` on a session of `model`.
+    pub(super) fn new(model: Model, session: Box<dyn InferenceSession>, queue: &Queue) -> Self {
+        let limits = queue.limits;
         Self {
             running: Vec::new(),
             waiting: Vec::new(),
@@ -91,12 +90,13 @@ impl Scheduler {
             ended: Vec::new(),
             most: limits.sequences,
             stats: EngineStats::default(),
+            adapters: Arc::clone(&queue.adapters),
             limits,
             model,
             copies: copies(&*session),
             session,
             out: StepOutput::new(),
-            stop,
+            stop: queue.stop.clone(),
         }
     }
 
@@ -208,7 +208,9 @@ impl Scheduler {
             let waited = now.saturating_duration_since(entry.submitted);
             entry.generation.set_queued(waited);
             self.stats.longest_wait = self.stats.longest_wait.max(waited);
-            self.stats.prompt_tokens += entry.generation.tokens().prompt_length() as u64;
+            let prompt_tokens = entry.generation.tokens().prompt_length();
+            self.stats.prompt_tokens += prompt_tokens as u64;
+            self.adapters.begin(entry.generation.sequence_options(), prompt_tokens, computed);
             self.stats.reused_tokens += computed as u64;
             entry.span.in_scope(|| tracing::debug!(%sequence, reused_tokens = computed, "begins"));
         }

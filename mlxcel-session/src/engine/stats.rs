@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Counters of an [`Engine`](super::Engine) since its start, and gauges as of the last step.
+/// Counters of an [`Engine`](super::Engine) since its start, and gauges as of the last step. Requests with adapters count here
+/// too; [`adapter_stats`](super::Engine::adapter_stats) has them by adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStats {
