@@ -47,6 +47,11 @@ impl Adapter {
     pub fn identity(&self) -> &str {
         &self.0.identity
     }
+
+    /// Whether there are other handles of it, which sequences have too: if not, dropping this one frees its slot.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl PartialEq for Adapter {
@@ -171,7 +176,9 @@ mod tests {
         assert_eq!((slots.slot_of(&first).unwrap(), slots.slot_of(&second).unwrap()), (0, 1));
         let held = first.clone();
         assert_eq!((first == held, first == second, held.identity()), (true, false, "a"));
+        assert!(first.is_shared() && !second.is_shared());
         drop(first);
+        assert!(!held.is_shared());
         let error = load("c").unwrap_err();
         assert_eq!((error.kind(), error.context("slots")), (ErrorKind::CapacityExceeded, Some("2")));
         drop(held);

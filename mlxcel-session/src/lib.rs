@@ -47,6 +47,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod adapters;
 mod chat;
 mod constraint;
 mod conversation;
@@ -76,6 +77,7 @@ mod tokenizer;
 mod tools;
 mod usage;
 
+pub use adapters::{AdapterPool, PooledAdapter};
 pub use chat::{
     AnswerPart, AnswerParts, ChatOptions, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter,
 };
