@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::files::read_regular;
 
-use super::OPERATION;
-
 /// What stands before the name of the place in that of the work folder.
 const PREFIX: &str = ".mlxcel-quantize-";
 
@@ -31,22 +29,29 @@ pub(super) struct Folder {
     destination: PathBuf,
     parent: PathBuf,
     is_published: bool,
+    /// What the folder is written for, as errors name it.
+    operation: &'static str,
     _lock: Option<File>,
 }
 
 impl Folder {
     /// Starts or resumes a folder that will be moved to `destination`, which must not exist. `identity` describes the content;
     /// `restart` removes what was written before.
-    pub(super) fn begin(destination: &Path, identity: &str, restart: bool) -> Result<Self> {
+    pub(super) fn begin(
+        operation: &'static str,
+        destination: &Path,
+        identity: &str,
+        restart: bool,
+    ) -> Result<Self> {
         let name = destination.file_name().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "this is not a valid folder name")
+            Error::new(ErrorKind::InvalidInput, operation, "this is not a valid folder name")
                 .with_context("path", destination.display())
         })?;
         let parent = match destination.parent() {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        expect_nothing(destination)?;
+        expect_nothing(operation, destination)?;
         let mut work_name = std::ffi::OsString::from(PREFIX);
         work_name.push(name);
         let work = parent.join(work_name);
@@ -54,11 +59,11 @@ impl Folder {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
         match private.create(&work) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => expect_own(&work)?,
-            Err(error) => return Err(Error::io(OPERATION, &parent, error)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => expect_own(operation, &work)?,
+            Err(error) => return Err(Error::io(operation, &parent, error)),
             Ok(()) => {}
         }
-        let lock = hold(&work)?;
+        let lock = hold(operation, &work)?;
         let folder = work.join(name);
         let this = Self {
             work,
@@ -66,6 +71,7 @@ impl Folder {
             destination: destination.to_owned(),
             parent,
             is_published: false,
+            operation,
             _lock: lock,
         };
         this.resume(identity, restart)?;
@@ -77,11 +83,11 @@ impl Folder {
         let path = self.work.join(IDENTITY);
         let is_same = read_regular(&path, LONGEST_NOTE).is_ok_and(|found| found == identity.as_bytes());
         if !is_same && !restart && self.has_shards() {
-            let message = "an interrupted quantization of another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
-            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+            let message = "unfinished work with another checkpoint or other options is in this folder; finish it, or discard it with `restart`";
+            return Err(Error::new(ErrorKind::InvalidInput, self.operation, message)
                 .with_context("path", self.work.display()));
         }
-        let fail = |error| Error::io(OPERATION, &self.work, error);
+        let fail = |error| Error::io(self.operation, &self.work, error);
         if !is_same || restart {
             for entry in fs::read_dir(&self.work).map_err(fail)? {
                 let entry = entry.map_err(fail)?;
@@ -118,12 +124,12 @@ impl Folder {
     pub(super) fn create(&self) -> Result<File> {
         let path = self.work.join(PARTIAL);
         let file = File::create(&path);
-        file.map_err(|error| Error::io(OPERATION, &path, error))
+        file.map_err(|error| Error::io(self.operation, &path, error))
     }
 
     /// Puts the file that was created last into the folder as `name`, and stores `note` for a run that resumes.
     pub(super) fn finish(&self, file: &File, name: &str, note: &[u8]) -> Result<()> {
-        let fail = |error| Error::io(OPERATION, &self.folder.join(name), error);
+        let fail = |error| Error::io(self.operation, &self.folder.join(name), error);
         // A folder that is announced by its rename must not turn out empty after a power cut.
         file.sync_all().map_err(fail)?;
         fs::write(self.note(name), note).map_err(fail)?;
@@ -137,13 +143,13 @@ impl Folder {
             file.write_all(content)?;
             file.sync_all()
         });
-        written.map_err(|error| Error::io(OPERATION, &path, error))
+        written.map_err(|error| Error::io(self.operation, &path, error))
     }
 
     /// Puts the folder into its place.
     pub(super) fn publish(mut self) -> Result<()> {
-        let fail = |error| Error::io(OPERATION, &self.destination, error);
-        expect_nothing(&self.destination)?;
+        let fail = |error| Error::io(self.operation, &self.destination, error);
+        expect_nothing(self.operation, &self.destination)?;
         fs::rename(&self.folder, &self.destination).map_err(fail)?;
         #[cfg(unix)]
         File::open(&self.parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
@@ -164,21 +170,21 @@ impl Drop for Folder {
 }
 
 /// Refuses a place where something stands.
-fn expect_nothing(destination: &Path) -> Result<()> {
+fn expect_nothing(operation: &'static str, destination: &Path) -> Result<()> {
     match fs::symlink_metadata(destination) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io(OPERATION, destination, error)),
+        Err(error) => Err(Error::io(operation, destination, error)),
         Ok(_) => {
             let message = "the path already exists";
-            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+            Err(Error::new(ErrorKind::InvalidInput, operation, message)
                 .with_context("path", destination.display()))
         }
     }
 }
 
 /// Refuses a work folder that is none, or another user's.
-fn expect_own(work: &Path) -> Result<()> {
-    let metadata = fs::symlink_metadata(work).map_err(|error| Error::io(OPERATION, work, error))?;
+fn expect_own(operation: &'static str, work: &Path) -> Result<()> {
+    let metadata = fs::symlink_metadata(work).map_err(|error| Error::io(operation, work, error))?;
     #[cfg(unix)]
     let is_ours = std::os::unix::fs::MetadataExt::uid(&metadata) == rustix::process::geteuid().as_raw();
     #[cfg(not(unix))]
@@ -187,19 +193,19 @@ fn expect_own(work: &Path) -> Result<()> {
         return Ok(());
     }
     let message = "the working folder's path is not a folder of this user; remove it";
-    Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
+    Err(Error::new(ErrorKind::InvalidInput, operation, message).with_context("path", work.display()))
 }
 
 /// Locks the work folder. Where folders cannot be locked, two processes must not write to one place at a time.
 #[cfg(unix)]
-fn hold(work: &Path) -> Result<Option<File>> {
+fn hold(operation: &'static str, work: &Path) -> Result<Option<File>> {
     use rustix::fs::{FlockOperation, flock};
 
-    let folder = File::open(work).map_err(|error| Error::io(OPERATION, work, error))?;
+    let folder = File::open(work).map_err(|error| Error::io(operation, work, error))?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let message = "another process is quantizing to this folder";
-            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", work.display()))
+            let message = "another process is writing to this folder";
+            Err(Error::new(ErrorKind::InvalidInput, operation, message).with_context("path", work.display()))
         }
         Err(_) => Ok(None),
         Ok(()) => Ok(Some(folder)),
@@ -207,6 +213,6 @@ fn hold(work: &Path) -> Result<Option<File>> {
 }
 
 #[cfg(not(unix))]
-fn hold(_work: &Path) -> Result<Option<File>> {
+fn hold(_operation: &'static str, _work: &Path) -> Result<Option<File>> {
     Ok(None)
 }

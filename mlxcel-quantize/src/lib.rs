@@ -20,12 +20,15 @@
 //!
 //! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does. What its converter does for a family alone
 //! is in the family's file ([`Conversion`](mlxcel_models::Conversion)).
+//!
+//! [`merge`] writes a copy of a checkpoint with a LoRA adapter merged into its weights.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod affine;
 mod codec;
 mod folder;
+mod merge;
 mod microscaling;
 mod names;
 mod options;
@@ -43,7 +46,8 @@ use mlxcel_models::{Checkpoint, Packing};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub use options::{QuantizeOptions, QuantizeProgressFn};
+pub use merge::{MergeOptions, Merged, merge};
+pub use options::{ProgressFn, QuantizeOptions};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
@@ -119,7 +123,8 @@ pub fn quantize(
     let config = pretty(&config(checkpoint, &plan.settings)?)?;
     let mut work = Work::new(checkpoint, options, plan.bytes_before);
     work.check()?;
-    let folder = Folder::begin(out.as_ref(), &identity(checkpoint, &plan, &config)?, options.restart)?;
+    let folder =
+        Folder::begin(OPERATION, out.as_ref(), &identity(checkpoint, &plan, &config)?, options.restart)?;
     for name in checkpoint.side_files()? {
         work.check()?;
         if let Some(content) = checkpoint.file(&name)?
@@ -186,7 +191,11 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8]) -> Result<S
         hash.update(&file.name);
         hash.update(file.header()?);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(hash))
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The settings of the new checkpoint.

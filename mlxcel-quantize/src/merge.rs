@@ -1,0 +1,257 @@
+//! Merges an adapter into a copy of its base model.
+//!
+//! The copy has the files of the base model, byte for byte, except for the values of the weights that the adapter changes: `W + s · B A`,
+//! computed in float32 and rounded once to the type of the weight.
+
+mod product;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use mlxcel_core::{AdapterLimits, CancelToken, Control, Error, ErrorKind, LoadOptions, ModelSource, Result};
+use mlxcel_models::{AdapterWeights, Checkpoint};
+use sha2::{Digest, Sha256};
+
+use crate::folder::Folder;
+use crate::hex;
+use crate::options::ProgressFn;
+use crate::plan::INDEX;
+use product::Change;
+
+pub(crate) const OPERATION: &str = "merge adapter";
+
+/// How many values are computed between two writes, and how many a thread takes at once.
+const BLOCK: usize = 4 << 20;
+const TASK: usize = 1 << 16;
+/// How many bytes are copied between two looks at the cancel token.
+const COPIED: usize = 16 << 20;
+
+/// Options of [`merge`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct MergeOptions {
+    /// Discards the unfinished output of an earlier run.
+    pub restart: bool,
+    /// The number of threads; defaults to one per core.
+    pub threads: Option<usize>,
+    /// Called with the number of processed bytes of the weights, and the total.
+    pub progress: Option<ProgressFn>,
+    /// Cancels the work.
+    pub cancel: Option<CancelToken>,
+}
+
+impl MergeOptions {
+    /// Sets whether to discard the unfinished output of an earlier run.
+    #[must_use]
+    pub fn with_restart(mut self, restart: bool) -> Self {
+        self.restart = restart;
+        self
+    }
+
+    /// Sets the number of threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Reports progress, on the calling thread.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Sets the token that cancels the work.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+/// The result of [`merge`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Merged {
+    /// The names of the tensors that the adapter changes.
+    pub tensors: Vec<String>,
+    /// The number of weight files.
+    pub files: usize,
+    /// The number of weight files from an interrupted run.
+    pub resumed: usize,
+    /// The bytes of all weight files.
+    pub bytes: u64,
+}
+
+/// Writes a copy of `checkpoint` with the adapter in `adapter` merged into its weights to the folder `out`, which must not exist. The
+/// folder appears when it is complete, and interrupted work is resumed as by [`quantize`](crate::quantize).
+///
+/// ```no_run
+/// use mlxcel_models::Checkpoint;
+/// use mlxcel_quantize::{MergeOptions, merge};
+///
+/// let checkpoint = Checkpoint::open("models/Llama-3.2-1B")?;
+/// let merged = merge(&checkpoint, "adapters/poems", "models/Llama-3.2-1B-poems", &MergeOptions::default())?;
+/// println!("{} tensors changed", merged.tensors.len());
+/// # Ok::<(), mlxcel_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Unsupported`](ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed, and for a merged
+/// value that the weight's type cannot hold, each by its name, and as for [`Checkpoint::decoder`] and [`AdapterWeights::read`];
+/// [`InvalidInput`](ErrorKind::InvalidInput) if `out` exists, different work was interrupted there, or the adapter is of another model;
+/// [`Corrupt`](ErrorKind::Corrupt) for damaged files; [`Cancelled`](ErrorKind::Cancelled); [`Io`](ErrorKind::Io).
+pub fn merge(
+    checkpoint: &Checkpoint,
+    adapter: impl Into<ModelSource>,
+    out: impl AsRef<Path>,
+    options: &MergeOptions,
+) -> Result<Merged> {
+    let threads = threads(options)?;
+    checkpoint.check_adapters(Some(AdapterLimits::new(1, 1)))?;
+    checkpoint.expect_own_weights()?;
+    let decoder = checkpoint.decoder()?;
+    let room = AdapterLimits::new(1, AdapterLimits::MAX_RANK);
+    let adapter = AdapterWeights::read(&adapter.into(), &decoder, room)?;
+    let changes = product::changes(checkpoint, &decoder, &adapter)?;
+    let files: Vec<_> = checkpoint.weight_files().collect();
+    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    control.check(OPERATION)?;
+
+    let mut hash = Sha256::new();
+    for part in [env!("CARGO_PKG_VERSION"), OPERATION, &checkpoint.fingerprint(), &adapter.identity] {
+        hash.update(part);
+    }
+    let folder = Folder::begin(OPERATION, out.as_ref(), &hex(hash), options.restart)?;
+    let mut names = checkpoint.side_files()?;
+    names.extend(["config.json", INDEX].map(str::to_owned));
+    for name in names {
+        if let Some(content) = checkpoint.file(&name)? {
+            folder.write(&name, &content)?;
+        }
+    }
+    let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
+    let mut writer = Writer { control, threads, done: 0, total: bytes, progress: options.progress.clone() };
+    let mut resumed = 0;
+    for (name, content) in &files {
+        if folder.finished(name).is_some() {
+            resumed += 1;
+            writer.wrote(content.len())?;
+            continue;
+        }
+        let mut file = folder.create()?;
+        writer.write(&mut file, name, content, &changes)?;
+        folder.finish(&file, name, &[])?;
+    }
+    folder.publish()?;
+    let tensors = changes.into_iter().map(|change| change.tensor.to_owned()).collect();
+    Ok(Merged { tensors, files: files.len(), resumed, bytes })
+}
+
+fn threads(options: &MergeOptions) -> Result<usize> {
+    match options.threads {
+        None => Ok(thread::available_parallelism().map_or(1, NonZeroUsize::get)),
+        Some(threads) if (1..=LoadOptions::MAX_THREADS).contains(&threads) => Ok(threads),
+        Some(threads) => {
+            let message = format!("threads must be 1 to {}, not {threads}", LoadOptions::MAX_THREADS);
+            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "threads"))
+        }
+    }
+}
+
+/// Writes the files of weights.
+struct Writer<'a> {
+    control: Control<'a>,
+    threads: usize,
+    done: u64,
+    total: u64,
+    progress: Option<ProgressFn>,
+}
+
+impl Writer<'_> {
+    /// Writes a file with this content, in which the values of `changes` are others.
+    fn write(&mut self, file: &mut File, name: &str, content: &[u8], changes: &[Change<'_>]) -> Result<()> {
+        let failed = |error| Error::io(OPERATION, name.as_ref(), error);
+        // By their place in the file.
+        let places: BTreeMap<usize, &Change<'_>> =
+            changes.iter().filter_map(|change| Some((place(content, change.bytes)?.start, change))).collect();
+        let mut at = 0;
+        for (start, change) in places {
+            self.copy(content.get(at..start).unwrap_or_default(), |bytes| {
+                file.write_all(bytes).map_err(failed)
+            })?;
+            at = start + change.bytes.len();
+            let rows = change.rows();
+            let rows_of_task = (TASK / change.columns.max(1)).max(1);
+            for first in (0..rows).step_by((BLOCK / TASK) * rows_of_task) {
+                let block = first..rows.min(first + (BLOCK / TASK) * rows_of_task);
+                let merged = self.merge(change, block, rows_of_task)?;
+                file.write_all(&merged).map_err(failed)?;
+                self.wrote(merged.len())?;
+            }
+        }
+        self.copy(content.get(at..).unwrap_or_default(), |bytes| file.write_all(bytes).map_err(failed))
+    }
+
+    fn copy(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        for block in bytes.chunks(COPIED) {
+            write(block)?;
+            self.wrote(block.len())?;
+        }
+        Ok(())
+    }
+
+    /// The merged values of some rows, which threads compute.
+    fn merge(&self, change: &Change<'_>, block: Range<usize>, rows_of_task: usize) -> Result<Vec<u8>> {
+        let width = change.columns * change.float.bytes();
+        let mut merged = vec![0; block.len() * width];
+        let tasks = block.clone().step_by(rows_of_task).zip(merged.chunks_mut(rows_of_task * width));
+        let (tasks, failed) = (Mutex::new(tasks), Mutex::new(None));
+        let work = || {
+            loop {
+                let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((first, out)) = next else { break };
+                if let Err(error) = change.merge(first, out) {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.threads.min(block.len().div_ceil(rows_of_task)) {
+                // With threads that the system does not grant it takes longer, and that is all.
+                let thread = thread::Builder::new().name("mlxcel-merge".to_owned());
+                if thread.spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(merged),
+        }
+    }
+
+    fn wrote(&mut self, bytes: usize) -> Result<()> {
+        self.done += bytes as u64;
+        if let Some(progress) = &self.progress {
+            progress(self.done, self.total);
+        }
+        self.control.check(OPERATION)
+    }
+}
+
+/// Where `part` is in `whole`, if it is a part of it.
+fn place(whole: &[u8], part: &[u8]) -> Option<Range<usize>> {
+    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let end = start.checked_add(part.len())?;
+    (end <= whole.len()).then_some(start..end)
+}

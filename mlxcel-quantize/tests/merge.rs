@@ -1,0 +1,231 @@
+//! Merging adapters: against sums in float64, and what is refused.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use half::bf16;
+use mlxcel_core::{CancelToken, ErrorKind};
+use mlxcel_models::Checkpoint;
+use mlxcel_models::read::Float;
+use mlxcel_quantize::{MergeOptions, QuantizeOptions, merge, quantize};
+use serde_json::{Value, json};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
+}
+
+fn base(name: &str) -> PathBuf {
+    fixtures().join("architectures").join(name)
+}
+
+fn adapter(name: &str) -> PathBuf {
+    fixtures().join("adapters").join(name)
+}
+
+/// The tensors of a safetensors file: shapes and values.
+fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let file = fs::read(path).unwrap();
+    let length = u64::from_le_bytes(*file.first_chunk::<8>().unwrap()) as usize;
+    let header: BTreeMap<String, Value> = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let tensor = |(name, entry): (String, Value)| {
+        let numbers = |key: &str| -> Vec<usize> { serde_json::from_value(entry[key].clone()).unwrap() };
+        let range = numbers("data_offsets");
+        let bytes = &file[8 + length..][range[0]..range[1]];
+        let values = match entry["dtype"].as_str().unwrap() {
+            "F32" => bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+            "BF16" => bytes.as_chunks::<2>().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()).collect(),
+            other => panic!("{other}"),
+        };
+        (name, (numbers("shape"), values))
+    };
+    header.into_iter().filter(|(name, _)| name != "__metadata__").map(tensor).collect()
+}
+
+/// Writes an adapter of rank 2 with scale 1.5 for the modules called so, of these inputs and outputs.
+fn make_adapter(folder: &Path, modules: &[(&str, usize, usize)]) {
+    let mut random = 1u64;
+    let mut number = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((random >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.5
+    };
+    let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+    for &(module, inputs, outputs) in modules {
+        for (name, shape) in [("lora_A", [2, inputs]), ("lora_B", [outputs, 2])] {
+            let start = bytes.len();
+            for _ in 0..shape[0] * shape[1] {
+                bytes.extend_from_slice(&number().to_le_bytes());
+            }
+            let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, bytes.len()] });
+            header.insert(format!("base_model.model.{module}.{name}.weight"), entry);
+        }
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
+    let names: Vec<_> = modules.iter().map(|(module, ..)| module.rsplit('.').next().unwrap()).collect();
+    let config = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_modules": names });
+    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+}
+
+/// What the adapter makes of a weight, rounded once to bfloat16; `scale` is that of the module.
+fn expected(
+    weight: &[f32],
+    [a, b]: [&(Vec<usize>, Vec<f32>); 2],
+    scale: f64,
+    is_transposed: bool,
+) -> Vec<f64> {
+    let (rank, inputs, outputs) = (a.0[0], a.0[1], b.0[0]);
+    let mut sums = weight.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
+    for output in 0..outputs {
+        for input in 0..inputs {
+            let products =
+                (0..rank).map(|k| f64::from(b.1[output * rank + k]) * f64::from(a.1[k * inputs + input]));
+            let at = if is_transposed { input * outputs + output } else { output * inputs + input };
+            sums[at] += scale * products.sum::<f64>();
+        }
+    }
+    sums
+}
+
+#[test]
+fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made");
+    let width =
+        tensors(&base("gpt2").join("model.safetensors"))["transformer.h.0.attn.c_attn.weight"].0.clone();
+    make_adapter(&made, &[("transformer.h.0.attn.c_attn", width[0], width[1])]);
+    let phi3 = tensors(&adapter("phi3-fused").join("adapter_model.safetensors"));
+    let config: Value =
+        serde_json::from_slice(&fs::read(adapter("phi3-fused").join("adapter_config.json")).unwrap())
+            .unwrap();
+    assert!(config["rank_pattern"].as_object().unwrap().is_empty() && config["use_rslora"] == false);
+    let scale = config["lora_alpha"].as_f64().unwrap() / config["r"].as_f64().unwrap();
+    let gpt2 = tensors(&made.join("adapter_model.safetensors"));
+    for (name, adapter, matrices, scale) in
+        [("phi3", adapter("phi3-fused"), phi3, scale), ("gpt2", made, gpt2, 1.5)]
+    {
+        let (from, out) = (base(name), folder.path().join(name));
+        let checkpoint = Checkpoint::open(&from).unwrap();
+        let merged = merge(&checkpoint, adapter, &out, &MergeOptions::default().with_threads(3)).unwrap();
+        let [before, after] = [&from, &out].map(|folder| tensors(&folder.join("model.safetensors")));
+        let mut changed = Vec::new();
+        for (tensor, (shape, values)) in &after {
+            assert_eq!(before[tensor].0, *shape);
+            let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
+            let matrix = |name: &str| matrices.get(&format!("base_model.model.{module}.{name}.weight"));
+            let (Some(a), Some(b)) = (matrix("lora_A"), matrix("lora_B")) else {
+                assert_eq!(before[tensor].1, *values, "{tensor}");
+                continue;
+            };
+            changed.push(tensor.clone());
+            let sums = expected(&before[tensor].1, [a, b], scale, name == "gpt2");
+            for (sum, value) in sums.into_iter().zip(values) {
+                // A sum in float32 may be on the other side of the middle of two numbers.
+                let unit = f64::from(bf16::EPSILON.to_f32()) * sum.abs();
+                assert!(
+                    (f64::from(*value) - sum).abs() <= 0.5001 * unit + 1e-9,
+                    "{tensor}: {value}, not {sum}"
+                );
+            }
+        }
+        assert_eq!((merged.tensors, merged.files, merged.resumed), (changed, 1, 0));
+        assert_eq!(fs::read(from.join("config.json")).unwrap(), fs::read(out.join("config.json")).unwrap());
+        assert_eq!(Checkpoint::open(&out).unwrap().decoder().unwrap(), checkpoint.decoder().unwrap());
+    }
+}
+
+#[test]
+fn shards_stay_shards_and_interrupted_work_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sharded, out) = (folder.path().join("sharded"), folder.path().join("out"));
+    // The tensors of the model in two files, the second half first.
+    let checkpoint = Checkpoint::open(base("llama")).unwrap();
+    fs::create_dir(&sharded).unwrap();
+    fs::copy(base("llama").join("config.json"), sharded.join("config.json")).unwrap();
+    let all: Vec<_> = checkpoint.tensors().collect();
+    let mut places = serde_json::Map::new();
+    for (index, part) in all.chunks(all.len().div_ceil(2)).enumerate() {
+        let file = format!("model-{index}.safetensors");
+        let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+        for (name, view) in part {
+            let start = bytes.len();
+            bytes.extend_from_slice(view.bytes);
+            let offsets = [start, bytes.len()];
+            let entry =
+                json!({ "dtype": view.element_type.name(), "shape": view.shape, "data_offsets": offsets });
+            header.insert((*name).to_owned(), entry);
+            places.insert((*name).to_owned(), file.clone().into());
+        }
+        let header = serde_json::to_vec(&header).unwrap();
+        let file_bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+        fs::write(sharded.join(file), file_bytes).unwrap();
+    }
+    let index = json!({ "metadata": {}, "weight_map": places }).to_string();
+    fs::write(sharded.join("model.safetensors.index.json"), &index).unwrap();
+
+    let checkpoint = Checkpoint::open(&sharded).unwrap();
+    let cancel = CancelToken::new();
+    let (token, first) = (cancel.clone(), fs::metadata(sharded.join("model-0.safetensors")).unwrap().len());
+    let stopped = MergeOptions::default().with_cancel(cancel).with_progress(move |done, _| {
+        if done > first {
+            token.cancel();
+        }
+    });
+    let error = merge(&checkpoint, adapter("llama-all"), &out, &stopped).unwrap_err();
+    assert_eq!((error.kind(), out.exists()), (ErrorKind::Cancelled, false));
+    // With another adapter what is there is of no use.
+    let other = merge(&checkpoint, adapter("llama-attention"), &out, &MergeOptions::default()).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::InvalidInput);
+    let merged = merge(&checkpoint, adapter("llama-all"), &out, &MergeOptions::default()).unwrap();
+    assert_eq!((merged.files, merged.resumed), (2, 1));
+    assert_eq!(fs::read_to_string(out.join("model.safetensors.index.json")).unwrap(), index);
+
+    let whole = folder.path().join("whole");
+    merge(&Checkpoint::open(base("llama")).unwrap(), adapter("llama-all"), &whole, &MergeOptions::default())
+        .unwrap();
+    let [sharded, whole] = [&out, &whole].map(|folder| Checkpoint::open(folder).unwrap());
+    assert!(sharded.tensors().eq(whole.tensors()));
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let refused = |from: &Path, adapter: &Path| {
+        let checkpoint = Checkpoint::open(from).unwrap();
+        let error = merge(&checkpoint, adapter, &out, &MergeOptions::default()).unwrap_err();
+        assert!(!out.exists(), "{error}");
+        error
+    };
+    let packed = folder.path().join("packed");
+    quantize(&Checkpoint::open(base("llama")).unwrap(), &packed, &QuantizeOptions::new(8, 32)).unwrap();
+    let error = refused(&packed, &adapter("llama-attention"));
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.context("tensor").unwrap().starts_with("model.layers.0.self_attn."), "{error}");
+    let other = refused(&base("mistral"), &adapter("phi3-fused"));
+    assert_eq!(other.kind(), ErrorKind::InvalidInput);
+    let gguf = refused(&fixtures().join("formats/gguf-llama-q8_0"), &adapter("llama-attention"));
+    assert_eq!((gguf.kind(), gguf.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+    // A value beyond what the weight's type holds.
+    let huge = folder.path().join("huge");
+    fs::create_dir(&huge).unwrap();
+    let file = fs::read(adapter("llama-attention").join("adapter_model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(*file.first_chunk::<8>().unwrap()) as usize;
+    let mut large = file.clone();
+    for value in large[8 + length..].as_chunks_mut::<4>().0 {
+        *value = 1e19f32.to_le_bytes();
+    }
+    fs::write(huge.join("adapter_model.safetensors"), large).unwrap();
+    fs::copy(adapter("llama-attention").join("adapter_config.json"), huge.join("adapter_config.json"))
+        .unwrap();
+    let error = refused(&base("llama"), &huge);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.context("tensor").is_some() && Float::of(mlxcel_models::ElementType::BF16).is_some());
+    let threads = MergeOptions::default().with_threads(0);
+    let checkpoint = Checkpoint::open(base("llama")).unwrap();
+    let error = merge(&checkpoint, adapter("llama-all"), &out, &threads).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("threads")));
+}
