@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod adapters;
 mod bundled;
 mod commands;
 mod connections;

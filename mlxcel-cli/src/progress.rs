@@ -19,6 +19,13 @@ struct State {
     closed: bool,
 }
 
+/// What is done to a checkpoint that is written.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    Quantizing,
+    Merging,
+}
+
 impl Progress {
     /// No bar yet.
     pub(crate) fn new() -> Self {
@@ -41,10 +48,14 @@ impl Progress {
         Some(Arc::new(move |progress| this.show(template(progress.stage), progress.done, progress.total)))
     }
 
-    /// Shows how many bytes of a checkpoint are quantized.
-    pub(crate) fn show_quantized(&self, done: u64, total: u64) {
+    /// Shows how many bytes of a checkpoint are written, in the bar of a [`Work`].
+    pub(crate) fn show_written(&self, work: Work, done: u64, total: u64) {
         if std::io::stderr().is_terminal() {
-            self.show(Some("{spinner} quantizing {bar:30} {bytes}/{total_bytes} {elapsed}"), done, total);
+            let template = match work {
+                Work::Quantizing => "{spinner} quantizing {bar:30} {bytes}/{total_bytes} {elapsed}",
+                Work::Merging => "{spinner} merging {bar:30} {bytes}/{total_bytes} {elapsed}",
+            };
+            self.show(Some(template), done, total);
         }
     }
 

@@ -97,7 +97,7 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
             Error::new(ErrorKind::Internal, "read request", "the server is shutting down").with_source(error)
         })?;
         let request = shared.workers.run(client, move || read::<T>(&body)).await??;
-        let app = Arc::clone(models.find(request.model())?);
+        let app = models.find(request.model())?;
         Ok(Self { request, app, sender: Sender { share: Share { client, group }, _room: room } })
     }
 }

@@ -26,6 +26,9 @@ pub(crate) async fn echoes(
     prompts: &[OwnedPrompt],
     top: Option<u16>,
 ) -> Result<Vec<Echo>, ApiError> {
+    if top.is_some() {
+        app.expect_no_adapter("log probabilities of a prompt")?;
+    }
     let left = CancelledOnDrop(CancelToken::new());
     let mut echoes = Vec::with_capacity(prompts.len());
     for prompt in prompts {

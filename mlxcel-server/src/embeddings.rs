@@ -117,6 +117,7 @@ impl Format {
 pub(crate) async fn embed(
     Body { request, app, sender }: Body<EmbeddingRequest>,
 ) -> Result<Json<Value>, ApiError> {
+    app.expect_no_adapter("embeddings")?;
     let texts = app.limits().texts;
     if !request.input.is_allowed(texts) {
         return Err(ApiError::invalid("input", format!("from 1 to {texts} texts, none of them empty")));

@@ -32,11 +32,12 @@
 //! | `/v1/rerank` | documents in the order of how well they answer a query |
 //! | `/tokenize`, `/detokenize` | tokens of texts, and back |
 //! | `/v1/models`, `/v1/models/{name}`, `/server_info` | the served models |
+//! | `/v1/load_lora_adapter`, `/v1/unload_lora_adapter` | only with [`Server::with_adapter_folder`]: loads and unloads adapters |
 //! | `/metrics` | figures for Prometheus |
 //! | `/health/live`, `/health/ready` | without a key: whether the process answers, and whether its engines take requests (`/health` is the latter) |
 //! | `/openapi.json` | without a key: the description of this API |
 //!
-//! A request that names no model is for the first. Fields that would change the answer and are not supported are errors.
+//! A request that names no model is for the first. `MODEL:ADAPTER` is a model with one of its [adapters](Server::with_adapters). Fields that would change the answer and are not supported are errors.
 //!
 //! # What a request may take
 //!
@@ -46,6 +47,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod adapters;
 mod api_key;
 mod body;
 mod chat;

@@ -73,6 +73,14 @@ const FIGURES: &[Figure] = &[
     }),
 ];
 
+/// The figures of requests with adapters.
+const ADAPTER_FIGURES: [(&str, &str); 4] = [
+    ("adapter_requests_total", "Requests with an adapter that began."),
+    ("adapter_prompt_tokens_total", "Tokens of prompts with an adapter."),
+    ("adapter_prompt_tokens_reused_total", "Prompt tokens with an adapter reused from prefixes."),
+    ("adapter_generated_tokens_total", "Tokens generated with an adapter."),
+];
+
 /// What became of requests.
 fn events(stats: &EngineStats) -> [(&'static str, u64); 8] {
     [
@@ -102,6 +110,17 @@ fn text(models: &Models) -> String {
     for (app, stats) in &stats {
         for (event, value) in events(stats) {
             page.value("requests_total", &[("model", &app.name), ("event", event)], value as f64);
+        }
+    }
+    let by_adapter: Vec<_> = stats.iter().map(|(app, _)| (&app.name, app.adapter_figures())).collect();
+    for (index, (name, help)) in ADAPTER_FIGURES.iter().enumerate() {
+        if by_adapter.iter().any(|(_, figures)| !figures.is_empty()) {
+            page.head(name, help, "counter");
+        }
+        for (model, (adapter, figures)) in
+            by_adapter.iter().flat_map(|(model, figures)| figures.iter().map(move |own| (model, own)))
+        {
+            page.value(name, &[("model", model), ("adapter", adapter)], figures[index] as f64);
         }
     }
     page.head("http_requests_total", "Responses by path and status.", "counter");

@@ -3,6 +3,7 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
+use crate::adapters::{LoadRequest, UnloadRequest};
 use crate::body::Asked;
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
@@ -31,6 +32,8 @@ pub(crate) async fn show() -> Json<Value> {
             "/v1/messages/count_tokens": post::<CountRequest>("Count the tokens of a prompt"),
             "/tokenize": post::<TokenizeRequest>("The tokens of a text"),
             "/detokenize": post::<DetokenizeRequest>("The text of tokens"),
+            "/v1/load_lora_adapter": post::<LoadRequest>("Load an adapter, if the server allows it"),
+            "/v1/unload_lora_adapter": post::<UnloadRequest>("Unload an adapter, if the server allows it"),
             "/v1/models": get("List the models"),
             "/v1/models/{name}": model,
             "/server_info": get("Describe the server"),

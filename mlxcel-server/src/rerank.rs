@@ -53,6 +53,7 @@ impl Asked for RerankRequest {
 pub(crate) async fn rerank(
     Body { request, app, sender }: Body<RerankRequest>,
 ) -> Result<Json<Value>, ApiError> {
+    app.expect_no_adapter("reranking")?;
     let most = app.limits().texts;
     if !(1..=most).contains(&request.documents.len()) {
         return Err(ApiError::invalid("documents", format!("from 1 to {most} documents")));

@@ -13,8 +13,8 @@ use crate::failure::ApiError;
 use crate::origins::{self, Origins};
 use crate::served::{Models, ServedModel};
 use crate::{
-    api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, request_id, rerank,
-    responses, texts,
+    adapters, api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, request_id,
+    rerank, responses, texts,
 };
 
 pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page: bool) -> Router {
@@ -30,7 +30,8 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/server_info", get(health::describe))
         .route("/v1/models", get(list))
         .route("/v1/models/{name}", get(describe_one))
-        .route("/metrics", get(metrics::show))
+        .route("/metrics", get(metrics::show));
+    let api = adapters::routes(api, &models)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize));
     let messages = Router::new()
         .route("/v1/messages", post(messages::answer))
@@ -63,11 +64,16 @@ fn describe(app: &ServedModel) -> Value {
     let context = app.engine.model().capabilities().context;
     json!({
         "id": app.name, "object": "model", "created": app.server.started, "owned_by": "mlxcel", "max_model_len": context,
+        "parent": app.parent(),
     })
 }
 
 async fn list(State(models): State<Arc<Models>>) -> Json<Value> {
-    let served: Vec<Value> = models.served.iter().map(|app| describe(app)).collect();
+    let with_adapters = |app: &Arc<ServedModel>| {
+        let adapted: Vec<_> = app.adapted_models().map(|adapted| describe(&adapted)).collect();
+        std::iter::once(describe(app)).chain(adapted)
+    };
+    let served: Vec<Value> = models.served.iter().flat_map(with_adapters).collect();
     Json(json!({ "object": "list", "data": served }))
 }
 
@@ -75,7 +81,7 @@ async fn describe_one(
     State(models): State<Arc<Models>>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    models.find(Some(&name)).map(|app| Json(describe(app)))
+    models.find(Some(&name)).map(|app| Json(describe(&app)))
 }
 
 async fn nothing() -> ApiError {

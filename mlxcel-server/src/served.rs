@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mlxcel_session::{AsyncRequestStream, Engine, Error, Request, SamplingParams, Share, Tokenizer};
 use tokio::sync::Semaphore;
 
+use crate::adapters::Adapters;
 use crate::failure::ApiError;
 use crate::limits::Limits;
 use crate::metrics::ResponseCounts;
@@ -38,14 +39,19 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// The model `name`, or the first.
-    pub(crate) fn find(&self, name: Option<&str>) -> Result<&Arc<ServedModel>, ApiError> {
-        let mut served = self.served.iter();
-        let found = match name {
-            None => served.next(),
-            Some(name) => served.find(|model| model.name == name),
+    /// The model `name`, which may name an adapter of it; or the first.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+        let Some(name) = name else {
+            return self.served.first().cloned().ok_or_else(|| ApiError::no_model(""));
         };
-        found.ok_or_else(|| ApiError::no_model(name.unwrap_or_default()))
+        if let Some(model) = self.served.iter().find(|model| model.name == name) {
+            return Ok(Arc::clone(model));
+        }
+        let adapted = self.served.iter().find_map(|model| {
+            let adapter = name.strip_prefix(&model.name)?.strip_prefix(':')?;
+            model.adapters.as_ref()?.contains(adapter).then(|| Arc::new(model.adapted(adapter)))
+        });
+        adapted.ok_or_else(|| ApiError::no_model(name))
     }
 }
 
@@ -59,6 +65,10 @@ pub(crate) struct ServedModel {
     pub(crate) sampling: SamplingParams,
     /// The maximum number of tokens of an answer.
     pub(crate) answer_tokens: usize,
+    /// The adapters that requests may name.
+    pub(crate) adapters: Option<Arc<Adapters>>,
+    /// The name of the adapter of its requests.
+    pub(crate) adapter: Option<String>,
 }
 
 impl ServedModel {
@@ -66,7 +76,12 @@ impl ServedModel {
     ///
     /// # Errors
     /// If it has no tokenizer: there is no text to serve then.
-    pub(crate) fn new(server: Arc<Shared>, name: String, engine: Engine) -> Result<Self, Error> {
+    pub(crate) fn new(
+        server: Arc<Shared>,
+        name: String,
+        engine: Engine,
+        adapters: Option<Arc<Adapters>>,
+    ) -> Result<Self, Error> {
         let model = engine.model();
         model.tokenizer()?;
         // The checkpoint's sampling settings; OpenAI's defaults if it has none.
@@ -76,7 +91,7 @@ impl ServedModel {
         }
         let context = model.capabilities().context;
         let answer_tokens = server.limits.answer_tokens.unwrap_or(context).min(context);
-        Ok(Self { server, engine, name, sampling, answer_tokens })
+        Ok(Self { server, engine, name, sampling, answer_tokens, adapters, adapter: None })
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -99,10 +114,11 @@ impl ServedModel {
             + Send
             + 'static,
     {
-        let engine = self.engine.clone();
+        let (engine, adapter) = (self.engine.clone(), self.acquire_adapter(share.client).await?);
         let submit = move || {
             let mut streams = Vec::new();
-            make(&mut |request| {
+            make(&mut |mut request| {
+                adapter.iter().for_each(|adapter| adapter.apply(&mut request.options));
                 streams.push(engine.submit(request.with_share(share))?.into_async());
                 Ok(())
             })?;

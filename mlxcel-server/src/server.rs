@@ -10,6 +10,7 @@ use axum::Router;
 use mlxcel_session::{Engine, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 
+use crate::adapters::AdapterSettings;
 use crate::body::PARSED_AT_ONCE;
 use crate::limits::Limits;
 use crate::metrics::ResponseCounts;
@@ -28,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[must_use]
 pub struct Server {
     engines: Vec<(String, Engine)>,
+    pub(crate) adapters: AdapterSettings,
     limits: Limits,
     api_key: Option<String>,
     origins: Option<Origins>,
@@ -39,6 +41,7 @@ impl Server {
     pub fn new(name: impl Into<String>, engine: Engine) -> Self {
         Self {
             engines: vec![(name.into(), engine)],
+            adapters: AdapterSettings::default(),
             limits: Limits::default(),
             api_key: None,
             origins: None,
@@ -91,10 +94,11 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name, [`ResourceExhausted`](ErrorKind::ResourceExhausted)
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name or adapters are of no model that is served,
+    /// [`Io`](ErrorKind::Io) if the folder of adapters does not exist, [`ResourceExhausted`](ErrorKind::ResourceExhausted)
     /// if the system starts no thread, and the error of a model without tokenizer: there is no text to serve then.
     pub fn start(self) -> Result<Running> {
-        let Self { engines, limits, api_key, origins, with_page } = self;
+        let Self { engines, mut adapters, limits, api_key, origins, with_page } = self;
         for (index, (name, _)) in engines.iter().enumerate() {
             if engines[..index].iter().any(|(earlier, _)| earlier == name) {
                 let error =
@@ -102,6 +106,7 @@ impl Server {
                 return Err(error.with_context("name", name));
             }
         }
+        adapters.check(&engines)?;
         let shared = Arc::new(Shared {
             limits,
             api_key,
@@ -113,7 +118,10 @@ impl Server {
             workers: Workers::start("work", WORKERS).map_err(no_thread)?,
             embedding: Workers::start("embed", 1).map_err(no_thread)?,
         });
-        let serve = |(name, engine)| ServedModel::new(Arc::clone(&shared), name, engine).map(Arc::new);
+        let serve = |(name, engine): (String, Engine)| {
+            let adapters = adapters.of(&name).map_err(no_thread)?;
+            ServedModel::new(Arc::clone(&shared), name, engine, adapters).map(Arc::new)
+        };
         let served = engines.into_iter().map(serve).collect::<Result<_>>()?;
         Ok(Running { models: Arc::new(Models { shared, served }), origins, with_page })
     }
@@ -163,6 +171,9 @@ impl Running {
     /// a thread in native code can crash.
     pub fn finish(self) {
         self.models.shared.embedding.finish(PATIENCE);
+        for adapters in self.models.served.iter().filter_map(|app| app.adapters.as_ref()) {
+            adapters.finish(PATIENCE);
+        }
         self.models.shared.workers.finish(PATIENCE);
     }
 }

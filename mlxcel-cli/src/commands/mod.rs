@@ -12,6 +12,7 @@ mod embed;
 mod generate;
 mod inspect;
 mod manual;
+mod merge;
 mod models;
 mod quantize;
 mod score;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Score(Box<score::Arguments>),
     Embed(Box<embed::Arguments>),
     Quantize(Box<quantize::Arguments>),
+    Merge(Box<merge::Arguments>),
     #[cfg(feature = "iree")]
     Bundle(Box<bundle::Arguments>),
     Inspect(Box<inspect::Arguments>),
@@ -88,6 +90,7 @@ impl Command {
             Self::Score(arguments) => score::run(&arguments),
             Self::Embed(arguments) => embed::run(&arguments),
             Self::Quantize(arguments) => quantize::run(&arguments),
+            Self::Merge(arguments) => merge::run(&arguments),
             #[cfg(feature = "iree")]
             Self::Bundle(arguments) => bundle::run(&arguments),
             Self::Inspect(arguments) => inspect::run(&arguments),

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::engine::{EngineChoice, locate};
 use crate::input;
-use crate::progress::Progress;
+use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
 
 /// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each group
@@ -127,7 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
     let shown = progress.clone();
-    let options = arguments.options().with_progress(move |done, total| shown.show_quantized(done, total));
+    let options = arguments
+        .options()
+        .with_progress(move |done, total| shown.show_written(Work::Quantizing, done, total));
     let written =
         Checkpoint::open(&model).and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
     progress.close();

@@ -11,6 +11,7 @@ use mlxcel_server::{Limits, Origins, Running, Server};
 use mlxcel_session::{Engine, EngineOptions, LoadOptions, PrefixCache, Prepare};
 use tokio::net::TcpListener;
 
+use crate::adapters::AdapterArguments;
 use crate::connections::{Limited, Peer, watch};
 use crate::model::ModelArguments;
 use crate::progress::Progress;
@@ -73,6 +74,8 @@ pub(crate) struct Arguments {
     /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
+    #[command(flatten)]
+    adapters: AdapterArguments,
     /// The most seconds that running requests have to end after a signal
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -110,6 +113,7 @@ fn open(arguments: &Arguments) -> Result<Running, Failure> {
     let progress = Progress::new();
     let mut load = progress.watch(LoadOptions::default());
     load.sequences = arguments.sequences;
+    load.adapters = arguments.adapters.room()?;
     if arguments.prepare {
         load = load.with_prepare(Prepare::Generation);
     }
@@ -126,8 +130,9 @@ fn open(arguments: &Arguments) -> Result<Running, Failure> {
     limits.body_bytes = arguments.max_body;
     let origins = Origins::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
     let engine = Engine::with_options(model, &options)?;
-    let mut server =
-        Server::new(name(arguments), engine).with_limits(limits).with_origins(origins).with_page();
+    let (name, model) = (name(arguments), engine.model().clone());
+    let mut server = Server::new(&name, engine).with_limits(limits).with_origins(origins).with_page();
+    server = arguments.adapters.serve(server, &name, &model)?;
     if let Some(key) = &arguments.api_key {
         server = server.with_api_key(key);
     }

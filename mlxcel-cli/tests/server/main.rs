@@ -2,6 +2,7 @@
 #![cfg(all(feature = "portable", unix))]
 #![allow(clippy::unwrap_used)]
 
+mod adapters;
 mod answers;
 mod harness;
 mod limits;

@@ -1,0 +1,88 @@
+//! The adapters of a server.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use mlxcel_server::Server;
+use mlxcel_session::{AdapterLimits, AdapterPool, Model};
+
+use crate::report::Failure;
+
+/// The slots, if clients may load adapters, and the rank that these may have, as peers have it.
+const SLOTS: usize = 8;
+const RANK: usize = 16;
+
+/// What a server is told about adapters.
+#[derive(Args)]
+pub(crate) struct AdapterArguments {
+    /// Serve the LoRA adapter in DIR, as PEFT writes it, as the model `MODEL:NAME` too. Can be repeated
+    #[arg(long, value_name = "NAME=DIR")]
+    adapter: Vec<NamedAdapter>,
+    /// Let clients load adapters from folders in DIR, and unload them, with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`
+    #[arg(long, value_name = "DIR")]
+    adapters_at_runtime: Option<PathBuf>,
+    /// How many adapters are in memory; others are loaded when requests need them. Defaults to the number of --adapter, and to 8 or
+    /// more with --adapters-at-runtime
+    #[arg(long, value_name = "N")]
+    adapter_slots: Option<usize>,
+    /// The maximum rank of an adapter; defaults to the largest of --adapter, and to 16 or more with --adapters-at-runtime
+    #[arg(long, value_name = "N")]
+    adapter_rank: Option<usize>,
+}
+
+/// An adapter with its name.
+#[derive(Clone, Debug)]
+struct NamedAdapter {
+    name: String,
+    folder: PathBuf,
+}
+
+impl FromStr for NamedAdapter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, folder) = text.split_once('=').ok_or("write NAME=DIR")?;
+        Ok(Self { name: name.to_owned(), folder: folder.into() })
+    }
+}
+
+impl AdapterArguments {
+    /// The room that the model needs.
+    pub(crate) fn room(&self) -> Result<Option<AdapterLimits>, Failure> {
+        let at_runtime = self.adapters_at_runtime.is_some();
+        if self.adapter.is_empty() && !at_runtime {
+            if self.adapter_slots.is_some() || self.adapter_rank.is_some() {
+                let message = "--adapter-slots and --adapter-rank need --adapter or --adapters-at-runtime";
+                return Err(Failure::Usage(message.to_owned()));
+            }
+            return Ok(None);
+        }
+        let least = |least: usize| if at_runtime { least } else { 1 };
+        let slots = self.adapter_slots.unwrap_or(self.adapter.len().max(least(SLOTS)));
+        let rank = match self.adapter_rank {
+            Some(rank) => rank,
+            None => {
+                let ranks = self.adapter.iter().map(|own| Model::adapter_rank(own.folder.as_path()));
+                ranks.collect::<mlxcel_session::Result<Vec<_>>>()?.into_iter().fold(least(RANK), usize::max)
+            }
+        };
+        Ok(Some(AdapterLimits::new(slots, rank)))
+    }
+
+    /// Adds the adapters of `model`, which is called `name`, to a server.
+    pub(crate) fn serve(&self, mut server: Server, name: &str, model: &Model) -> Result<Server, Failure> {
+        if model.capabilities().adapters.is_none() {
+            return Ok(server);
+        }
+        let pool = AdapterPool::new(model)?;
+        for NamedAdapter { name, folder } in &self.adapter {
+            pool.add(name, folder.as_path())?;
+        }
+        server = server.with_adapters(name, pool);
+        if let Some(folder) = &self.adapters_at_runtime {
+            server = server.with_adapter_folder(folder);
+        }
+        Ok(server)
+    }
+}

@@ -1,0 +1,90 @@
+//! Merges an adapter into a copy of its base model: a checkpoint like any other.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use mlxcel_models::Checkpoint;
+use mlxcel_quantize::{MergeOptions, merge};
+use mlxcel_session::LoadOptions;
+use serde::Serialize;
+
+use crate::engine::locate;
+use crate::progress::{Progress, Work};
+use crate::report::{Failure, json_line};
+
+/// Write a copy of a model with a LoRA adapter merged into its weights
+///
+/// The sums are computed in float32 and rounded to the type of the weights. Packed weights are refused: merge first, then quantize.
+/// Running the same command again resumes interrupted work.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The checkpoint folder, or `org/name` in the Hugging Face cache
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// The adapter: a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes it
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Discard what another run left unfinished in the same place
+    #[arg(long)]
+    restart: bool,
+    /// How many threads compute; defaults to one for each core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print one JSON object
+    ///
+    /// It has out, tensors (the names of those that the adapter changes), files, resumed (files that an earlier run wrote), bytes, seconds.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Output {
+    out: PathBuf,
+    tensors: Vec<String>,
+    files: usize,
+    resumed: usize,
+    bytes: u64,
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let progress = Progress::new();
+    let model = locate(&arguments.model, &progress.watch(LoadOptions::default()))?;
+    let started = Instant::now();
+    let shown = progress.clone();
+    let mut options = MergeOptions::default()
+        .with_restart(arguments.restart)
+        .with_progress(move |done, total| shown.show_written(Work::Merging, done, total));
+    options.threads = arguments.threads;
+    let merged = Checkpoint::open(&model)
+        .and_then(|checkpoint| merge(&checkpoint, arguments.adapter.as_path(), &arguments.out, &options));
+    progress.close();
+    let merged = merged?;
+    let output = Output {
+        out: arguments.out.clone(),
+        tensors: merged.tensors,
+        files: merged.files,
+        resumed: merged.resumed,
+        bytes: merged.bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        json_line(&mut out, &output)?;
+    } else {
+        let Output { out: folder, tensors, bytes, seconds, .. } = &output;
+        let (count, megabytes) = (tensors.len(), *bytes as f64 / 1e6);
+        writeln!(
+            out,
+            "{}: {count} matrices changed, {megabytes:.1} MB, in {seconds:.1} s",
+            folder.display()
+        )?;
+    }
+    Ok(out.flush()?)
+}

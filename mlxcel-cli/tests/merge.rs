@@ -1,0 +1,43 @@
+//! `mlxcel merge`, as a user runs it, and what it writes, run by an engine.
+#![cfg(feature = "portable")]
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mlxcel")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_merged_checkpoint_opens_without_the_adapter() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("merged");
+    let [model, adapter] =
+        ["architectures/llama", "adapters/llama-all"].map(|name| fixtures().join(name).display().to_string());
+    let out = out.to_str().unwrap();
+    let arguments = ["merge", "--model", &model, "--adapter", &adapter, "--out", out, "--json"];
+    let output = run(&arguments);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), error.as_str()), (Some(0), ""));
+    let written: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((written["tensors"].as_array().unwrap().len() % 7, &written["files"]), (0, &1.into()));
+    let generate = |model: &str, rest: &[&str]| {
+        let common =
+            ["generate", "--backend", "portable", "--precision", "exact", "--tokens", "3,4,5,6,7", "-n", "4"];
+        let output = run(&[&common[..], &["--ignore-eos", "--json", "--model", model], rest].concat());
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["tokens"].clone()
+    };
+    assert_eq!(generate(out, &[]), generate(&model, &["--adapter", &adapter]));
+    assert_ne!(generate(out, &[]), generate(&model, &[]));
+
+    // A second time there is something in its place.
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+}

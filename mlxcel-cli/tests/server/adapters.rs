@@ -1,0 +1,152 @@
+//! Adapters: models of their own to clients.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+/// Writes an adapter of rank 2 for the query projections of the bundled model: pseudorandom numbers of this seed.
+fn write(folder: &Path, seed: u64) {
+    let (mut random, mut bytes, mut header) = (seed, Vec::new(), serde_json::Map::new());
+    for layer in 0..2 {
+        for (matrix, shape) in [("lora_A", [2, WIDTH]), ("lora_B", [WIDTH, 2])] {
+            let start = bytes.len();
+            for _ in 0..2 * WIDTH {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let number = (random >> 40) as f32 / (1 << 24) as f32 - 0.5;
+                bytes.extend_from_slice(&number.to_le_bytes());
+            }
+            let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, bytes.len()] });
+            header.insert(
+                format!("base_model.model.model.layers.{layer}.self_attn.q_proj.{matrix}.weight"),
+                entry,
+            );
+        }
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
+    let config = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": 8, "target_modules": ["q_proj"] });
+    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+}
+
+/// The width of the bundled model.
+const WIDTH: usize = 192;
+
+fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let (status, text) = server.ask("POST", path, "", &body.to_string());
+    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    (status, value)
+}
+
+/// The text of a model.
+fn text(server: &Server, model: &str) -> String {
+    let body = json!({ "model": model, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true });
+    let (status, answer) = post(server, "/v1/completions", &body);
+    assert_eq!((status, answer["model"].as_str()), (200, Some(model)), "{answer}");
+    answer["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+fn models(server: &Server) -> Vec<(String, Option<String>)> {
+    let (_, text) = server.get("/v1/models");
+    let list: Value = serde_json::from_str(&text).unwrap();
+    let described = list["data"].as_array().unwrap().iter();
+    let name = |value: &Value| value.as_str().map(str::to_owned);
+    described.map(|model| (name(&model["id"]).unwrap(), name(&model["parent"]))).collect()
+}
+
+#[test]
+fn adapters_are_models_with_texts_and_figures_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let [poems, laws] = ["poems", "laws"].map(|name| folder.path().join(name));
+    write(&poems, 1);
+    write(&laws, 2);
+    let named = |name: &str, folder: &Path| format!("{name}={}", folder.display());
+    // One slot for two: they take turns.
+    let arguments =
+        ["--adapter", &named("poems", &poems), "--adapter", &named("laws", &laws), "--adapter-slots", "1"];
+    let server = Server::start(&arguments);
+    let base = || Some("storyteller".to_owned());
+    let listed = [("storyteller", None), ("storyteller:laws", base()), ("storyteller:poems", base())];
+    assert_eq!(models(&server), listed.map(|(name, parent)| (name.to_owned(), parent)));
+    let names = ["storyteller", "storyteller:poems", "storyteller:laws"];
+    let texts = names.map(|name| text(&server, name));
+    assert!(texts[0] != texts[1] && texts[1] != texts[2] && texts[0] != texts[2], "{texts:?}");
+    assert_eq!(names.map(|name| text(&server, name)), texts);
+
+    let question = json!([{ "role": "user", "content": "Hello" }]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({ "model": names[1], "max_tokens": 4, "messages": question })),
+        ("/v1/messages", json!({ "model": names[1], "max_tokens": 4, "messages": question })),
+        ("/v1/responses", json!({ "model": names[1], "max_output_tokens": 16, "input": "Hello" })),
+    ] {
+        let (status, answer) = post(&server, path, &body);
+        assert_eq!((status, answer["model"].as_str()), (200, Some(names[1])), "{path}: {answer}");
+    }
+    let (_, figures) = server.get("/metrics");
+    let figure = |name: &str, adapter: &str| {
+        let line = format!("mlxcel_adapter_{name}{{model=\"storyteller\",adapter=\"{adapter}\"}} ");
+        let value = figures.lines().find_map(|own| own.strip_prefix(&line));
+        value.unwrap_or_else(|| panic!("no {line} in {figures}")).parse::<u32>().unwrap()
+    };
+    assert_eq!((figure("requests_total", "poems"), figure("requests_total", "laws")), (5, 2));
+    assert_eq!(figure("generated_tokens_total", "laws"), 24);
+
+    // What would be computed without the adapter is refused.
+    for (path, body) in [
+        ("/v1/embeddings", json!({ "model": names[1], "input": "Hello" })),
+        ("/v1/rerank", json!({ "model": names[1], "query": "Hello", "documents": ["Hello"] })),
+        ("/v1/completions", json!({ "model": names[1], "prompt": "Hello", "echo": true, "logprobs": 1 })),
+    ] {
+        let (status, answer) = post(&server, path, &body);
+        assert_eq!((status, answer["error"]["param"].as_str()), (400, Some("model")), "{path}: {answer}");
+    }
+    for name in ["poems", "storyteller:", "storyteller:none", "other:poems"] {
+        let (status, _) = post(&server, "/v1/completions", &json!({ "model": name, "prompt": "Hello" }));
+        assert_eq!(status, 404, "{name}");
+    }
+    // Clients load none unless the server is told to.
+    let (status, _) =
+        post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "a", "lora_path": "poems" }));
+    assert_eq!(status, 404);
+}
+
+#[test]
+fn clients_load_and_unload_adapters_of_one_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let allowed = folder.path().join("allowed");
+    write(&allowed.join("poems"), 1);
+    write(&folder.path().join("secret"), 2);
+    fs::create_dir(allowed.join("empty")).unwrap();
+    let server = Server::start(&["--adapters-at-runtime", allowed.to_str().unwrap()]);
+    let load = |name: &str, path: &str| {
+        post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": name, "lora_path": path }))
+    };
+    let unload = |name: &str| post(&server, "/v1/unload_lora_adapter", &json!({ "lora_name": name }));
+    let absolute = allowed.join("poems");
+    let told = json!("Success: LoRA adapter 'poems' added successfully.");
+    assert_eq!(load("poems", absolute.to_str().unwrap()), (200, told));
+    let plain = text(&server, "storyteller");
+    assert_ne!(text(&server, "storyteller:poems"), plain);
+    // A name that is taken, and folders that are elsewhere, missing or of something else.
+    assert_eq!(load("poems", "poems").0, 400);
+    let outside = load("secret", "../secret");
+    assert_eq!((outside.0, outside.1["error"]["param"].as_str()), (400, Some("lora_path")), "{outside:?}");
+    assert_eq!(load("secret", "none").1, outside.1);
+    assert_eq!(load("empty", "empty").0, 400);
+    assert_eq!(load("a b", "poems").0, 400);
+    assert_eq!(models(&server).len(), 2);
+
+    assert_eq!(unload("none").0, 404);
+    assert_eq!(unload("poems"), (200, json!("Success: LoRA adapter 'poems' removed successfully.")));
+    assert_eq!(models(&server).len(), 1);
+    let gone = post(&server, "/v1/completions", &json!({ "model": "storyteller:poems", "prompt": "Hello" }));
+    assert_eq!(gone.0, 404);
+    // It may come back, and its figures with it.
+    assert_eq!(load("again", "poems").0, 200);
+    assert!(server.get("/metrics").1.contains("adapter=\"again\"}"));
+}
