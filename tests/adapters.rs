@@ -12,6 +12,9 @@ use mlxcel_core::{
     LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
     Want,
 };
+use mlxcel_models::Checkpoint;
+use mlxcel_models::read::Float;
+use mlxcel_quantize::{MergeOptions, merge};
 use support::{CAPACITY, Case, Fixture, engines_and_plugin};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
@@ -179,6 +182,52 @@ fn rows_of_several_tokens_and_adapters_share_a_pass() {
         assert_eq!(together, alone, "{:?}", matches!(want.answer, Answer::Logits));
         assert_ne!(together[0], together[2]);
         sequences.iter().for_each(|&sequence| session.close(sequence).unwrap());
+    }
+}
+
+/// A copy of a base model in float32, in which merged weights are not rounded to fewer bits.
+fn float32_copy(base: &'static str, to: &Path) {
+    let from = Fixture::named(base).path;
+    let checkpoint = Checkpoint::open(&from).unwrap();
+    let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+    for (name, view) in checkpoint.tensors() {
+        let float = Float::of(view.element_type).unwrap();
+        let mut values = vec![0.0; view.bytes.len() / float.bytes()];
+        float.read(view.bytes, &mut values);
+        let start = bytes.len();
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let entry =
+            serde_json::json!({ "dtype": "F32", "shape": view.shape, "data_offsets": [start, bytes.len()] });
+        header.insert(name.to_owned(), entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+    std::fs::write(to.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn merged_checkpoints_equal_peft() {
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("merged");
+    let _ = std::fs::remove_dir_all(&folder);
+    for (base, name) in [
+        ("llama", "llama-attention"),
+        ("llama", "llama-all"),
+        ("phi3", "phi3-fused"),
+        ("lfm2", "lfm2-recurrence"),
+    ] {
+        let (copy, merged) = (folder.join(base), folder.join(name));
+        float32_copy(base, &copy);
+        let oracle = adapter(name);
+        merge(&Checkpoint::open(&copy).unwrap(), oracle.path.clone(), &merged, &MergeOptions::default())
+            .unwrap();
+        let model = engine.load(&merged.into(), &load_options()).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        for case in oracle.cases() {
+            check(&mut *session, &[(case, None)], &format!("{name}, merged"));
+        }
     }
 }
 
