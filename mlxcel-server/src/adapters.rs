@@ -286,7 +286,8 @@ async fn load(Body { request, app, sender }: Body<LoadRequest>) -> Result<String
             _ => error.into(),
         })
     };
-    adapters.workers.run(sender.share.client, add).await??;
+    // It does not wait for a slot, and should not wait behind requests that do.
+    app.server.workers.run(sender.share.client, add).await??;
     Ok(done)
 }
 
