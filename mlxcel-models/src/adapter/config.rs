@@ -145,7 +145,7 @@ impl<'a> Settings<'a> {
 }
 
 /// Whether a value of an unknown field asks for something.
-fn is_set(value: &Value) -> bool {
+pub(super) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => text != "none" && !text.is_empty(),
@@ -156,6 +156,6 @@ fn is_set(value: &Value) -> bool {
 }
 
 /// Whether `module` is `name`, or ends with it after a dot.
-fn ends_with(module: &str, name: &str) -> bool {
+pub(super) fn ends_with(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }

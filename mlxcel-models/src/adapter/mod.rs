@@ -1,28 +1,25 @@
-//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library writes them.
+//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library and mlx-lm write them.
 
 mod config;
+mod files;
+mod mlx;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
-use crate::bytes::FileBytes;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
 use crate::element::ElementType;
 use crate::fingerprint::fingerprint_of;
 use crate::read::Float;
-use crate::safetensors::{Entry, read_header};
-use crate::source::Source;
+use crate::safetensors::Entry;
 
-use config::Settings;
+use files::{CONFIG, Files, Settings};
 
-const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model.safetensors";
 const OPERATION: &str = "load adapter";
 
 /// An adapter for the products of a decoder: `y = W x + B (A x)`.
@@ -93,36 +90,6 @@ impl Checkpoint {
     }
 }
 
-/// The files of an adapter.
-struct Files {
-    source: Source,
-    settings: Cow<'static, [u8]>,
-    weights: FileBytes,
-    /// The tensors of the weights, by name.
-    entries: Vec<Entry>,
-}
-
-impl Files {
-    fn open(source: &ModelSource) -> Result<Self> {
-        let source = match source {
-            ModelSource::Folder(folder) => Source::at(folder)?,
-            ModelSource::Embedded(files) => Source::embedded(files)?,
-            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter")),
-        };
-        let missing = |name: &str, message: &'static str| {
-            Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", source.locate(name))
-        };
-        let settings = source.read(CONFIG)?;
-        let settings = settings.ok_or_else(|| missing(CONFIG, "the folder has no adapter_config.json"))?;
-        let weights = source.map(WEIGHTS)?.ok_or_else(|| {
-            missing(WEIGHTS, "the folder has no adapter_model.safetensors; save the adapter with safetensors")
-        })?;
-        let mut entries = read_header(&source.locate(WEIGHTS), &weights)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { source, settings, weights, entries })
-    }
-}
-
 impl AdapterWeights {
     /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank) that holds it.
     ///
@@ -130,15 +97,17 @@ impl AdapterWeights {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
     pub fn rank(source: &ModelSource) -> Result<usize> {
-        let entries = Files::open(source)?.entries;
-        let ranks = entries.iter().filter_map(|entry| match module_of(&entry.name)? {
-            (_, 0) => entry.shape.first().copied(),
-            _ => None,
-        });
+        let Files { entries, format, .. } = Files::open(source)?;
+        let ranks =
+            entries.iter().filter_map(|entry| match (format.module_of(&entry.name)?, &entry.shape[..]) {
+                ((_, 0), &[rows, columns]) => Some(if format.is_transposed() { columns } else { rows }),
+                _ => None,
+            });
         Ok(ranks.max().unwrap_or_default())
     }
 
-    /// Reads the adapter in `source`, a folder with `adapter_config.json` and `adapter_model.safetensors`, for `decoder`.
+    /// Reads the adapter in `source` for `decoder`: a folder with `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes
+    /// it, or `adapters.safetensors`, as mlx-lm does.
     ///
     /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is supported, also
     /// beside fused projections. Other kinds, and other settings that change results, are refused by name.
@@ -149,10 +118,10 @@ impl AdapterWeights {
     /// not finite, and shapes that contradict each other; [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
     /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above `room`.
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
-        let Files { source, settings: text, weights: file, entries } = Files::open(source)?;
+        let Files { source, settings: text, weights: file, entries, format } = Files::open(source)?;
         let config = Config::parse(source.locate(CONFIG), &text)?;
-        let settings = Settings::read(config.fields())?;
-        let location = source.locate(WEIGHTS);
+        let settings = Settings::read(format, config.fields())?;
+        let location = source.locate(format.weights());
         let bytes_of = |entry: &Entry| file.get(entry.range.clone()).unwrap_or_default();
         let tensors =
             entries.iter().map(|entry| (&*entry.name, entry.element, &entry.shape[..], bytes_of(entry)));
@@ -160,7 +129,7 @@ impl AdapterWeights {
 
         let mut modules: BTreeMap<&str, [Option<&Entry>; 2]> = BTreeMap::new();
         for entry in &entries {
-            let (module, matrix) = module_of(&entry.name).ok_or_else(|| {
+            let (module, matrix) = format.module_of(&entry.name).ok_or_else(|| {
                 let message = "only the matrices of LoRA are supported in an adapter";
                 named(Error::unsupported(OPERATION, message), &location, &entry.name)
             })?;
@@ -186,8 +155,12 @@ impl AdapterWeights {
             };
             let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
             let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
-            let (&[rank, a_inputs], &[b_outputs, b_rank]) = (&a.shape[..], &b.shape[..]) else {
+            let (&[a_rows, a_columns], &[b_rows, b_columns]) = (&a.shape[..], &b.shape[..]) else {
                 return Err(refuse(ErrorKind::Unsupported, "the matrices of an adapter have two dimensions"));
+            };
+            let ([rank, a_inputs], [b_outputs, b_rank]) = match format.is_transposed() {
+                true => ([a_columns, a_rows], [b_columns, b_rows]),
+                false => ([a_rows, a_columns], [b_rows, b_columns]),
             };
             if rank == 0 || rank != b_rank {
                 return Err(refuse(ErrorKind::Corrupt, "the matrices of an adapter have different ranks"));
@@ -205,8 +178,12 @@ impl AdapterWeights {
                     .with_context("room", room.rank));
             }
             let scale = settings.scale(module, rank)?;
-            let a = values(a, bytes_of(a), &location)?;
-            let b: Vec<f32> = values(b, bytes_of(b), &location)?.iter().map(|value| value * scale).collect();
+            let read = |entry, rows| {
+                let values = values(entry, bytes_of(entry), &location)?;
+                Ok::<_, Error>(if format.is_transposed() { transposed(&values, rows) } else { values })
+            };
+            let (a, b) = (read(a, rank)?, read(b, outputs)?);
+            let b: Vec<f32> = b.iter().map(|value| value * scale).collect();
             if b.iter().any(|value| !value.is_finite()) {
                 return Err(refuse(ErrorKind::Corrupt, "a scaled number of the adapter is not finite"));
             }
@@ -217,13 +194,6 @@ impl AdapterWeights {
         }
         Ok(Self { identity, products })
     }
-}
-
-/// The module of a tensor of an adapter, and which of the two matrices it is.
-fn module_of(tensor: &str) -> Option<(&str, usize)> {
-    let module = tensor.strip_prefix("base_model.model.")?;
-    let matrices = [".lora_A.weight", ".lora_B.weight"].into_iter().enumerate();
-    matrices.into_iter().find_map(|(matrix, suffix)| Some((module.strip_suffix(suffix)?, matrix)))
 }
 
 /// The module that a weight is of: its tensor's name without the last part.
@@ -253,6 +223,11 @@ fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
         fits && rows.iter().copied().eq(0..rows.len())
     });
     modules
+}
+
+/// The numbers of a matrix with so many rows, by rows, from those by columns.
+fn transposed(values: &[f32], rows: usize) -> Vec<f32> {
+    (0..rows).flat_map(|row| values.iter().skip(row).step_by(rows.max(1)).copied()).collect()
 }
 
 /// The numbers of a tensor, which must be finite.

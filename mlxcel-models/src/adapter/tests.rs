@@ -3,7 +3,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::files::Format;
 use super::*;
+
+/// The file of PEFT's matrices.
+const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// A tensor of a file: its name, shape and numbers.
 type Tensor = (String, Vec<usize>, Vec<f32>);
@@ -30,8 +34,12 @@ fn query() -> Vec<Tensor> {
     matrices("model.layers.1.self_attn.q_proj", 64, 64, 2)
 }
 
-/// A folder with an adapter.
+/// A folder with an adapter of PEFT.
 fn folder(settings: &Value, tensors: &[Tensor]) -> tempfile::TempDir {
+    folder_of(Format::Peft, settings, tensors)
+}
+
+fn folder_of(format: Format, settings: &Value, tensors: &[Tensor]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(CONFIG), settings.to_string()).unwrap();
     let bytes: Vec<Vec<u8>> = tensors.iter().map(|(_, _, numbers)| bytes_of(numbers)).collect();
@@ -42,7 +50,7 @@ fn folder(settings: &Value, tensors: &[Tensor]) -> tempfile::TempDir {
         )
     });
     let file = safetensors::serialize(views, None).unwrap();
-    fs::write(folder.path().join(WEIGHTS), file).unwrap();
+    fs::write(folder.path().join(format.weights()), file).unwrap();
     folder
 }
 
@@ -203,6 +211,87 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
     norms["target_modules"] = json!(["embed_tokens"]);
     let error = read(&norms, &matrices("model.embed_tokens", 256, 64, 2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// What mlx-lm writes.
+fn mlx_settings() -> Value {
+    json!({
+        "fine_tune_type": "lora", "num_layers": 2, "model": "mlx-community/Llama", "iters": 10, "lr_schedule": null,
+        "optimizer_config": { "adam": {} }, "trust_remote_code": false, "train": true,
+        "lora_parameters": { "rank": 2, "dropout": 0.0, "scale": 3.0 },
+    })
+}
+
+/// The matrices of PEFT's as mlx-lm has them.
+fn mlx_tensors(tensors: &[Tensor]) -> Vec<Tensor> {
+    let rename = |name: &str| {
+        let name = name.strip_prefix("base_model.model.").unwrap_or(name);
+        name.replace(".lora_A.weight", ".lora_a").replace(".lora_B.weight", ".lora_b")
+    };
+    let turn = |(name, shape, _): &Tensor| {
+        let numbers = (0..shape[1]).flat_map(|column| (0..shape[0]).map(move |row| row * shape[1] + column));
+        (rename(name), vec![shape[1], shape[0]], numbers.collect::<Vec<_>>())
+    };
+    let turned = tensors.iter().map(|tensor| (turn(tensor), &tensor.2));
+    turned
+        .map(|((name, shape, places), numbers)| {
+            (name, shape, places.into_iter().map(|place| numbers[place]).collect())
+        })
+        .collect()
+}
+
+fn read_mlx(settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
+    let folder = folder_of(Format::Mlx, settings, tensors);
+    let source = ModelSource::Folder(PathBuf::from(folder.path()));
+    AdapterWeights::read(&source, &decoder("llama"), AdapterLimits::new(1, 4))
+}
+
+#[test]
+fn an_adapter_of_mlx_lm_is_that_of_peft_with_transposed_matrices() {
+    let tensors = [query(), matrices("model.layers.0.mlp.down_proj", 64, 128, 2)].concat();
+    let peft =
+        json!({"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"]});
+    let expected = read(&peft, &tensors).unwrap();
+    let found = read_mlx(&mlx_settings(), &mlx_tensors(&tensors)).unwrap();
+    assert_eq!((found.products.len(), found.products == expected.products), (2, true));
+    let mut listed = mlx_settings();
+    listed["lora_parameters"]["keys"] = json!(["self_attn.q_proj", "mlp.down_proj"]);
+    assert_eq!(read_mlx(&listed, &mlx_tensors(&tensors)).unwrap().products, expected.products);
+    let wide = mlx_tensors(&matrices("model.layers.0.self_attn.q_proj", 64, 64, 7));
+    let folder = folder_of(Format::Mlx, &mlx_settings(), &wide);
+    assert_eq!(AdapterWeights::rank(&ModelSource::Folder(PathBuf::from(folder.path()))).unwrap(), 7);
+}
+
+#[test]
+fn what_is_not_supported_of_mlx_lm_is_refused_by_name() {
+    let tensors = mlx_tensors(&query());
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let mut settings = mlx_settings();
+        change(&mut settings);
+        let error = read_mlx(&settings, &tensors).unwrap_err();
+        (error.kind(), error.context("field").map(str::to_owned))
+    };
+    for (field, value) in
+        [("fine_tune_type", json!("dora")), ("fine_tune_type", json!("full")), ("use_dora", json!(true))]
+    {
+        let expected = (ErrorKind::Unsupported, Some(field.to_owned()));
+        assert_eq!(refused(&|settings| settings[field] = value.clone()), expected);
+    }
+    for (field, value, kind) in [
+        ("alpha", json!(16), ErrorKind::Unsupported),
+        ("rank", json!(3), ErrorKind::Corrupt),
+        ("rank", Value::Null, ErrorKind::Corrupt),
+        ("scale", Value::Null, ErrorKind::Corrupt),
+    ] {
+        let (found, named) = refused(&|settings| settings["lora_parameters"][field] = value.clone());
+        assert_eq!((found, named.is_some_and(|named| named.ends_with(field))), (kind, true), "{field}");
+    }
+    assert_eq!(refused(&|settings| settings["lora_parameters"] = Value::Null).0, ErrorKind::Corrupt);
+    // The magnitudes of DoRA, and the experts' matrices.
+    let magnitude = ("model.layers.1.self_attn.q_proj.m".to_owned(), vec![64], vec![1.0; 64]);
+    let error = read_mlx(&mlx_settings(), &[tensors.clone(), vec![magnitude]].concat()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(error.context("tensor"), Some("model.layers.1.self_attn.q_proj.m"));
 }
 
 #[test]
