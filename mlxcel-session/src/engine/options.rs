@@ -81,7 +81,8 @@ impl EngineOptions {
         }
         let (queue, unread_tokens) = (self.queue, self.unread_tokens);
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Ok(Limits { sequences, step_tokens, chunk, queue, unread_tokens, threads })
+        let kv_tokens = sequences.saturating_mul(capabilities.context);
+        Ok(Limits { sequences, step_tokens, chunk, queue, unread_tokens, threads, kv_tokens })
     }
 }
 
@@ -103,6 +104,8 @@ pub(super) struct Limits {
     pub(super) unread_tokens: usize,
     /// The threads that draw tokens on the host.
     pub(super) threads: usize,
+    /// The most tokens that all sequences hold together.
+    pub(super) kv_tokens: usize,
 }
 
 #[cfg(test)]

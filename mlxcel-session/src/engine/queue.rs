@@ -224,6 +224,7 @@ impl Queue {
         stats.queued += state.arrived.len();
         stats.submitted = state.submitted;
         stats.refused = state.refused;
+        stats.kv_token_limit = self.limits.kv_tokens;
         stats
     }
 
@@ -252,6 +253,7 @@ impl Queue {
         let lost = state.stats.queued + state.stats.running + state.arrived.len();
         state.stats.failed += lost as u64;
         (state.stats.queued, state.stats.running, state.stats.paused) = (0, 0, 0);
+        (state.stats.kv_bytes, state.stats.kv_tokens) = (0, 0);
     }
 
     /// Says that the thread has ended. Requests that it has not seen end with an error.

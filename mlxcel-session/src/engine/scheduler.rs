@@ -400,7 +400,12 @@ impl Scheduler {
     fn count(&mut self) {
         self.stats.queued = self.waiting.len();
         self.stats.running = self.running.len();
-        self.stats.paused = self.running.iter().filter(|request| request.is_paused()).count();
+        let (mut paused, mut tokens) = (0, self.text_tokens());
+        for request in &self.running {
+            paused += usize::from(request.is_paused());
+            tokens += request.entry.generation.tokens().computed();
+        }
+        (self.stats.paused, self.stats.kv_tokens) = (paused, tokens);
         let session = self.session.stats();
         (self.stats.passes, self.stats.computed_tokens) = (session.passes, session.tokens);
         (self.stats.kv_bytes, self.stats.compile_time) = (session.kv_bytes, session.compile_time);

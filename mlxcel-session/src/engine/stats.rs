@@ -48,10 +48,29 @@ pub struct EngineStats {
     pub computed_tokens: u64,
     /// Gauge: bytes of the open sequences: KV caches, and state of fixed size.
     pub kv_bytes: u64,
+    /// Gauge: tokens that the open sequences hold in their KV caches.
+    pub kv_tokens: usize,
+    /// How many tokens the sequences can hold at most: the engine's sequences × the context. Memory may run out earlier.
+    pub kv_token_limit: usize,
     /// Time spent in steps.
     pub step_time: Duration,
     /// Time spent compiling programs within steps.
     pub compile_time: Duration,
     /// The longest time that a request waited for its first sequence.
     pub longest_wait: Duration,
+}
+
+impl EngineStats {
+    /// How full the KV caches are, from 0 to 1: [`kv_tokens`](Self::kv_tokens) as a fraction of
+    /// [`kv_token_limit`](Self::kv_token_limit).
+    ///
+    /// ```
+    /// let mut stats = mlxcel_session::EngineStats::default();
+    /// assert_eq!(stats.kv_usage(), 0.0);
+    /// (stats.kv_tokens, stats.kv_token_limit) = (1024, 4096);
+    /// assert_eq!(stats.kv_usage(), 0.25);
+    /// ```
+    pub fn kv_usage(&self) -> f64 {
+        self.kv_tokens as f64 / self.kv_token_limit.max(1) as f64
+    }
 }

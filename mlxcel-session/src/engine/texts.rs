@@ -65,6 +65,13 @@ impl Scheduler {
         self.jobs.iter().map(|job| job.begun.len()).sum()
     }
 
+    /// How many tokens the sequences of texts hold between steps: those that are fed before a text.
+    pub(super) fn text_tokens(&self) -> usize {
+        let fed =
+            |job: &Job, begun: &Begun| if begun.is_fed { job.texts[begun.text].before.len() } else { 0 };
+        self.jobs.iter().flat_map(|job| job.begun.iter().map(move |begun| fed(job, begun))).sum()
+    }
+
     /// Gives free sequences to texts: all of them, but only one while requests wait.
     pub(super) fn admit_texts(&mut self) {
         for job in &mut self.jobs {

@@ -56,6 +56,23 @@ fn a_request_that_never_fits_fails_and_others_continue() {
     small.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 40));
 }
 
+#[test]
+fn kv_usage_is_the_fraction_of_the_tokens_that_sequences_can_hold() {
+    let model = reference(4);
+    let limit = 2 * model.capabilities().context;
+    let options = EngineOptions::default().with_sequences(2).with_unread_tokens(5);
+    let engine = Engine::with_options(model, &options).unwrap();
+    assert_eq!((engine.stats().kv_token_limit, engine.stats().kv_usage()), (limit, 0.0));
+    let streams: Vec<_> =
+        (0..2).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(100)).unwrap()).collect();
+    // The last of five tokens is not computed before the reader has read.
+    let stats = wait_until(&engine, |stats| stats.paused == 2);
+    assert_eq!((stats.kv_tokens, stats.kv_token_limit), (2 * (20 + 4), limit));
+    assert_eq!(stats.kv_usage(), 48.0 / limit as f64);
+    drop(streams);
+    wait_until(&engine, |stats| stats.running == 0 && stats.kv_tokens == 0);
+}
+
 /// A fixed sequence that looks like chance (SplitMix64).
 struct Chance(u64);
 
