@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{AsyncRequestStream, ChatOptions, Message, Options, Request, RequestStream, Tools};
+use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +14,7 @@ use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::logprobs;
 use crate::served::ServedModel;
+use crate::spans::{CHAT, RequestSpan, ServedStream};
 use crate::sse::{self, Pieces, whole_text};
 use crate::tools::{self, CalledTools, ToolFields};
 
@@ -106,7 +107,7 @@ impl ChatMessage {
 
 /// A chat whose answers are on their way.
 pub(crate) struct Begun {
-    pub(crate) streams: Vec<AsyncRequestStream>,
+    pub(crate) streams: Vec<ServedStream>,
     pub(crate) tools: Option<Tools>,
     with_logprobs: bool,
     is_stream: bool,
@@ -177,8 +178,9 @@ pub(crate) async fn begin(
         return Err(ApiError::invalid("top_logprobs", message));
     }
     let (Prepared { messages, options, tools }, fields) = prepare(app, request, top)?;
+    let span = RequestSpan::new(CHAT, &app.name, options.len());
     let streams = app
-        .submit(sender.share, move |submit| {
+        .submit(sender.share, span, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;
@@ -202,7 +204,7 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
         let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
-        return Ok(sse::respond(app, answers, usage));
+        return sse::respond(app, answers, usage).await;
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
     for (index, mut stream) in streams.into_iter().enumerate() {

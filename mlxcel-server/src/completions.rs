@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{Prompt, Request, RequestStream, TokenId};
+use futures_util::stream;
+use mlxcel_session::{Request, RequestStream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -12,7 +13,9 @@ use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields, finish_reason};
 use crate::header::Header;
 use crate::logprobs::{self, TextLogprobs};
+use crate::prompts::{OwnedPrompt, Prompts};
 use crate::served::ServedModel;
+use crate::spans::{RequestSpan, TEXT_COMPLETION};
 use crate::sse::{self, Pieces, whole_text};
 
 #[derive(Deserialize)]
@@ -37,41 +40,6 @@ impl Asked for CompletionRequest {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Prompts {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<TokenId>),
-    ManyTokens(Vec<Vec<TokenId>>),
-}
-
-#[derive(Clone)]
-pub(crate) enum OwnedPrompt {
-    Text(String),
-    Tokens(Vec<TokenId>),
-}
-
-impl OwnedPrompt {
-    fn as_prompt(&self) -> Prompt<'_> {
-        match self {
-            Self::Text(text) => text.into(),
-            Self::Tokens(tokens) => tokens.into(),
-        }
-    }
-}
-
-impl Prompts {
-    fn into_list(self) -> Vec<OwnedPrompt> {
-        match self {
-            Self::Text(text) => vec![OwnedPrompt::Text(text)],
-            Self::Tokens(tokens) => vec![OwnedPrompt::Tokens(tokens)],
-            Self::Texts(texts) => texts.into_iter().map(OwnedPrompt::Text).collect(),
-            Self::ManyTokens(prompts) => prompts.into_iter().map(OwnedPrompt::Tokens).collect(),
-        }
-    }
-}
-
 pub(crate) async fn complete(
     Body { request, app, sender }: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
@@ -93,18 +61,16 @@ pub(crate) async fn complete(
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
     let mut echoes = Vec::new();
     if request.echo == Some(true) {
-        if is_stream {
-            return Err(ApiError::unsupported("echo", "a stream that begins with the prompt"));
-        }
         echoes = echo::echoes(&app, sender.share, &prompts, request.logprobs).await?;
         // What is continued are the very tokens that are repeated.
         prompts = echoes.iter().map(|echo| OwnedPrompt::Tokens(echo.tokens.clone())).collect();
         if fields.wants_none() {
-            return Ok(Json(repeat(&app, echoes, answers_of_each)).into_response());
+            return Ok(repeat(&app, &echoes, answers_of_each, is_stream.then_some(include_usage)));
         }
     }
+    let span = RequestSpan::new(TEXT_COMPLETION, &app.name, answers_of_each);
     let streams = app
-        .submit(sender.share, move |submit| {
+        .submit(sender.share, span, move |submit| {
             prompts.iter().try_for_each(|prompt| {
                 options.iter().try_for_each(|options| {
                     submit(Request::new(prompt.as_prompt()).with_options(options.clone()))
@@ -115,55 +81,70 @@ pub(crate) async fn complete(
     drop((fields, sender));
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = Header::new(&app, "cmpl", number, "text_completion");
+    let pieces = |index: usize| {
+        let echo = echoes.get(index / answers_of_each.max(1)).cloned();
+        TextPieces { header: header.clone(), index, with_logprobs, echo, told: 0, offset: 0 }
+    };
     if is_stream {
-        let pieces = |index| TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
         let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
-        return Ok(sse::respond(app, answers, usage));
+        return sse::respond(app, answers, usage).await;
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
     for (index, mut stream) in streams.into_iter().enumerate() {
         let text = whole_text(&mut stream).await?;
-        let mut pieces = TextPieces { header: header.clone(), index, with_logprobs, told: 0, offset: 0 };
-        let echo = echoes.get(index / answers_of_each.max(1));
-        let own = echo.and_then(|echo| echo.logprobs.clone());
-        pieces.offset = own.as_ref().map_or(0, TextLogprobs::end);
+        let mut pieces = pieces(index);
+        let (prompt, own) = pieces.take_echo();
         let logprobs = pieces.logprobs(&app, &stream)?.map(|logprobs| match own {
             Some(own) => own.followed_by(logprobs),
             None => logprobs,
         });
-        let text = format!("{}{text}", echo.map_or("", |echo| echo.text.as_str()));
         let logprobs = logprobs.map(|logprobs| json!(logprobs));
-        choices.push(pieces.choice(&text, logprobs, Some(finish_reason(stream.finish_reason()))));
+        let finish = finish_reason(stream.finish_reason());
+        choices.push(pieces.choice(&format!("{prompt}{text}"), logprobs, Some(finish)));
         usages.push(stream.usage());
     }
     let usage = usages.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus);
     Ok(Json(header.message(&choices, usage)).into_response())
 }
 
-/// The prompts alone.
-fn repeat(app: &ServedModel, echoes: Vec<Echo>, answers_of_each: usize) -> Value {
+/// The prompts alone; as a stream if `stream` says whether that ends with the usage.
+fn repeat(app: &ServedModel, echoes: &[Echo], answers_of_each: usize, stream: Option<bool>) -> Response {
     let header = Header::new(app, "cmpl", 0, "text_completion");
-    let tokens = echoes.iter().map(|echo| echo.tokens.len()).sum();
+    let usage = ApiUsage::of_prompts(echoes.iter().map(|echo| echo.tokens.len()).sum());
     let each = echoes.iter().flat_map(|echo| std::iter::repeat_n(echo, answers_of_each));
     let choices = each.enumerate().map(|(index, Echo { text, logprobs, .. })| {
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": "length" })
     });
-    header.message(&choices.collect::<Vec<_>>(), Some(ApiUsage::of_prompts(tokens)))
+    let Some(include_usage) = stream else {
+        return Json(header.message(&choices.collect::<Vec<_>>(), Some(usage))).into_response();
+    };
+    let last = include_usage.then(|| header.message(&[], Some(usage)));
+    let messages: Vec<Value> = choices.map(|choice| header.message(&[choice], None)).chain(last).collect();
+    sse::events(stream::iter(messages), true)
 }
 
 struct TextPieces {
     header: Header,
     index: usize,
     with_logprobs: bool,
+    /// The prompt that the text begins with, until it is told.
+    echo: Option<Echo>,
     /// How many tokens were told with their log probabilities, and where in the text the next one begins.
     told: usize,
     offset: usize,
 }
 
 impl TextPieces {
+    /// The prompt that the text begins with, and its log probabilities; nothing if there is none, or it was told.
+    fn take_echo(&mut self) -> (String, Option<TextLogprobs>) {
+        let Some(Echo { text, logprobs, .. }) = self.echo.take() else { return Default::default() };
+        self.offset = logprobs.as_ref().map_or(0, TextLogprobs::end);
+        (text, logprobs)
+    }
+
     fn logprobs(
         &mut self,
         app: &ServedModel,
@@ -184,7 +165,12 @@ impl TextPieces {
 
 impl Pieces for TextPieces {
     fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
-        Vec::new()
+        if self.echo.is_none() {
+            return Vec::new();
+        }
+        let (prompt, logprobs) = self.take_echo();
+        let logprobs = logprobs.map(|logprobs| json!(logprobs));
+        vec![self.header.message(&[self.choice(&prompt, logprobs, None)], None)]
     }
 
     fn piece(

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use mlxcel_session::{CancelToken, ScoreOptions, Share, TokenId};
 
-use crate::completions::OwnedPrompt;
 use crate::failure::ApiError;
 use crate::logprobs::{self, TextLogprobs};
+use crate::prompts::OwnedPrompt;
 use crate::served::ServedModel;
-use crate::work::CancelledOnDrop;
+use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 /// A prompt as its answers repeat it.
+#[derive(Clone)]
 pub(crate) struct Echo {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) text: String,
@@ -18,8 +19,8 @@ pub(crate) struct Echo {
     pub(crate) logprobs: Option<TextLogprobs>,
 }
 
-/// Those of `prompts`, with log probabilities of `top` tokens beside each, if wanted. They are scored one after another,
-/// by the thread that embeds texts, which clients take turns at.
+/// Those of `prompts`, with log probabilities of `top` tokens beside each, if wanted. They are scored by the engine, some at
+/// a time, after which it is another client's turn.
 pub(crate) async fn echoes(
     app: &Arc<ServedModel>,
     share: Share,
@@ -31,24 +32,27 @@ pub(crate) async fn echoes(
     }
     let left = CancelledOnDrop(CancelToken::new());
     let mut echoes = Vec::with_capacity(prompts.len());
-    for prompt in prompts {
-        let (prompt, of, cancel) = (prompt.clone(), Arc::clone(app), left.0.clone());
-        echoes.push(app.server.embedding.run(share.client, move || echo(&of, &prompt, top, cancel)).await??);
+    for part in prompts.chunks(TEXTS_AT_ONCE) {
+        let (part, of, cancel) = (part.to_vec(), Arc::clone(app), left.0.clone());
+        let part = move || {
+            let mut part = part.iter().map(|prompt| echo(&of, prompt)).collect::<Result<Vec<_>, _>>()?;
+            if let Some(top) = top {
+                score(&of, &mut part, top, cancel)?;
+            }
+            Ok::<_, ApiError>(part)
+        };
+        echoes.extend(app.server.embedding.run(share.client, part).await??);
     }
     Ok(echoes)
 }
 
-fn echo(
-    app: &ServedModel,
-    prompt: &OwnedPrompt,
-    top: Option<u16>,
-    cancel: CancelToken,
-) -> Result<Echo, ApiError> {
-    let (model, tokenizer) = (app.engine.model(), app.tokenizer()?);
+/// A prompt without log probabilities.
+fn echo(app: &ServedModel, prompt: &OwnedPrompt) -> Result<Echo, ApiError> {
+    let (context, tokenizer) = (app.engine.model().capabilities().context, app.tokenizer()?);
     let (tokens, text) = match prompt {
         OwnedPrompt::Text(text) => {
             // A text that no context holds is refused before it is encoded.
-            if text.is_empty() || text.len() / LONGEST_TOKEN > model.capabilities().context {
+            if text.is_empty() || text.len() / LONGEST_TOKEN > context {
                 return Err(ApiError::invalid("prompt", "the prompt is empty, or longer than the context"));
             }
             let mut tokens = tokenizer.tokens_before().to_vec();
@@ -57,21 +61,37 @@ fn echo(
         }
         OwnedPrompt::Tokens(tokens) => (tokens.clone(), tokenizer.decode(tokens, false)?),
     };
-    if tokens.len() > model.capabilities().context {
+    if tokens.len() > context {
         return Err(ApiError::invalid("prompt", "the prompt is longer than the context"));
     }
-    let logprobs = match top {
-        None => None,
-        // The first token has none.
-        Some(_) if tokens.len() < 2 => Some(logprobs::of_prompt(tokenizer, &tokens, &[None], &[])),
-        Some(top) => {
-            let mut options = ScoreOptions::default();
-            (options.top, options.cancel) = (top, Some(cancel));
-            let score = model.score_tokens(&tokens, &options)?;
-            Some(logprobs::of_prompt(tokenizer, &tokens, &score.logprobs, &score.top))
-        }
+    Ok(Echo { tokens, text, logprobs: None })
+}
+
+/// Adds the log probabilities.
+fn score(app: &ServedModel, echoes: &mut [Echo], top: u16, cancel: CancelToken) -> Result<(), ApiError> {
+    let tokenizer = app.tokenizer()?;
+    let mut options = ScoreOptions::default();
+    (options.top, options.cancel) = (top, Some(cancel));
+    // The first token has none.
+    let is_scored = |echo: &Echo| echo.tokens.len() > 1;
+    let texts: Vec<_> =
+        echoes.iter().filter(|echo| is_scored(echo)).map(|echo| echo.tokens.clone()).collect();
+    let model = app.engine.model();
+    let scores = match model.capabilities().every_position {
+        _ if texts.is_empty() => Vec::new(),
+        true => app.engine.score_all_tokens(&texts, &options)?,
+        // A bundle may lack those programs. Then the logits of one token after another say it, in a session of its own.
+        false => model.score_all_tokens(&texts, &options)?,
     };
-    Ok(Echo { tokens, text, logprobs })
+    let mut scores = scores.into_iter();
+    for echo in echoes {
+        let score = if is_scored(echo) { scores.next() } else { None };
+        echo.logprobs = Some(match score {
+            Some(score) => logprobs::of_prompt(tokenizer, &echo.tokens, &score.logprobs, &score.top),
+            None => logprobs::of_prompt(tokenizer, &echo.tokens, &[None], &[]),
+        });
+    }
+    Ok(())
 }
 
 /// The most bytes that a token is taken for.

@@ -1,16 +1,18 @@
 //! `/v1/embeddings`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Json;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mlxcel_session::{CancelToken, EmbedOptions, FinishReason, Model, TokenId};
+use mlxcel_session::{CancelToken, EmbedOptions, Engine, FinishReason, TokenId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::spans::{EMBEDDINGS, RequestSpan};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
@@ -79,16 +81,21 @@ impl Input {
 
 impl Texts {
     /// Their embeddings, and how many tokens they have.
-    fn embed(&self, model: &Model, options: &EmbedOptions) -> mlxcel_session::Result<(usize, Vec<Vec<f32>>)> {
+    fn embed(
+        &self,
+        engine: &Engine,
+        options: &EmbedOptions,
+    ) -> mlxcel_session::Result<(usize, Vec<Vec<f32>>)> {
         match self {
             Self::Words(texts) => {
                 // First, since it refuses texts that are longer than the context before they are encoded.
-                let vectors = model.embed_all(texts, options)?;
-                let tokens = texts.iter().map(|text| Ok(model.tokenizer()?.encode(text, true)?.len()));
+                let vectors = engine.embed_all(texts, options)?;
+                let tokens =
+                    texts.iter().map(|text| Ok(engine.model().tokenizer()?.encode(text, true)?.len()));
                 Ok((tokens.sum::<mlxcel_session::Result<usize>>()?, vectors))
             }
             Self::Tokens(texts) => {
-                Ok((texts.iter().map(Vec::len).sum(), model.embed_tokens(texts, options)?))
+                Ok((texts.iter().map(Vec::len).sum(), engine.embed_tokens(texts, options)?))
             }
         }
     }
@@ -122,23 +129,26 @@ pub(crate) async fn embed(
     if !request.input.is_allowed(texts) {
         return Err(ApiError::invalid("input", format!("from 1 to {texts} texts, none of them empty")));
     }
-    let model = app.engine.model().clone();
     let share = sender.share;
     // Texts take no more than the body did.
     drop(sender);
     let left = CancelledOnDrop(CancelToken::new());
     let mut options = EmbedOptions::default().with_cancel(left.0.clone());
     options.dimensions = request.dimensions;
+    let span = Arc::new(RequestSpan::new(EMBEDDINGS, &app.name, 1));
     let started = Instant::now();
     let (mut tokens, mut vectors) = (0, Vec::new());
     for part in request.input.parts() {
         if started.elapsed() > app.limits().time {
             return Err(ApiError::cut(FinishReason::TimeLimit));
         }
-        let (model, options) = (model.clone(), options.clone());
+        let (engine, options, within) = (app.engine.clone(), options.clone(), Arc::clone(&span));
+        let embed = move || within.in_scope(|| part.embed(&engine, &options));
         // After each part it is another client's turn.
-        let embedded = app.server.embedding.run(share.client, move || part.embed(&model, &options)).await??;
+        let embedded = app.server.embedding.run(share.client, embed).await?;
+        let embedded = embedded.inspect_err(|error| span.failed(error))?;
         tokens += embedded.0;
+        span.computed(embedded.0);
         vectors.extend(embedded.1);
     }
     let format = request.encoding_format.unwrap_or_default();

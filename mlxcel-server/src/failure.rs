@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{Error, ErrorKind, FinishReason};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// An error with the status that HTTP has for it.
 #[derive(Clone, Debug)]
@@ -56,6 +57,12 @@ impl ApiError {
         Self::new(status, message, "server_error", None, Some(code))
     }
 
+    /// The models are not loaded yet.
+    pub(crate) fn loading() -> Self {
+        let message = "the models are loading; /health/ready answers 200 when they are";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message, "server_error", None, Some("loading"))
+    }
+
     pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, message, "invalid_request_error", None, None)
     }
@@ -70,14 +77,25 @@ impl ApiError {
         Self { status, body: Body { message: message.into(), kind, param, code } }
     }
 
-    /// What is wrong, in words.
-    pub(crate) fn message(&self) -> &str {
-        &self.body.message
+    /// The body in OpenAI's format.
+    pub(crate) fn json(&self) -> Value {
+        json!({ "error": self.body })
     }
 
-    /// As it stands in an answer.
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::json!({ "error": self.body })
+    /// The body in Anthropic's format.
+    pub(crate) fn anthropic_json(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": self.body.message } })
     }
 }
 
@@ -106,7 +124,7 @@ impl From<Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.json())).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.status == StatusCode::TOO_MANY_REQUESTS || self.body.code == Some("loading") {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // For paths of another API, whose errors have another format.

@@ -19,10 +19,6 @@ pub(crate) async fn live() -> Json<Value> {
 
 /// `/health/ready`, and `/health`: the engines run and take requests. If not, requests should go elsewhere.
 pub(crate) async fn ready(State(models): State<Arc<Models>>) -> Response {
-    let unavailable = |status: &str, message: &str| {
-        let body = Json(json!({ "status": status, "message": message }));
-        (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-    };
     if models.shared.ending.load(Ordering::Relaxed) {
         return unavailable("ending", "the server is shutting down");
     }
@@ -30,6 +26,12 @@ pub(crate) async fn ready(State(models): State<Arc<Models>>) -> Response {
         Ok(()) => Json(json!({ "status": "ok" })).into_response(),
         Err(error) => unavailable("failed", &one_line(&error)),
     }
+}
+
+/// The answer of a server that takes no requests: `status` says why in a word, `message` in a sentence.
+pub(crate) fn unavailable(status: &str, message: &str) -> Response {
+    let body = Json(json!({ "status": status, "message": message }));
+    (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
 }
 
 /// `/server_info`: the version, and each model with its engine.

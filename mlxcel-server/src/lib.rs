@@ -30,7 +30,7 @@
 //! | `/v1/messages`, `/v1/messages/count_tokens` | the same in the words of Anthropic's API |
 //! | `/v1/embeddings` | vectors |
 //! | `/v1/rerank` | documents in the order of how well they answer a query |
-//! | `/tokenize`, `/detokenize` | tokens of texts, and back |
+//! | `/tokenize`, `/detokenize`, `/tokenizer_info` | tokens of texts, and back; the special tokens |
 //! | `/v1/models`, `/v1/models/{name}`, `/server_info` | the served models |
 //! | `/v1/load_lora_adapter`, `/v1/unload_lora_adapter` | only with [`Server::with_adapter_folder`]: loads and unloads adapters |
 //! | `/metrics` | figures for Prometheus |
@@ -42,7 +42,8 @@
 //! # What a request may take
 //!
 //! [`Limits`] bounds every field. Clients take turns at threads, sequences and the queue; [`Client`] says who is one. A request
-//! whose client disconnects is cancelled. [`Running::shutdown`] lets requests finish before a process ends.
+//! whose client disconnects is cancelled. [`Running::shutdown`] lets requests finish before a process ends, and [`Startup`] answers
+//! `/health` while the models are loading.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -67,14 +68,18 @@ mod metrics;
 mod openapi;
 mod origins;
 mod page;
+mod prompts;
 mod request_id;
 mod rerank;
+mod response_counts;
 mod response_pieces;
 mod responses;
 mod routes;
 mod served;
 mod server;
+mod spans;
 mod sse;
+mod startup;
 mod texts;
 mod tools;
 mod work;
@@ -83,3 +88,4 @@ pub use client::Client;
 pub use limits::Limits;
 pub use origins::Origins;
 pub use server::{Running, Server};
+pub use startup::Startup;

@@ -4,7 +4,6 @@ use mlxcel_session::{FinishReason, RequestStream, ToolParser};
 use serde_json::{Value, json};
 
 use crate::failure::ApiError;
-use crate::messages::anthropic;
 use crate::served::ServedModel;
 use crate::sse::Pieces;
 use crate::tools::CalledTools;
@@ -178,7 +177,7 @@ impl Pieces for MessagePieces {
         events
     }
 
-    fn error(&self, error: &ApiError) -> Value {
-        anthropic(error)
+    fn error(error: &ApiError) -> Value {
+        error.anthropic_json()
     }
 }

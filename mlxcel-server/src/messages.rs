@@ -239,7 +239,7 @@ pub(crate) async fn answer(
     let parser = tools.as_ref().map(Tools::parser);
     let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, parser);
     if is_stream {
-        return Ok(sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>));
+        return sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>).await;
     }
     let text = whole_text(&mut stream).await?;
     pieces.piece(&app, &stream, &text)?;
@@ -265,25 +265,9 @@ pub(crate) async fn errors(mut response: Response) -> Response {
     match response.extensions_mut().remove::<ApiError>() {
         None => response,
         Some(error) => {
-            let body = Json(anthropic(&error)).into_response().into_body();
+            let body = Json(error.anthropic_json()).into_response().into_body();
             response.headers_mut().remove(header::CONTENT_LENGTH);
             response.map(|_| body)
         }
     }
-}
-
-/// An error in Anthropic's format.
-pub(crate) fn anthropic(error: &ApiError) -> Value {
-    let kind = match error.status.as_u16() {
-        401 => "authentication_error",
-        403 => "permission_error",
-        404 => "not_found_error",
-        413 => "request_too_large",
-        429 => "rate_limit_error",
-        503 => "overloaded_error",
-        504 => "timeout_error",
-        500.. => "api_error",
-        _ => "invalid_request_error",
-    };
-    json!({ "type": "error", "error": { "type": kind, "message": error.message() } })
 }

@@ -1,8 +1,7 @@
 //! Figures for Prometheus, in its text format (version 0.0.4).
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header;
@@ -12,17 +11,12 @@ use mlxcel_session::EngineStats;
 
 use crate::served::{Models, ServedModel};
 
-/// How many requests were answered, by path and status.
-#[derive(Default)]
-pub(crate) struct ResponseCounts(Mutex<BTreeMap<(String, u16), u64>>);
-
 /// Counts a request when its answer begins.
 pub(crate) async fn count(State(models): State<Arc<Models>>, request: Request, next: Next) -> Response {
     // Paths that are not ours would be as many as clients think of.
     let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let response = next.run(request).await;
-    let key = (path, response.status().as_u16());
-    *models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+    models.shared.responses.add(path, response.status().as_u16());
     response
 }
 
@@ -45,6 +39,13 @@ const FIGURES: &[Figure] = &[
         |_, stats| Some(stats.paused as f64),
     ),
     ("kv_cache_bytes", "Bytes of the open sequences.", "gauge", |_, stats| Some(stats.kv_bytes as f64)),
+    ("kv_cache_tokens", "Tokens that open sequences hold.", "gauge", |_, stats| Some(stats.kv_tokens as f64)),
+    (
+        "kv_cache_usage_ratio",
+        "Tokens that open sequences hold, as a fraction of the most that they can hold.",
+        "gauge",
+        |_, stats| Some(stats.kv_usage()),
+    ),
     ("prompt_tokens_total", "Tokens of prompts.", "counter", |_, stats| Some(stats.prompt_tokens as f64)),
     ("prompt_tokens_reused_total", "Prompt tokens reused from prefixes.", "counter", |_, stats| {
         Some(stats.reused_tokens as f64)
@@ -124,8 +125,7 @@ fn text(models: &Models) -> String {
         }
     }
     page.head("http_requests_total", "Responses by path and status.", "counter");
-    for ((path, status), &value) in &*models.shared.responses.0.lock().unwrap_or_else(PoisonError::into_inner)
-    {
+    for (path, status, value) in models.shared.responses.all() {
         let labels = [("path", path.as_str()), ("status", &status.to_string())];
         page.value("http_requests_total", &labels, value as f64);
     }

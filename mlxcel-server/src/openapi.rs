@@ -34,6 +34,7 @@ pub(crate) async fn show() -> Json<Value> {
             "/detokenize": post::<DetokenizeRequest>("The text of tokens"),
             "/v1/load_lora_adapter": post::<LoadRequest>("Load an adapter, if the server allows it"),
             "/v1/unload_lora_adapter": post::<UnloadRequest>("Unload an adapter, if the server allows it"),
+            "/tokenizer_info": get("The special tokens of the first model"),
             "/v1/models": get("List the models"),
             "/v1/models/{name}": model,
             "/server_info": get("Describe the server"),
@@ -60,4 +61,35 @@ fn post<T: Asked>(summary: &str) -> Value {
 
 fn responses(answer: &str) -> Value {
     json!({ "200": { "description": answer }, "default": { "description": "an error: `error.message`, `error.param`, `error.code`" } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The paths of `routes.rs` with their methods, but for the page and the description itself.
+    fn routes() -> BTreeSet<(String, String)> {
+        let source = include_str!("routes.rs");
+        let routes = source.split(".route(\"").skip(1).filter_map(|route| {
+            let (path, rest) = route.split_once("\", ")?;
+            Some((path.to_owned(), rest.split_once('(')?.0.to_owned()))
+        });
+        routes.filter(|(path, _)| !["/", "/chat.js", "/openapi.json"].contains(&path.as_str())).collect()
+    }
+
+    #[tokio::test]
+    async fn the_paths_are_those_of_the_router() {
+        let Json(document) = show().await;
+        let paths = document["paths"].as_object().into_iter().flatten();
+        let described: BTreeSet<(String, String)> = paths
+            .flat_map(|(path, methods)| {
+                methods.as_object().into_iter().flatten().map(move |method| (path, method.0))
+            })
+            .map(|(path, method)| (path.clone(), method.clone()))
+            .collect();
+        assert!(described.len() > 15);
+        assert_eq!(described, routes());
+    }
 }

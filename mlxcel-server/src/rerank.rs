@@ -73,12 +73,12 @@ pub(crate) async fn rerank(
         if started.elapsed() > app.limits().time {
             return Err(ApiError::cut(FinishReason::TimeLimit));
         }
-        let (model, first) = (app.engine.model().clone(), scores.len());
+        let (engine, first) = (app.engine.clone(), scores.len());
         let (query, documents) = (Arc::clone(&query), Arc::clone(&documents));
         let options = RerankOptions::default().with_probabilities(true).with_cancel(left.0.clone());
         let part = move || {
             let end = documents.len().min(first + TEXTS_AT_ONCE);
-            model.rerank(&query, &documents[first..end], &options)
+            engine.rerank(&query, &documents[first..end], &options)
         };
         // After each part it is another client's turn.
         let part = app.server.embedding.run(share.client, part).await??;

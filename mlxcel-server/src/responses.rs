@@ -178,7 +178,7 @@ pub(crate) async fn respond(
         return Err(ApiError::invalid("", "there is no answer"));
     };
     if is_stream {
-        return Ok(sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>));
+        return sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>).await;
     }
     let text = whole_text(&mut stream).await?;
     pieces.piece(&app, &stream, &text)?;

@@ -27,6 +27,7 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/v1/rerank", post(rerank::rerank))
         .route("/tokenize", post(texts::tokenize))
         .route("/detokenize", post(texts::detokenize))
+        .route("/tokenizer_info", get(texts::describe))
         .route("/server_info", get(health::describe))
         .route("/v1/models", get(list))
         .route("/v1/models/{name}", get(describe_one))

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{AsyncRequestStream, Engine, Error, Request, SamplingParams, Share, Tokenizer};
+use mlxcel_session::{Engine, Error, Request, SamplingParams, Share, Tokenizer};
 use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
 use crate::failure::ApiError;
 use crate::limits::Limits;
-use crate::metrics::ResponseCounts;
+use crate::response_counts::ResponseCounts;
+use crate::spans::{RequestSpan, ServedStream};
 use crate::work::Workers;
 
 /// What all requests share, of whatever model.
@@ -28,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) responses: ResponseCounts,
     /// For bodies, prompts and grammars.
     pub(crate) workers: Workers,
-    /// The thread that embeds texts: in a session of its own, and one for all, so that it cannot take all memory.
+    /// The thread that waits for texts to be embedded and scored: one for all, so that clients take turns.
     pub(crate) embedding: Workers,
 }
 
@@ -107,22 +108,29 @@ impl ServedModel {
     pub(crate) async fn submit<F>(
         self: &Arc<Self>,
         share: Share,
+        span: RequestSpan,
         make: F,
-    ) -> Result<Vec<AsyncRequestStream>, ApiError>
+    ) -> Result<Vec<ServedStream>, ApiError>
     where
         F: FnOnce(&mut dyn FnMut(Request<'_>) -> mlxcel_session::Result<()>) -> mlxcel_session::Result<()>
             + Send
             + 'static,
     {
         let (engine, adapter) = (self.engine.clone(), self.acquire_adapter(share.client).await?);
+        let span = Arc::new(span);
         let submit = move || {
             let mut streams = Vec::new();
-            make(&mut |mut request| {
+            let mut submit = |mut request: Request<'_>| {
+                if streams.is_empty() {
+                    span.asks(&request.options);
+                }
                 adapter.iter().for_each(|adapter| adapter.apply(&mut request.options));
-                streams.push(engine.submit(request.with_share(share))?.into_async());
+                let stream = engine.submit(request.with_share(share))?.into_async();
+                streams.push(ServedStream::new(stream, Arc::clone(&span)));
                 Ok(())
-            })?;
-            Ok::<_, Error>(streams)
+            };
+            let made = span.in_scope(|| make(&mut submit)).inspect_err(|error| span.failed(error));
+            made.map(|()| streams)
         };
         Ok(self.server.workers.run(share.client, submit).await??)
     }

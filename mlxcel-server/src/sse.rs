@@ -7,12 +7,13 @@ use std::sync::Arc;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
-use mlxcel_session::{AsyncRequestStream, FinishReason, RequestStream, Result};
+use mlxcel_session::{FinishReason, RequestStream};
 use serde_json::Value;
 
 use crate::failure::ApiError;
 use crate::fields::ApiUsage;
 use crate::served::ServedModel;
+use crate::spans::ServedStream;
 
 /// What one sort of answer looks like, piece by piece.
 pub(crate) trait Pieces: Send + 'static {
@@ -31,14 +32,14 @@ pub(crate) trait Pieces: Send + 'static {
     /// What ends it.
     fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value>;
 
-    /// What takes its place if it fails.
-    fn error(&self, error: &ApiError) -> Value {
+    /// The event of an error.
+    fn error(error: &ApiError) -> Value {
         error.json()
     }
 }
 
 /// The whole text of an answer.
-pub(crate) async fn whole_text(stream: &mut AsyncRequestStream) -> Result<String, ApiError> {
+pub(crate) async fn whole_text(stream: &mut ServedStream) -> Result<String, ApiError> {
     let mut text = String::new();
     while let Some(piece) = stream.next().await {
         text.push_str(&piece?);
@@ -55,11 +56,16 @@ fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
 }
 
 /// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
-pub(crate) fn respond<P: Pieces>(
+///
+/// The status line and the headers wait for the first token.
+///
+/// # Errors
+/// The error that comes before the first token: it has a status of its own, so that a router can try another server.
+pub(crate) async fn respond<P: Pieces>(
     app: Arc<ServedModel>,
-    answers: Vec<(AsyncRequestStream, P)>,
+    answers: Vec<(ServedStream, P)>,
     usage: Option<impl FnOnce(ApiUsage) -> Value + Send + 'static>,
-) -> Response {
+) -> Result<Response, ApiError> {
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let choices = answers.into_iter().map(|(stream, pieces)| {
         let (app, told) = (Arc::clone(&app), told.clone());
@@ -77,8 +83,12 @@ pub(crate) fn respond<P: Pieces>(
         })
         .boxed()
     });
-    let messages = stream::select_all(choices);
+    let mut messages = stream::select_all(choices);
     drop(told);
+    let first = messages.next().await.transpose()?;
+    let messages = stream::iter(first.map(Ok))
+        .chain(messages)
+        .map(|message| message.unwrap_or_else(|error: ApiError| P::error(&error)));
     let last = stream::once(async move {
         let mut answers = Vec::new();
         while let Ok(usage) = hears.try_recv() {
@@ -86,26 +96,26 @@ pub(crate) fn respond<P: Pieces>(
         }
         usage.map(|message| message(ApiUsage::of(&answers)))
     });
+    Ok(events(messages.chain(last.filter_map(|message| async { message })), P::DONE))
+}
+
+/// `messages` as events; `[DONE]` follows if `done`.
+pub(crate) fn events(messages: impl Stream<Item = Value> + Send + 'static, done: bool) -> Response {
     let events = messages
-        .chain(last.filter_map(|message| async { message }))
         .map(|message| {
             let event = Event::default().data(message.to_string());
             // Events of some APIs have a name.
             message["type"].as_str().map_or(event.clone(), |name| event.event(name))
         })
-        .chain(stream::iter(P::DONE.then(|| Event::default().data("[DONE]"))));
-    sse(events.map(Ok))
-}
-
-fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+        .chain(stream::iter(done.then(|| Event::default().data("[DONE]"))));
+    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default()).into_response()
 }
 
 struct Answer<P> {
-    stream: AsyncRequestStream,
+    stream: ServedStream,
     pieces: P,
     phase: Phase,
-    /// What is to be sent.
+    /// The messages that are to be sent.
     ready: VecDeque<Value>,
 }
 
@@ -116,8 +126,19 @@ enum Phase {
 }
 
 impl<P: Pieces> Answer<P> {
-    async fn next(&mut self, app: &ServedModel) -> Option<Value> {
+    /// The next message; nothing follows an error.
+    async fn next(&mut self, app: &ServedModel) -> Option<Result<Value, ApiError>> {
         if matches!(self.phase, Phase::Begin) {
+            // The text of this token is part of the first piece.
+            match self.stream.next_token().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return self.fail(error.into()),
+                None => {
+                    if let Err(error) = check_end(&self.stream) {
+                        return self.fail(error);
+                    }
+                }
+            }
             self.phase = Phase::Text;
             self.ready.extend(self.pieces.begin(app));
         }
@@ -125,21 +146,23 @@ impl<P: Pieces> Answer<P> {
             match self.stream.next().await {
                 Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
                     Ok(messages) => self.ready.extend(messages),
-                    Err(error) => self.ready.push_back(self.pieces.error(&error)),
+                    Err(error) => return self.fail(error),
                 },
-                Some(Err(error)) => {
-                    self.phase = Phase::Ended;
-                    self.ready.push_back(self.pieces.error(&error.into()));
-                }
+                Some(Err(error)) => return self.fail(error.into()),
                 None => {
-                    self.phase = Phase::Ended;
-                    match check_end(&self.stream) {
-                        Ok(()) => self.ready.extend(self.pieces.end(app, &self.stream)),
-                        Err(error) => self.ready.push_back(self.pieces.error(&error)),
+                    if let Err(error) = check_end(&self.stream) {
+                        return self.fail(error);
                     }
+                    self.phase = Phase::Ended;
+                    self.ready.extend(self.pieces.end(app, &self.stream));
                 }
             }
         }
-        self.ready.pop_front()
+        self.ready.pop_front().map(Ok)
+    }
+
+    fn fail(&mut self, error: ApiError) -> Option<Result<Value, ApiError>> {
+        self.phase = Phase::Ended;
+        Some(Err(error))
     }
 }

@@ -1,14 +1,16 @@
-//! `/tokenize` and `/detokenize`: texts as the model's tokens, and back.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`: texts as the model's tokens, and back.
 
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::State;
 use mlxcel_session::TokenId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::served::Models;
 
 #[derive(Deserialize)]
 pub(crate) struct TokenizeRequest {
@@ -70,4 +72,18 @@ pub(crate) async fn detokenize(
     let decode = move || Ok::<_, ApiError>(of.tokenizer()?.decode(&request.tokens, false)?);
     let text = app.server.workers.run(sender.share.client, decode).await??;
     Ok(Json(json!({ "prompt": text })))
+}
+
+/// The special tokens of the first model, and how many tokens it takes. Clients such as lm-eval ask for it before they encode
+/// prompts by this server.
+pub(crate) async fn describe(State(models): State<Arc<Models>>) -> Result<Json<Value>, ApiError> {
+    let app = models.find(None)?;
+    let tokenizer = app.tokenizer()?;
+    let token = |role| tokenizer.special_token_id(role).and_then(|id| tokenizer.token(id));
+    let stop = || app.engine.model().stop_tokens().first().and_then(|&id| tokenizer.token(id));
+    Ok(Json(json!({
+        "bos_token": token("bos_token"), "eos_token": token("eos_token").or_else(stop), "pad_token": token("pad_token"),
+        "unk_token": token("unk_token"), "vocab_size": tokenizer.vocabulary_size(),
+        "model_max_length": app.engine.model().capabilities().context,
+    })))
 }

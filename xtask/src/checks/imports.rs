@@ -30,10 +30,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("mlxcel-iree-target", &["backend", "target"]),
     // The store keeps programs under the devices that they are compiled for.
     ("mlxcel-pjrt", &["engine", "store"]),
-    // An answer's pieces are those of its request.
-    ("mlxcel-server", &["completions", "echo"]),
-    ("mlxcel-server", &["message_pieces", "messages"]),
-    ("mlxcel-server", &["metrics", "served"]),
     ("mlxcel-session", &["chat", "tokenizer", "tools"]),
     ("mlxcel-session", &["score", "texts"]),
 ];

@@ -1,0 +1,41 @@
+//! The prompts of a completion.
+
+use mlxcel_session::{Prompt, TokenId};
+use serde::Deserialize;
+
+/// The prompts of a completion: texts or tokens, one or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<TokenId>),
+    ManyTokens(Vec<Vec<TokenId>>),
+}
+
+/// A prompt.
+#[derive(Clone)]
+pub(crate) enum OwnedPrompt {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+impl OwnedPrompt {
+    pub(crate) fn as_prompt(&self) -> Prompt<'_> {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Tokens(tokens) => tokens.into(),
+        }
+    }
+}
+
+impl Prompts {
+    pub(crate) fn into_list(self) -> Vec<OwnedPrompt> {
+        match self {
+            Self::Text(text) => vec![OwnedPrompt::Text(text)],
+            Self::Tokens(tokens) => vec![OwnedPrompt::Tokens(tokens)],
+            Self::Texts(texts) => texts.into_iter().map(OwnedPrompt::Text).collect(),
+            Self::ManyTokens(prompts) => prompts.into_iter().map(OwnedPrompt::Tokens).collect(),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The router, without a listener.
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+mod startup;
+mod streams;
+mod texts;

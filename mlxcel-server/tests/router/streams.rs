@@ -1,0 +1,78 @@
+//! Answers that come piece by piece.
+
+use std::time::Duration;
+
+use mlxcel_server::{Limits, Server};
+use serde_json::Value;
+
+use crate::harness::{ask, begin, engine, requests, streamed, text};
+
+#[tokio::test]
+async fn an_error_before_the_first_token_of_a_stream_has_its_own_status() {
+    let mut limits = Limits::default();
+    limits.time = Duration::ZERO;
+    let router = Server::new("pip", engine()).with_limits(limits).router().unwrap();
+    for (path, body) in requests(5) {
+        let response = begin(&router, path, Some(streamed(body))).await;
+        let (status, kind) = (response.status().as_u16(), response.headers()["content-type"].clone());
+        assert_eq!((status, kind.to_str().unwrap()), (504, "application/json"), "{path}");
+        let error: Value = serde_json::from_str(&text(response).await).unwrap();
+        assert!(error["error"]["message"].as_str().unwrap().contains("time limit"), "{path}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_at_shutdown_is_503_and_one_that_runs_ends_with_an_error_event() {
+    let engine = engine();
+    let running = Server::new("pip", engine.clone()).start().unwrap();
+    let router = running.router();
+    let [(path, body), ..] = requests(900);
+    let response = begin(&router, path, Some(streamed(body.clone()))).await;
+    assert_eq!(response.status().as_u16(), 200);
+    let first = tokio::spawn(text(response));
+    let second = tokio::spawn(async move { ask(&router, path, Some(streamed(body))).await });
+    while engine.stats().queued == 0 {
+        assert!(!second.is_finished(), "it did not wait");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    running.shutdown(Duration::ZERO).await;
+    let (status, error) = second.await.unwrap();
+    assert!(status == 503 && error.contains("shutting_down"), "{status} {error}");
+    let events = first.await.unwrap();
+    assert!(events.starts_with("data: {") && events.contains("shutting_down"), "{events}");
+    running.finish();
+}
+
+#[tokio::test]
+async fn streams_begin_with_the_first_token_and_join_to_the_whole_answer() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for (path, mut body) in requests(12) {
+        body["temperature"] = 0.into();
+        let (status, whole) = ask(&router, path, Some(body.clone())).await;
+        assert_eq!(status, 200, "{path}: {whole}");
+        let (status, events) = ask(&router, path, Some(streamed(body))).await;
+        assert_eq!(status, 200, "{path}: {events}");
+        let whole: Value = serde_json::from_str(&whole).unwrap();
+        let events =
+            events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+        let joined: String = events.filter_map(|event: Value| Some(delta(&event)?.to_owned())).collect();
+        assert_eq!(Some(joined.as_str()), whole_text(&whole), "{path}");
+    }
+}
+
+/// The text that an event of any path adds.
+fn delta(event: &Value) -> Option<&str> {
+    let choice = &event["choices"][0];
+    let delta = &event["delta"];
+    let texts = [&choice["text"], &choice["delta"]["content"], delta, &delta["text"]];
+    texts.into_iter().find_map(Value::as_str)
+}
+
+/// The text of a whole answer of any path.
+fn whole_text(answer: &Value) -> Option<&str> {
+    let choice = &answer["choices"][0];
+    let block = &answer["content"][0];
+    let item = &answer["output"][0]["content"][0];
+    let texts = [&choice["text"], &choice["message"]["content"], &block["text"], &item["text"]];
+    texts.into_iter().find_map(Value::as_str)
+}

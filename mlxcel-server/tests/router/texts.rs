@@ -1,0 +1,67 @@
+//! Prompts that are repeated, and what is computed of texts.
+
+use mlxcel_server::Server;
+use serde_json::{Value, json};
+
+use crate::harness::{ask, engine, streamed};
+
+#[tokio::test]
+async fn a_stream_that_repeats_its_prompts_joins_to_the_whole_answer() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for tokens in [0, 4] {
+        let body = json!({
+            "prompt": ["Once upon a time", "O"], "echo": true, "logprobs": 2, "max_tokens": tokens, "temperature": 0,
+            "n": 2, "ignore_eos": true,
+        });
+        let (status, text) = ask(&router, "/v1/completions", Some(body.clone())).await;
+        assert_eq!(status, 200, "{text}");
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let mut body = streamed(body);
+        body["stream_options"] = json!({ "include_usage": true });
+        let (status, text) = ask(&router, "/v1/completions", Some(body)).await;
+        assert_eq!(status, 200, "{text}");
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+        let events = text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+        let events: Vec<Value> = events.collect();
+        assert_eq!(events.last().unwrap()["usage"], whole["usage"]);
+        for choice in whole["choices"].as_array().unwrap() {
+            let own = events.iter().map(|event| &event["choices"][0]);
+            let own: Vec<_> = own.filter(|own| own["index"] == choice["index"]).collect();
+            let joined: String = own.iter().filter_map(|own| own["text"].as_str()).collect();
+            assert_eq!(choice["text"], joined, "{tokens}");
+            assert_eq!(own.last().unwrap()["finish_reason"], choice["finish_reason"]);
+            for field in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                let lists = own.iter().filter_map(|own| own["logprobs"][field].as_array());
+                let joined: Vec<Value> = lists.flatten().cloned().collect();
+                assert_eq!(choice["logprobs"][field], json!(joined), "{tokens} {field}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn texts_are_computed_in_the_session_of_the_engine() {
+    let engine = engine();
+    let router = Server::new("pip", engine.clone()).router().unwrap();
+    let steps = || engine.stats().steps;
+    for (path, body) in [
+        ("/v1/embeddings", json!({ "input": ["a fox", "a bear"] })),
+        ("/v1/completions", json!({ "prompt": "Once upon", "echo": true, "logprobs": 1, "max_tokens": 0 })),
+    ] {
+        let before = steps();
+        let (status, text) = ask(&router, path, Some(body)).await;
+        assert_eq!(status, 200, "{path}: {text}");
+        assert!(steps() > before, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_special_tokens_can_be_encoded() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let (status, text) = ask(&router, "/tokenizer_info", None).await;
+    let info: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &info["model_max_length"]), (200, &json!(1024)));
+    let body = json!({ "prompt": info["eos_token"], "add_special_tokens": false });
+    let (_, text) = ask(&router, "/tokenize", Some(body)).await;
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["count"], 1, "{info} {text}");
+}
