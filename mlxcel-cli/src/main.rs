@@ -5,6 +5,7 @@
 mod adapters;
 mod bundled;
 mod commands;
+mod config;
 mod connections;
 mod engine;
 mod input;
@@ -19,16 +20,24 @@ mod signals;
 
 use std::process::ExitCode;
 
-use clap::FromArgMatches;
+use clap::{ArgMatches, FromArgMatches};
 
 use commands::Program;
+use report::Failure;
 
 fn main() -> ExitCode {
-    let matches = commands::definition().try_get_matches();
-    match matches.and_then(|matches| Program::from_arg_matches(&matches)) {
-        Ok(program) => report::exit(program.command.run()),
+    match commands::definition().try_get_matches() {
+        Ok(matches) => report::exit(run(matches)),
         // Help and version are not errors.
-        Err(answer) if !answer.use_stderr() => report::exit(answer.print().map_err(report::Failure::from)),
+        Err(answer) if !answer.use_stderr() => report::exit(answer.print().map_err(Failure::from)),
         Err(error) => report::exit(Err(error.into())),
     }
+}
+
+fn run(matches: ArgMatches) -> Result<(), Failure> {
+    let matches = match config::with_defaults(commands::definition(), &matches)? {
+        None => matches,
+        Some(program) => program.try_get_matches()?,
+    };
+    Program::from_arg_matches(&matches)?.command.run()
 }

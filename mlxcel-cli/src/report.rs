@@ -39,12 +39,16 @@ impl From<io::Error> for Failure {
 
 impl From<clap::Error> for Failure {
     fn from(error: clap::Error) -> Self {
-        // The error comes first, then usage and hints.
-        let text = error.render().to_string();
-        let what = text.split("\n\nUsage:").next().unwrap_or(&text);
-        let what = what.split("\n\nFor more information").next().unwrap_or(what);
-        Self::Usage(what.trim_start_matches("error: ").to_owned())
+        Self::Usage(clap_message(&error))
     }
+}
+
+/// What is wrong, without usage and hints, which follow it.
+pub(crate) fn clap_message(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let what = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let what = what.split("\n\nFor more information").next().unwrap_or(what);
+    what.trim_start_matches("error: ").to_owned()
 }
 
 impl Failure {

@@ -23,6 +23,7 @@ mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::config;
 use crate::report::Failure;
 
 /// How every subcommand ends.
@@ -71,7 +72,7 @@ pub(crate) enum Command {
 /// The program's arguments, with the exit status in the help of every subcommand.
 pub(crate) fn definition() -> clap::Command {
     let with_status = |command: clap::Command| command.after_help(EXIT_STATUS);
-    with_status(Program::command()).mut_subcommands(with_status)
+    config::with_option(with_status(Program::command()).mut_subcommands(with_status))
 }
 
 impl Command {
@@ -85,7 +86,7 @@ impl Command {
         match self {
             Self::Generate(arguments) => generate::run(&arguments),
             Self::Chat(arguments) => chat::run(*arguments),
-            Self::Serve(arguments) => serve::run(&arguments),
+            Self::Serve(arguments) => serve::run(*arguments),
             Self::Batch(arguments) => batch::run(&arguments),
             Self::Score(arguments) => score::run(&arguments),
             Self::Embed(arguments) => embed::run(&arguments),

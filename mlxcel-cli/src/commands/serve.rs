@@ -1,15 +1,21 @@
 //! Serves a model over HTTP, as OpenAI's API and as a page to chat on: the router of `mlxcel-server` behind a listener.
 
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::thread;
 use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn;
 use clap::Args;
-use mlxcel_server::{Limits, Origins, Running, Server};
-use mlxcel_session::{Engine, EngineOptions, LoadOptions, PrefixCache, Prepare};
+use mlxcel_server::{Limits, Origins, Running, Server, Startup};
+use mlxcel_session::{
+    CancelToken, Engine, EngineOptions, Error, ErrorKind, LoadOptions, PrefixCache, Prepare,
+};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::adapters::AdapterArguments;
 use crate::connections::{Limited, Peer, watch};
@@ -17,13 +23,17 @@ use crate::model::ModelArguments;
 use crate::progress::Progress;
 use crate::report::Failure;
 
+/// How long loading may take to end after a signal.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Serve a language model over HTTP, as OpenAI's API and as a page to chat on
 ///
 /// Paths: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, the page at `/`,
-/// `/openapi.json`, `/health`, and `/metrics` for Prometheus.
+/// `/openapi.json`, `/health/live`, `/health/ready`, and `/metrics` for Prometheus.
 ///
-/// The first line on standard output is the address, such as `http://127.0.0.1:8080`. SIGINT and SIGTERM end the server: it takes
-/// no more requests and lets those that run finish.
+/// The server listens from the beginning: while the model is loading and --prepare is at work, `/health/live` answers 200, and
+/// `/health/ready` and requests 503. The first line on standard output is the address, such as `http://127.0.0.1:8080`; it is printed
+/// when the server is ready. SIGINT and SIGTERM end the server: it takes no more requests and lets those that run finish.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -81,7 +91,7 @@ pub(crate) struct Arguments {
     grace: u64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.max_connections == 0 {
         return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
     }
@@ -92,26 +102,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
         Failure::Usage(format!("listen on {address}: {error}; choose another --port, 0 picks a free one"))
     })?;
-    let server = open(arguments)?;
-    let address = listener.local_addr()?;
-    let grace = Duration::from_secs(arguments.grace);
-    let ended = runtime.block_on(async {
-        let ending = ended_by_signal()?;
-        writeln!(stdout(), "http://{address}")?;
-        stdout().flush()?;
-        let idle = Duration::from_secs(arguments.idle_limit);
-        serve(Limited::new(listener, arguments.max_connections, idle), &server, ending, grace).await
-    });
-    // Whoever still waited is gone with it, and work for them ends.
+    let ended = runtime.block_on(serve(arguments, listener));
+    // Requests that still waited are gone with it, and work for them ends.
     drop(runtime);
-    server.finish();
-    ended
+    if let Some(server) = ended? {
+        server.finish();
+    }
+    Ok(())
 }
 
 /// Loads the model and starts the engine.
-fn open(arguments: &Arguments) -> Result<Running, Failure> {
+fn open(arguments: &Arguments, cancel: CancelToken) -> Result<Running, Failure> {
     let progress = Progress::new();
-    let mut load = progress.watch(LoadOptions::default());
+    let mut load = progress.watch(LoadOptions::default().with_cancel(cancel));
     load.sequences = arguments.sequences;
     load.adapters = arguments.adapters.room()?;
     if arguments.prepare {
@@ -150,38 +153,76 @@ fn name(arguments: &Arguments) -> String {
     name.unwrap_or_else(|| "storyteller".to_owned())
 }
 
-/// Serves until `ending` comes; then lets requests end for at most `grace`.
-async fn serve(
-    listener: Limited,
-    server: &Running,
-    ending: impl Future<Output = ()> + Send + 'static,
-    grace: Duration,
-) -> Result<(), Failure> {
-    let (told, mut hears) = tokio::sync::watch::channel(false);
-    let router: Router = server.router().layer(from_fn(watch));
+/// Serves until a signal comes: health checks while the model is loading, then requests. Returns the server if it had
+/// started; what ran then had time to end.
+async fn serve(arguments: Arguments, listener: TcpListener) -> Result<Option<Running>, Failure> {
+    let address = listener.local_addr()?;
+    let grace = Duration::from_secs(arguments.grace);
+    let idle = Duration::from_secs(arguments.idle_limit);
+    let listener = Limited::new(listener, arguments.max_connections, idle);
+    let mut ending = pin!(ended_by_signal()?);
+    let startup = Startup::new();
+    let router: Router = startup.router().layer(from_fn(watch));
     let service = router.into_make_service_with_connect_info::<Peer>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
-        ending.await;
-        // No effect if the server has ended already.
-        let _ = told.send(true);
+    let (close, closed) = oneshot::channel::<()>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async {
+        // It is dropped with this function, if not sent before.
+        let _ = closed.await;
     });
     let mut serving = tokio::spawn(serving.into_future());
-    let ended = tokio::select! {
-        ended = &mut serving => Some(ended),
-        _ = hears.wait_for(|told| *told) => None,
+
+    let cancel = CancelToken::new();
+    let mut loading = load(arguments, cancel.clone())?;
+    let server = tokio::select! {
+        loaded = &mut loading => {
+            loaded.map_err(|_| Failure::Finding("loading the model panicked".to_owned()))??
+        }
+        () = &mut ending => {
+            cancel.cancel();
+            // A process that ends under a thread in native code can crash. What takes longer is left.
+            let _ = timeout(PATIENCE, loading).await;
+            return Ok(None);
+        }
+        ended = &mut serving => return ended.map_err(io::Error::other)?.map(|()| None).map_err(Failure::from),
     };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
+    startup.ready(&server);
+    writeln!(stdout(), "http://{address}")?;
+    stdout().flush()?;
+
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = &mut ending => {
+            // No effect if the server has ended already.
+            let _ = close.send(());
             server.shutdown(grace).await;
-            match tokio::time::timeout(Duration::from_secs(1), &mut serving).await {
+            match timeout(Duration::from_secs(1), &mut serving).await {
                 Ok(ended) => ended,
                 // Idle connections are closed with the process.
-                Err(_) => return Ok(()),
+                Err(_) => return Ok(Some(server)),
             }
         }
     };
-    Ok(ended.map_err(std::io::Error::other)??)
+    ended.map_err(io::Error::other)??;
+    Ok(Some(server))
+}
+
+/// Opens the model on a thread of its own, as health checks are answered meanwhile.
+fn load(
+    arguments: Arguments,
+    cancel: CancelToken,
+) -> Result<oneshot::Receiver<Result<Running, Failure>>, Error> {
+    let (done, loading) = oneshot::channel();
+    let load = move || {
+        // Nobody waits for it any more if the program is ending.
+        let _ = done.send(open(&arguments, cancel));
+    };
+    match thread::Builder::new().name("load".to_owned()).spawn(load) {
+        Ok(_) => Ok(loading),
+        Err(error) => {
+            let message = "the system cannot start another thread; raise its limit, such as `ulimit -u`";
+            Err(Error::new(ErrorKind::ResourceExhausted, "start server", message).with_source(error))
+        }
+    }
 }
 
 /// Waits for a termination signal.
