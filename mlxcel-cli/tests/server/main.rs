@@ -8,3 +8,5 @@ mod harness;
 mod limits;
 mod messages;
 mod requests;
+#[cfg(feature = "hub")]
+mod startup;

@@ -1,0 +1,51 @@
+//! The server before its model is loaded.
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::harness::{Server, wait_for};
+
+/// A hub that accepts connections and never answers keeps the model from being loaded.
+#[test]
+fn a_loading_server_lives_and_is_not_ready_and_ends_in_order() {
+    let hub = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", hub.local_addr().unwrap());
+    thread::spawn(move || {
+        let connections: Vec<_> = hub.incoming().take(100).collect();
+        drop(connections);
+    });
+    let home = tempfile::tempdir().unwrap();
+    // The port is free again when the server listens on it.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+    command.args([
+        "serve",
+        "--backend",
+        "portable",
+        "--model",
+        "org/name",
+        "--port",
+        &address.port().to_string(),
+    ]);
+    for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN"] {
+        command.env_remove(variable);
+    }
+    command.env("HF_HOME", home.path()).env("HF_ENDPOINT", endpoint).env("NO_PROXY", "*");
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = Server { child, address: address.to_string() };
+    wait_for("it listens", || std::net::TcpStream::connect(address).is_ok());
+
+    assert_eq!(server.get("/health/live").0, 200);
+    let (status, text) = server.get("/health/ready");
+    let said: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &said["status"]), (503, &"loading".into()));
+    let (status, text) = server.ask("POST", "/v1/completions", "", r#"{"prompt":"Once"}"#);
+    assert!(status == 503 && text.contains("\"loading\""), "{status} {text}");
+
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+}
