@@ -89,6 +89,8 @@ enum Check {
     Dist,
     /// The server, by OpenAI's and Anthropic's clients
     Server,
+    /// The server, by LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval
+    Clients,
     /// A bundle's programs, run by XLA
     Bundle,
     /// The packaged crates in new projects, with rustc, cargo and cc alone: README's first lines, each engine, an engine of a third party
@@ -130,7 +132,8 @@ impl Check {
             Self::Semver => return semver::check(workspace),
             Self::Costs => return costs::check(workspace),
             Self::Faults => return faults::check(workspace),
-            Self::Server => return server::check(workspace),
+            Self::Server => return server::by_official_clients(workspace),
+            Self::Clients => return server::by_frameworks(workspace),
             Self::Bundle => return bundle::check(workspace),
             Self::Fmt => compile::format(workspace),
             Self::Generated => generate::check(workspace),
@@ -160,6 +163,7 @@ impl Check {
                 | Self::Semver
                 | Self::Features
                 | Self::Dist
+                | Self::Clients
                 | Self::Beside
                 | Self::Wasm
                 | Self::Vulkan

@@ -1,6 +1,6 @@
-//! The server, driven by OpenAI's and Anthropic's own clients for Python.
+//! The server, driven by clients for Python: OpenAI's and Anthropic's own, and frameworks that are clients of OpenAI's API.
 //!
-//! The clients come from PyPI, a few megabytes, and are installed when this check first runs, not by `setup`.
+//! The clients come from PyPI, and are installed when a check first runs, not by `setup`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,27 +14,53 @@ use crate::process;
 use crate::setup::{Packages, find_python};
 use crate::workspace::Workspace;
 
-const SCRIPTS: [&str; 2] =
-    ["tests-external/clients/drive_openai.py", "tests-external/clients/drive_anthropic.py"];
-const REQUIREMENTS: &str = "tests-external/clients/requirements.txt";
+/// Clients that drive the server.
+struct Clients {
+    packages: Packages<'static>,
+    scripts: &'static [&'static str],
+}
 
-pub(super) fn check(workspace: &Workspace) -> Result<Done> {
+const OFFICIAL: Clients = Clients {
+    packages: Packages {
+        name: "clients",
+        requirements: "tests-external/clients/requirements.txt",
+        wheels_for: None,
+        what: "OpenAI's and Anthropic's clients (about 10 MB)",
+    },
+    scripts: &["tests-external/clients/drive_openai.py", "tests-external/clients/drive_anthropic.py"],
+};
+
+const FRAMEWORKS: Clients = Clients {
+    packages: Packages {
+        name: "frameworks",
+        requirements: "tests-external/clients/frameworks.txt",
+        wheels_for: None,
+        what: "LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval (about 100 MB)",
+    },
+    scripts: &["tests-external/clients/drive_frameworks.py"],
+};
+
+/// By OpenAI's and Anthropic's own clients.
+pub(super) fn by_official_clients(workspace: &Workspace) -> Result<Done> {
+    drive(workspace, &OFFICIAL)
+}
+
+/// By frameworks.
+pub(super) fn by_frameworks(workspace: &Workspace) -> Result<Done> {
+    drive(workspace, &FRAMEWORKS)
+}
+
+fn drive(workspace: &Workspace, Clients { packages, scripts }: &Clients) -> Result<Done> {
     let python = find_python()?;
     if let Some(reason) = without_wheels(&python)? {
         return left_out(reason);
     }
-    let packages = Packages {
-        name: "clients",
-        requirements: REQUIREMENTS,
-        wheels_for: None,
-        what: "OpenAI's and Anthropic's clients (about 10 MB)",
-    };
     packages.install(workspace, || Ok(python.clone())).context("installing the clients")?;
     let mut start = workspace.program("mlxcel", "server")?;
     start.args(["serve", "--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
     let mut said = Vec::new();
-    for script in SCRIPTS {
+    for script in *scripts {
         let mut drive = Command::new(&python);
         drive.arg(workspace.root().join(script)).arg(&server.address);
         drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");

@@ -231,6 +231,8 @@ mod tests {
             include_str!("../../toolchain/pjrt.txt"),
             include_str!("../../toolchain/published.txt"),
             include_str!("../../../tests-external/xla/requirements.txt"),
+            include_str!("../../../tests-external/clients/requirements.txt"),
+            include_str!("../../../tests-external/clients/frameworks.txt"),
         ] {
             let entries = text.replace("\\\n", " ");
             let entries: Vec<_> =
