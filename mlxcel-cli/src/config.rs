@@ -167,7 +167,8 @@ fn known() -> impl Iterator<Item = String> {
 
 /// Whether `argument` accepts `value`; else why not.
 fn check(argument: &Arg, value: &str) -> Result<(), String> {
-    let name = argument.get_long().unwrap_or_default().to_owned();
+    // Commands live as long as the program.
+    let name: &'static str = argument.get_long().unwrap_or_default().to_owned().leak();
     let alone = Arg::new(name).required(true).allow_hyphen_values(true);
     let alone = alone.value_parser(argument.get_value_parser().clone());
     let command = Command::new("mlxcel").no_binary_name(true).arg(alone);
