@@ -39,6 +39,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
         let sources = package.manifest_path.with_file_name("src").into_std_path_buf();
         defects.extend(imports::defects(&package.name, &sources)?);
     }
+    defects.extend(names::defects(metadata.workspace_packages())?);
     defects.extend(promises::defects(workspace)?);
     defects.extend(links::defects(workspace)?);
     if !defects.is_empty() {

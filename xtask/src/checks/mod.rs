@@ -19,6 +19,7 @@ mod licences;
 mod links;
 mod missing;
 mod msrv;
+mod names;
 mod newcomer;
 mod packages;
 mod promises;
