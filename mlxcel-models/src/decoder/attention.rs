@@ -5,10 +5,10 @@ use crate::rope::Rope;
 
 /// Self-attention.
 ///
-/// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie et al.,
-/// 2023): `softmax(scale · q·kᵀ) · v` over the positions that [`mask`](AttentionCore::mask) and
-/// [`window`](AttentionCore::window) leave visible. Queries and keys are normalized, then rotated; or the other way round
-/// with [`NormScope::RotatedHead`].
+/// Query head `h` attends to key/value head `h / (query_heads / kv_heads)` (grouped-query attention, Ainslie
+/// et al., 2023): `softmax(scale · q·kᵀ) · v` over the positions that [`mask`](AttentionCore::mask) and
+/// [`window`](AttentionCore::window) leave visible. Queries and keys are normalized, then rotated; or the
+/// other way round with [`NormScope::RotatedHead`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// The number of query heads, a multiple of `kv_heads`.
@@ -92,8 +92,8 @@ pub struct HeadNorm {
 pub enum NormScope {
     /// Each head separately.
     Head,
-    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved: elements are permuted
-    /// by then.
+    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved: elements
+    /// are permuted by then.
     RotatedHead,
     /// All heads of the projection together.
     Full,

@@ -86,8 +86,9 @@ pub enum Scoring {
     Softmax,
     /// A sigmoid for each expert.
     Sigmoid,
-    /// The two best experts, each weighted by a softmax over the logits that are close to its own, without those before
-    /// it (Liu et al., 2024, "GRIN: GRadient-INformed MoE", at inference). Neither a selection bias nor groups apply.
+    /// The two best experts, each weighted by a softmax over the logits that are close to its own, without
+    /// those before it (Liu et al., 2024, "GRIN: GRadient-INformed MoE", at inference). Neither a selection
+    /// bias nor groups apply.
     SparseMixer {
         /// A logit `l` is close to the best one, `m`, if `(m − l) / max(|l|, m)` is at most this.
         tolerance: f32,

@@ -79,9 +79,9 @@ pub enum Activation {
     Softplus,
 }
 
-/// The activation xIELU (Huang and Schlag, 2024, "Deriving Activation Functions Using Integration"): with `p =
-/// softplus(positive)` and `n = beta + softplus(negative)`, it is `p·x² + beta·x` above zero, and else `n·(exp(min(x,
-/// epsilon)) − 1 − x) + beta·x`.
+/// The activation xIELU (Huang and Schlag, 2024, "Deriving Activation Functions Using Integration"): with `p
+/// = softplus(positive)` and `n = beta + softplus(negative)`, it is `p·x² + beta·x` above zero, and else
+/// `n·(exp(min(x, epsilon)) − 1 − x) + beta·x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xielu {
     /// `[1]`.

@@ -31,10 +31,11 @@ pub struct ShortConvolution {
 
 /// The gated delta rule (Yang et al., 2024, "Gated Delta Networks"), as Qwen3-Next has it.
 ///
-/// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x / √(Σx² +
-/// 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by `√key_dim`. With `g
-/// = −exp(decay) · softplus(alpha + alpha_bias)` and `β = beta_scale · sigmoid(beta)` per value head, the state `S` (`[key_dim,
-/// value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`; the result is `Sᵀq`.
+/// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x
+/// / √(Σx² + 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by
+/// `√key_dim`. With `g = −exp(decay) · softplus(alpha + alpha_bias)` and `β = beta_scale · sigmoid(beta)` per
+/// value head, the state `S` (`[key_dim, value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`;
+/// the result is `Sᵀq`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
     /// The number of key (and query) heads.
@@ -73,9 +74,10 @@ pub struct DeltaRule {
 
 /// A selective state space (Dao and Gu, 2024, "Mamba-2").
 ///
-/// One convolution is applied to `x`, `B` and `C`. With `dt = clamp(softplus(dt + dt_bias))` and `A = −exp(decay)` per
-/// head, the state `S` (`[head_dim, state_size]`) becomes `e^(dt·A) · S + dt · x ⊗ B`, and the result is `S·C + skip ·
-/// x`, multiplied by `silu(z)`, normalized and projected; or normalized first. `heads / groups` consecutive heads share `B` and `C`.
+/// One convolution is applied to `x`, `B` and `C`. With `dt = clamp(softplus(dt + dt_bias))` and `A =
+/// −exp(decay)` per head, the state `S` (`[head_dim, state_size]`) becomes `e^(dt·A) · S + dt · x ⊗ B`, and
+/// the result is `S·C + skip · x`, multiplied by `silu(z)`, normalized and projected; or normalized first.
+/// `heads / groups` consecutive heads share `B` and `C`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateSpace {
     /// The number of heads.
@@ -104,8 +106,8 @@ pub struct StateSpace {
     pub decay: WeightId,
     /// `[heads]`.
     pub skip: WeightId,
-    /// The norm after the gate, or before it if [`norm_first`](Self::norm_first). Its width, which divides `heads · head_dim`, is the number of elements normalized
-    /// together.
+    /// The norm after the gate, or before it if [`norm_first`](Self::norm_first). Its width, which divides
+    /// `heads · head_dim`, is the number of elements normalized together.
     pub norm: Option<Norm>,
     /// Whether the norm comes before the gate.
     pub norm_first: bool,

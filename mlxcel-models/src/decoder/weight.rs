@@ -10,10 +10,11 @@ use crate::packing::{Derived, Packing, Part};
 
 /// A weight as the network uses it: a tensor of the checkpoint, or a view of one or several tensors.
 ///
-/// The view is computed in this order: the tensors of [`stack`](Self::stack) follow the first one along a new outermost
-/// dimension; the two innermost dimensions are swapped if [`transposed`](Self::transposed); the
-/// [`selection`](Self::selection) is taken; and the result is reshaped to [`shape`](Self::shape), row-major. The tensors of
-/// [`joined`](Self::joined) follow the first one along the outermost dimension instead, and nothing else is done to them.
+/// The view is computed in this order: the tensors of [`stack`](Self::stack) follow the first one along a new
+/// outermost dimension; the two innermost dimensions are swapped if [`transposed`](Self::transposed); the
+/// [`selection`](Self::selection) is taken; and the result is reshaped to [`shape`](Self::shape), row-major.
+/// The tensors of [`joined`](Self::joined) follow the first one along the outermost dimension instead, and
+/// nothing else is done to them.
 ///
 /// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own for
 /// [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed from the stored
@@ -140,8 +141,8 @@ impl WeightRef {
         self
     }
 
-    /// Appends the rows of `others`, whole tensors of the same type and of rows of the same size. Only for a whole tensor
-    /// that is not packed.
+    /// Appends the rows of `others`, whole tensors of the same type and of rows of the same size. Only for a
+    /// whole tensor that is not packed.
     #[must_use]
     pub fn followed_by(mut self, others: impl IntoIterator<Item = Self>) -> Self {
         for other in others {

@@ -29,8 +29,8 @@ impl Roles<'_> {
         Ok(Convolution { weight, bias, channels, taps, activation })
     }
 
-    /// The convolution without biases whose channels the modules `names` have, in order: of each so many, or as many as
-    /// its tensor has if all have as many together.
+    /// The convolution without biases whose channels the modules `names` have, in order: of each so many, or
+    /// as many as its tensor has if all have as many together.
     pub(super) fn joined_convolution<const N: usize>(
         &self,
         names: [String; N],

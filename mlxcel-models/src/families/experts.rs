@@ -201,8 +201,8 @@ pub(super) fn chosen_count(config: Fields<'_>, count: usize, default: usize) -> 
     Ok(chosen)
 }
 
-/// Reads a number of experts for each layer under the first of `keys` that is there: one for all layers, or a list. It
-/// defaults to 1.
+/// Reads a number of experts for each layer under the first of `keys` that is there: one for all layers, or a
+/// list. It defaults to 1.
 pub(super) fn counts_by_layer(config: Fields<'_>, keys: &[&str], layers: usize) -> Result<Vec<usize>> {
     let Some(key) = keys.iter().find(|key| config.get(key).is_some()) else { return Ok(vec![1; layers]) };
     let counts = match config.get(key) {
@@ -304,8 +304,8 @@ impl Roles<'_> {
         Ok(ExpertLinears::new(self, [gate, up, down]))
     }
 
-    /// The experts of `module` that the router `gate` there chooses, weighted by a softmax over all of them or, if
-    /// `normalised`, over the chosen ones.
+    /// The experts of `module` that the router `gate` there chooses, weighted by a softmax over all of them
+    /// or, if `normalised`, over the chosen ones.
     pub(super) fn softmax_experts(
         &self,
         module: &str,

@@ -1,7 +1,9 @@
-//! Falcon H1: attention and a state space side by side in every layer, then an MLP, with factors between them.
+//! Falcon H1: attention and a state space side by side in every layer, then an MLP, with factors between
+//! them.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `FalconH1Config` and `FalconH1ForCausalLM`, but for
-//! `time_step_limit`, which applies to single tokens too, as in Mamba 2. Each of its layers is two of the description.
+//! Config fields, defaults and arithmetic follow transformers' `FalconH1Config` and `FalconH1ForCausalLM`,
+//! but for `time_step_limit`, which applies to single tokens too, as in Mamba 2. Each of its layers is two of
+//! the description.
 
 use mlxcel_core::Result;
 

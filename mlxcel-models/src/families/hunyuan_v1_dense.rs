@@ -1,7 +1,8 @@
-//! Hunyuan (dense): Llama with norms of queries and keys after their rotation, and a rotary embedding whose base is
-//! stretched.
+//! Hunyuan (dense): Llama with norms of queries and keys after their rotation, and a rotary embedding whose
+//! base is stretched.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `HunYuanDenseV1Config` and `HunYuanDenseV1ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `HunYuanDenseV1Config` and
+//! `HunYuanDenseV1ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,7 @@
 //! Hunyuan with experts beside an MLP that all tokens go through.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `HunYuanMoEV1Config` and `HunYuanMoEV1ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `HunYuanMoEV1Config` and
+//! `HunYuanMoEV1ForCausalLM`.
 
 use mlxcel_core::Result;
 

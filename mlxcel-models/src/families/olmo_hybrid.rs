@@ -1,6 +1,8 @@
-//! OLMo Hybrid: the gated delta rule behind norms in most layers, and OLMo 3's attention before norms in the others.
+//! OLMo Hybrid: the gated delta rule behind norms in most layers, and OLMo 3's attention before norms in the
+//! others.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `OlmoHybridConfig` and `OlmoHybridForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `OlmoHybridConfig` and
+//! `OlmoHybridForCausalLM`.
 
 use mlxcel_core::Result;
 

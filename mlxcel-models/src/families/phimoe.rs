@@ -1,4 +1,5 @@
-//! Phi-3.5-MoE: Mixtral with layer norms, biases, and a router that weights each of two experts among those close to it.
+//! Phi-3.5-MoE: Mixtral with layer norms, biases, and a router that weights each of two experts among those
+//! close to it.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `PhimoeConfig` and `PhimoeForCausalLM`.
 

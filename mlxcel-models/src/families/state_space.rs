@@ -44,7 +44,8 @@ impl StateSpaceVariant {
 }
 
 impl StateSpaceSettings {
-    /// Refuses heads that are not `inner` wide together, and groups that cannot share them, by the names of the keys.
+    /// Refuses heads that are not `inner` wide together, and groups that cannot share them, by the names of
+    /// the keys.
     pub(super) fn check(
         &self,
         config: Fields<'_>,
@@ -64,8 +65,8 @@ impl StateSpaceSettings {
         Ok(())
     }
 
-    /// Reads the keys `mamba_…` that hybrids of state spaces and attention have. `inner` is the width of all heads; it
-    /// defaults to `mamba_expand` times `hidden`.
+    /// Reads the keys `mamba_…` that hybrids of state spaces and attention have. `inner` is the width of all
+    /// heads; it defaults to `mamba_expand` times `hidden`.
     pub(super) fn of_hybrid(
         config: Fields<'_>,
         hidden: usize,

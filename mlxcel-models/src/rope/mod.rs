@@ -47,7 +47,8 @@ pub struct LongRope {
 
 impl Rope {
     /// The cosine and sine of each pair at `position` in a sequence of `length` positions, multiplied by
-    /// [`attention_factor`](Self::attention_factor) or, beyond the original context, by [`LongRope::attention_factor`].
+    /// [`attention_factor`](Self::attention_factor) or, beyond the original context, by
+    /// [`LongRope::attention_factor`].
     ///
     /// `cos` and `sin` have `rotary_dim / 2` elements each; if they are shorter, only the first ones are computed. As
     /// in transformers the angle is a float32 product. Cosine and sine are evaluated in float64 and rounded, so they do

@@ -66,11 +66,12 @@ pub(crate) enum Partial {
 pub(crate) enum Kinds {
     /// All types.
     All,
-    /// All types; `dynamic` with an `alpha` multiplies the base by `alpha^(dim / (dim − 2))`, whatever the length
-    /// (Hunyuan; the NTK-aware scaling of bloc97, 2023).
+    /// All types; `dynamic` with an `alpha` multiplies the base by `alpha^(dim / (dim − 2))`, whatever the
+    /// length (Hunyuan; the NTK-aware scaling of bloc97, 2023).
     NtkAlpha,
-    /// Phi-3.5-MoE's: none, or LongRoPE with a factor of cosines and sines for sequences within the original context and
-    /// another for longer ones. The divisors of longer sequences are read and, as in transformers, not used.
+    /// Phi-3.5-MoE's: none, or LongRoPE with a factor of cosines and sines for sequences within the original
+    /// context and another for longer ones. The divisors of longer sequences are read and, as in
+    /// transformers, not used.
     ScaledLongRope,
     /// Phi-3's: none, or LongRoPE, whose older names are `su` and `yarn`.
     LongRope {

@@ -58,7 +58,8 @@ pub trait Ops {
     /// `e` to the power of each element.
     fn exp(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
-    /// Of each element `x` above zero nothing, and else `exp(min(x, epsilon)) − 1 − x`, with `epsilon` `[1, 1]`.
+    /// Of each element `x` above zero nothing, and else `exp(min(x, epsilon)) − 1 − x`, with `epsilon` `[1,
+    /// 1]`.
     fn exp_below(&mut self, x: &Self::Value, epsilon: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// Each element limited to a range, whose upper end may be infinite.
@@ -147,9 +148,10 @@ pub trait Ops {
     /// computed for the others.
     fn select(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
-    /// Attention of queries (`[tokens, query_heads, head_dim]`) to the cache at `slot`, into which keys and values (`[tokens,
-    /// kv_heads, head_dim]`) go first. Queries and keys come before the rotation by `core.rope`, if it has one. Gives `[tokens,
-    /// query_heads · head_dim]`. Where the result goes into nothing but one projection, that is the `reader`, to whose taste it may be rounded at once.
+    /// Attention of queries (`[tokens, query_heads, head_dim]`) to the cache at `slot`, into which keys and
+    /// values (`[tokens, kv_heads, head_dim]`) go first. Queries and keys come before the rotation by
+    /// `core.rope`, if it has one. Gives `[tokens, query_heads · head_dim]`. Where the result goes into
+    /// nothing but one projection, that is the `reader`, to whose taste it may be rounded at once.
     fn attention(
         &mut self,
         query: &Self::Value,
@@ -226,8 +228,8 @@ pub trait Ops {
         kept: usize,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// The two largest of each row of router logits (`[tokens, experts]`), and their weights, each `[tokens, 2]`: see
-    /// [`Scoring::SparseMixer`](crate::Scoring::SparseMixer).
+    /// The two largest of each row of router logits (`[tokens, experts]`), and their weights, each `[tokens,
+    /// 2]`: see [`Scoring::SparseMixer`](crate::Scoring::SparseMixer).
     fn sparse_mixer(
         &mut self,
         logits: &Self::Value,

@@ -20,7 +20,8 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // The cache has the window, the slot determines which rotary embedding, and queries are already scaled.
+        // The cache has the window, the slot determines which rotary embedding, and queries are already
+        // scaled.
         let AttentionCore { scale, mask: _, window: _, rope, soft_cap, sinks, query_scale: _ } = core;
         let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
