@@ -106,11 +106,14 @@ pub(crate) fn phimoe(d: &mut Draft) {
         {
             settings["short_mscale"] = d.random.pick(&[1.0, 0.8]).into();
             settings["long_mscale"] = d.random.pick(&[1.0, 1.3]).into();
+            if d.random.one_in(2) {
+                settings["original_max_position_embeddings"] = d.random.pick(&[16, 64]).into();
+            }
         }
     }
     d.window("sliding_window");
     d.flags(&["attention_bias", "lm_head_bias"]);
-    d.experts(&["num_local_experts", "num_experts"]);
+    d.experts(&["num_local_experts"]);
     d.set("num_experts_per_tok", 2);
     d.any("router_jitter_noise", &[0.01, 0.4, 3.0]);
     let module = d.random.pick(&["block_sparse_moe.gate", "mlp.router", "mlp.gate"]);

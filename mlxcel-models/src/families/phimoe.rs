@@ -43,7 +43,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = rope.read()?;
     let window = window(config, "sliding_window", None)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let count = expert_count(config, &["num_local_experts", "num_experts"], CHOSEN, 16)?;
+    let count = expert_count(config, &["num_local_experts"], CHOSEN, 16)?;
     let experts = ExpertSizes { count, chosen: CHOSEN, hidden: sizes.hidden, width: sizes.intermediate };
     let scoring = Scoring::SparseMixer { tolerance: 2.0 * number(config, "router_jitter_noise", 0.01)? };
     let variant = Variant {

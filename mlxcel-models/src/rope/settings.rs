@@ -130,7 +130,9 @@ impl<'a> RopeSettings<'a> {
         }
         let outer = self.config.positive(ORIGINAL)?;
         let outer_original = match self.kinds {
-            Kinds::All | Kinds::NtkAlpha | Kinds::ScaledLongRope => outer,
+            Kinds::All | Kinds::NtkAlpha => outer,
+            // transformers does not read the outer one for this class.
+            Kinds::ScaledLongRope => None,
             Kinds::LongRope { original_context } => Some(outer.unwrap_or(original_context as f64)),
         };
         let theta = self.config.positive(self.theta_key)?.unwrap_or(self.theta);
