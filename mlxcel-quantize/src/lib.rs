@@ -47,11 +47,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use merge::{MergeOptions, Merged, merge};
-pub use options::{ProgressFn, QuantizeOptions};
+pub use options::{QuantizeOptions, WriteProgressFn};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
-use folder::Folder;
+use folder::{Folder, hex};
 use plan::{Content, Plan};
 use write::Work;
 
@@ -192,10 +192,6 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8]) -> Result<S
         hash.update(file.header()?);
     }
     Ok(hex(hash))
-}
-
-fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The settings of the new checkpoint.

@@ -18,9 +18,8 @@ use mlxcel_core::{AdapterLimits, CancelToken, Control, Error, ErrorKind, LoadOpt
 use mlxcel_models::{AdapterWeights, Checkpoint};
 use sha2::{Digest, Sha256};
 
-use crate::folder::Folder;
-use crate::hex;
-use crate::options::ProgressFn;
+use crate::folder::{Folder, hex};
+use crate::options::WriteProgressFn;
 use crate::plan::INDEX;
 use product::Change;
 
@@ -41,7 +40,7 @@ pub struct MergeOptions {
     /// The number of threads; defaults to one per core.
     pub threads: Option<usize>,
     /// Called with the number of processed bytes of the weights, and the total.
-    pub progress: Option<ProgressFn>,
+    pub progress: Option<WriteProgressFn>,
     /// Cancels the work.
     pub cancel: Option<CancelToken>,
 }
@@ -173,7 +172,7 @@ struct Writer<'a> {
     threads: usize,
     done: u64,
     total: u64,
-    progress: Option<ProgressFn>,
+    progress: Option<WriteProgressFn>,
 }
 
 impl Writer<'_> {

@@ -16,7 +16,7 @@ const SHARD_BYTES: u64 = 5 << 30;
 const LEAST_SHARD_BYTES: u64 = 1 << 16;
 
 /// Called with the number of processed bytes of the weights, and the total.
-pub type ProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
+pub type WriteProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4 bits in
 /// groups of 64.
@@ -37,7 +37,7 @@ pub struct QuantizeOptions {
     /// The number of threads; defaults to one per core.
     pub threads: Option<usize>,
     /// Called after each piece.
-    pub progress: Option<ProgressFn>,
+    pub progress: Option<WriteProgressFn>,
     /// Cancels the work.
     pub cancel: Option<CancelToken>,
 }

@@ -48,6 +48,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod adapted;
+mod adapter_routes;
 mod adapters;
 mod api_key;
 mod body;

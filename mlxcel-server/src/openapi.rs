@@ -3,7 +3,7 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
-use crate::adapters::{LoadRequest, UnloadRequest};
+use crate::adapter_routes::{LoadRequest, UnloadRequest};
 use crate::body::Asked;
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;

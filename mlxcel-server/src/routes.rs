@@ -13,8 +13,8 @@ use crate::failure::ApiError;
 use crate::origins::{self, Origins};
 use crate::served::{Models, ServedModel};
 use crate::{
-    adapters, api_key, chat, completions, embeddings, health, messages, metrics, openapi, page, request_id,
-    rerank, responses, texts,
+    adapter_routes, api_key, chat, completions, embeddings, health, messages, metrics, openapi, page,
+    request_id, rerank, responses, texts,
 };
 
 pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page: bool) -> Router {
@@ -32,7 +32,7 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/v1/models", get(list))
         .route("/v1/models/{name}", get(describe_one))
         .route("/metrics", get(metrics::show));
-    let api = adapters::routes(api, &models)
+    let api = adapter_routes::add(api, &models)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize));
     let messages = Router::new()
         .route("/v1/messages", post(messages::answer))

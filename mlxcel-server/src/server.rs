@@ -1,13 +1,14 @@
 //! How a server is made, and how it ends.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use mlxcel_session::{Engine, Error, ErrorKind, Result};
+use mlxcel_session::{AdapterPool, Engine, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 
 use crate::adapters::AdapterSettings;
@@ -88,6 +89,19 @@ impl Server {
     /// Those of [`start`](Self::start).
     pub fn router(self) -> Result<Router> {
         Ok(self.start()?.router())
+    }
+
+    /// Serves the adapters of `pool` too, as `MODEL:ADAPTER`, where `MODEL` is the name of a served model that the pool is for.
+    pub fn with_adapters(mut self, model: impl Into<String>, pool: AdapterPool) -> Self {
+        self.adapters.pools.push((model.into(), pool));
+        self
+    }
+
+    /// Lets clients load adapters from folders in `folder` into the pools of [`with_adapters`](Self::with_adapters), and unload them, with
+    /// `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Without it these paths do not exist.
+    pub fn with_adapter_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.adapters.folder = Some(folder.into());
+        self
     }
 
     /// Starts the threads that parse bodies and encode prompts.

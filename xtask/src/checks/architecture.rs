@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 
-use super::{imports, links, promises};
+use super::{imports, links, names, promises};
 use crate::workspace::Workspace;
 
 /// What `[package.metadata.architecture]` of a crate says.
