@@ -100,7 +100,7 @@ pub(crate) fn with_defaults(program: Command, asked: &ArgMatches) -> Result<Opti
         // Commands live as long as the program.
         subcommand.mut_arg(id, |argument| argument.default_value(&*value.leak()))
     };
-    Ok(Some(program.mut_subcommand(name.to_owned(), |subcommand| defaults.into_iter().fold(subcommand, set))))
+    Ok(Some(program.mut_subcommand(name, |subcommand| defaults.into_iter().fold(subcommand, set))))
 }
 
 /// The file: the one that the user names, or that in the user's configuration folder, if it is there.

@@ -67,7 +67,7 @@ fn arguments_come_before_the_environment_and_that_before_the_file() {
 fn what_the_file_cannot_have_is_refused_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mlxcel.toml");
-    let mut said = |text: &str| {
+    let said = |text: &str| {
         fs::write(&file, text).unwrap();
         refusal(generate(folder.path()).arg("--config").arg(&file))
     };
