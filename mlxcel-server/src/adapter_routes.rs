@@ -15,11 +15,15 @@ use crate::served::{Models, ServedModel};
 
 /// Adds the paths to load and unload adapters, if clients may.
 pub(crate) fn add(router: Router<Arc<Models>>, models: &Models) -> Router<Arc<Models>> {
-    let is_allowed = |app: &Arc<ServedModel>| app.adapters.as_ref().is_some_and(|own| own.folder.is_some());
-    if !models.served.iter().any(is_allowed) {
+    if !are_allowed(models) {
         return router;
     }
     router.route("/v1/load_lora_adapter", post(load)).route("/v1/unload_lora_adapter", post(unload))
+}
+
+/// Whether clients may load and unload adapters.
+pub(crate) fn are_allowed(models: &Models) -> bool {
+    models.served.iter().filter_map(|app| app.adapters.as_ref()).any(|adapters| adapters.folder.is_some())
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools};
+use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -203,7 +203,8 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
-        let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
+        let usage =
+            include_usage.then_some(move |answers: &[Usage]| last.message(&[], Some(ApiUsage::of(answers))));
         return sse::respond(app, answers, usage).await;
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());

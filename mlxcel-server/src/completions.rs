@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use mlxcel_session::{Request, RequestStream};
+use mlxcel_session::{Request, RequestStream, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -89,7 +89,8 @@ pub(crate) async fn complete(
         let answers =
             streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
         let last = header.clone();
-        let usage = include_usage.then_some(move |usage| last.message(&[], Some(usage)));
+        let usage = include_usage
+            .then_some(move |usages: &[Usage]| last.message(&[], usage_of_prompts(usages, answers_of_each)));
         return sse::respond(app, answers, usage).await;
     }
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
@@ -106,8 +107,12 @@ pub(crate) async fn complete(
         choices.push(pieces.choice(&format!("{prompt}{text}"), logprobs, Some(finish)));
         usages.push(stream.usage());
     }
-    let usage = usages.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus);
-    Ok(Json(header.message(&choices, usage)).into_response())
+    Ok(Json(header.message(&choices, usage_of_prompts(&usages, answers_of_each))).into_response())
+}
+
+/// The usage of several prompts with so many answers each.
+fn usage_of_prompts(answers: &[Usage], answers_of_each: usize) -> Option<ApiUsage> {
+    answers.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus)
 }
 
 /// The prompts alone; as a stream if `stream` says whether that ends with the usage.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::Tools;
+use mlxcel_session::{Tools, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
 use crate::failure::ApiError;
-use crate::fields::ApiUsage;
 use crate::message_pieces::MessagePieces;
 use crate::sse::{self, Pieces, whole_text};
 
@@ -239,7 +238,7 @@ pub(crate) async fn answer(
     let parser = tools.as_ref().map(Tools::parser);
     let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, parser);
     if is_stream {
-        return sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>).await;
+        return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
     }
     let text = whole_text(&mut stream).await?;
     pieces.piece(&app, &stream, &text)?;

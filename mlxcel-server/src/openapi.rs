@@ -1,9 +1,12 @@
 //! The description of this API, for tools that read such.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::extract::State;
 use serde_json::{Map, Value, json};
 
-use crate::adapter_routes::{LoadRequest, UnloadRequest};
+use crate::adapter_routes::{self, LoadRequest, UnloadRequest};
 use crate::body::Asked;
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
@@ -11,15 +14,20 @@ use crate::embeddings::EmbeddingRequest;
 use crate::messages::{CountRequest, MessageRequest};
 use crate::rerank::RerankRequest;
 use crate::responses::ResponseRequest;
+use crate::served::Models;
 use crate::texts::{DetokenizeRequest, TokenizeRequest};
 
 /// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's and Anthropic's APIs.
-pub(crate) async fn show() -> Json<Value> {
+pub(crate) async fn show(State(models): State<Arc<Models>>) -> Json<Value> {
+    Json(document(adapter_routes::are_allowed(&models)))
+}
+
+fn document(with_adapters: bool) -> Value {
     let get = |summary: &str| json!({ "get": { "summary": summary, "responses": responses("the answer") } });
     let mut model = get("Describe a model");
     model["get"]["parameters"] =
         json!([{ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } }]);
-    Json(json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": { "title": "mlxcel server", "version": env!("CARGO_PKG_VERSION") },
         "paths": {
@@ -32,8 +40,6 @@ pub(crate) async fn show() -> Json<Value> {
             "/v1/messages/count_tokens": post::<CountRequest>("Count the tokens of a prompt"),
             "/tokenize": post::<TokenizeRequest>("The tokens of a text"),
             "/detokenize": post::<DetokenizeRequest>("The text of tokens"),
-            "/v1/load_lora_adapter": post::<LoadRequest>("Load an adapter, if the server allows it"),
-            "/v1/unload_lora_adapter": post::<UnloadRequest>("Unload an adapter, if the server allows it"),
             "/tokenizer_info": get("The special tokens of the first model"),
             "/v1/models": get("List the models"),
             "/v1/models/{name}": model,
@@ -45,7 +51,12 @@ pub(crate) async fn show() -> Json<Value> {
         },
         "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
         "security": [{}, { "key": [] }],
-    }))
+    });
+    if with_adapters {
+        document["paths"]["/v1/load_lora_adapter"] = post::<LoadRequest>("Load an adapter");
+        document["paths"]["/v1/unload_lora_adapter"] = post::<UnloadRequest>("Unload an adapter");
+    }
+    document
 }
 
 fn post<T: Asked>(summary: &str) -> Value {
@@ -79,9 +90,9 @@ mod tests {
         routes.filter(|(path, _)| !["/", "/chat.js", "/openapi.json"].contains(&path.as_str())).collect()
     }
 
-    #[tokio::test]
-    async fn the_paths_are_those_of_the_router() {
-        let Json(document) = show().await;
+    #[test]
+    fn the_paths_are_those_of_the_router() {
+        let document = document(false);
         let paths = document["paths"].as_object().into_iter().flatten();
         let described: BTreeSet<(String, String)> = paths
             .flat_map(|(path, methods)| {

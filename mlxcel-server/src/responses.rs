@@ -2,13 +2,13 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use mlxcel_session::Usage;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
 use crate::failure::ApiError;
-use crate::fields::ApiUsage;
 use crate::response_pieces::ResponsePieces;
 use crate::sse::{self, Pieces, whole_text};
 
@@ -178,7 +178,7 @@ pub(crate) async fn respond(
         return Err(ApiError::invalid("", "there is no answer"));
     };
     if is_stream {
-        return sse::respond(app, vec![(stream, pieces)], None::<fn(ApiUsage) -> Value>).await;
+        return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
     }
     let text = whole_text(&mut stream).await?;
     pieces.piece(&app, &stream, &text)?;

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
-use mlxcel_session::{FinishReason, RequestStream};
+use mlxcel_session::{FinishReason, RequestStream, Usage};
 use serde_json::Value;
 
 use crate::failure::ApiError;
-use crate::fields::ApiUsage;
 use crate::served::ServedModel;
 use crate::spans::ServedStream;
 
@@ -55,7 +54,8 @@ fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
     }
 }
 
-/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]`, if one is wanted.
+/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]` of the usages of all answers, if one is
+/// wanted.
 ///
 /// The status line and the headers wait for the first token.
 ///
@@ -64,10 +64,10 @@ fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
 pub(crate) async fn respond<P: Pieces>(
     app: Arc<ServedModel>,
     answers: Vec<(ServedStream, P)>,
-    usage: Option<impl FnOnce(ApiUsage) -> Value + Send + 'static>,
+    usage: Option<impl FnOnce(&[Usage]) -> Value + Send + 'static>,
 ) -> Result<Response, ApiError> {
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
-    let choices = answers.into_iter().map(|(stream, pieces)| {
+    let choices = answers.into_iter().enumerate().map(|(index, (stream, pieces))| {
         let (app, told) = (Arc::clone(&app), told.clone());
         let state = Answer { stream, pieces, phase: Phase::Begin, ready: VecDeque::new() };
         stream::unfold(state, move |mut state| {
@@ -76,7 +76,7 @@ pub(crate) async fn respond<P: Pieces>(
                 let message = state.next(&app).await;
                 if message.is_none() {
                     // The task that adds the figures up may be gone, and the answer with it.
-                    let _ = told.send(state.stream.usage());
+                    let _ = told.send((index, state.stream.usage()));
                 }
                 message.map(|message| (message, state))
             }
@@ -91,10 +91,12 @@ pub(crate) async fn respond<P: Pieces>(
         .map(|message| message.unwrap_or_else(|error: ApiError| P::error(&error)));
     let last = stream::once(async move {
         let mut answers = Vec::new();
-        while let Ok(usage) = hears.try_recv() {
-            answers.push(usage);
+        while let Ok(answer) = hears.try_recv() {
+            answers.push(answer);
         }
-        usage.map(|message| message(ApiUsage::of(&answers)))
+        answers.sort_by_key(|(index, _)| *index);
+        let answers: Vec<_> = answers.into_iter().map(|(_, usage)| usage).collect();
+        usage.map(|message| message(&answers))
     });
     Ok(events(messages.chain(last.filter_map(|message| async { message })), P::DONE))
 }
