@@ -84,7 +84,7 @@ impl Folder {
         let path = self.work.join(IDENTITY);
         let is_same = read_regular(&path, LONGEST_NOTE).is_ok_and(|found| found == identity.as_bytes());
         if !is_same && !restart && self.has_shards() {
-            let message = "unfinished work with another checkpoint or other options is in this folder; finish it, or discard it with `restart`";
+            let message = "interrupted work on another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
             return Err(Error::new(ErrorKind::InvalidInput, self.operation, message)
                 .with_context("path", self.work.display()));
         }
