@@ -34,6 +34,7 @@ mod names;
 mod options;
 mod plan;
 mod recipe;
+mod workers;
 mod write;
 
 use std::path::Path;

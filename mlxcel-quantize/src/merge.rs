@@ -8,28 +8,21 @@ mod product;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
-use mlxcel_core::{AdapterLimits, CancelToken, Control, Error, ErrorKind, LoadOptions, ModelSource, Result};
+use mlxcel_core::{AdapterLimits, CancelToken, Error, ModelSource, Result};
 use mlxcel_models::{AdapterWeights, Checkpoint};
 use sha2::{Digest, Sha256};
 
 use crate::folder::{Folder, hex};
 use crate::options::WriteProgressFn;
 use crate::plan::INDEX;
+use crate::workers::{BLOCK, COPIED, TASK, Workers, check_threads};
 use product::Change;
 
 pub(crate) const OPERATION: &str = "merge adapter";
-
-/// How many values are computed between two writes, and how many a thread takes at once.
-const BLOCK: usize = 4 << 20;
-const TASK: usize = 1 << 16;
-/// How many bytes are copied between two looks at the cancel token.
-const COPIED: usize = 16 << 20;
 
 /// Options of [`merge`].
 #[derive(Clone, Default)]
@@ -104,17 +97,17 @@ pub struct Merged {
 ///
 /// # Errors
 ///
-/// [`Unsupported`](ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed, and for a merged
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed, and for a merged
 /// value that the weight's type cannot hold, each by its name, and as for [`Checkpoint::decoder`] and [`AdapterWeights::read`];
-/// [`InvalidInput`](ErrorKind::InvalidInput) if `out` exists, different work was interrupted there, or the adapter is of another model;
-/// [`Corrupt`](ErrorKind::Corrupt) for damaged files; [`Cancelled`](ErrorKind::Cancelled); [`Io`](ErrorKind::Io).
+/// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if `out` exists, different work was interrupted there, or the adapter is of another model;
+/// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for damaged files; [`Cancelled`](mlxcel_core::ErrorKind::Cancelled); [`Io`](mlxcel_core::ErrorKind::Io).
 pub fn merge(
     checkpoint: &Checkpoint,
     adapter: impl Into<ModelSource>,
     out: impl AsRef<Path>,
     options: &MergeOptions,
 ) -> Result<Merged> {
-    let threads = threads(options)?;
+    check_threads(OPERATION, options.threads)?;
     checkpoint.check_adapters(Some(AdapterLimits::new(1, 1)))?;
     checkpoint.expect_own_weights()?;
     let decoder = checkpoint.decoder()?;
@@ -122,8 +115,10 @@ pub fn merge(
     let adapter = AdapterWeights::read(&adapter.into(), &decoder, room)?;
     let changes = product::changes(checkpoint, &decoder, &adapter)?;
     let files: Vec<_> = checkpoint.weight_files().collect();
-    let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
-    control.check(OPERATION)?;
+    let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
+    let MergeOptions { threads, cancel, progress, .. } = options;
+    let workers = Workers::new(OPERATION, *threads, cancel.as_ref(), progress.as_ref(), bytes);
+    workers.check()?;
 
     let mut hash = Sha256::new();
     for part in [env!("CARGO_PKG_VERSION"), OPERATION, &checkpoint.fingerprint(), &adapter.identity] {
@@ -137,13 +132,12 @@ pub fn merge(
             folder.write(&name, &content)?;
         }
     }
-    let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
-    let mut writer = Writer { control, threads, done: 0, total: bytes, progress: options.progress.clone() };
+    let mut writer = Writer { workers };
     let mut resumed = 0;
     for (name, content) in &files {
         if folder.finished(name).is_some() {
             resumed += 1;
-            writer.wrote(content.len())?;
+            writer.workers.wrote(content.len() as u64)?;
             continue;
         }
         let mut file = folder.create()?;
@@ -155,24 +149,9 @@ pub fn merge(
     Ok(Merged { tensors, files: files.len(), resumed, bytes })
 }
 
-fn threads(options: &MergeOptions) -> Result<usize> {
-    match options.threads {
-        None => Ok(thread::available_parallelism().map_or(1, NonZeroUsize::get)),
-        Some(threads) if (1..=LoadOptions::MAX_THREADS).contains(&threads) => Ok(threads),
-        Some(threads) => {
-            let message = format!("threads must be 1 to {}, not {threads}", LoadOptions::MAX_THREADS);
-            Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "threads"))
-        }
-    }
-}
-
 /// Writes the files of weights.
 struct Writer<'a> {
-    control: Control<'a>,
-    threads: usize,
-    done: u64,
-    total: u64,
-    progress: Option<WriteProgressFn>,
+    workers: Workers<'a>,
 }
 
 impl Writer<'_> {
@@ -194,7 +173,7 @@ impl Writer<'_> {
                 let block = first..rows.min(first + (BLOCK / TASK) * rows_of_task);
                 let merged = self.merge(change, block, rows_of_task)?;
                 file.write_all(&merged).map_err(failed)?;
-                self.wrote(merged.len())?;
+                self.workers.wrote(merged.len() as u64)?;
             }
         }
         self.copy(content.get(at..).unwrap_or_default(), |bytes| file.write_all(bytes).map_err(failed))
@@ -203,7 +182,7 @@ impl Writer<'_> {
     fn copy(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         for block in bytes.chunks(COPIED) {
             write(block)?;
-            self.wrote(block.len())?;
+            self.workers.wrote(block.len() as u64)?;
         }
         Ok(())
     }
@@ -213,38 +192,20 @@ impl Writer<'_> {
         let width = change.columns * change.float.bytes();
         let mut merged = vec![0; block.len() * width];
         let tasks = block.clone().step_by(rows_of_task).zip(merged.chunks_mut(rows_of_task * width));
-        let (tasks, failed) = (Mutex::new(tasks), Mutex::new(None));
-        let work = || {
-            loop {
-                let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((first, out)) = next else { break };
+        let failed = Mutex::new(None);
+        self.workers.share_out(
+            tasks,
+            || (),
+            |(), (first, out)| {
                 if let Err(error) = change.merge(first, out) {
                     failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..self.threads.min(block.len().div_ceil(rows_of_task)) {
-                // With threads that the system does not grant it takes longer, and that is all.
-                let thread = thread::Builder::new().name("mlxcel-merge".to_owned());
-                if thread.spawn_scoped(scope, work).is_err() {
-                    break;
-                }
-            }
-            work();
-        });
+            },
+        );
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(merged),
         }
-    }
-
-    fn wrote(&mut self, bytes: usize) -> Result<()> {
-        self.done += bytes as u64;
-        if let Some(progress) = &self.progress {
-            progress(self.done, self.total);
-        }
-        self.control.check(OPERATION)
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, LoadOptions, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_models::read::{Mode, Scheme};
 
 use super::OPERATION;
 use super::recipe::{Override, Recipe};
+use super::workers::check_threads;
 
 /// The most bytes of a file by default, as mlx-lm has it.
 const SHARD_BYTES: u64 = 5 << 30;
@@ -130,12 +131,7 @@ impl QuantizeOptions {
                 format_args!("{LEAST_SHARD_BYTES} or more"),
             ));
         }
-        match self.threads {
-            Some(threads) if !(1..=LoadOptions::MAX_THREADS).contains(&threads) => {
-                Err(refused("threads", threads, format_args!("1 to {}", LoadOptions::MAX_THREADS)))
-            }
-            _ => Ok(()),
-        }
+        check_threads(OPERATION, self.threads)
     }
 }
 

@@ -2,63 +2,39 @@
 
 use std::fs::File as Target;
 use std::io::{Seek, SeekFrom, Write};
-use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
-use mlxcel_core::{Control, Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::{Float, Scratch, WeightRows};
 
 use super::codec::{Codec, Deviation};
 use super::folder::Folder;
 use super::plan::{Content, Entry, File, Item};
+use super::workers::{BLOCK, COPIED, TASK, Workers};
 use super::{OPERATION, QuantizeOptions};
 
-/// Bytes of address space that threads leave for their work.
-const KEPT_ROOM: usize = 64 << 20;
-
-/// How many values are packed between two writes.
-const BLOCK: usize = 4 << 20;
-
-/// How many values a thread takes at once.
-const TASK: usize = 1 << 16;
-
-/// How many bytes are copied between two looks at the control.
-const COPIED: usize = 16 << 20;
-
-/// The writer of weights, with its cancel token and progress callback.
+/// The writer of weights.
 pub(super) struct Work<'a> {
     checkpoint: &'a Checkpoint,
-    control: Control<'a>,
-    threads: usize,
-    done: u64,
-    total: u64,
-    progress: Option<&'a (dyn Fn(u64, u64) + Send + Sync)>,
+    workers: Workers<'a>,
 }
 
 impl<'a> Work<'a> {
     pub(super) fn new(checkpoint: &'a Checkpoint, options: &'a QuantizeOptions, total: u64) -> Self {
-        let of_machine = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self {
-            checkpoint,
-            control: options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default(),
-            threads: options.threads.unwrap_or_else(of_machine),
-            done: 0,
-            total,
-            progress: options.progress.as_deref(),
-        }
+        let QuantizeOptions { threads, cancel, progress, .. } = options;
+        let workers = Workers::new(OPERATION, *threads, cancel.as_ref(), progress.as_ref(), total);
+        Self { checkpoint, workers }
     }
 
     /// Fails if the work is to end.
     pub(super) fn check(&self) -> Result<()> {
-        self.control.check(OPERATION)
+        self.workers.check()
     }
 
     /// Counts what was written before.
     pub(super) fn skip(&mut self, file: &File<'_>) -> Result<()> {
-        self.wrote(file.items.iter().map(|item| item.bytes_before).sum())
+        self.workers.wrote(file.items.iter().map(|item| item.bytes_before).sum())
     }
 
     /// Writes a file, and answers what packing changed, for each item that is packed.
@@ -75,7 +51,7 @@ impl<'a> Work<'a> {
                     for block in bytes.chunks(COPIED) {
                         target.write(at, block)?;
                         at += block.len() as u64;
-                        self.wrote(block.len() as u64)?;
+                        self.workers.wrote(block.len() as u64)?;
                     }
                 }
                 Content::Dense { rows, float, added } => {
@@ -115,7 +91,7 @@ impl<'a> Work<'a> {
             float.write(&values, &mut bytes);
             target.write(at, &bytes)?;
             at += bytes.len() as u64;
-            self.wrote(share(item, rows, &block))?;
+            self.workers.wrote(share(item, rows, &block))?;
         }
         Ok(())
     }
@@ -151,7 +127,10 @@ impl<'a> Work<'a> {
                     result: Ok(Deviation::default()),
                 })
                 .collect();
-            self.share_out(&mut tasks, rows, codec);
+            let scratch = || (Scratch::default(), Vec::new());
+            self.workers.share_out(tasks.iter_mut(), scratch, |(scratch, values), task| {
+                task.result = task.run(self.checkpoint, rows, codec, scratch, values);
+            });
             for task in tasks {
                 all.add(task.result?);
             }
@@ -165,45 +144,9 @@ impl<'a> Work<'a> {
             for (entry, (bytes, before)) in item.entries.iter().zip(parts) {
                 target.write(offset(entry, before), bytes)?;
             }
-            self.wrote(share(item, rows, &block))?;
+            self.workers.wrote(share(item, rows, &block))?;
         }
         Ok(all)
-    }
-
-    /// Has threads do the tasks.
-    fn share_out(&self, tasks: &mut [Task<'_>], rows: &WeightRows, codec: Codec) {
-        let count = self.threads.min(tasks.len());
-        let tasks = Mutex::new(tasks.iter_mut());
-        let worker = || {
-            let (mut scratch, mut values) = (Scratch::default(), Vec::new());
-            loop {
-                let next = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(task) = next else { break };
-                task.result = task.run(self.checkpoint, rows, codec, &mut scratch, &mut values);
-            }
-        };
-        // Where the system limits what a process may map, stacks could take all of it, and the work needs some too.
-        let mut room: Vec<u8> = Vec::new();
-        let _ = std::hint::black_box(&mut room).try_reserve_exact(KEPT_ROOM);
-        thread::scope(|scope| {
-            for _ in 1..count {
-                // With threads that the system does not grant it takes longer, and that is all.
-                let thread = thread::Builder::new().name("mlxcel-quantize".to_owned());
-                if thread.spawn_scoped(scope, worker).is_err() {
-                    break;
-                }
-            }
-            drop(room);
-            worker();
-        });
-    }
-
-    fn wrote(&mut self, bytes: u64) -> Result<()> {
-        self.done += bytes;
-        if let Some(progress) = self.progress {
-            progress(self.done, self.total);
-        }
-        self.check()
     }
 }
 
