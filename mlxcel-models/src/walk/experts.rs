@@ -1,6 +1,6 @@
 //! Mixtures of experts.
 
-use super::{Ops, run_mlp};
+use super::{Ops, run_mlp, scaled};
 use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};
 
 pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
@@ -36,8 +36,7 @@ fn route<O: Ops>(
     let scores = match scoring {
         Scoring::SparseMixer { tolerance } => {
             let (indices, weights) = ops.sparse_mixer(&logits, *tolerance)?;
-            let weights = if *scale == 1.0 { weights } else { ops.scale(&weights, *scale)? };
-            return Ok((indices, weights));
+            return Ok((indices, scaled(weights, *scale, ops)?));
         }
         Scoring::Softmax => ops.softmax(&logits)?,
         Scoring::Sigmoid => ops.activate(&logits, Activation::Sigmoid)?,
@@ -59,8 +58,5 @@ fn route<O: Ops>(
         }
         weights = ops.divide(&weights, &sum)?;
     }
-    if *scale != 1.0 {
-        weights = ops.scale(&weights, *scale)?;
-    }
-    Ok((indices, weights))
+    Ok((indices, scaled(weights, *scale, ops)?))
 }

@@ -230,10 +230,8 @@ fn delta_rule<O: Ops>(
     let value = ops.split_heads(&value, *value_heads)?;
 
     let beta = ops.linear(x, beta)?;
-    let mut beta = ops.activate(&beta, Activation::Sigmoid)?;
-    if *beta_scale != 1.0 {
-        beta = ops.scale(&beta, *beta_scale)?;
-    }
+    let beta = ops.activate(&beta, Activation::Sigmoid)?;
+    let beta = scaled(beta, *beta_scale, ops)?;
     let alpha = ops.linear(x, alpha)?;
     let bias = ops.vector(*alpha_bias)?;
     let alpha = ops.add(&alpha, &bias)?;

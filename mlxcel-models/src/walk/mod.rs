@@ -64,10 +64,8 @@ impl Walk {
     /// The errors of the operations.
     pub fn logits<O: Ops>(&self, head: &Head, hidden: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
         let Head { projection, tied: _, scale, soft_cap } = head;
-        let mut logits = ops.linear(hidden, projection)?;
-        if *scale != 1.0 {
-            logits = ops.scale(&logits, *scale)?;
-        }
+        let logits = ops.linear(hidden, projection)?;
+        let logits = scaled(logits, *scale, ops)?;
         match soft_cap {
             Some(cap) => ops.soft_cap(&logits, *cap),
             None => Ok(logits),
@@ -162,10 +160,8 @@ impl Walk {
 
 fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Error> {
     let Embedding { weight, scale, positions, types, norm } = embedding;
-    let mut hidden = ops.embed(*weight)?;
-    if *scale != 1.0 {
-        hidden = ops.scale(&hidden, *scale)?;
-    }
+    let hidden = ops.embed(*weight)?;
+    let mut hidden = scaled(hidden, *scale, ops)?;
     if let Some(positions) = positions {
         let rows = ops.embed_positions(positions.weight, positions.offset)?;
         hidden = ops.add(&hidden, &rows)?;
@@ -194,6 +190,7 @@ fn finish<O: Ops>(
     scaled(result, residual_scale, ops)
 }
 
+/// `x` times `factor`, which is often one.
 fn scaled<O: Ops>(x: O::Value, factor: f32, ops: &mut O) -> Result<O::Value, O::Error> {
     if factor == 1.0 { Ok(x) } else { ops.scale(&x, factor) }
 }
