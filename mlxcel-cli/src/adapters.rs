@@ -16,7 +16,7 @@ const RANK: usize = 16;
 /// What a server is told about adapters.
 #[derive(Args)]
 pub(crate) struct AdapterArguments {
-    /// Serve the LoRA adapter in DIR, as PEFT writes it, as the model `MODEL:NAME` too. Can be repeated
+    /// Serve the LoRA adapter in DIR, as PEFT or mlx-lm writes it, as the model `MODEL:NAME` too. Can be repeated
     #[arg(long, value_name = "NAME=DIR")]
     adapter: Vec<NamedAdapter>,
     /// Let clients load adapters from folders in DIR, and unload them, with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`

@@ -25,7 +25,7 @@ use crate::{bundled, input};
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Generate with this LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors, as PEFT writes it
+    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// The prompt, `-` reads it from standard input; rendered by the chat template if the checkpoint has one
