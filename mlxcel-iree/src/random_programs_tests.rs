@@ -338,14 +338,21 @@ fn differences(case: &Case, results: Vec<Tensor>) -> Vec<String> {
 
 /// The programs compiled, or the number of one that the compiler has no code for, with its words.
 fn compile(compiler: &Compiler, cases: &BTreeMap<u64, Case>) -> Result<Vec<u8>, (u64, String)> {
-    let functions = cases.iter().flat_map(|(&number, case)| case.functions(number)).collect();
-    let module = Module { name: "random".to_owned(), functions };
-    let options = CompileOptions::new(crate::testing::host());
-    compiler.compile(&module.to_string(), &options, None).map_err(|error| {
+    compile_all(compiler, cases.iter().map(|(&number, case)| (number, case))).map_err(|error| {
         let words = error.source().unwrap().to_string();
         let number = words.split_once("@main_").and_then(|(_, rest)| rest.split_once('(')?.0.parse().ok());
         (number.unwrap_or_else(|| unlinked(compiler, cases, &words)), words)
     })
+}
+
+/// The programs compiled as one module.
+fn compile_all<'c>(
+    compiler: &Compiler,
+    cases: impl Iterator<Item = (u64, &'c Case)>,
+) -> mlxcel_core::Result<Vec<u8>> {
+    let functions = cases.flat_map(|(number, case)| case.functions(number)).collect();
+    let module = Module { name: "random".to_owned(), functions };
+    compiler.compile(&module.to_string(), &CompileOptions::new(crate::testing::host()), None)
 }
 
 /// The number of a program that the linker refuses: it names functions of the compiler's library alone, such as the one that rounds
@@ -355,10 +362,7 @@ fn unlinked(compiler: &Compiler, cases: &BTreeMap<u64, Case>, words: &str) -> u6
     let mut numbers: Vec<u64> = cases.keys().copied().collect();
     while numbers.len() > 1 {
         let second = numbers.split_off(numbers.len() / 2);
-        let functions = numbers.iter().flat_map(|number| cases[number].functions(*number)).collect();
-        let module = Module { name: "random".to_owned(), functions };
-        let options = CompileOptions::new(crate::testing::host());
-        if compiler.compile(&module.to_string(), &options, None).is_ok() {
+        if compile_all(compiler, numbers.iter().map(|number| (*number, &cases[number]))).is_ok() {
             numbers = second;
         }
     }
