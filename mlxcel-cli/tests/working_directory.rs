@@ -30,7 +30,11 @@ fn folder() -> tempfile::TempDir {
     fs::create_dir_all(folder.path().join("iree/compiler")).unwrap();
     fs::write(folder.path().join("iree/__init__.py"), &module).unwrap();
     fs::write(folder.path().join("iree/compiler/__init__.py"), &module).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_mlxcel"), folder.path().join("mlxcel")).unwrap();
+    // Another process copies: a test beside this one may fork while this process has the copy open for writing, and a program that
+    // any process has open for writing is not started ("text file busy").
+    let copied =
+        Command::new("cp").arg(env!("CARGO_BIN_EXE_mlxcel")).arg(folder.path().join("mlxcel")).status();
+    assert!(copied.unwrap().success());
     folder
 }
 
