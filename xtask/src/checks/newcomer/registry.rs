@@ -22,8 +22,11 @@ path = "lib.rs"
 [workspace]
 
 [dependencies]
+axum = "0.8"
+futures-util = "0.3"
 mlxcel-conformance = "0.1.0"
-mlxcel-session = { version = "0.1.0", features = ["iree", "mlx"] }
+mlxcel-session = { version = "0.1.0", features = ["async", "iree", "mlx"] }
+tokio = { version = "1", features = ["io-util"] }
 "#;
 
 /// How the projects are compiled: quickly, and optimized only where the portable engine computes, which would take minutes for a story.
