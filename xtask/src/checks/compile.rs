@@ -11,7 +11,8 @@ pub(super) fn format(workspace: &Workspace) -> Result<String> {
     let external = [newcomer::MY_BACKEND, newcomer::APPLICATIONS, wasm::PACKAGE].into_iter();
     let external = external.chain(beside::PACKAGES.map(|(name, _)| name));
     let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
-    for manifest in external.chain(["fuzz/libfuzzer/Cargo.toml".to_owned()]) {
+    let others = ["fuzz/libfuzzer", super::rig::PACKAGE].map(|folder| format!("{folder}/Cargo.toml"));
+    for manifest in external.chain(others) {
         process::run(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
     }
     Ok(String::new())

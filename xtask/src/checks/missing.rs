@@ -27,7 +27,7 @@ pub(super) fn left_out(reason: String) -> Result<Done> {
 
 /// Runs `rustup` with `arguments` in continuous integration, for what a check lacks, and answers whether it did. An
 /// error where rustup's server can be reached and it failed all the same; elsewhere nothing is downloaded implicitly.
-pub(super) fn fetched_by_rustup(arguments: &[&str]) -> Result<bool> {
+pub(crate) fn fetched_by_rustup(arguments: &[&str]) -> Result<bool> {
     if !in_ci() {
         return Ok(false);
     }

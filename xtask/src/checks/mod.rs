@@ -23,6 +23,7 @@ mod names;
 mod newcomer;
 mod packages;
 mod promises;
+mod rig;
 mod semver;
 mod server;
 mod soak;
@@ -30,6 +31,7 @@ mod test_programs;
 mod vulkan;
 mod wasm;
 
+pub(crate) use missing::fetched_by_rustup;
 pub(crate) use packages::is_published;
 
 use std::panic::resume_unwind;
@@ -92,6 +94,8 @@ enum Check {
     Server,
     /// The server, by LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval
     Clients,
+    /// `rig-mlxcel`: an agent of rig on a model, with the Rust that rig asks for
+    Rig,
     /// A bundle's programs, run by XLA
     Bundle,
     /// The packaged crates in new projects, with rustc, cargo and cc alone: README's first lines, each engine, an engine of a third party
@@ -135,6 +139,7 @@ impl Check {
             Self::Faults => return faults::check(workspace),
             Self::Server => return server::by_official_clients(workspace),
             Self::Clients => return server::by_frameworks(workspace),
+            Self::Rig => return rig::check(workspace),
             Self::Bundle => return bundle::check(workspace),
             Self::Fmt => compile::format(workspace),
             Self::Generated => generate::check(workspace),
@@ -165,6 +170,7 @@ impl Check {
                 | Self::Features
                 | Self::Dist
                 | Self::Clients
+                | Self::Rig
                 | Self::Beside
                 | Self::Wasm
                 | Self::Vulkan
