@@ -42,14 +42,7 @@ mod toolchain;
 mod trial;
 mod wanted;
 
-use mlxcel_iree_target::DeviceDescription;
-
 pub use artifact::{Artifact, Artifacts};
 pub use programs::ProgramCompiler;
 pub use toolchain::Toolchain;
 pub use trial::TrialWeights;
-
-/// The device that is compiled for by default: this machine's processor.
-fn here() -> DeviceDescription {
-    DeviceDescription::of_driver("local-task")
-}

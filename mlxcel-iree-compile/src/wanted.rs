@@ -2,7 +2,12 @@
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Prepare, Result};
 use mlxcel_graph::GraphModelOptions;
-use mlxcel_iree_target::ProgramOptions;
+use mlxcel_iree_target::{DeviceDescription, ProgramOptions};
+
+/// The device that is compiled for by default: this machine's processor.
+pub(crate) fn here() -> DeviceDescription {
+    DeviceDescription::of_driver("local-task")
+}
 
 /// The programs of a model that will be opened with `load`, by an engine with the options `wanted`; for one sequence where nothing is
 /// said.

@@ -9,7 +9,8 @@ use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_stablehlo::ElementType::{self, BF16, F16, F32, I8, I32, U8, U32};
 use mlxcel_stablehlo::{Builder, ModuleBuilder, TensorType, Value};
 
-use crate::{Hardware, lower};
+use crate::hardware::Hardware;
+use crate::lower::lower;
 
 /// The public function of the program.
 pub const ENTRY: &str = "main";

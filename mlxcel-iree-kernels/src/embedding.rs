@@ -6,7 +6,7 @@ use super::kernels::Kernel;
 use super::layout::{TensorRole, WeightLayout};
 use super::value::{Operand, Type};
 use super::writer::Writer;
-use super::{Context, knows_attributes};
+use crate::context::{Context, knows_attributes};
 
 /// Replaces a lookup by a kernel that gathers each row from its panel, as float32.
 ///

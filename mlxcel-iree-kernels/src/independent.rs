@@ -5,8 +5,9 @@ use mlxcel_graph::{GraphModelOptions, IndependentRows};
 use mlxcel_models::{Attention, Decoder, ElementType, Mixer, Norm, NormKind, Operation};
 
 use super::hardware::Hardware;
-use super::instructions::{Instructions, VectorSet};
 use super::{attention, norm, quantized};
+use crate::instructions::Instructions;
+use crate::vector_set::VectorSet;
 
 /// Which rows get bit-identical results in programs for `hardware`, whatever tokens and rows are computed with them.
 ///

@@ -302,7 +302,7 @@ mod tests {
             })
             .unwrap_err();
         assert!(kernels.executables().is_empty());
-        let error = crate::refused(error);
+        let error = crate::lower::refused(error);
         assert_eq!(error.kind(), mlxcel_core::ErrorKind::Internal);
         let source = std::error::Error::source(&error).unwrap().to_string();
         let defect = "arith.addf takes floats of one type, not (%constant_1: f32, %c1: index)";

@@ -6,7 +6,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, Tenso
 
 use super::kernels::Kernel;
 use super::value::Type;
-use super::{Context, knows_attributes};
+use crate::context::{Context, knows_attributes};
 
 /// Elements of one workgroup.
 const WORKGROUP: usize = 16 * 1024;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind};
 
-use crate::instructions::VectorSet;
+use crate::vector_set::VectorSet;
 
 /// The choices of kernels that depend on the processor's model, or on a measurement of it.
 ///

@@ -14,9 +14,10 @@ use mlxcel_graph::{
 };
 use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
-use crate::engine::{MeshDevices, PjrtExecutor, Programs, on_devices};
+use crate::engine::{PjrtExecutor, Programs, on_devices};
 use crate::ffi::{Client, Plugin};
 use crate::locate::locate;
+use crate::mesh::MeshDevices;
 use crate::options::OptionValue;
 use crate::parallel::weight_shardings;
 use crate::platform::Platform;

@@ -36,6 +36,7 @@ mod engine;
 mod ffi;
 mod inspect;
 mod locate;
+mod mesh;
 mod messages;
 mod options;
 mod parallel;

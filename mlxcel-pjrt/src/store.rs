@@ -17,8 +17,8 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::files::read_regular;
 use sha2::{Digest, Sha256};
 
-use crate::engine::MeshDevices;
 use crate::ffi::{Client, Executable};
+use crate::mesh::MeshDevices;
 use crate::platform::Platform;
 
 /// The variable that names the folder of mlxcel's caches.

@@ -1,13 +1,12 @@
 //! Scoring: log probabilities and perplexity of a text.
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, Distribution, Error, ErrorKind, InferenceSession,
-    InferenceSessionExt, PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId,
-    TokenLogprob, Want,
+    CancelToken, Capabilities, Distribution, Error, ErrorKind, InferenceSession, InferenceSessionExt,
+    PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
 };
 
 use crate::Model;
-use crate::texts::{self, TextAnswer, TextRow};
+use crate::texts::{self, TextAnswer, TextRow, control};
 
 const OPERATION: &str = "score text";
 
@@ -310,10 +309,6 @@ impl Scorer {
         let cancel = self.cancel.clone();
         self.session.run_row(row, &control(cancel.as_ref()))
     }
-}
-
-pub(crate) fn control(cancel: Option<&CancelToken>) -> Control<'_> {
-    cancel.map(Control::cancelled_by).unwrap_or_default()
 }
 
 /// The results of a row but that of its last token, which nothing follows.

@@ -1,12 +1,11 @@
 //! Texts that are computed for their hidden states or log probabilities, many in each step.
 
 use mlxcel_core::{
-    CancelToken, Error, ErrorKind, Pooling, Result, Row, RowResult, SequenceId, SessionOptions, StepOutput,
-    TokenId, Want,
+    CancelToken, Control, Error, ErrorKind, Pooling, Result, Row, RowResult, SequenceId, SessionOptions,
+    StepOutput, TokenId, Want,
 };
 
 use crate::Model;
-use crate::score::control;
 
 /// A text, or a part of one, in a sequence of its own.
 #[derive(Clone, Debug)]
@@ -90,6 +89,11 @@ pub(crate) fn run(model: &Model, texts: &[TextRow], cancel: Option<&CancelToken>
         }
     }
     complete(results)
+}
+
+/// What interrupts a step.
+pub(crate) fn control(cancel: Option<&CancelToken>) -> Control<'_> {
+    cancel.map(Control::cancelled_by).unwrap_or_default()
 }
 
 /// All results, of which none may be missing.

@@ -10,9 +10,9 @@ use mlxcel_models::Decoder;
 
 use super::options::BundleOptions;
 use super::staging::OPERATION;
-use crate::here;
 use crate::programs::ProgramCompiler;
 use crate::toolchain::Toolchain;
+use crate::wanted::here;
 
 /// One thing to write programs for.
 pub(super) struct BundleTarget {

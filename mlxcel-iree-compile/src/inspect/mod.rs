@@ -40,10 +40,9 @@ use mlxcel_models::files::read_regular;
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::compiler::CompileOptions;
-use crate::here;
 use crate::programs::ProgramCompiler;
 use crate::toolchain::Toolchain;
-use crate::wanted::graph_options;
+use crate::wanted::{graph_options, here};
 
 pub use summary::{Dispatch, Summary};
 

@@ -3,7 +3,7 @@
 use mlxcel_graph::composites::LATENT_ATTENTION;
 use mlxcel_stablehlo::{Attribute, Composite, Value};
 
-use crate::knows_attributes;
+use crate::context::knows_attributes;
 
 /// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, decoded.
 pub(super) struct Call<'a, 'f> {

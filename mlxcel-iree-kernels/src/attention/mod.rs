@@ -16,9 +16,9 @@ mod write;
 use mlxcel_models::{Decoder, Mixer};
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::Context;
 use super::instructions::Instructions;
 use super::kernels::Kernel;
+use crate::context::Context;
 use attend::{Results, Scratch, attend};
 use pass::Pass;
 use shape::Shape;

@@ -2,8 +2,9 @@
 
 use mlxcel_stablehlo::ElementType;
 
-use crate::instructions::{Instructions, VectorSet};
+use crate::instructions::Instructions;
 use crate::value::{Operand, Type};
+use crate::vector_set::VectorSet;
 use crate::view::View;
 use crate::writer::Writer;
 

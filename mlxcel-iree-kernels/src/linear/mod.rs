@@ -14,7 +14,7 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Valu
 
 use super::experts::{self, Blocks};
 use super::layout::TensorRole;
-use super::{Context, knows_attributes};
+use crate::context::{Context, knows_attributes};
 use product::Product;
 
 /// Replaces a linear layer by a kernel; the bias, which is rare and small, is added by the compiler's code.

@@ -5,9 +5,10 @@ use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 use super::format::{Format, Units};
 use super::{blocked, rest, streamed};
 use crate::experts::{self, Block, Blocks, Part};
-use crate::instructions::{Instructions, VectorSet};
+use crate::instructions::Instructions;
 use crate::kernels::{Binding, Kernel};
 use crate::value::Operand;
+use crate::vector_set::VectorSet;
 use crate::view::View;
 use crate::writer::Writer;
 
@@ -378,7 +379,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VectorSet;
+    use crate::vector_set::VectorSet;
 
     fn product(set: VectorSet, rows: usize) -> Product {
         let instructions = Instructions::new(set);

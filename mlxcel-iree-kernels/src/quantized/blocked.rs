@@ -2,8 +2,8 @@
 
 use super::buffers::Views;
 use super::linear::{BLOCK, Chunk, Linear, Panels, unrolled};
-use crate::instructions::VectorSet;
 use crate::value::Operand;
+use crate::vector_set::VectorSet;
 use crate::view::View;
 use crate::writer::Writer;
 

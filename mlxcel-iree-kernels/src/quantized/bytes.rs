@@ -5,8 +5,8 @@
 
 use super::form::Arithmetic;
 use super::product::Product;
-use crate::instructions::VectorSet;
 use crate::value::{Operand, Type};
+use crate::vector_set::VectorSet;
 use crate::writer::Writer;
 
 /// Subtracted from 8-bit codes that become signed.
@@ -62,7 +62,7 @@ impl Product {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Instructions;
+    use crate::instructions::Instructions;
     use crate::quantized::form::Form;
 
     fn product(set: VectorSet, int8_mm: bool, packing: &str, rows: usize) -> Product {

@@ -23,9 +23,9 @@ use mlxcel_models::packing::Code;
 use mlxcel_models::{Packing, Part};
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::Context;
 use super::experts::{self, Blocks};
 use super::layout::TensorRole;
+use crate::context::Context;
 use form::{Arithmetic, Form};
 use linear::Linear;
 use product::Product;

@@ -11,9 +11,10 @@ use super::form::{Arithmetic, Form};
 use super::groups::Groups;
 use super::small_float::SmallFloat;
 use super::weight::Weight;
-use crate::instructions::{Instructions, VectorSet};
+use crate::instructions::Instructions;
 use crate::layout::Planes;
 use crate::value::{Operand, Type};
+use crate::vector_set::VectorSet;
 use crate::view::View;
 use crate::writer::Writer;
 

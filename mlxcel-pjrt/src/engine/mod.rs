@@ -2,7 +2,6 @@
 
 mod entry;
 mod executor;
-mod mesh;
 mod programs;
 mod states;
 #[cfg(test)]
@@ -11,6 +10,5 @@ mod weights;
 mod xla_cpu;
 
 pub(crate) use executor::PjrtExecutor;
-pub(crate) use mesh::MeshDevices;
 pub(crate) use programs::Programs;
 pub(crate) use weights::on_devices;

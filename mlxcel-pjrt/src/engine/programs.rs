@@ -13,10 +13,10 @@ use mlxcel_graph::{
 use mlxcel_stablehlo::TensorType;
 
 use super::entry::{Argument, Entry};
-use super::mesh::MeshDevices;
 use super::xla_cpu;
 use crate::collectives::Collective;
 use crate::ffi::Executable;
+use crate::mesh::MeshDevices;
 use crate::messages;
 use crate::parallel::state_sharding;
 use crate::sharding::Sharding;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mlxcel_core::Result;
 use mlxcel_stablehlo::TensorType;
 
-use super::mesh::MeshDevices;
 use crate::ffi::{Buffer, Executable};
+use crate::mesh::MeshDevices;
 use crate::sharding::Sharding;
 
 /// What one group of layers keeps of a sequence: a part of it on each device.

@@ -9,14 +9,7 @@ use anyhow::{Context, Result};
 use super::architecture::rust_files;
 
 /// Crates whose modules still import through `lib.rs`; no other may.
-const THROUGH_THE_ROOT: &[&str] = &[
-    "mlxcel-conformance",
-    "mlxcel-core",
-    "mlxcel-fuzz",
-    "mlxcel-session",
-    "mlxcel-iree-compile",
-    "mlxcel-iree-kernels",
-];
+const THROUGH_THE_ROOT: &[&str] = &["mlxcel-conformance", "mlxcel-core", "mlxcel-fuzz", "mlxcel-session"];
 
 /// Modules that import each other, by crate; no others may.
 const CIRCLES: &[(&str, &[&str])] = &[
@@ -24,14 +17,9 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("mlxcel-iree", &["backend", "bundle", "compile"]),
     // A device is opened as the module of devices chooses, from the list that the driver gives.
     ("mlxcel-iree", &["devices", "ffi"]),
-    // A schedule is chosen by the instructions, and these by names of products.
-    ("mlxcel-iree-kernels", &["instructions", "schedule"]),
     // A target is named after the backend that compiles for it, and the backend describes targets.
     ("mlxcel-iree-target", &["backend", "target"]),
-    // The store keeps programs under the devices that they are compiled for.
-    ("mlxcel-pjrt", &["engine", "store"]),
     ("mlxcel-session", &["chat", "tokenizer", "tools"]),
-    ("mlxcel-session", &["score", "texts"]),
 ];
 
 /// What is out of order in the crate `name` with sources in `folder`.

@@ -1,0 +1,47 @@
+//! What rewriting composites into calls of kernels knows and collects.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use mlxcel_core::Precision;
+use mlxcel_stablehlo::{Builder, Composite, Value};
+
+use crate::instructions::Instructions;
+use crate::kernels::Kernels;
+use crate::layout::{TensorRole, WeightLayout};
+
+/// The context of rewriting composites, and what it collects.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The instructions that kernels may use.
+    pub(crate) instructions: Instructions,
+    /// The precision to which kernels may round.
+    pub(crate) precision: Precision,
+    /// The arguments that cannot lie in panels, by name.
+    pub(crate) as_stored: HashSet<String>,
+    /// The arguments that kernels want in panels, by name, with their contents.
+    pub(crate) asked: RefCell<HashMap<String, TensorRole>>,
+    /// The kernels so far.
+    pub(crate) kernels: Kernels,
+}
+
+impl Context {
+    pub(crate) fn new(instructions: Instructions, precision: Precision, as_stored: HashSet<String>) -> Self {
+        Self { instructions, precision, as_stored, asked: RefCell::default(), kernels: Kernels::default() }
+    }
+
+    /// Whether a kernel gets `value` in panels, with elements `contents`: an argument that nothing reads as stored.
+    pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: TensorRole) -> bool {
+        let layout = WeightLayout::of(contents, &b.ty(value).shape, Some(self.instructions.lanes()));
+        let Some(name) = b.argument_name(value) else { return false };
+        layout != WeightLayout::Rows
+            && !self.as_stored.contains(name)
+            && *self.asked.borrow_mut().entry(name.to_owned()).or_insert(contents) == contents
+    }
+}
+
+/// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such a composite keeps
+/// its decomposition.
+pub(crate) fn knows_attributes(composite: &Composite<'_, '_>, known: &[&str]) -> bool {
+    composite.attributes.iter().all(|(name, _)| known.contains(&name.as_str()))
+}
