@@ -94,6 +94,8 @@ enum Check {
     Server,
     /// The server, by LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval
     Clients,
+    /// The server's page, in Chromium
+    Page,
     /// `rig-mlxcel`: an agent of rig on a model, with the Rust that rig asks for
     Rig,
     /// A bundle's programs, run by XLA
@@ -139,6 +141,7 @@ impl Check {
             Self::Faults => return faults::check(workspace),
             Self::Server => return server::by_official_clients(workspace),
             Self::Clients => return server::by_frameworks(workspace),
+            Self::Page => return server::by_page(workspace),
             Self::Rig => return rig::check(workspace),
             Self::Bundle => return bundle::check(workspace),
             Self::Fmt => compile::format(workspace),
@@ -170,6 +173,7 @@ impl Check {
                 | Self::Features
                 | Self::Dist
                 | Self::Clients
+                | Self::Page
                 | Self::Rig
                 | Self::Beside
                 | Self::Wasm

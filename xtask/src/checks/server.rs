@@ -1,8 +1,9 @@
-//! The server, driven by clients for Python: OpenAI's and Anthropic's own, and frameworks that are clients of OpenAI's API.
+//! The server, driven by clients for Python: OpenAI's and Anthropic's own, frameworks that are clients of OpenAI's API, and a browser.
 //!
-//! The clients come from PyPI, and are installed when a check first runs, not by `setup`.
+//! The clients come from PyPI, and are installed when a check first runs, not by `setup`. The browser is the system's.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -40,17 +41,45 @@ const FRAMEWORKS: Clients = Clients {
     scripts: &["tests-external/clients/drive_frameworks.py"],
 };
 
+const PAGE: Clients = Clients {
+    packages: Packages {
+        name: "page",
+        requirements: "tests-external/clients/page.txt",
+        wheels_for: None,
+        what: "Playwright, which drives a browser (about 45 MB)",
+    },
+    scripts: &["tests-external/clients/drive_page.py"],
+};
+
+/// Programs that are Chromium, the smallest first.
+const BROWSERS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
+
 /// By OpenAI's and Anthropic's own clients.
 pub(super) fn by_official_clients(workspace: &Workspace) -> Result<Done> {
-    drive(workspace, &OFFICIAL)
+    drive(workspace, &OFFICIAL, None)
 }
 
 /// By frameworks.
 pub(super) fn by_frameworks(workspace: &Workspace) -> Result<Done> {
-    drive(workspace, &FRAMEWORKS)
+    drive(workspace, &FRAMEWORKS, None)
 }
 
-fn drive(workspace: &Workspace, Clients { packages, scripts }: &Clients) -> Result<Done> {
+/// By its page, in a browser.
+pub(super) fn by_page(workspace: &Workspace) -> Result<Done> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = || std::env::split_paths(&path);
+    let found = BROWSERS.iter().flat_map(|name| places().map(move |folder| folder.join(name)));
+    let Some(browser) = found.into_iter().find(|program| program.is_file()) else {
+        return Ok(Done::Unchecked(format!("there is no Chromium (`apt install {}`)", BROWSERS[0])));
+    };
+    drive(workspace, &PAGE, Some(browser))
+}
+
+fn drive(
+    workspace: &Workspace,
+    Clients { packages, scripts }: &Clients,
+    browser: Option<PathBuf>,
+) -> Result<Done> {
     let python = find_python()?;
     if let Some(reason) = without_wheels(&python)? {
         return left_out(reason);
@@ -66,6 +95,9 @@ fn drive(workspace: &Workspace, Clients { packages, scripts }: &Clients) -> Resu
         drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
         // A proxy of this machine does not lead to its loopback.
         drive.env("NO_PROXY", "*");
+        if let Some(browser) = &browser {
+            drive.env("CHROMIUM", browser);
+        }
         match process::output(&mut drive)?.trim() {
             "" => bail!("{script} checked nothing"),
             checked => said.push(checked.to_owned()),

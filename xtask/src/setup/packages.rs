@@ -233,6 +233,7 @@ mod tests {
             include_str!("../../../tests-external/xla/requirements.txt"),
             include_str!("../../../tests-external/clients/requirements.txt"),
             include_str!("../../../tests-external/clients/frameworks.txt"),
+            include_str!("../../../tests-external/clients/page.txt"),
         ] {
             let entries = text.replace("\\\n", " ");
             let entries: Vec<_> =
