@@ -47,7 +47,7 @@ pub const ATTENTION: &str = "mlxcel.attention";
 /// `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.
 ///
 /// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float. Where they
-/// apply: `soft_cap`, a float; `window`, an integer; `rotary`, false where there are no `cos` and `sin`; `sinks`, true
+/// apply: `soft_cap`, a float; `window`, an integer, and `chunked`, true where it is the length of chunks; `rotary`, false where there are no `cos` and `sin`; `sinks`, true
 /// where there are such.
 pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 

@@ -7,7 +7,7 @@ use std::fs;
 
 use common::{Draft, Written, repository};
 use mlxcel_core::{ErrorKind, Result};
-use mlxcel_models::{Arrangement, Attention, Decoder, Mixer};
+use mlxcel_models::{Arrangement, Attention, AttentionMask, Decoder, Mixer};
 use serde_json::{Value, json};
 
 /// A fixture with other settings: `null` removes one.
@@ -84,6 +84,11 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("hunyuan_v1_dense", "rope_interleave", json!(true)),
         ("hunyuan_v1_moe", "use_mixed_mlp_moe", json!(false)),
         ("hunyuan_v1_moe", "moe_layer_num_skipped", json!(1)),
+        (
+            "llama4_text",
+            "layer_types",
+            json!(["chunked_attention", "full_attention", "full_attention", "sliding_attention"]),
+        ),
         ("phimoe", "num_experts_per_tok", json!(1)),
         ("minimax_m2", "scoring_func", json!("softmax")),
         ("minimax_m2", "shared_intermediate_size", json!(64)),
@@ -124,6 +129,7 @@ fn settings_that_contradict_each_other_are_named() {
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),
         ("olmo_hybrid", json!({"linear_num_value_heads": 3}), "linear_num_value_heads"),
+        ("llama4_text", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
         ("falcon_h1", json!({"ssm_multipliers": [1.0, 2.0]}), "ssm_multipliers"),
         ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),
     ] {
@@ -173,6 +179,22 @@ fn windows_and_rotations_follow_each_familys_settings() {
     assert_eq!(views("smollm3", interval), [pair, pair].concat());
     assert_eq!(views("starcoder2", json!({"sliding_window": null})), [ROTATED; 3]);
     assert_eq!(views("phi3", json!({"sliding_window": 7})), [window(7); 3]);
+}
+
+#[test]
+fn llama4_reads_chunks_rotations_and_experts_of_published_files() {
+    let published = json!({"no_rope_layers": [], "layer_types": null, "no_rope_layer_interval": null,
+        "attn_temperature_tuning": 4, "attention_chunk_size": null});
+    let decoder = with("llama4_text", published).unwrap();
+    let cores: Vec<_> = attentions(&decoder).into_iter().map(|attention| &attention.core).collect();
+    let chunks: Vec<_> =
+        cores.iter().map(|core| core.window.filter(|_| core.mask == AttentionMask::Chunked)).collect();
+    assert_eq!(chunks, [Some(8192), Some(8192), Some(8192), None]);
+    let scaled: Vec<_> = cores.iter().map(|core| (core.rope.is_some(), core.query_scale.is_some())).collect();
+    assert_eq!(scaled, [(true, false), (true, false), (true, false), (false, true)]);
+    let untuned = with("llama4_text", json!({"attn_temperature_tuning": 0, "use_qk_norm": false})).unwrap();
+    let plain = attentions(&untuned)[2];
+    assert_eq!((plain.core.query_scale, plain.query_norm, plain.key_norm), (None, None, None));
 }
 
 #[test]

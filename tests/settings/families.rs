@@ -76,6 +76,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
+    ("llama4_text", mixtures::llama4_text),
     ("mamba2", hybrids::mamba2),
     ("minicpm3", latents::minicpm3),
     ("minimax_m2", mixtures::minimax_m2),

@@ -96,6 +96,34 @@ pub(crate) fn hunyuan_v1_moe(d: &mut Draft) {
     d.expert_layout("model.layers.#.mlp");
 }
 
+pub(crate) fn llama4_text(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "use_qk_norm"]);
+    let width = d.width();
+    d.set("intermediate_size_mlp", width);
+    d.experts(&["num_local_experts"]);
+    if d.random.one_in(2) {
+        let sparse: Vec<_> = (0..d.layers()).filter(|_| d.random.one_in(2)).collect();
+        d.set("moe_layers", sparse);
+    } else {
+        d.any("interleave_moe_layer_step", &[1, 2, 3]);
+    }
+    if d.random.one_in(2) {
+        let rotated: Vec<_> = (0..d.layers()).map(|_| d.random.below(2)).collect();
+        d.set("no_rope_layers", rotated);
+    }
+    d.any("no_rope_layer_interval", &[1, 2, 3]);
+    d.one("attention_chunk_size", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, "chunked_attention"]);
+    d.flag("attn_temperature_tuning");
+    d.one("floor_scale", &[1, 4, 15]);
+    d.any("attn_scale", &[0.1, 0.5]);
+    if d.random.one_in(2) {
+        let name = d.random.pick(&["gate_up_proj", "gate_proj.weight"]);
+        d.markers.push(format!("model.layers.#.feed_forward.experts.{name}"));
+    }
+}
+
 pub(crate) fn phimoe(d: &mut Draft) {
     d.sizes(HeadDim::Free);
     d.rope(Ropes::LongRope, None);

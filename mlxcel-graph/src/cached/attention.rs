@@ -49,6 +49,9 @@ pub struct CachedAttention<'a> {
     /// this holds for padding behind the row's own tokens as well, whose positions are fed again. A shorter cache must have a
     /// slot for every position: there position `p` stands in slot `p`, as without a window.
     pub window: Option<usize>,
+    /// Whether a token attends to the positions of its own chunk instead: those from the last multiple of the window
+    /// on. Caches are the same.
+    pub chunked: bool,
     /// The element type of the result.
     pub out: ElementType,
 }
@@ -87,6 +90,9 @@ pub fn cached_attention<'f>(
     attributes.extend(what.scores().attributes());
     if let Some(window) = what.window {
         attributes.push(("window".to_owned(), Attribute::Int(window as i64)));
+        if what.chunked {
+            attributes.push(("chunked".to_owned(), Attribute::Bool(true)));
+        }
     }
     let CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches } = *operands;
     let mut flat = vec![query, key, value];
@@ -239,7 +245,7 @@ fn decompose<'d>(
         let cache = slots::write(b, cache, both, what.layer, (3, position), slots)?;
         let k = read(b, what.layer, 0, cache)?;
         let v = read(b, what.layer, 1, cache)?;
-        let mask = slots::visible(b, position, tokens, length, what.window)?;
+        let mask = slots::visible(b, position, tokens, length, (what.window, what.chunked))?;
         let operands = MaskedOperands { q, k, v, mask, sinks };
         mixed.push(masked_attention(b, &operands, what.scores(), what.out)?);
         results.push(cache);

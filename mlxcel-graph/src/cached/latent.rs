@@ -159,7 +159,7 @@ fn decompose<'d>(
         let length = b.shape(cache)[1];
         let k = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, width])?;
         let v = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, rank])?;
-        let mask = slots::visible(b, position, tokens, length, None)?;
+        let mask = slots::visible(b, position, tokens, length, (None, false))?;
         let operands = MaskedOperands { q, k, v, mask, sinks: None };
         mixed.push(masked_attention(
             b,

@@ -77,16 +77,16 @@ pub(super) fn write<'d>(
 }
 
 /// `[tokens, length]` i1: which slots token t of a row, which stands at `position` + t, sees. It sees the positions up to its
-/// own, or the last of them that `window` says.
+/// own, or the last of them that `window` says; where that is the length of chunks (`chunked`), those of its own chunk.
 pub(super) fn visible<'d>(
     b: &mut Builder<'d>,
     position: Value<'d>,
     tokens: usize,
     length: usize,
-    window: Option<usize>,
+    (window, chunked): (Option<usize>, bool),
 ) -> Result<Value<'d>> {
     if let Slots::Ring { window } = Slots::of(window, length, tokens) {
-        return visible_in_ring(b, position, tokens, length, window);
+        return visible_in_ring(b, position, tokens, length, (window, chunked));
     }
     let grid = TensorType::new(ElementType::I32, [tokens, length]);
     let seen = b.iota(grid.clone(), 1)?;
@@ -96,9 +96,15 @@ pub(super) fn visible<'d>(
     let causal = b.compare(seen, own, Comparison::LessOrEqual)?;
     // A window as long as the cache hides nothing; a shorter one is within what positions count up to.
     let Some(window) = window.filter(|&window| window < length) else { return Ok(causal) };
-    let width = b.splat(ElementType::I32, window as f64, &grid.shape)?;
-    let before = b.subtract(own, width)?;
-    let near = b.compare(seen, before, Comparison::Greater)?;
+    let near = if chunked {
+        let within = modulo(b, own, window)?;
+        let first = b.subtract(own, within)?;
+        b.compare(seen, first, Comparison::GreaterOrEqual)?
+    } else {
+        let width = b.splat(ElementType::I32, window as f64, &grid.shape)?;
+        let before = b.subtract(own, width)?;
+        b.compare(seen, before, Comparison::Greater)?
+    };
     b.and(causal, near)
 }
 
@@ -109,7 +115,7 @@ fn visible_in_ring<'d>(
     position: Value<'d>,
     tokens: usize,
     length: usize,
-    window: usize,
+    (window, chunked): (usize, bool),
 ) -> Result<Value<'d>> {
     let (of_token, grid) = ([tokens], [tokens, length]);
     let token = b.iota(TensorType::new(ElementType::I32, of_token), 0)?;
@@ -125,6 +131,11 @@ fn visible_in_ring<'d>(
     let around = b.add(ahead, round)?;
     let later = b.compare(seen, slot, Comparison::Greater)?;
     let back = b.select(later, around, ahead)?;
+    if chunked {
+        // A position exists in each place of a chunk.
+        let within = modulo(b, own, window)?;
+        return b.compare(back, within, Comparison::LessOrEqual);
+    }
     let exists = b.compare(back, own, Comparison::LessOrEqual)?;
     let width = b.splat(ElementType::I32, window as f64, &grid)?;
     let near = b.compare(back, width, Comparison::Less)?;

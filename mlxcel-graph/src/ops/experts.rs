@@ -119,12 +119,40 @@ impl<'f> GraphOps<'_, '_, 'f> {
         Ok((self.b.reshape(rows, &[slots / block, block, width])?, routing))
     }
 
-    /// The weighted sum of each token's results.
-    pub(super) fn combine_results(
+    /// Dispatched tokens times the weights of the pairs in their slots.
+    pub(super) fn weigh_tokens(
         &mut self,
         x: Value<'f>,
         routing: &Routing<'f>,
         weights: Value<'f>,
+    ) -> Result<Value<'f>> {
+        let [tokens, choices] = routing.sizes;
+        let [blocks, rows, width] = self.b.shape(x)[..] else {
+            unreachable!("dispatched tokens must be in blocks of rows");
+        };
+        let flat = self.b.reshape(weights, &[tokens * choices, 1])?;
+        // The one token stands in all blocks, one a choice.
+        let (shape, of_slots) = match tokens {
+            1 => ([choices, 1, width], flat),
+            _ => ([blocks, rows, width], self.b.take(flat, routing.groups.pairs)?),
+        };
+        let of_slots = self.b.reshape(of_slots, &shape[..2])?;
+        let of_slots = self.b.expand(of_slots, &shape, &[2])?;
+        let x = if tokens == 1 {
+            let x = self.b.reshape(x, &[width])?;
+            self.b.expand(x, &shape, &[0, 1])?
+        } else {
+            x
+        };
+        self.b.multiply(x, of_slots)
+    }
+
+    /// The sum of each token's results, weighted if there are weights.
+    pub(super) fn combine_results(
+        &mut self,
+        x: Value<'f>,
+        routing: &Routing<'f>,
+        weights: Option<Value<'f>>,
     ) -> Result<Value<'f>> {
         let [tokens, choices] = routing.sizes;
         let [blocks, rows, width] = self.b.shape(x)[..] else {
@@ -135,8 +163,13 @@ impl<'f> GraphOps<'_, '_, 'f> {
         let pairs = if rows == 1 { flat } else { self.b.take(flat, routing.groups.slots)? };
         let shape = [tokens, choices, width];
         let pairs = self.b.reshape(pairs, &shape)?;
-        let weights = self.b.expand(weights, &shape, &[2])?;
-        let weighted = self.b.multiply(pairs, weights)?;
+        let weighted = match weights {
+            Some(weights) => {
+                let weights = self.b.expand(weights, &shape, &[2])?;
+                self.b.multiply(pairs, weights)?
+            }
+            None => pairs,
+        };
         self.b.sum(weighted, &[1])
     }
 }

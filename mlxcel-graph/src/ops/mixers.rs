@@ -1,6 +1,6 @@
 //! Mixers over the states of the pass's rows.
 
-use mlxcel_models::{AttentionCore, Convolution, LatentAttention, StateSlot};
+use mlxcel_models::{AttentionCore, AttentionMask, Convolution, LatentAttention, StateSlot};
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
 
 use crate::cached;
@@ -28,7 +28,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
         let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let caches = self.states_at(slot);
@@ -47,6 +47,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             scale: *scale,
             soft_cap: *soft_cap,
             window: *window,
+            chunked: *mask == AttentionMask::Chunked,
             out,
         };
         let (mixed, caches) = cached::cached_attention(self.b, &operands, &what)?;

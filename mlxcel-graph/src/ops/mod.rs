@@ -296,8 +296,12 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn scale_by_position(&mut self, x: &Value<'f>, scale: &PositionScale) -> Result<Value<'f>> {
-        let PositionScale { beta, original_context } = *scale;
-        let positions = self.token_positions()?;
+        let PositionScale { beta, original_context, offset } = *scale;
+        let mut positions = self.token_positions()?;
+        if offset > 0 {
+            let offset = self.b.splat(ElementType::I32, offset as f64, &[self.tokens()])?;
+            positions = self.b.add(positions, offset)?;
+        }
         let unit = self.b.splat(ElementType::I32, original_context as f64, &[self.tokens()])?;
         let units = self.b.divide(positions, unit)?;
         let units = self.b.convert(units, ElementType::F32)?;
@@ -408,7 +412,16 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.weights.expert_linear(self.b, *x, routing.groups.experts, linear)
     }
 
-    fn combine(&mut self, x: &Value<'f>, routing: &Routing<'f>, weights: &Value<'f>) -> Result<Value<'f>> {
-        self.combine_results(*x, routing, *weights)
+    fn weigh(&mut self, x: &Value<'f>, routing: &Routing<'f>, weights: &Value<'f>) -> Result<Value<'f>> {
+        self.weigh_tokens(*x, routing, *weights)
+    }
+
+    fn combine(
+        &mut self,
+        x: &Value<'f>,
+        routing: &Routing<'f>,
+        weights: Option<&Value<'f>>,
+    ) -> Result<Value<'f>> {
+        self.combine_results(*x, routing, weights.copied())
     }
 }

@@ -107,7 +107,7 @@ pub(super) fn attend(
         let own = w.arith("own", "addi", &place.position, &offset);
         let used = w.offset("used", &own, tiling.tokens);
         let ring = shape.ring(run).is_some();
-        let first = first_seen(w, shape.window, !ring, &own);
+        let first = first_seen(w, shape, !ring, &own);
         let (begin, end) = range(w, (&first, &used), (&part, parts));
         let round = ring.then(|| {
             let (_, slot) = divide(w, "slot", &begin, shape.length);
@@ -135,12 +135,17 @@ pub(super) fn attend(
 }
 
 /// The first position that a token at `own` sees; with `rounded`, rounded down to the start of a block.
-fn first_seen(w: &mut Writer, window: Option<usize>, rounded: bool, own: &Operand) -> Operand {
-    let Some(window) = window else { return w.index(0) };
+fn first_seen(w: &mut Writer, shape: &Shape, rounded: bool, own: &Operand) -> Operand {
+    let Some(window) = shape.window else { return w.index(0) };
     let (one, window, block) = (w.index(1), w.index(window), w.index(KEYS));
-    let behind = w.arith("first", "addi", own, &one);
-    let reached = w.arith("first", "maxui", &behind, &window);
-    let first = w.arith("first", "subi", &reached, &window);
+    let first = if shape.chunked {
+        let within = w.arith("first", "remui", own, &window);
+        w.arith("first", "subi", own, &within)
+    } else {
+        let behind = w.arith("first", "addi", own, &one);
+        let reached = w.arith("first", "maxui", &behind, &window);
+        w.arith("first", "subi", &reached, &window)
+    };
     if !rounded {
         return first;
     }

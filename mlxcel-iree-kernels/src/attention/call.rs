@@ -21,6 +21,8 @@ pub(super) struct Call<'a, 'f> {
     pub(super) scale: f32,
     pub(super) soft_cap: Option<f32>,
     pub(super) window: Option<usize>,
+    /// Whether the window is the length of chunks.
+    pub(super) chunked: bool,
 }
 
 impl<'a, 'f> Call<'a, 'f> {
@@ -30,7 +32,7 @@ impl<'a, 'f> Call<'a, 'f> {
         let known: &[_] = if latent {
             &["layer", "rows", "scale"]
         } else {
-            &["layer", "rows", "scale", "soft_cap", "window", "rotary", "sinks"]
+            &["layer", "rows", "scale", "soft_cap", "window", "chunked", "rotary", "sinks"]
         };
         if !knows_attributes(composite, known) {
             return None;
@@ -41,6 +43,7 @@ impl<'a, 'f> Call<'a, 'f> {
             None => Some(default),
         };
         let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
+        let chunked = flag("chunked", false)?;
         let (Some(Attribute::Text(rows)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
             (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
         else {
@@ -74,6 +77,7 @@ impl<'a, 'f> Call<'a, 'f> {
             scale,
             soft_cap,
             window,
+            chunked,
         })
     }
 }

@@ -140,7 +140,14 @@ impl Attend<'_> {
         let mut seen = w.compare("seen", "sle", key, &upper);
         if let Some(window) = self.window {
             let window = w.constant(window, Type::I32);
-            let lower = w.arith("own", "subi", &own, &window);
+            let lower = if self.shape.chunked {
+                let within = w.arith("own", "remui", &own, &window);
+                let first = w.arith("own", "subi", &own, &within);
+                let one = w.constant(1, Type::I32);
+                w.arith("own", "subi", &first, &one)
+            } else {
+                w.arith("own", "subi", &own, &window)
+            };
             let lower = as_vector(w, &lower);
             let near = w.compare("near", "sgt", key, &lower);
             seen = w.arith("seen", "andi", &seen, &near);

@@ -71,6 +71,8 @@ pub(super) struct Shape {
     pub(super) sinks: Option<ElementType>,
     /// How many positions a token sees, if that can be fewer than the cache's.
     pub(super) window: Option<usize>,
+    /// Whether tokens see the positions of their chunk, as long as the window, instead.
+    pub(super) chunked: bool,
     /// The layer of the caches.
     pub(super) layer: i32,
     /// Elements of a vector.
@@ -152,6 +154,7 @@ impl Shape {
             soft_cap: call.soft_cap,
             sinks,
             window: call.window.filter(|&window| window <= length),
+            chunked: call.chunked,
             layer: call.layer,
             ..Self::empty([heads, groups, width, pairs], latent, instructions)
         };
@@ -199,6 +202,7 @@ impl Shape {
             soft_cap: None,
             sinks: None,
             window: None,
+            chunked: false,
             layer: 0,
             lanes: dividing(value_width, dividing(width, instructions.lanes())),
             registers: instructions.registers(),

@@ -104,6 +104,7 @@ impl Case {
             scale: SCALE,
             soft_cap: self.soft_cap,
             window: self.window,
+            chunked: false,
             out: self.out,
         };
         let (mixed, caches) = cached_attention(b, &operands, &what)?;

@@ -228,6 +228,7 @@ fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Ru
                     scale: 0.125,
                     soft_cap,
                     window,
+                    chunked: false,
                     out: ElementType::F32,
                 };
                 let (mixed, caches) = cached_attention(b, &operands, &what)?;

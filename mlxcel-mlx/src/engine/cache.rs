@@ -52,6 +52,37 @@ pub(super) enum Order {
     Near(usize),
 }
 
+impl Visible {
+    /// What the queries of `count` positions from `position` on see of this if they see nothing before their chunk, of
+    /// `chunk` positions: for each chunk the number of its queries, and its keys.
+    ///
+    /// The cache's window, if it has one, is as long as a chunk.
+    pub(super) fn in_chunks(self, position: usize, count: usize, chunk: usize) -> Result<Vec<(usize, Self)>> {
+        let part = |array: &Array, from: usize, to: usize| array.slice_axis(2, from, to);
+        let of = |from: usize, to: usize, order: Order| -> Result<Self> {
+            let values = self.values.as_ref().map(|values| part(values, from, to)).transpose()?;
+            Ok(Self { keys: part(&self.keys, from, to)?, values, order })
+        };
+        if count == 1 {
+            // A ring of one chunk has the positions of this chunk first, then older ones.
+            return Ok(vec![(1, of(0, position % chunk + 1, Order::All)?)]);
+        }
+        let end = position + count;
+        // The position of the first key.
+        let first = end.saturating_sub(self.keys.dim(2));
+        let mut chunks = Vec::new();
+        let mut from = position;
+        while from < end {
+            let begin = from - from % chunk;
+            let to = end.min(begin + chunk);
+            let order = if to - from == 1 { Order::All } else { Order::Causal };
+            chunks.push((to - from, of(begin - first, to - first, order)?));
+            from = to;
+        }
+        Ok(chunks)
+    }
+}
+
 impl LayerCache {
     /// Keys, and values if present.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {

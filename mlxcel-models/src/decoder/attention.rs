@@ -43,10 +43,11 @@ pub struct Attention {
 pub struct AttentionCore {
     /// The factor of query-key products.
     pub scale: f32,
-    /// The direction in which positions are visible.
+    /// Which positions are visible.
     pub mask: AttentionMask,
     /// Positions at a distance of less than this are visible (sliding window, Beltagy et al., 2020, "Longformer"): a
-    /// causal `p` attends to `p − window + 1` and later. `None`: any distance.
+    /// causal `p` attends to `p − window + 1` and later. `None`: any distance. With [`AttentionMask::Chunked`] the
+    /// length of chunks.
     pub window: Option<usize>,
     /// The rotary embedding; `None` for attention without positions.
     pub rope: Option<Rope>,
@@ -58,24 +59,31 @@ pub struct AttentionCore {
     pub query_scale: Option<PositionScale>,
 }
 
-/// The direction in which [`Attention`] sees other positions.
+/// Which other positions [`Attention`] sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionMask {
     /// Positions up to its own. Keys and values are kept between steps.
     #[default]
     Causal,
+    /// Positions up to its own in the same chunk (Llama 4). Chunks begin at the multiples of
+    /// [`window`](AttentionCore::window); without a window all positions are one chunk. Keys and values are kept
+    /// between steps.
+    Chunked,
     /// All positions of the text, later ones too (Devlin et al., 2018, "BERT"). A text is computed whole, in one pass, and
     /// nothing is kept.
     Bidirectional,
 }
 
-/// The factor `1 + beta · ln(1 + ⌊position / original_context⌋)` of queries in Llama 4, Ministral 3 and Mistral 4.
+/// The factor `1 + beta · ln(1 + ⌊(position + offset) / original_context⌋)` of queries in Llama 4, Ministral 3 and
+/// Mistral 4.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
     /// The coefficient of the logarithm.
     pub beta: f32,
     /// The positions per unit under the logarithm.
     pub original_context: usize,
+    /// Added to the position, which counts from 0.
+    pub offset: usize,
 }
 
 /// A norm of queries or keys.
@@ -92,8 +100,8 @@ pub struct HeadNorm {
 pub enum NormScope {
     /// Each head separately.
     Head,
-    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved: elements
-    /// are permuted by then.
+    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved if the norm has
+    /// factors: elements are permuted by then.
     RotatedHead,
     /// All heads of the projection together.
     Full,

@@ -167,7 +167,8 @@ impl Decoder {
         let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
         let mut extras = Vec::new();
         extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
-        extras.extend(window.map(|window| format!("window {window}")));
+        let within = if *mask == AttentionMask::Chunked { "chunks of" } else { "window" };
+        extras.extend(window.map(|window| format!("{within} {window}")));
         extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
         extras.extend(sinks.map(|_| "sinks".to_owned()));
         extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
@@ -226,10 +227,11 @@ impl Decoder {
             Scoring::SparseMixer { .. } => "sparse mixer",
         };
         let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
+        let weighted = if router.weighs_inputs { " of their inputs" } else { "" };
         // The same projections twice are experts without a gate.
         let gating = if gate == up { "relu²".to_owned() } else { format!("{gating} gate") };
         let mut lines = vec![format!(
-            "experts    {chosen} of {count}{} by {scoring}, {gating}, {} → {} → {}, {}",
+            "experts    {chosen} of {count}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}",
             groups.unwrap_or_default(),
             gate.inputs,
             gate.outputs,

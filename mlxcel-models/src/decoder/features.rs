@@ -40,6 +40,8 @@ features! {
     BidirectionalAttention => "attention in both directions",
     /// [`AttentionCore::window`](super::AttentionCore::window).
     Window => "sliding window",
+    /// [`AttentionMask::Chunked`].
+    ChunkedAttention => "attention within chunks",
     /// Attention without a rotary embedding.
     NoPositions => "attention without positions",
     /// A rotary embedding of adjacent elements.
@@ -86,6 +88,8 @@ features! {
     SigmoidRouter => "router with sigmoids",
     /// [`Scoring::SparseMixer`].
     SparseMixer => "sparse mixer router",
+    /// [`Router::weighs_inputs`](super::Router::weighs_inputs).
+    WeightedInputs => "experts with weighted inputs",
     /// [`Experts::shared`].
     SharedExpert => "shared expert",
     /// [`Embedding::positions`](super::Embedding::positions).
@@ -205,7 +209,8 @@ impl FeatureSet {
         let core = &attention.core;
         self.add(true, Feature::Attention);
         self.add(core.mask == AttentionMask::Bidirectional, Feature::BidirectionalAttention);
-        self.add(core.window.is_some(), Feature::Window);
+        self.add(core.mask == AttentionMask::Chunked, Feature::ChunkedAttention);
+        self.add(core.window.is_some() && core.mask != AttentionMask::Chunked, Feature::Window);
         self.add(core.soft_cap.is_some(), Feature::ScoreSoftCap);
         self.add(core.sinks.is_some(), Feature::Sinks);
         self.add(core.query_scale.is_some(), Feature::QueryScale);
@@ -263,6 +268,7 @@ impl FeatureSet {
             Scoring::Sigmoid => self.add(true, Feature::SigmoidRouter),
             Scoring::SparseMixer { .. } => self.add(true, Feature::SparseMixer),
         }
+        self.add(experts.router.weighs_inputs, Feature::WeightedInputs);
         self.gating(experts.gating);
         if let Some(shared) = &experts.shared {
             self.add(true, Feature::SharedExpert);

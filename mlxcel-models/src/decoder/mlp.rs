@@ -76,6 +76,8 @@ pub struct Router {
     pub normaliser: f32,
     /// A factor of the final weights.
     pub scale: f32,
+    /// Whether the weights multiply what the experts read instead of their results (Llama 4).
+    pub weighs_inputs: bool,
 }
 
 /// How router logits become scores.

@@ -332,6 +332,7 @@ impl Collected {
             normalised: _,
             normaliser: _,
             scale: _,
+            weighs_inputs: _,
         } = router;
         self.linears(WeightRole::Router, [projection]);
         self.add(WeightRole::Router, selection_bias);

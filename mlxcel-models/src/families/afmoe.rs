@@ -130,6 +130,7 @@ impl Mixture {
             normalised: true,
             normaliser: 1e-20,
             scale,
+            weighs_inputs: false,
         };
         let linears = roles.experts(module, PROJECTIONS, experts)?;
         let shared = format!("{module}.shared_experts");

@@ -67,6 +67,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             normalised: true,
             normaliser: 0.0,
             scale: 1.0,
+            weighs_inputs: false,
         };
         let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared = shared_experts(

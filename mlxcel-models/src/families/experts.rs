@@ -69,6 +69,7 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
         normalised,
         normaliser: 0.0,
         scale: 1.0,
+        weighs_inputs: false,
     }
 }
 
@@ -176,6 +177,7 @@ impl GroupedExperts {
             normalised,
             normaliser: 1e-20,
             scale,
+            weighs_inputs: false,
         })
     }
 }

@@ -53,6 +53,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             normalised,
             normaliser: 1e-6,
             scale,
+            weighs_inputs: false,
         };
         let linears = roles.experts(module, ["w1", "w3", "w2"], experts)?;
         Ok(linears.routed(experts, router, Gating::Activated(Activation::Silu), None).into())

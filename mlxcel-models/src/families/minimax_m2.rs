@@ -71,6 +71,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             normalised: true,
             normaliser: 0.0,
             scale: 1.0,
+            weighs_inputs: false,
         };
         Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
     })

@@ -60,5 +60,5 @@ pub(super) fn query_scale(config: Fields<'_>, context: usize) -> Result<Option<P
         Some(original) => original,
         None => rotary.size(ORIGINAL, 1..=LARGEST_CONTEXT)?.unwrap_or(context),
     };
-    Ok(Some(PositionScale { beta: beta as f32, original_context }))
+    Ok(Some(PositionScale { beta: beta as f32, original_context, offset: 0 }))
 }

@@ -39,6 +39,7 @@ mod latent;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
+mod llama4_text;
 mod mamba2;
 mod minicpm3;
 mod minimax_m2;
@@ -131,6 +132,7 @@ const FAMILIES: &[Family] = &[
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
+    llama4_text::FAMILY,
     mamba2::FAMILY,
     minicpm3::FAMILY,
     minimax_m2::FAMILY,

@@ -15,6 +15,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("idefics3", "llama"),
     ("internvl", "qwen2"),
     ("lighton_ocr", "qwen3"),
+    ("llama4", "llama4_text"),
     ("llava", "llama"),
     ("llava_next", "llama"),
     ("llava_next_video", "llama"),

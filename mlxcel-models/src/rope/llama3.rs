@@ -19,10 +19,10 @@ impl Llama3 {
         let factor = scaling.required_positive("factor")? as f32;
         let low_freq_factor = scaling.required_positive("low_freq_factor")?;
         let high_freq_factor = scaling.required_positive("high_freq_factor")?;
-        if high_freq_factor <= low_freq_factor {
+        if high_freq_factor < low_freq_factor {
             return Err(scaling.wrong(
                 "high_freq_factor",
-                format!("{high_freq_factor} should be above low_freq_factor, {low_freq_factor}"),
+                format!("{high_freq_factor} should be at least low_freq_factor, {low_freq_factor}"),
             ));
         }
         Ok(Self { factor, low_freq_factor, high_freq_factor, original_context })

@@ -6,12 +6,16 @@ use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedE
 pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
     let Experts { count, chosen, router, gating, gate, up, down, shared } = experts;
     let (indices, weights) = route(router, *chosen, x, ops)?;
-    let (dispatched, routing) = ops.dispatch(x, &indices, *count)?;
+    let (mut dispatched, routing) = ops.dispatch(x, &indices, *count)?;
+    if router.weighs_inputs {
+        dispatched = ops.weigh(&dispatched, &routing, &weights)?;
+    }
     let gated = ops.expert_linear(&dispatched, &routing, gate)?;
     let up = if up == gate { gated.clone() } else { ops.expert_linear(&dispatched, &routing, up)? };
     let gated = ops.gate(*gating, &gated, &up)?;
     let results = ops.expert_linear(&gated, &routing, down)?;
-    let mut sum = ops.combine(&results, &routing, &weights)?;
+    let weights = (!router.weighs_inputs).then_some(&weights);
+    let mut sum = ops.combine(&results, &routing, weights)?;
     if let Some(SharedExpert { mlp, gate }) = shared {
         let mut own = run_mlp(mlp, x, ops)?;
         if let Some(gate) = gate {
@@ -31,7 +35,16 @@ fn route<O: Ops>(
     x: &O::Value,
     ops: &mut O,
 ) -> Result<(O::Value, O::Value), O::Error> {
-    let Router { projection, scoring, selection_bias, groups, normalised, normaliser, scale } = router;
+    let Router {
+        projection,
+        scoring,
+        selection_bias,
+        groups,
+        normalised,
+        normaliser,
+        scale,
+        weighs_inputs: _,
+    } = router;
     let logits = ops.linear(x, projection)?;
     let scores = match scoring {
         Scoring::SparseMixer { tolerance } => {

@@ -253,6 +253,14 @@ pub trait Ops {
         experts: usize,
     ) -> Result<(Self::Value, Self::Routing), Self::Error>;
 
+    /// Dispatched tokens times the weight (`[tokens, chosen]`) of the expert that each is arranged for.
+    fn weigh(
+        &mut self,
+        x: &Self::Value,
+        routing: &Self::Routing,
+        weights: &Self::Value,
+    ) -> Result<Self::Value, Self::Error>;
+
     /// Dispatched tokens through their experts' matrices.
     fn expert_linear(
         &mut self,
@@ -261,11 +269,11 @@ pub trait Ops {
         linear: &Linear,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// The sum of each token's results, with `weights` (`[tokens, chosen]`): `[tokens, width]`.
+    /// The sum of each token's results, with `weights` (`[tokens, chosen]`) if there are any: `[tokens, width]`.
     fn combine(
         &mut self,
         x: &Self::Value,
         routing: &Self::Routing,
-        weights: &Self::Value,
+        weights: Option<&Self::Value>,
     ) -> Result<Self::Value, Self::Error>;
 }

@@ -205,9 +205,12 @@ impl Naive<'_> {
         let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
         let mixed = query.map_rows(|index, query| {
             let (at, head) = (index / heads, index % heads);
-            let first = window.map_or(0, |window| (at + 1).saturating_sub(window));
+            let first = window.map_or(0, |window| match mask {
+                AttentionMask::Chunked => at - at % window,
+                AttentionMask::Causal | AttentionMask::Bidirectional => (at + 1).saturating_sub(window),
+            });
             let end = match mask {
-                AttentionMask::Causal => at + 1,
+                AttentionMask::Causal | AttentionMask::Chunked => at + 1,
                 AttentionMask::Bidirectional => window.map_or(length, |window| length.min(at + window)),
             };
             let row = |position: usize| position * kv_heads + head / (heads / kv_heads);
@@ -404,10 +407,10 @@ impl Ops for Naive<'_> {
     }
 
     fn scale_by_position(&mut self, x: &Tensor, scale: &PositionScale) -> Result<Tensor> {
-        let &PositionScale { beta, original_context } = scale;
+        let &PositionScale { beta, original_context, offset } = scale;
         let heads = x.shape[1];
         Ok(x.map_rows(|index, x| {
-            let factor = 1.0 + beta * ((1 + index / heads / original_context) as f32).ln();
+            let factor = 1.0 + beta * ((1 + (index / heads + offset) / original_context) as f32).ln();
             x.iter().map(|x| x * factor).collect()
         }))
     }
@@ -613,9 +616,14 @@ impl Ops for Naive<'_> {
         }))
     }
 
-    fn combine(&mut self, x: &Tensor, routing: &Routing, weights: &Tensor) -> Result<Tensor> {
+    fn weigh(&mut self, x: &Tensor, _: &Routing, weights: &Tensor) -> Result<Tensor> {
+        Ok(x.map_rows(|row, x| x.iter().map(|x| x * weights.data[row]).collect()))
+    }
+
+    fn combine(&mut self, x: &Tensor, routing: &Routing, weights: Option<&Tensor>) -> Result<Tensor> {
         let rows = x.rows().collect::<Vec<_>>();
-        Ok(weights.map_rows(|token, weights| {
+        let ones = Tensor::new([rows.len() / routing.chosen, routing.chosen], vec![1.0; rows.len()]);
+        Ok(weights.unwrap_or(&ones).map_rows(|token, weights| {
             let own = &rows[token * routing.chosen..][..routing.chosen];
             let sum =
                 |element: usize| own.iter().zip(weights).map(|(row, weight)| weight * row[element]).sum();

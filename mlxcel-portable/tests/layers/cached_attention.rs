@@ -79,8 +79,15 @@ fn step(
                 caches,
             };
             assert_eq!(b.ty(caches[0]).element, element);
-            let what =
-                CachedAttention { rows: &counts, layer: 1, scale: 0.7, soft_cap: None, window, out: F32 };
+            let what = CachedAttention {
+                rows: &counts,
+                layer: 1,
+                scale: 0.7,
+                soft_cap: None,
+                window,
+                chunked: false,
+                out: F32,
+            };
             let (mixed, caches) = cached_attention(b, &operands, &what)?;
             Ok([mixed].into_iter().chain(caches).collect())
         })
@@ -164,7 +171,15 @@ fn mismatched_operands_are_rejected() {
                 sinks: None,
                 caches: &[cache],
             };
-            let what = CachedAttention { rows, layer, scale: 1.0, soft_cap: None, window: None, out: F32 };
+            let what = CachedAttention {
+                rows,
+                layer,
+                scale: 1.0,
+                soft_cap: None,
+                window: None,
+                chunked: false,
+                out: F32,
+            };
             Ok(vec![cached_attention(b, &operands, &what)?.0])
         });
         let error = made.unwrap_err();

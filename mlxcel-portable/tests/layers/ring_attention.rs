@@ -119,6 +119,7 @@ impl Kind {
                     scale: SCALE,
                     soft_cap: self.soft_cap,
                     window: self.window,
+                    chunked: false,
                     out: F32,
                 };
                 let (mixed, caches) = cached_attention(b, &operands, &what)?;
@@ -300,8 +301,15 @@ fn attention_attributes_are_printed_and_invalid_ones_are_rejected() {
                 sinks: Some(sinks),
                 caches: &[cache],
             };
-            let mut what =
-                CachedAttention { rows: &[3], layer: 0, scale: 1.0, soft_cap: None, window: None, out: F32 };
+            let mut what = CachedAttention {
+                rows: &[3],
+                layer: 0,
+                scale: 1.0,
+                soft_cap: None,
+                window: None,
+                chunked: false,
+                out: F32,
+            };
             change(&mut operands, &mut what);
             Ok(vec![cached_attention(b, &operands, &what)?.0])
         });

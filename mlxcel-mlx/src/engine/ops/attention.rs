@@ -1,7 +1,7 @@
 //! Attention of each row over its own cache.
 
 use mlxcel_core::Result;
-use mlxcel_models::{AttentionCore, LatentAttention, StateSlot};
+use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot};
 
 use super::PassOps;
 use crate::array::{Array, concatenate};
@@ -22,14 +22,16 @@ impl PassOps<'_> {
     ) -> Result<Array> {
         // The cache has the window, the slot determines which rotary embedding, and queries are already
         // scaled.
-        let AttentionCore { scale, mask: _, window: _, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let chunk = window.filter(|_| *mask == AttentionMask::Chunked);
         let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
         let kv = self.network.numerics.kv;
         let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?.astype(kv)?;
-        self.attend_rows(&query, &key, Some(&value.astype(kv)?), value.dim(2), &scoring, slot)
+        let width = value.dim(2);
+        self.attend_rows(&query, &key, Some(&value.astype(kv)?), (width, chunk), &scoring, slot)
     }
 
     /// [`Ops::bidirectional_attention`](mlxcel_models::walk::Ops::bidirectional_attention).
@@ -93,7 +95,7 @@ impl PassOps<'_> {
         let query = self.narrow(&rotate_last(query)?)?;
         let entry = rotate_last(&entry.expand_dims(&[1])?)?.astype(self.network.numerics.kv)?;
         let scoring = Scoring { scale: *scale, soft_cap: None, sinks: None };
-        let attended = self.attend_rows(&query, &entry, None, rank, &scoring, slot)?;
+        let attended = self.attend_rows(&query, &entry, None, (rank, None), &scoring, slot)?;
         attended.reshape(&[query.dim(0), *heads, rank])
     }
 
@@ -109,12 +111,13 @@ impl PassOps<'_> {
     }
 
     /// Attention of each span over its own cache, after adding its keys and values: `[tokens, heads · value_width]`.
+    /// Tokens see nothing before their `chunk`, if there are such.
     fn attend_rows(
         &mut self,
         query: &Array,
         key: &Array,
         value: Option<&Array>,
-        value_width: usize,
+        (value_width, chunk): (usize, Option<usize>),
         scoring: &Scoring,
         slot: StateSlot,
     ) -> Result<Array> {
@@ -137,7 +140,28 @@ impl PassOps<'_> {
                 1 => query.clone(),
                 _ => query.slice_axis(0, span.start, span.start + span.count)?,
             };
-            mixed.push(network.compute.attention(&own, &visible, value_width, scoring, &mut self.masks)?);
+            let Some(chunk) = chunk else {
+                mixed.push(network.compute.attention(
+                    &own,
+                    &visible,
+                    value_width,
+                    scoring,
+                    &mut self.masks,
+                )?);
+                continue;
+            };
+            let mut start = 0;
+            for (count, visible) in visible.in_chunks(span.position, span.count, chunk)? {
+                let own = own.slice_axis(0, start, start + count)?;
+                mixed.push(network.compute.attention(
+                    &own,
+                    &visible,
+                    value_width,
+                    scoring,
+                    &mut self.masks,
+                )?);
+                start += count;
+            }
         }
         match &mixed[..] {
             [only] => Ok(only.clone()),

@@ -13,6 +13,8 @@ pub(crate) struct Routing {
     experts: Array,
     /// The rows of each token (`[tokens · chosen]`, `U32`), if rows are sorted by expert instead of in the order of tokens.
     rows_of: Option<Array>,
+    /// The choice (`token · chosen + place`) of each row, in the same case.
+    choices: Option<Array>,
     tokens: usize,
     chosen: usize,
 }
@@ -63,7 +65,7 @@ pub(super) fn dispatch(x: &Array, chosen: &Array) -> Result<(Array, Routing)> {
     let experts = chosen.reshape(&[rows])?;
     if tokens == 1 {
         // The experts of a token are distinct.
-        let routing = Routing { experts, rows_of: None, tokens, chosen: count };
+        let routing = Routing { experts, rows_of: None, choices: None, tokens, chosen: count };
         return Ok((x.broadcast_to(&[rows, width])?, routing));
     }
     let order = experts.argsort(-1)?;
@@ -72,21 +74,36 @@ pub(super) fn dispatch(x: &Array, chosen: &Array) -> Result<(Array, Routing)> {
     let routing = Routing {
         experts: experts.take(&order, 0)?,
         rows_of: Some(order.argsort(-1)?),
+        choices: Some(order),
         tokens,
         chosen: count,
     };
     Ok((x.take(&token_of, 0)?, routing))
 }
 
+/// [`Ops::weigh`](mlxcel_models::walk::Ops::weigh).
+pub(super) fn weigh(x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
+    let weights = weights.reshape(&[routing.tokens * routing.chosen])?;
+    let weights = match &routing.choices {
+        Some(choices) => weights.take(choices, 0)?,
+        None => weights,
+    };
+    x.multiply(&weights.expand_dims(&[1])?)
+}
+
 /// [`Ops::combine`](mlxcel_models::walk::Ops::combine).
-pub(super) fn combine(x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
-    let Routing { experts: _, rows_of, tokens, chosen } = routing;
+pub(super) fn combine(x: &Array, routing: &Routing, weights: Option<&Array>) -> Result<Array> {
+    let Routing { experts: _, rows_of, choices: _, tokens, chosen } = routing;
     let x = match rows_of {
         Some(rows) => x.take(rows, 0)?,
         None => x.clone(),
     };
     let x = x.reshape(&[*tokens, *chosen, x.dim(1)])?;
-    x.multiply(&weights.expand_dims(&[2])?)?.sum(&[1], false)
+    let weighted = match weights {
+        Some(weights) => x.multiply(&weights.expand_dims(&[2])?)?,
+        None => x,
+    };
+    weighted.sum(&[1], false)
 }
 
 /// [`Ops::keep_groups`](mlxcel_models::walk::Ops::keep_groups).
@@ -107,7 +124,7 @@ impl PassOps<'_> {
     /// [`Ops::expert_linear`](mlxcel_models::walk::Ops::expert_linear).
     pub(super) fn run_expert_linear(&self, x: &Array, routing: &Routing, linear: &Linear) -> Result<Array> {
         let Linear { weight, bias, inputs: _, outputs: _ } = *linear;
-        let Routing { experts, rows_of, tokens: _, chosen: _ } = routing;
+        let Routing { experts, rows_of, choices: _, tokens: _, chosen: _ } = routing;
         let weights = &self.network.weights;
         let x = self.narrow(x)?;
         let sorted = rows_of.is_some();

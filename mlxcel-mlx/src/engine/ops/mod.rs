@@ -235,9 +235,9 @@ impl Ops for PassOps<'_> {
     }
 
     fn scale_by_position(&mut self, x: &Array, scale: &PositionScale) -> Result<Array> {
-        let PositionScale { beta, original_context } = *scale;
+        let PositionScale { beta, original_context, offset } = *scale;
         let scale = |position: usize| {
-            let units = (position / original_context.max(1)) as f64;
+            let units = ((position + offset) / original_context.max(1)) as f64;
             (1.0 + f64::from(beta) * units.ln_1p()) as f32
         };
         self.narrow(&x.multiply(&self.by_position(scale)?)?)
@@ -335,7 +335,11 @@ impl Ops for PassOps<'_> {
         self.run_expert_linear(x, routing, linear)
     }
 
-    fn combine(&mut self, x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
+    fn weigh(&mut self, x: &Array, routing: &Routing, weights: &Array) -> Result<Array> {
+        self.narrow(&experts::weigh(x, routing, weights)?)
+    }
+
+    fn combine(&mut self, x: &Array, routing: &Routing, weights: Option<&Array>) -> Result<Array> {
         self.narrow(&experts::combine(x, routing, weights)?)
     }
 }

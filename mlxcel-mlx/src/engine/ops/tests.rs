@@ -342,7 +342,7 @@ fn norms_match_their_formulas() {
 #[test]
 fn queries_grow_with_their_position() {
     let x = Array::full(&[2, 1, 1], 2.0, DType::F32).unwrap();
-    let scale = PositionScale { beta: 0.5, original_context: 4 };
+    let scale = PositionScale { beta: 0.5, original_context: 4, offset: 0 };
     let found = plain(|ops| ops.scale_by_position(&x, &scale));
     // Positions 7 and 8.
     let expected = [2f32, 3.0].map(|units| 2.0 * (1.0 + 0.5 * units.ln()));
@@ -387,7 +387,8 @@ fn expert_outputs_return_to_their_tokens() {
         let (rows, routing) = experts::dispatch(&x_array, &chosen_array).unwrap();
         let factors = routing.experts().astype(DType::F32).unwrap().add_scalar(1.0).unwrap();
         let results = rows.multiply(&factors.expand_dims(&[1]).unwrap()).unwrap();
-        let found = experts::combine(&results, &routing, &weights_array).unwrap().to_vec::<f32>().unwrap();
+        let found =
+            experts::combine(&results, &routing, Some(&weights_array)).unwrap().to_vec::<f32>().unwrap();
         for token in 0..tokens {
             let of = |i: usize| weights[token * 2 + i] * (chosen[token * 2 + i] + 1) as f32;
             for i in 0..2 {
