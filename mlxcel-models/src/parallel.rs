@@ -61,8 +61,12 @@ impl Roles {
                 Operation::Mixer(Mixer::Attention(attention)) => self.attention(attention),
                 Operation::Mixer(Mixer::Latent(latent)) => self.latent(latent),
                 // Their channels belong together in ways of their own.
-                Operation::Mixer(Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_)) => {
-                }
+                Operation::Mixer(
+                    Mixer::ShortConvolution(_)
+                    | Mixer::DeltaRule(_)
+                    | Mixer::StateSpace(_)
+                    | Mixer::SelectiveScan(_),
+                ) => {}
                 Operation::Mlp(mlp) => self.mlp(mlp),
                 Operation::Experts(experts) => self.experts(experts),
             }

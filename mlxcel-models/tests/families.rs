@@ -129,6 +129,8 @@ fn settings_that_contradict_each_other_are_named() {
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),
         ("olmo_hybrid", json!({"linear_num_value_heads": 3}), "linear_num_value_heads"),
+        ("jamba", json!({"attn_layer_offset": 3}), "attn_layer_offset"),
+        ("jamba", json!({"expert_layer_period": 0}), "expert_layer_period"),
         ("llama4_text", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
         ("falcon_h1", json!({"ssm_multipliers": [1.0, 2.0]}), "ssm_multipliers"),
         ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),

@@ -70,6 +70,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("granitemoehybrid", hybrids::granitemoehybrid),
     ("hunyuan_v1_dense", hunyuan),
     ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),
+    ("jamba", hybrids::jamba),
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),
     ("llama", |d| {

@@ -72,6 +72,35 @@ pub(crate) fn falcon_h1(d: &mut Draft) {
     d.any("ssm_multipliers", &[json!([1.0, 1.0, 1.0, 1.0, 2.0]), json!([0.7, 1.3, 0.5, 2.0, 0.9])]);
 }
 
+pub(crate) fn jamba(d: &mut Draft) {
+    d.sizes(HeadDim::Derived);
+    d.usual();
+    let period = d.random.pick(&[1, 2, 3]);
+    d.set("attn_layer_period", period);
+    let offset = d.random.below(period);
+    d.set("attn_layer_offset", offset);
+    d.experts(&["num_experts", "num_local_experts"]);
+    if d.random.one_in(4) {
+        d.config.remove("num_local_experts");
+        d.set("num_experts", 1);
+        d.set("num_experts_per_tok", 1);
+    }
+    let period = d.random.pick(&[1, 2, 3]);
+    d.set("expert_layer_period", period);
+    let offset = d.random.below(period);
+    d.set("expert_layer_offset", offset);
+    d.any("mamba_expand", &[1, 2, 3]);
+    d.one("mamba_d_state", &[2, 5, 8, 16]);
+    d.any("mamba_d_conv", &[2, 3, 4]);
+    let rank = if d.packable { 32 } else { d.random.pick(&[1, 3, 8]) };
+    d.one("mamba_dt_rank", &[json!(rank), json!("auto")]);
+    if d.packable {
+        d.set("mamba_dt_rank", rank);
+    }
+    d.flags(&["mamba_proj_bias", "mamba_conv_bias"]);
+    d.expert_layout("model.layers.#.feed_forward");
+}
+
 pub(crate) fn olmo_hybrid(d: &mut Draft) {
     rotated(d);
     d.flags(&["attention_bias", "linear_allow_neg_eigval"]);

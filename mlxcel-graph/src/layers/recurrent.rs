@@ -127,8 +127,8 @@ pub fn gated_delta_rule<'f>(
 /// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`, becomes
 /// `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`.
 ///
-/// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, input and output `[N, G, n]`, all f32; each group serves
-/// `H / G` consecutive heads. States are `[layers, H, p, n]`. Returns `[N, H, p]` and the new states.
+/// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, or `[1, H, n]` for a rate of each number (Gu and Dao 2023,
+/// "Mamba"), input and output `[N, G, n]`, all f32; each group serves `H / G` consecutive heads. States are `[layers, H, p, n]`. Returns `[N, H, p]` and the new states.
 ///
 /// # Errors
 /// As for [`causal_convolution`]; `H` that is not a multiple of `G`.
@@ -142,14 +142,22 @@ pub fn selective_state_space<'f>(
     let (&[tokens, heads, width], &[_, groups, size]) = (&b.shape(x)[..], &b.shape(input)[..]) else {
         return Err(Error::new(ErrorKind::Shape, OP, "x must be [N, H, p] and input [N, G, n]"));
     };
-    let gates = b.shape(dt) == [tokens, heads] && b.shape(rate) == [1, heads];
+    let by_number = b.shape(rate) == [1, heads, size];
+    let gates = b.shape(dt) == [tokens, heads] && (by_number || b.shape(rate) == [1, heads]);
     if b.shape(output) != b.shape(input) || !gates || groups == 0 || heads % groups != 0 {
-        let detail = "output must be of input's shape, dt [N, H], rate [1, H], and H a multiple of G";
+        let detail =
+            "output must be of input's shape, dt [N, H], rate [1, H] or [1, H, n], and H a multiple of G";
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &[x, dt, input, output], &[heads, width, size])?;
-    let rate = b.broadcast_in_dim(rate, &[tokens, heads], &[0, 1])?;
-    let decay = b.multiply(dt, rate)?;
+    // Those of each number are computed token by token: all together they are as large as all states.
+    let decay = if by_number {
+        dt
+    } else {
+        let rate = b.broadcast_in_dim(rate, &[tokens, heads], &[0, 1])?;
+        b.multiply(dt, rate)?
+    };
+    let rates = if by_number { Some(b.reshape(rate, &[heads, size])?) } else { None };
     let mut repeat = |x: Value<'f>| {
         let repeated = b.broadcast_in_dim(x, &[tokens, groups, heads / groups, size], &[0, 1, 3])?;
         b.reshape(repeated, &[tokens, heads, size])
@@ -161,8 +169,18 @@ pub fn selective_state_space<'f>(
             let [x, dt, decay, input, output] = *inputs else {
                 unreachable!("a token has as many inputs as its row");
             };
-            let decay = b.exponential(decay)?;
-            let decay = b.broadcast_in_dim(decay, &full, &[0])?;
+            let decay = match rates {
+                Some(rates) => {
+                    let decay = b.broadcast_in_dim(decay, &[heads, size], &[0])?;
+                    let decay = b.multiply(decay, rates)?;
+                    let decay = b.exponential(decay)?;
+                    b.broadcast_in_dim(decay, &full, &[0, 2])?
+                }
+                None => {
+                    let decay = b.exponential(decay)?;
+                    b.broadcast_in_dim(decay, &full, &[0])?
+                }
+            };
             let state = b.multiply(state, decay)?;
             let dt = b.broadcast_in_dim(dt, &[heads, width], &[0])?;
             let x = b.multiply(x, dt)?;

@@ -31,6 +31,7 @@ struct Case {
     cache: ElementType,
     out: ElementType,
     window: Option<usize>,
+    chunked: bool,
     soft_cap: Option<f32>,
     sinks: Option<ElementType>,
 }
@@ -52,6 +53,7 @@ impl Default for Case {
             cache: F32,
             out: F32,
             window: None,
+            chunked: false,
             soft_cap: None,
             sinks: None,
         }
@@ -104,7 +106,7 @@ impl Case {
             scale: SCALE,
             soft_cap: self.soft_cap,
             window: self.window,
-            chunked: false,
+            chunked: self.chunked,
             out: self.out,
         };
         let (mixed, caches) = cached_attention(b, &operands, &what)?;

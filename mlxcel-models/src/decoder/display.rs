@@ -150,6 +150,14 @@ impl Decoder {
                 mixer.convolution.taps,
                 self.describe_projections(&[&mixer.query, &mixer.key, &mixer.value, &mixer.output])
             )],
+            Mixer::SelectiveScan(mixer) => vec![format!(
+                "scan       {} channels with states of {}, steps of rank {}, convolution of {} taps, {}",
+                mixer.channels,
+                mixer.state_size,
+                mixer.rank.outputs,
+                mixer.convolution.taps,
+                self.describe_projections(&[&mixer.input, &mixer.rank, &mixer.step, &mixer.output])
+            )],
             Mixer::StateSpace(mixer) => vec![format!(
                 "state      {} heads of {} with states of {} in {} groups, convolution of {} taps, {}",
                 mixer.heads,

@@ -72,6 +72,8 @@ features! {
     DeltaRule => "gated delta rule",
     /// [`Mixer::StateSpace`].
     StateSpace => "state space",
+    /// [`Mixer::SelectiveScan`].
+    SelectiveScan => "selective scan",
     /// [`NormKind::Layer`].
     LayerNorm => "layer norm",
     /// [`Mlp::Plain`].
@@ -202,6 +204,7 @@ impl FeatureSet {
             Mixer::ShortConvolution(_) => self.add(true, Feature::ShortConvolution),
             Mixer::DeltaRule(_) => self.add(true, Feature::DeltaRule),
             Mixer::StateSpace(_) => self.add(true, Feature::StateSpace),
+            Mixer::SelectiveScan(_) => self.add(true, Feature::SelectiveScan),
         }
     }
 

@@ -24,7 +24,7 @@ pub use features::{Feature, FeatureSet};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Xielu};
-pub use recurrent::{Convolution, DeltaRule, ShortConvolution, StateSpace, StateSpaceScales};
+pub use recurrent::{Convolution, DeltaRule, SelectiveScan, ShortConvolution, StateSpace, StateSpaceScales};
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};
 pub use table::{WeightId, WeightTable};
@@ -155,6 +155,8 @@ pub enum Mixer {
     DeltaRule(DeltaRule),
     /// A selective state space, a linear recurrence.
     StateSpace(StateSpace),
+    /// A selective state space with decays of channels, a linear recurrence.
+    SelectiveScan(SelectiveScan),
 }
 
 /// The projection to logits: `softcap(scale · (x · weightᵀ + bias))`.
@@ -176,7 +178,9 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.core.rope.as_ref(),
             Self::Latent(latent) => Some(&latent.rope),
-            Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) => None,
+            Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) | Self::SelectiveScan(_) => {
+                None
+            }
         }
     }
 }
@@ -198,9 +202,11 @@ impl Decoder {
     pub fn is_bidirectional(&self) -> bool {
         self.mixers().any(|mixer| match mixer {
             Mixer::Attention(attention) => attention.core.mask == AttentionMask::Bidirectional,
-            Mixer::Latent(_) | Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => {
-                false
-            }
+            Mixer::Latent(_)
+            | Mixer::ShortConvolution(_)
+            | Mixer::DeltaRule(_)
+            | Mixer::StateSpace(_)
+            | Mixer::SelectiveScan(_) => false,
         })
     }
 

@@ -115,6 +115,41 @@ pub struct StateSpace {
     pub output: Linear,
 }
 
+/// A selective state space with a step and a decay for each channel (Gu and Dao, 2023, "Mamba").
+///
+/// A convolution and its activation are applied to `x`. From its result follow `dt = softplus(step(norm(rank)))` for
+/// each channel, and `B` and `C` for all. With `A = −exp(decay)` the state `S` (`[channels, state_size]`) becomes
+/// `e^(dt·A) · S + (dt · x) ⊗ B`, and the result is `S·C + skip · x`, multiplied by `silu(z)` and projected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelectiveScan {
+    /// The number of channels.
+    pub channels: usize,
+    /// The width of `B` and `C`.
+    pub state_size: usize,
+    /// `hidden_size` to `channels`: `x`.
+    pub input: Linear,
+    /// `hidden_size` to `channels`: `z`.
+    pub gate: Linear,
+    /// The convolution of `x`.
+    pub convolution: Convolution,
+    /// `channels` to few numbers, from which the steps follow.
+    pub rank: Linear,
+    /// `channels` to `state_size`: `B`.
+    pub state_input: Linear,
+    /// `channels` to `state_size`: `C`.
+    pub state_output: Linear,
+    /// Norms of the results of these three (Jamba).
+    pub norms: Option<[Norm; 3]>,
+    /// From the outputs of `rank` to `channels`.
+    pub step: Linear,
+    /// `[channels, state_size]`: the logarithm of the decay's rate.
+    pub decay: WeightId,
+    /// `[channels]`.
+    pub skip: WeightId,
+    /// `channels` to `hidden_size`.
+    pub output: Linear,
+}
+
 /// Factors of what the projections of a [`StateSpace`] give (Falcon H1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateSpaceScales {

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{
     Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
     HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
-    Router, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId, Xielu,
+    Router, SelectiveScan, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId, Xielu,
 };
 use crate::element::ElementType;
 
@@ -202,6 +202,7 @@ impl Collected {
             }
             Mixer::DeltaRule(mixer) => self.delta_rule(mixer),
             Mixer::StateSpace(mixer) => self.state_space(mixer),
+            Mixer::SelectiveScan(mixer) => self.selective_scan(mixer),
         }
     }
 
@@ -308,6 +309,29 @@ impl Collected {
         self.convolution(convolution);
         self.add(WeightRole::Recurrence, [*dt_bias, *decay, *skip]);
         norm.iter().for_each(|norm| self.norm(norm));
+    }
+
+    fn selective_scan(&mut self, mixer: &SelectiveScan) {
+        let SelectiveScan {
+            channels: _,
+            state_size: _,
+            input,
+            gate,
+            convolution,
+            rank,
+            state_input,
+            state_output,
+            norms,
+            step,
+            decay,
+            skip,
+            output,
+        } = mixer;
+        let linears = [*input, *gate, *rank, *state_input, *state_output, *step, *output];
+        self.linears(WeightRole::Recurrence, linears);
+        self.convolution(convolution);
+        self.add(WeightRole::Recurrence, [*decay, *skip]);
+        norms.iter().flatten().for_each(|norm| self.norm(norm));
     }
 
     fn mlp(&mut self, mlp: &Mlp) {

@@ -88,6 +88,10 @@ impl Mixer {
                 mixer.convolution.state(),
                 StateShape::Fixed { shape: vec![mixer.heads, mixer.head_dim, mixer.state_size] },
             ],
+            Self::SelectiveScan(mixer) => vec![
+                mixer.convolution.state(),
+                StateShape::Fixed { shape: vec![mixer.channels, 1, mixer.state_size] },
+            ],
         }
     }
 }

@@ -35,6 +35,7 @@ mod granitemoe;
 mod granitemoehybrid;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod jamba;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -129,6 +130,7 @@ const FAMILIES: &[Family] = &[
     granitemoehybrid::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
+    jamba::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,

@@ -3,7 +3,7 @@
 use super::{Ops, scaled};
 use crate::decoder::{
     Activation, Attention, AttentionCore, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer,
-    NormScope, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
+    NormScope, SelectiveScan, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -22,6 +22,9 @@ pub(super) fn mix<O: Ops>(
         (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
         (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
         (Mixer::StateSpace(mixer), &[inputs, state]) => state_space(mixer, x, [inputs, state], last, ops),
+        (Mixer::SelectiveScan(mixer), &[inputs, state]) => {
+            selective_scan(mixer, x, [inputs, state], last, ops)
+        }
         (mixer, slots) => unreachable!("{} slots for the states of {mixer:?}", slots.len()),
     }
 }
@@ -328,6 +331,60 @@ fn state_space<O: Ops>(
         let gated = ops.multiply(&mixed, &gate)?;
         normed(gated, ops)?
     };
+    ops.linear(&gated, output)
+}
+
+fn selective_scan<O: Ops>(
+    mixer: &SelectiveScan,
+    x: &O::Value,
+    [inputs, state]: [StateSlot; 2],
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let SelectiveScan {
+        channels,
+        state_size: _,
+        input,
+        gate,
+        convolution,
+        rank,
+        state_input,
+        state_output,
+        norms,
+        step,
+        decay,
+        skip,
+        output,
+    } = mixer;
+    let own = ops.linear(x, input)?;
+    let own = ops.convolve(&own, convolution, inputs)?;
+    let part = |which: usize, linear: &Linear, ops: &mut O| {
+        let part = ops.linear(&own, linear)?;
+        match norms {
+            Some(norms) => ops.norm(&part, &norms[which]),
+            None => Ok(part),
+        }
+    };
+    let dt = part(0, rank, ops)?;
+    let dt = ops.linear(&dt, step)?;
+    let dt = ops.activate(&dt, Activation::Softplus)?;
+    let b = part(1, state_input, ops)?;
+    let b = ops.split_heads(&b, 1)?;
+    let c = part(2, state_output, ops)?;
+    let c = ops.split_heads(&c, 1)?;
+    let rate = negative_exp(*decay, ops)?;
+    let rate = ops.split_heads(&rate, *channels)?;
+    let split = ops.split_heads(&own, *channels)?;
+    let mixed = ops.state_space(&split, &dt, &rate, &b, &c, state)?;
+    let mixed = ops.join_heads(&mixed)?;
+    let skip = ops.vector(*skip)?;
+    let skipped = ops.multiply(&own, &skip)?;
+    let mixed = ops.add(&mixed, &skipped)?;
+    let mixed = narrow(mixed, last, ops)?;
+    let x = narrow(x.clone(), last, ops)?;
+    let gate = ops.linear(&x, gate)?;
+    let gate = ops.activate(&gate, Activation::Silu)?;
+    let gated = ops.multiply(&mixed, &gate)?;
     ops.linear(&gated, output)
 }
 

@@ -206,7 +206,7 @@ pub trait Ops {
     ) -> Result<Self::Value, Self::Error>;
 
     /// The recurrence of a state space over the state `[heads, head_dim, state_size]` at `slot`: `x` is `[tokens, heads, head_dim]`, `dt`
-    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives
+    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, or `[1, heads, state_size]` with one for each number of a state, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives
     /// `[tokens, heads,
     /// head_dim]`.
     fn state_space(

@@ -539,9 +539,10 @@ impl Ops for Naive<'_> {
                 let at = token * heads + head;
                 let group = token * groups + head / (heads / groups);
                 let step = dt.data[at];
-                let factor = (step * rate.data[head]).exp();
+                let per_head = rate.data.len() / heads;
                 for (element, state) in state.chunks_exact_mut(size).enumerate() {
-                    for (state, b) in state.iter_mut().zip(inputs[group]) {
+                    for (place, (state, b)) in state.iter_mut().zip(inputs[group]).enumerate() {
+                        let factor = (step * rate.data[head * per_head + place % per_head]).exp();
                         *state = factor * *state + step * xs[at][element] * b;
                     }
                     out.push(dot(state, outputs[group]));

@@ -23,13 +23,15 @@ const SEQUENCE: usize = 60;
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     window: Option<usize>,
+    chunked: bool,
     soft_cap: Option<f32>,
     sinks: bool,
     rotary: bool,
     element: ElementType,
 }
 
-const PLAIN: Kind = Kind { window: None, soft_cap: None, sinks: false, rotary: true, element: F32 };
+const PLAIN: Kind =
+    Kind { window: None, chunked: false, soft_cap: None, sinks: false, rotary: true, element: F32 };
 
 /// Tokens of the sequence, and behind them tokens of padding.
 #[derive(Clone, Debug)]
@@ -119,7 +121,7 @@ impl Kind {
                     scale: SCALE,
                     soft_cap: self.soft_cap,
                     window: self.window,
-                    chunked: false,
+                    chunked: self.chunked,
                     out: F32,
                 };
                 let (mixed, caches) = cached_attention(b, &operands, &what)?;
@@ -175,7 +177,10 @@ impl Kind {
                 let at = |position: usize| (position * GROUPS + group) * WIDTH;
                 let query = (token * HEADS + head) * WIDTH;
                 let query = self.rotated(&queries[query..query + WIDTH], token);
-                let first = self.window.map_or(0, |window| (token + 1).saturating_sub(window));
+                let first = self.window.map_or(0, |window| match self.chunked {
+                    true => token - token % window,
+                    false => (token + 1).saturating_sub(window),
+                });
                 let score = |position: usize| {
                     let key = self.rotated(&keys[at(position)..at(position) + WIDTH], position);
                     let product: f64 = query.iter().zip(&key).map(|(q, k)| q * k).sum();
@@ -231,6 +236,7 @@ fn every_kind_of_attention_matches_its_formula() {
     let window = Some(5);
     let kinds = [
         Kind { window, ..PLAIN },
+        Kind { window, chunked: true, ..PLAIN },
         Kind { soft_cap: Some(1.5), ..PLAIN },
         Kind { sinks: true, ..PLAIN },
         Kind { rotary: false, ..PLAIN },
@@ -252,6 +258,16 @@ fn a_ring_cache_matches_a_full_cache() {
             near(&kind.fed(&STEPS, length), &whole, 1e-6);
         }
         near(&whole, &kind.plain(0..tokens()), if element == F32 { 3e-6 } else { 6e-2 });
+    }
+}
+
+#[test]
+fn a_ring_matches_a_full_cache_for_chunks() {
+    for window in [1, 4, 5, 7] {
+        let kind = Kind { window: Some(window), chunked: true, ..PLAIN };
+        for length in [window + 3, 13, SEQUENCE] {
+            near(&kind.fed(&STEPS, length), &kind.plain(0..tokens()), 3e-6);
+        }
     }
 }
 

@@ -61,7 +61,10 @@ impl Case {
             });
         let mut mixed = Vec::new();
         for (token, (own, ring, cache)) in places.enumerate() {
-            let first = self.window.map_or(0, |window| (own + 1).saturating_sub(window));
+            let first = self.window.map_or(0, |window| match self.chunked {
+                true => own - own % window,
+                false => (own + 1).saturating_sub(window),
+            });
             for head in 0..self.heads {
                 let of_head = &query[(token * self.heads + head) * self.width..][..self.width];
                 let angles = angles.as_ref().map_or([&[][..]; 2], |tables| {

@@ -25,6 +25,33 @@ fn a_ring_holds_the_positions_of_a_window() {
 }
 
 #[test]
+fn chunks_end_what_tokens_see() {
+    let single = [0, 39, 40, 41, 4096].map(|position| (vec![1], vec![position], 64, 40));
+    let chunks = [0, 30, 39, 1000].map(|position| (vec![24], vec![position], 64, 41));
+    // Several chunks in one pass, in a cache that is no ring; and just enough slots.
+    let rows = [
+        (vec![64, 1], vec![5, 63], 128, 20),
+        (vec![16, 1, 1], vec![100, 5, 63], 64, 40),
+        (vec![1], vec![129], 33, 33),
+    ];
+    let cases: Vec<_> = single
+        .into_iter()
+        .chain(chunks)
+        .chain(rows)
+        .map(|(rows, positions, length, window)| Case {
+            rows,
+            positions,
+            length,
+            window: Some(window),
+            chunked: true,
+            cache: BF16,
+            ..Case::default()
+        })
+        .collect();
+    check(&cases, &crate::testing::host());
+}
+
+#[test]
 fn soft_caps_sinks_and_keys_without_positions_have_kernels() {
     let base =
         |rows: Vec<usize>, cache| Case { positions: vec![37; rows.len()], rows, cache, ..Case::default() };

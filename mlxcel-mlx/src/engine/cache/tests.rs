@@ -69,6 +69,35 @@ fn each_chunk_attends_to_its_window_and_the_last_positions_are_kept() {
 }
 
 #[test]
+fn tokens_see_the_positions_of_their_chunk() {
+    for counts in [&[1; 13][..], &[4, 9, 1, 1], &[20, 2, 1, 7], &[5, 5, 1, 4, 1], &[3, 2, 6]] {
+        // The second keeps all positions, which are one chunk.
+        for (window, chunk) in [(Some(5), 5), (None, 100)] {
+            let layout = layout(window);
+            let (mut cache, mut position): (Option<LayerCache>, usize) = (None, 0);
+            for &count in counts {
+                let new = keys(position, count);
+                let (filled, visible) =
+                    layout.extend(cache.as_ref(), position, &new, Some(&new), F32).unwrap();
+                let mut seen = Vec::new();
+                for (queries, visible) in visible.in_chunks(position, count, chunk).unwrap() {
+                    let mut keys = positions(&visible.keys);
+                    keys.sort_unstable();
+                    let end = keys.last().unwrap() + 1;
+                    // Every query sees those up to its own.
+                    seen.extend((end - queries..end).map(|own| (keys[0], own)));
+                    assert_eq!(visible.order == Order::All, queries == 1);
+                    assert_eq!(keys, (keys[0]..end).collect::<Vec<_>>());
+                }
+                let wanted = (position..position + count).map(|own| (own - own % chunk, own));
+                assert_eq!(seen, wanted.collect::<Vec<_>>(), "{counts:?} {window:?}");
+                (cache, position) = (Some(filled), position + count);
+            }
+        }
+    }
+}
+
+#[test]
 fn latent_caches_have_no_values() {
     let layout = CacheLayout { heads: 1, width: 3, has_values: false, window: None };
     let rows = |first: usize, count: usize| {

@@ -137,6 +137,9 @@ impl PassOps<'_> {
         slot: StateSlot,
     ) -> Result<Array> {
         let rate = rate.astype(DType::F32)?;
+        if rate.rank() == 3 {
+            return self.run_selective_scan(inputs, &rate, slot);
+        }
         self.each_row(inputs, slot, |ops, [x, dt, input, output], mut state| {
             let (count, heads) = (x.dim(0), x.dim(1));
             let mut outputs = Vec::new();
@@ -165,6 +168,47 @@ impl PassOps<'_> {
                     own.add(&before)?
                 };
                 outputs.push(result.transpose(&[1, 0, 2])?);
+            }
+            Ok((joined(&outputs)?, state))
+        })
+    }
+}
+
+impl PassOps<'_> {
+    /// The same with a rate for each number of a state, `[1, heads, state_size]`: in chunks, whose states follow from
+    /// one another by a scan that doubles its reach (Hillis and Steele, 1986, "Data Parallel Algorithms").
+    fn run_selective_scan(&mut self, inputs: [&Array; 4], rate: &Array, slot: StateSlot) -> Result<Array> {
+        /// Short, since the states of all of its tokens are computed.
+        const CHUNK: usize = 16;
+        self.each_row(inputs, slot, |_, [x, dt, input, output], mut state| {
+            let (count, heads) = (x.dim(0), x.dim(1));
+            let mut outputs = Vec::new();
+            for first in (0..count).step_by(CHUNK) {
+                let last = count.min(first + CHUNK);
+                let of = |x: &Array| part(x, first, last);
+                // `[tokens, heads, 1, state_size]`.
+                let shared = |x: &Array| repeated(&of(x)?, heads)?.expand_dims(&[2]);
+                let (input, output) = (shared(&input)?, shared(&output)?);
+                let dt = of(&dt)?.expand_dims(&[2])?;
+                let mut factors = dt.multiply(rate)?.exp()?.expand_dims(&[2])?;
+                let x = of(&x)?.multiply(&dt)?.expand_dims(&[3])?;
+                let mut states = x.multiply(&input)?;
+                let mut reach = 1;
+                while reach < last - first {
+                    let tokens = last - first;
+                    let late = |x: &Array| part(x, reach, tokens);
+                    let early = |x: &Array| part(x, 0, tokens - reach);
+                    let begin = |x: &Array| part(x, 0, reach);
+                    let moved = late(&states)?.add(&late(&factors)?.multiply(&early(&states)?)?)?;
+                    states = concatenate([&begin(&states)?, &moved], 0)?;
+                    let longer = late(&factors)?.multiply(&early(&factors)?)?;
+                    factors = concatenate([&begin(&factors)?, &longer], 0)?;
+                    reach *= 2;
+                }
+                let states = states.add(&factors.multiply(&state.expand_dims(&[0])?)?)?;
+                outputs.push(states.multiply(&output)?.sum(&[-1], false)?);
+                let tokens = last - first;
+                state = part(&states, tokens - 1, tokens)?.reshape(&state.shape())?;
             }
             Ok((joined(&outputs)?, state))
         })
