@@ -52,10 +52,11 @@ fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
             && norm::has_kernel(norm.width)
     };
     let is_known = |operation: &Operation| match operation {
-        Operation::Mixer(Mixer::Attention(Attention { query_norm, key_norm, core, .. })) => {
+        Operation::Mixer(Mixer::Attention(Attention { query_norm, key_norm, output_norm, core, .. })) => {
             let mut norms = query_norm.iter().chain(key_norm);
-            core.window.is_none() && norms.all(|head| is_rms(&head.norm))
+            core.window.is_none() && norms.all(|head| is_rms(&head.norm)) && output_norm.iter().all(is_rms)
         }
+        Operation::Mlp(Mlp::Gated { norm, .. }) => norm.iter().all(is_rms),
         Operation::Mlp(_) => true,
         Operation::Mixer(_) | Operation::Experts(_) => false,
     };

@@ -98,7 +98,7 @@ impl Roles {
 
     fn mlp(&mut self, mlp: &Mlp) {
         match mlp {
-            Mlp::Gated { gate, up, down, gating: _ } => {
+            Mlp::Gated { gate, up, down, gating: _, norm: _ } => {
                 self.outputs([gate, up]);
                 self.along.insert(down.weight, SplitAlong::Inputs);
             }

@@ -26,6 +26,12 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
     ("bamba", hybrids::bamba),
+    ("bitnet", |d| {
+        d.sizes(HeadDim::Derived);
+        d.rope(Ropes::All, None);
+        d.usual();
+        d.flag("attention_bias");
+    }),
     ("cohere2", cohere2),
     ("deepseek_v2", latents::deepseek_v2),
     ("deepseek_v3", latents::deepseek_v3),
@@ -70,6 +76,14 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("granitemoehybrid", hybrids::granitemoehybrid),
     ("hunyuan_v1_dense", hunyuan),
     ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),
+    ("internlm3", |d| {
+        rotated(d);
+        let biased = d.random.one_in(2);
+        for keys in [["attention_bias", "qkv_bias"], ["mlp_bias", "bias"]] {
+            let key = d.random.pick(&keys);
+            d.set(key, biased);
+        }
+    }),
     ("jamba", hybrids::jamba),
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),

@@ -15,15 +15,19 @@ pub struct Attention {
     pub query_heads: usize,
     /// The number of key/value heads.
     pub kv_heads: usize,
-    /// The width of each head.
+    /// The width of each head of queries and keys.
     pub head_dim: usize,
+    /// The width of each head of values, usually the same (another in MiMo-V2-Flash).
+    pub value_dim: usize,
     /// `hidden_size` to `query_heads · head_dim`, heads concatenated.
     pub query: Linear,
     /// `hidden_size` to `kv_heads · head_dim`.
     pub key: Linear,
-    /// `hidden_size` to `kv_heads · head_dim`.
+    /// `hidden_size` to `kv_heads · value_dim`.
     pub value: Linear,
-    /// `query_heads · head_dim` to `hidden_size`.
+    /// A factor of values.
+    pub value_scale: f32,
+    /// `query_heads · value_dim` to `hidden_size`.
     pub output: Linear,
     /// The norm of queries, if any.
     pub query_norm: Option<HeadNorm>,
@@ -31,11 +35,20 @@ pub struct Attention {
     pub key_norm: Option<HeadNorm>,
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
-    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · head_dim`, whose sigmoid
-    /// multiplies the heads' results before `output` (Qwen3-Next).
+    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, or to one number
+    /// for each query head, whose sigmoid multiplies the heads' results before `output` (Qwen3-Next, Step 3.5).
     pub gate: Option<Linear>,
+    /// The norm of the heads' results together, right before `output` (BitNet).
+    pub output_norm: Option<Norm>,
     /// Scores and masking.
     pub core: AttentionCore,
+}
+
+impl Attention {
+    /// The width of a head of keys, and of values, in a cache: that of the wider. The others are filled with zeros.
+    pub fn kept_dim(&self) -> usize {
+        self.head_dim.max(self.value_dim)
+    }
 }
 
 /// [`Attention`] without its projections.

@@ -186,7 +186,18 @@ impl Decoder {
             NormScope::Full => "queries and keys normed".to_owned(),
         }));
         extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
-        extras.extend(attention.gate.map(|_| "gated".to_owned()));
+        let gate = attention.gate.map(|gate| match gate.outputs == attention.query_heads {
+            true => "gated by head".to_owned(),
+            false => "gated".to_owned(),
+        });
+        extras.extend(gate);
+        extras.extend(attention.output_norm.map(|_| "normed".to_owned()));
+        if attention.value_dim != attention.head_dim {
+            extras.push(format!("values of {}", attention.value_dim));
+        }
+        if attention.value_scale != 1.0 {
+            extras.push(format!("values times {}", attention.value_scale));
+        }
         let extras: String = extras.iter().map(|extra| format!(", {extra}")).collect();
         vec![
             format!(
@@ -205,8 +216,9 @@ impl Decoder {
 
     fn describe_mlp(&self, mlp: &Mlp) -> String {
         match mlp {
-            Mlp::Gated { gating, gate, up, down } => format!(
-                "{gating} gate, {} → {} → {}, {}",
+            Mlp::Gated { gating, gate, up, norm, down } => format!(
+                "{gating} gate, {}{} → {} → {}, {}",
+                if norm.is_some() { "normed, " } else { "" },
                 gate.inputs,
                 gate.outputs,
                 down.outputs,

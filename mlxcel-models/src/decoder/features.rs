@@ -64,6 +64,10 @@ features! {
     Clip => "limit of queries, keys and values",
     /// [`Attention::gate`].
     AttentionGate => "gated attention",
+    /// [`Attention::value_dim`] that is not [`Attention::head_dim`].
+    ValueWidth => "values of another width than keys",
+    /// [`Attention::output_norm`], or [`Mlp::Gated::norm`].
+    InnerNorm => "norm before an output projection",
     /// [`Mixer::Latent`].
     LatentAttention => "latent attention",
     /// [`Mixer::ShortConvolution`].
@@ -219,6 +223,9 @@ impl FeatureSet {
         self.add(core.query_scale.is_some(), Feature::QueryScale);
         self.add(attention.clip.is_some(), Feature::Clip);
         self.add(attention.gate.is_some(), Feature::AttentionGate);
+        self.add(attention.value_dim != attention.head_dim, Feature::ValueWidth);
+        self.add(attention.output_norm.is_some(), Feature::InnerNorm);
+        self.add(attention.output_norm.is_some_and(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
         match &core.rope {
             None => self.add(true, Feature::NoPositions),
             Some(rope) => self.rope(rope),
@@ -240,7 +247,10 @@ impl FeatureSet {
 
     fn mlp(&mut self, mlp: &Mlp) {
         match mlp {
-            Mlp::Gated { gating, .. } => self.gating(*gating),
+            Mlp::Gated { gating, norm, .. } => {
+                self.gating(*gating);
+                self.add(norm.is_some(), Feature::InnerNorm);
+            }
             Mlp::Plain { .. } => self.add(true, Feature::PlainMlp),
             Mlp::Xielu { .. } => self.add(true, Feature::Xielu),
         }

@@ -1,11 +1,11 @@
 //! MLPs and experts, which are applied to each position separately.
 
-use super::{Activation, Gating, Linear, WeightId, Xielu};
+use super::{Activation, Gating, Linear, Norm, WeightId, Xielu};
 
 /// A multilayer perceptron.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mlp {
-    /// `down(gating(gate(x), up(x)))`.
+    /// `down(norm(gating(gate(x), up(x))))`.
     Gated {
         /// How gate and up projection are combined.
         gating: Gating,
@@ -13,6 +13,8 @@ pub enum Mlp {
         gate: Linear,
         /// `hidden_size` to the intermediate size.
         up: Linear,
+        /// The norm of their combination, if any (BitNet).
+        norm: Option<Norm>,
         /// The intermediate size to `hidden_size`.
         down: Linear,
     },

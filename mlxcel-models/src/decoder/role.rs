@@ -211,16 +211,20 @@ impl Collected {
             query_heads: _,
             kv_heads: _,
             head_dim: _,
+            value_dim: _,
             query,
             key,
             value,
+            value_scale: _,
             output,
             query_norm,
             key_norm,
             clip: _,
             gate,
+            output_norm,
             core,
         } = attention;
+        output_norm.iter().for_each(|norm| self.norm(norm));
         self.linears(WeightRole::Attention, [*query, *key, *value, *output].into_iter().chain(*gate));
         for HeadNorm { norm, scope: _ } in query_norm.iter().chain(key_norm) {
             self.norm(norm);
@@ -336,7 +340,10 @@ impl Collected {
 
     fn mlp(&mut self, mlp: &Mlp) {
         match *mlp {
-            Mlp::Gated { gating: _, gate, up, down } => self.linears(WeightRole::Mlp, [gate, up, down]),
+            Mlp::Gated { gating: _, gate, up, norm, down } => {
+                self.linears(WeightRole::Mlp, [gate, up, down]);
+                norm.iter().for_each(|norm| self.norm(norm));
+            }
             Mlp::Plain { activation: _, up, down } => self.linears(WeightRole::Mlp, [up, down]),
             Mlp::Xielu { activation, up, down } => {
                 let Xielu { positive, negative, beta, epsilon } = activation;

@@ -75,7 +75,7 @@ impl Mixer {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
             Self::Attention(attention) => vec![StateShape::Cache {
                 kv_heads: attention.kv_heads,
-                head_dim: attention.head_dim,
+                head_dim: attention.kept_dim(),
                 window: attention.core.window,
             }],
             Self::Latent(latent) => vec![StateShape::Latent { width: latent.rank + latent.rope_dim }],

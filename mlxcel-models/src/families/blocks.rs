@@ -124,6 +124,7 @@ impl Roles<'_> {
             query_heads: sizes.query_heads,
             kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
+            value_dim: sizes.head_dim,
             query: input("q_proj", sizes.query_width())?,
             key: input("k_proj", sizes.kv_width())?,
             value: input("v_proj", sizes.kv_width())?,
@@ -137,6 +138,8 @@ impl Roles<'_> {
             key_norm: None,
             clip: None,
             gate: None,
+            output_norm: None,
+            value_scale: 1.0,
             core,
         })
     }
@@ -154,6 +157,7 @@ impl Roles<'_> {
             gating: Gating::Activated(activation),
             gate: linear("gate_proj", intermediate, hidden)?,
             up: linear("up_proj", intermediate, hidden)?,
+            norm: None,
             down: linear("down_proj", hidden, intermediate)?,
         })
     }
@@ -185,6 +189,7 @@ impl Roles<'_> {
             gating: Gating::Activated(activation),
             gate: self.projection(fused.clone().rows(0, intermediate), None),
             up: self.projection(fused.rows(intermediate, intermediate), None),
+            norm: None,
             down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, false)?,
         })
     }

@@ -101,6 +101,7 @@ pub(super) fn attention(
         query_heads: sizes.query_heads,
         kv_heads: sizes.kv_heads,
         head_dim: sizes.head_dim,
+        value_dim: sizes.head_dim,
         query,
         key,
         value,
@@ -109,6 +110,8 @@ pub(super) fn attention(
         key_norm: None,
         clip: None,
         gate: None,
+        output_norm: None,
+        value_scale: 1.0,
         core,
     }
 }

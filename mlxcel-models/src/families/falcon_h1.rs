@@ -83,6 +83,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
                 },
                 gate: linear("gate_proj", sizes.intermediate, hidden)?,
                 up: linear("up_proj", sizes.intermediate, hidden)?,
+                norm: None,
                 down: linear("down_proj", hidden, sizes.intermediate)?,
             };
             let norm = norm(&name("pre_ff_layernorm"))?;

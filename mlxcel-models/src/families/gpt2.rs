@@ -59,6 +59,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             query_heads: sizes.query_heads,
             kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
+            value_dim: sizes.head_dim,
             query: third(0),
             key: third(1),
             value: third(2),
@@ -67,6 +68,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             key_norm: None,
             clip: None,
             gate: None,
+            output_norm: None,
+            value_scale: 1.0,
             core: core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None),
         };
         Ok(sequential([

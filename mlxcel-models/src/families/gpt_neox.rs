@@ -67,6 +67,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             query_heads: heads,
             kv_heads: heads,
             head_dim: width,
+            value_dim: width,
             query: third(0),
             key: third(1),
             value: third(2),
@@ -75,6 +76,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             key_norm: None,
             clip: None,
             gate: None,
+            output_norm: None,
+            value_scale: 1.0,
             core: core(sizes.scale(), None, Some(&rope)),
         })
     };

@@ -122,6 +122,7 @@ fn shared_mlp(
         gating: Gating::Activated(activation),
         gate: roles.projection(fused.clone().rows(0, width), None),
         up: roles.projection(fused.rows(width, width), None),
+        norm: None,
         down: roles.linear(&format!("{layer}shared_mlp.output_linear"), hidden, width, false)?,
     })
 }

@@ -98,6 +98,7 @@ pub(super) fn feed_forward(
         gating: Gating::Activated(Activation::Silu),
         gate: linear("w1", width, hidden)?,
         up: linear("w3", width, hidden)?,
+        norm: None,
         down: linear("w2", hidden, width)?,
     };
     Ok(mlp.into())
@@ -117,6 +118,7 @@ fn attention(
         query_heads: sizes.query_heads,
         kv_heads: sizes.kv_heads,
         head_dim: sizes.head_dim,
+        value_dim: sizes.head_dim,
         query: linear("q_proj", sizes.query_width(), sizes.hidden)?,
         key: linear("k_proj", sizes.kv_width(), sizes.hidden)?,
         value: linear("v_proj", sizes.kv_width(), sizes.hidden)?,
@@ -125,6 +127,8 @@ fn attention(
         key_norm: head_norm("k_layernorm")?,
         clip: None,
         gate: None,
+        output_norm: None,
+        value_scale: 1.0,
         core,
     })
 }

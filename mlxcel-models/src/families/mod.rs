@@ -7,6 +7,7 @@ mod apertus;
 mod arcee;
 mod bamba;
 mod bert;
+mod bitnet;
 mod blocks;
 mod cohere2;
 mod conversion;
@@ -35,6 +36,7 @@ mod granitemoe;
 mod granitemoehybrid;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod internlm3;
 mod jamba;
 mod latent;
 mod lfm2;
@@ -107,6 +109,7 @@ const FAMILIES: &[Family] = &[
     bamba::FAMILY,
     bert::FAMILY,
     bert::ROBERTA,
+    bitnet::FAMILY,
     cohere2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
@@ -130,6 +133,7 @@ const FAMILIES: &[Family] = &[
     granitemoehybrid::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
+    internlm3::FAMILY,
     jamba::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,

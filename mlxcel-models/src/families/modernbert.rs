@@ -75,6 +75,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             gating: Gating::Activated(activation),
             gate: half(0),
             up: half(intermediate),
+            norm: None,
             down: roles.linear(&name("mlp.Wo"), hidden, intermediate, mlp_bias)?,
         };
         Ok(sequential([

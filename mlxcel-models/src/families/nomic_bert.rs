@@ -75,6 +75,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             gating: Gating::Activated(activation),
             gate: linear("mlp.fc12", "mlp.gate_proj", intermediate, hidden)?,
             up: linear("mlp.fc11", "mlp.up_proj", intermediate, hidden)?,
+            norm: None,
             down: linear("mlp.fc2", "mlp.down_proj", hidden, intermediate)?,
         };
         let after_mlp = norm(&name("norm2", "post_mlp_layernorm"))?;

@@ -51,6 +51,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             query_heads: sizes.query_heads,
             kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
+            value_dim: sizes.head_dim,
             query: roles.projection(fused.clone().rows(0, queries), None),
             key: roles.projection(fused.clone().rows(queries, keys), None),
             value: roles.projection(fused.rows(queries + keys, keys), None),
@@ -59,6 +60,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             key_norm: None,
             clip: None,
             gate: None,
+            output_norm: None,
+            value_scale: 1.0,
             core: core(sizes.scale(), window, Some(&rope)),
         })
     };

@@ -127,6 +127,7 @@ pub(super) fn gated_attention(
         query_heads,
         kv_heads,
         head_dim,
+        value_dim: head_dim,
         query: part(0),
         key: linear("k_proj", sizes.kv_width(), hidden)?,
         value: linear("v_proj", sizes.kv_width(), hidden)?,
@@ -135,6 +136,8 @@ pub(super) fn gated_attention(
         key_norm: None,
         clip: None,
         gate: Some(part(head_dim)),
+        output_norm: None,
+        value_scale: 1.0,
         core,
     })
 }

@@ -43,15 +43,18 @@ fn attend<O: Ops>(
     let Attention {
         query_heads,
         kv_heads,
-        head_dim: _,
+        head_dim,
+        value_dim,
         query,
         key,
         value,
+        value_scale,
         output,
         query_norm,
         key_norm,
         clip,
         gate,
+        output_norm,
         core,
     } = attention;
     let rope = core.rope.as_ref();
@@ -87,24 +90,59 @@ fn attend<O: Ops>(
         }
     };
     let mut query = heads(query, *query_heads, query_norm.as_ref(), true)?;
-    let key = heads(key, *kv_heads, key_norm.as_ref(), true)?;
-    let value = heads(value, *kv_heads, None, false)?;
+    let mut key = heads(key, *kv_heads, key_norm.as_ref(), true)?;
+    let mut value = heads(value, *kv_heads, None, false)?;
+    value = scaled(value, *value_scale, ops)?;
     if let Some(scale) = &core.query_scale {
         query = ops.scale_by_position(&query, scale)?;
     }
-    let reader = gate.is_none().then_some(output);
+    let kept = attention.kept_dim();
+    for (x, width) in [(&mut query, *head_dim), (&mut key, *head_dim), (&mut value, *value_dim)] {
+        *x = widened(x.clone(), width, kept, ops)?;
+    }
+    let is_plain = gate.is_none() && output_norm.is_none() && *value_dim == kept;
+    let reader = is_plain.then_some(output);
     let mixed = match slot {
         Some(slot) => ops.attention(&query, &key, &value, core, reader, slot)?,
         None => ops.bidirectional_attention(&query, &key, &value, core, reader)?,
     };
     let mut mixed = narrow(mixed, last, ops)?;
+    if *value_dim < kept {
+        let split = ops.split_heads(&mixed, *query_heads)?;
+        let split = ops.slice(&split, 0, *value_dim)?;
+        mixed = ops.join_heads(&split)?;
+    }
     if let Some(gate) = gate {
+        let by_head = gate.outputs == *query_heads && *value_dim > 1;
         let x = narrow(x.clone(), last, ops)?;
         let gate = ops.linear(&x, gate)?;
         let gate = ops.activate(&gate, Activation::Sigmoid)?;
-        mixed = ops.multiply(&mixed, &gate)?;
+        mixed = if by_head {
+            let gate = ops.split_heads(&gate, *query_heads)?;
+            let split = ops.split_heads(&mixed, *query_heads)?;
+            let gated = ops.multiply(&split, &gate)?;
+            ops.join_heads(&gated)?
+        } else {
+            ops.multiply(&mixed, &gate)?
+        };
+    }
+    if let Some(norm) = output_norm {
+        mixed = ops.norm(&mixed, norm)?;
     }
     ops.linear(&mixed, output)
+}
+
+/// Heads (`[tokens, heads, width]`) with zeros behind their elements, so that they are `wanted` wide.
+fn widened<O: Ops>(x: O::Value, width: usize, wanted: usize, ops: &mut O) -> Result<O::Value, O::Error> {
+    let mut parts = vec![x.clone()];
+    let mut missing = wanted.saturating_sub(width);
+    while missing > 0 {
+        let some = missing.min(width);
+        let part = ops.slice(&x, 0, some)?;
+        parts.push(ops.scale(&part, 0.0)?);
+        missing -= some;
+    }
+    if parts.len() == 1 { Ok(x) } else { ops.concatenate(&parts) }
 }
 
 /// The same without a rotary embedding.

@@ -216,10 +216,13 @@ fn xielu<O: Ops>(activation: &Xielu, x: &O::Value, ops: &mut O) -> Result<O::Val
 
 fn run_mlp<O: Ops>(mlp: &Mlp, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
     match mlp {
-        Mlp::Gated { gating, gate, up, down } => {
+        Mlp::Gated { gating, gate, up, norm, down } => {
             let gate = ops.linear(x, gate)?;
             let up = ops.linear(x, up)?;
-            let gated = ops.gate(*gating, &gate, &up)?;
+            let mut gated = ops.gate(*gating, &gate, &up)?;
+            if let Some(norm) = norm {
+                gated = ops.norm(&gated, norm)?;
+            }
             ops.linear(&gated, down)
         }
         Mlp::Plain { activation, up, down } => {

@@ -1,0 +1,57 @@
+//! InternLM 3: Llama's network, whose biases are called `qkv_bias` and `bias`.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `InternLM3Config` and its `LlamaForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes};
+use super::{Conversion, Family};
+use crate::config::Fields;
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["internlm3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 128_512,
+    hidden: 4096,
+    intermediate: 10_240,
+    layers: 48,
+    query_heads: 32,
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    context: 32_768,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let attention_biases = aliased_flag(config, ["attention_bias", "qkv_bias"])?;
+    let mlp_biases = aliased_flag(config, ["mlp_bias", "bias"])?;
+    if attention_biases != mlp_biases {
+        let message = format!("{attention_biases} is supported only if bias is {attention_biases} too");
+        return Err(config.unsupported("qkv_bias", message));
+    }
+    let variant = Variant {
+        epsilon: 1e-5,
+        attention_biases: AttentionBiases::all(attention_biases),
+        mlp_biases,
+        ..Variant::PLAIN
+    };
+    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+}
+
+/// The flag under the first of two names that is there; false where neither is.
+fn aliased_flag(config: Fields<'_>, keys: [&str; 2]) -> Result<bool> {
+    for key in keys {
+        if let Some(flag) = config.flag(key)? {
+            return Ok(flag);
+        }
+    }
+    Ok(false)
+}
