@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use mlxcel_conformance::{Need, Subject, checks};
 use mlxcel_core::{
-    Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
-    LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
-    Want,
+    Adapter, AdapterLimits, Answer, Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions,
+    Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput, Want,
 };
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
@@ -232,10 +231,27 @@ fn merged_checkpoints_equal_peft() {
 }
 
 #[test]
-fn gguf_files_have_no_room_for_adapters() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/gguf-llama-q8_0");
-    let options = LoadOptions::default().with_adapters(AdapterLimits::new(1, 4));
-    let error = mlxcel_session::portable::PortableBackend::new().load(&folder.into(), &options);
-    let error = error.map(drop).unwrap_err();
-    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+fn adapters_and_base_models_in_gguf_files_equal_peft() {
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
+    let models =
+        [Fixture::named("llama").path, formats.join("gguf-llama-bf16"), formats.join("gguf-phi3-f32")];
+    for (base, names) in [
+        (0, &["llama-attention-gguf", "llama-all-gguf"][..]),
+        (1, &["llama-attention-gguf", "llama-all-gguf", "llama-attention", "llama-all"]),
+        (2, &["phi3-fused"]),
+    ] {
+        let options = load_options().with_adapters(room());
+        let model = engine.load(&models[base].clone().into(), &options).unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        for name in names {
+            let oracle = adapter(name);
+            let file = oracle.path.join("adapter.gguf");
+            let source = if file.exists() { file } else { oracle.path.clone() };
+            let loaded = model.load_adapter(&source.into()).unwrap();
+            for case in oracle.cases() {
+                check(&mut *session, &[(case, Some(&loaded))], &format!("{name} on base {base}"));
+            }
+        }
+    }
 }

@@ -188,7 +188,6 @@ impl IreeBackend {
         names.extend(options.device.as_deref().filter(|name| name.contains(':')));
         let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
         support.check(options)?;
-        checkpoint.check_adapters(options.adapters)?;
         let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         let device = Device::open(&DeviceOptions {
             driver: name.driver,

@@ -68,9 +68,12 @@ impl Checkpoint {
         Ok(Self { source, config_bytes, config, model_type, stop_tokens, weights, fingerprint })
     }
 
-    /// Whether it is a GGUF file, whose tensors have names and orders of their own.
-    pub(crate) fn is_gguf(&self) -> bool {
-        matches!(self.source, Source::Gguf(_))
+    /// The architecture of a GGUF file.
+    pub(crate) fn gguf_architecture(&self) -> Option<&'static str> {
+        match &self.source {
+            Source::Gguf(gguf) => gguf.architecture(),
+            Source::Folder(_) | Source::Embedded(_) => None,
+        }
     }
 
     /// The `model_type` of `config.json`, such as `llama`.
@@ -143,7 +146,7 @@ impl Checkpoint {
     /// The weight files to copy with a checkpoint: [`weight_files`](Self::weight_files) under names with which the copy
     /// can be opened, without data computed at load.
     pub fn copied_weight_files(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
-        let is_gguf = self.is_gguf();
+        let is_gguf = matches!(self.source, Source::Gguf(_));
         self.weights.stored_files().map(move |(name, content)| match name {
             // A GGUF file may have been opened under any name.
             _ if is_gguf && !name.ends_with(GGUF) => (format!("{name}{GGUF}").into(), content),

@@ -196,7 +196,6 @@ impl PjrtBackend {
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         let support = OptionSupport::new(stored.context_length, graph.sequences);
         support.with_devices(&device).with_adapters().check(options)?;
-        checkpoint.check_adapters(options.adapters)?;
         if options.threads.is_some() {
             let message =
                 "the number of threads is up to the PJRT plugin; do not set it, or use the plugin's options";

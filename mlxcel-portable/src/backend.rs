@@ -74,7 +74,6 @@ pub(crate) fn load<E: Executor>(
     let support =
         OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&[DEVICE]).with_adapters();
     let checked = support.check(options)?;
-    checkpoint.check_adapters(options.adapters)?;
     let threads = || std::thread::available_parallelism().map_or(1, usize::from);
     let workers = Workers::new(checked.threads.unwrap_or_else(threads)).map_err(|error| {
         Error::new(ErrorKind::ResourceExhausted, "start threads", "the system cannot start another thread")

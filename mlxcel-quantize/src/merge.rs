@@ -108,9 +108,13 @@ pub fn merge(
     options: &MergeOptions,
 ) -> Result<Merged> {
     check_threads(OPERATION, options.threads)?;
-    checkpoint.check_adapters(Some(AdapterLimits::new(1, 1)))?;
     checkpoint.expect_own_weights()?;
     let decoder = checkpoint.decoder()?;
+    if decoder.gguf_architecture.is_some() {
+        let message =
+            "adapters are merged into checkpoints in safetensors; name that of the GGUF file's model";
+        return Err(Error::unsupported(OPERATION, message).with_context("field", "model"));
+    }
     let room = AdapterLimits::new(1, AdapterLimits::MAX_RANK);
     let adapter = AdapterWeights::read(&adapter.into(), &decoder, room)?;
     let changes = product::changes(checkpoint, &decoder, &adapter)?;

@@ -208,7 +208,7 @@ fn what_cannot_be_merged_is_refused_by_name() {
     let other = refused(&base("mistral"), &adapter("phi3-fused"));
     assert_eq!(other.kind(), ErrorKind::InvalidInput);
     let gguf = refused(&fixtures().join("formats/gguf-llama-q8_0"), &adapter("llama-attention"));
-    assert_eq!((gguf.kind(), gguf.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+    assert_eq!((gguf.kind(), gguf.context("field")), (ErrorKind::Unsupported, Some("model")));
     // A value beyond what the weight's type holds.
     let huge = folder.path().join("huge");
     fs::create_dir(&huge).unwrap();

@@ -288,7 +288,7 @@ impl Model {
     }
 
     /// Loads an adapter in the format of the PEFT library or of mlx-lm, a folder with `adapter_config.json` and
-    /// `adapter_model.safetensors` or `adapters.safetensors`, for generations with [`Options::with_adapter`]. Generations with other adapters and
+    /// `adapter_model.safetensors` or `adapters.safetensors`, or of llama.cpp, a GGUF file, for generations with [`Options::with_adapter`]. Generations with other adapters and
     /// without one run meanwhile and share steps. It takes one of the slots that the model was
     /// [opened with](OpenOptions::with_adapters) until the last clone of the handle is dropped and no sequence uses it.
     ///

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The checkpoint folder, or `org/name` in the Hugging Face cache
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json
+    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a GGUF file
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
     /// The folder to write

@@ -74,7 +74,6 @@ pub(super) fn load(
     decoder.require(&FeatureSet::all(), NAME)?;
     let support = support(&decoder);
     let CheckedOptions { capacity, sequences, threads, device, adapters, .. } = support.check(options)?;
-    checkpoint.check_adapters(adapters)?;
     let threads = threads.unwrap_or(cores);
     let device = self::device(device)?;
     let numerics = numerics(options.precision, device, &decoder)?;

@@ -1,43 +1,51 @@
-//! The files of an adapter, in the format of PEFT or of mlx-lm.
+//! The files of an adapter, in the format of PEFT, of mlx-lm or of llama.cpp.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
 use super::{OPERATION, config, mlx};
 use crate::bytes::FileBytes;
-use crate::config::Fields;
+use crate::config::{Config, Fields};
+use crate::gguf::Lora;
 use crate::safetensors::{Entry, read_header};
 use crate::source::Source;
 
-/// The settings, in both formats.
+/// The settings of PEFT and mlx-lm.
 pub(super) const CONFIG: &str = "adapter_config.json";
 
 /// The library that wrote an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Format {
     Peft,
     Mlx,
+    /// The converter of llama.cpp, for a base model of this architecture.
+    Gguf {
+        architecture: &'static str,
+        alpha: Option<f64>,
+    },
 }
 
 impl Format {
-    /// The file with the matrices.
-    pub(super) fn weights(self) -> &'static str {
+    /// The file with the matrices, of formats with settings in another file.
+    pub(super) fn weights(self) -> Option<&'static str> {
         match self {
-            Self::Peft => "adapter_model.safetensors",
-            Self::Mlx => "adapters.safetensors",
+            Self::Peft => Some("adapter_model.safetensors"),
+            Self::Mlx => Some("adapters.safetensors"),
+            Self::Gguf { .. } => None,
         }
     }
 
-    /// The module of a tensor, and which of the two matrices it is.
-    pub(super) fn module_of(self, tensor: &str) -> Option<(&str, usize)> {
+    /// The module of a tensor in safetensors, and which of the two matrices it is.
+    fn module_of(self, tensor: &str) -> Option<(String, usize)> {
         let (prefix, suffixes) = match self {
             Self::Peft => ("base_model.model.", [".lora_A.weight", ".lora_B.weight"]),
-            Self::Mlx => ("", [".lora_a", ".lora_b"]),
+            Self::Mlx | Self::Gguf { .. } => ("", [".lora_a", ".lora_b"]),
         };
         let module = tensor.strip_prefix(prefix)?;
         let mut matrices = suffixes.into_iter().enumerate();
-        matrices.find_map(|(matrix, suffix)| Some((module.strip_suffix(suffix)?, matrix)))
+        matrices.find_map(|(matrix, suffix)| Some((module.strip_suffix(suffix)?.to_owned(), matrix)))
     }
 
     /// Whether a matrix has a row for each of its inputs, and not for each of its outputs.
@@ -48,40 +56,83 @@ impl Format {
 
 /// The files of an adapter.
 pub(super) struct Files {
-    pub(super) source: Source,
-    pub(super) settings: Cow<'static, [u8]>,
-    pub(super) weights: FileBytes,
-    /// The tensors of the weights, by name.
-    pub(super) entries: Vec<Entry>,
+    /// The content of the settings, and what errors call them.
+    settings: Option<(String, Cow<'static, [u8]>)>,
+    /// What errors call the file of matrices.
+    pub(super) location: String,
+    bytes: Arc<FileBytes>,
+    /// The tensors, by name.
+    pub(super) tensors: Vec<Tensor>,
     pub(super) format: Format,
+}
+
+/// A tensor of an adapter.
+pub(super) struct Tensor {
+    pub(super) entry: Entry,
+    /// The module that it changes, and which of the two matrices it is; `None` for other tensors.
+    pub(super) module: Option<(String, usize)>,
 }
 
 impl Files {
     pub(super) fn open(source: &ModelSource) -> Result<Self> {
         let source = match source {
-            ModelSource::Folder(folder) => Source::at(folder)?,
+            // Converters write GGUF files into the folder of what they convert.
+            ModelSource::Folder(folder) if folder.join(CONFIG).exists() => Source::Folder(folder.clone()),
+            ModelSource::Folder(path) => Source::at(path)?,
             ModelSource::Embedded(files) => Source::embedded(files)?,
-            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter")),
+            _ => return Err(Error::unsupported(OPERATION, "pass the folder of an adapter, or a GGUF file")),
         };
+        let mut files = match source {
+            Source::Gguf(gguf) => Self::of_gguf(Lora::of(*gguf)?),
+            source => Self::of_folder(&source)?,
+        };
+        files.tensors.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
+        Ok(files)
+    }
+
+    fn of_gguf(Lora { architecture, alpha, location, bytes, tensors }: Lora) -> Self {
+        let tensors = tensors.into_iter().map(|(entry, module)| Tensor { entry, module }).collect();
+        Self { settings: None, location, bytes, tensors, format: Format::Gguf { architecture, alpha } }
+    }
+
+    fn of_folder(source: &Source) -> Result<Self> {
         let missing = |name: &str, message: &'static str| {
             Error::new(ErrorKind::NotFound, OPERATION, message).with_context("path", source.locate(name))
         };
         let settings = source.read(CONFIG)?;
         let settings = settings.ok_or_else(|| missing(CONFIG, "the folder has no adapter_config.json"))?;
-        let mut found = None;
         for format in [Format::Peft, Format::Mlx] {
-            if found.is_none() {
-                found = source.map(format.weights())?.map(|weights| (format, weights));
-            }
+            let Some(name) = format.weights() else { continue };
+            let Some(bytes) = source.map(name)? else { continue };
+            let location = source.locate(name);
+            let entries = read_header(&location, &bytes)?.into_iter();
+            let tensors =
+                entries.map(|entry| Tensor { module: format.module_of(&entry.name), entry }).collect();
+            let settings = Some((source.locate(CONFIG), settings));
+            return Ok(Self { settings, location, bytes: Arc::new(bytes), tensors, format });
         }
-        let (format, weights) = found.ok_or_else(|| {
-            let message = "the folder has neither adapter_model.safetensors, which PEFT writes with safetensors, nor \
-                           adapters.safetensors of mlx-lm";
-            missing(Format::Peft.weights(), message)
-        })?;
-        let mut entries = read_header(&source.locate(format.weights()), &weights)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { source, settings, weights, entries, format })
+        let message = "the folder has neither adapter_model.safetensors, which PEFT writes with safetensors, nor \
+                       adapters.safetensors of mlx-lm";
+        Err(missing("adapter_model.safetensors", message))
+    }
+
+    /// The bytes of a tensor.
+    pub(super) fn bytes_of(&self, entry: &Entry) -> &[u8] {
+        self.bytes.get(entry.range.clone()).unwrap_or_default()
+    }
+
+    /// All settings as bytes, which are equal only for equal settings.
+    pub(super) fn identity(&self) -> Cow<'_, [u8]> {
+        match (&self.settings, self.format) {
+            (Some((_, text)), _) => Cow::Borrowed(text),
+            (None, format) => Cow::Owned(format!("{format:?}").into_bytes()),
+        }
+    }
+
+    /// The settings of formats that have a file of them.
+    pub(super) fn config(&self) -> Result<Option<Config>> {
+        let settings = self.settings.as_ref();
+        settings.map(|(location, text)| Config::parse(location.clone(), text)).transpose()
     }
 }
 
@@ -89,19 +140,25 @@ impl Files {
 pub(super) enum Settings<'a> {
     Peft(config::Settings<'a>),
     Mlx(mlx::Settings<'a>),
+    /// The scale is this by the rank, or one.
+    Gguf(Option<f64>),
 }
 
 impl<'a> Settings<'a> {
-    /// Reads them.
+    /// Reads them from the fields of their file, if the format has one.
     ///
     /// # Errors
     ///
     /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for another kind of adapter, and for a field that is set and is not
     /// honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
-    pub(super) fn read(format: Format, fields: Fields<'a>) -> Result<Self> {
-        match format {
-            Format::Peft => config::Settings::read(fields).map(Self::Peft),
-            Format::Mlx => mlx::Settings::read(fields).map(Self::Mlx),
+    pub(super) fn read(format: Format, fields: Option<Fields<'a>>) -> Result<Self> {
+        match (format, fields) {
+            (Format::Peft, Some(fields)) => config::Settings::read(fields).map(Self::Peft),
+            (Format::Mlx, Some(fields)) => mlx::Settings::read(fields).map(Self::Mlx),
+            (Format::Gguf { alpha, .. }, _) => Ok(Self::Gguf(alpha)),
+            (Format::Peft | Format::Mlx, None) => {
+                Err(Error::new(ErrorKind::Internal, OPERATION, "the settings of the adapter were not read"))
+            }
         }
     }
 
@@ -110,6 +167,7 @@ impl<'a> Settings<'a> {
         match self {
             Self::Peft(settings) => settings.targets(module),
             Self::Mlx(settings) => settings.targets(module),
+            Self::Gguf(_) => true,
         }
     }
 
@@ -123,6 +181,7 @@ impl<'a> Settings<'a> {
         match self {
             Self::Peft(settings) => settings.scale(module, rank),
             Self::Mlx(settings) => settings.scale(module, rank),
+            Self::Gguf(alpha) => Ok(alpha.map_or(1.0, |alpha| (alpha / rank as f64) as f32)),
         }
     }
 }

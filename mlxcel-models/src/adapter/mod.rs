@@ -1,8 +1,9 @@
-//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library and mlx-lm write them.
+//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library, mlx-lm and llama.cpp write them.
 
 mod config;
 mod files;
 mod mlx;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +11,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
-use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
 use crate::element::ElementType;
@@ -18,7 +18,8 @@ use crate::fingerprint::fingerprint_of;
 use crate::read::Float;
 use crate::safetensors::Entry;
 
-use files::{CONFIG, Files, Settings};
+use files::{Files, Settings, Tensor};
+use rows::RowOrder;
 
 const OPERATION: &str = "load adapter";
 
@@ -74,22 +75,6 @@ impl LowRank {
     }
 }
 
-impl Checkpoint {
-    /// Refuses room for adapters where their matrices would not fit the order in which weights are stored.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for GGUF files, whose converter reorders the rows of some projections.
-    pub fn check_adapters(&self, room: Option<AdapterLimits>) -> Result<()> {
-        if room.is_none() || !self.is_gguf() {
-            return Ok(());
-        }
-        let message =
-            "adapters for models in GGUF files are not supported; load the checkpoint in safetensors";
-        Err(Error::unsupported("load model", message).with_context("field", "adapters"))
-    }
-}
-
 impl AdapterWeights {
     /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank) that holds it.
     ///
@@ -97,17 +82,16 @@ impl AdapterWeights {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
     pub fn rank(source: &ModelSource) -> Result<usize> {
-        let Files { entries, format, .. } = Files::open(source)?;
-        let ranks =
-            entries.iter().filter_map(|entry| match (format.module_of(&entry.name)?, &entry.shape[..]) {
-                ((_, 0), &[rows, columns]) => Some(if format.is_transposed() { columns } else { rows }),
-                _ => None,
-            });
+        let Files { tensors, format, .. } = Files::open(source)?;
+        let ranks = tensors.iter().filter_map(|tensor| match (&tensor.module, &tensor.entry.shape[..]) {
+            (Some((_, 0)), &[rows, columns]) => Some(if format.is_transposed() { columns } else { rows }),
+            _ => None,
+        });
         Ok(ranks.max().unwrap_or_default())
     }
 
     /// Reads the adapter in `source` for `decoder`: a folder with `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes
-    /// it, or `adapters.safetensors`, as mlx-lm does.
+    /// it, or `adapters.safetensors`, as mlx-lm does; or a GGUF file, as the converter of llama.cpp writes it.
     ///
     /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is supported, also
     /// beside fused projections. Other kinds, and other settings that change results, are refused by name.
@@ -118,28 +102,29 @@ impl AdapterWeights {
     /// not finite, and shapes that contradict each other; [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
     /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above `room`.
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
-        let Files { source, settings: text, weights: file, entries, format } = Files::open(source)?;
-        let config = Config::parse(source.locate(CONFIG), &text)?;
-        let settings = Settings::read(format, config.fields())?;
-        let location = source.locate(format.weights());
-        let bytes_of = |entry: &Entry| file.get(entry.range.clone()).unwrap_or_default();
+        let files = Files::open(source)?;
+        let config = files.config()?;
+        let settings = Settings::read(files.format, config.as_ref().map(Config::fields))?;
+        let order = RowOrder::of(decoder, files.format)?;
+        let (format, location) = (files.format, &*files.location);
+        let entries = files.tensors.iter().map(|tensor| &tensor.entry);
         let tensors =
-            entries.iter().map(|entry| (&*entry.name, entry.element, &entry.shape[..], bytes_of(entry)));
-        let identity = fingerprint_of("mlxcel adapter 1", &text, tensors);
+            entries.map(|entry| (&*entry.name, entry.element, &entry.shape[..], files.bytes_of(entry)));
+        let identity = fingerprint_of("mlxcel adapter 1", &files.identity(), tensors);
 
         let mut modules: BTreeMap<&str, [Option<&Entry>; 2]> = BTreeMap::new();
-        for entry in &entries {
-            let (module, matrix) = format.module_of(&entry.name).ok_or_else(|| {
+        for Tensor { entry, module } in &files.tensors {
+            let (module, matrix) = module.as_ref().ok_or_else(|| {
                 let message = "only the matrices of LoRA are supported in an adapter";
-                named(Error::unsupported(OPERATION, message), &location, &entry.name)
+                named(Error::unsupported(OPERATION, message), location, &entry.name)
             })?;
-            modules.entry(module).or_default()[matrix] = Some(entry);
+            modules.entry(module).or_default()[*matrix] = Some(entry);
         }
         let targets = targets(decoder);
         let mut products = HashMap::new();
         for (module, pair) in modules {
             let refuse =
-                |kind, message: &'static str| named(Error::new(kind, OPERATION, message), &location, module);
+                |kind, message: &'static str| named(Error::new(kind, OPERATION, message), location, module);
             let [Some(a), Some(b)] = pair else {
                 return Err(refuse(ErrorKind::Corrupt, "an adapter needs both matrices of a module"));
             };
@@ -179,7 +164,7 @@ impl AdapterWeights {
             }
             let scale = settings.scale(module, rank)?;
             let read = |entry, rows| {
-                let values = values(entry, bytes_of(entry), &location)?;
+                let values = values(entry, files.bytes_of(entry), location)?;
                 Ok::<_, Error>(if format.is_transposed() { transposed(&values, rows) } else { values })
             };
             let (a, b) = (read(a, rank)?, read(b, outputs)?);
@@ -188,6 +173,8 @@ impl AdapterWeights {
                 return Err(refuse(ErrorKind::Corrupt, "a scaled number of the adapter is not finite"));
             }
             for (linear, rows) in parts {
+                let rows = order.rows(linear.weight, parts.len() > 1, rows);
+                let rows = rows.map_err(|error| named(error, location, module))?;
                 let b = rows.iter().flat_map(|&row| &b[row * rank..][..rank]).copied().collect();
                 products.insert(linear.weight, LowRank { rank, a: a.clone(), b });
             }

@@ -3,8 +3,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::files::Format;
+use super::files::{CONFIG, Format};
 use super::*;
+use crate::checkpoint::Checkpoint;
 
 /// The file of PEFT's matrices.
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -50,7 +51,7 @@ fn folder_of(format: Format, settings: &Value, tensors: &[Tensor]) -> tempfile::
         )
     });
     let file = safetensors::serialize(views, None).unwrap();
-    fs::write(folder.path().join(format.weights()), file).unwrap();
+    fs::write(folder.path().join(format.weights().unwrap()), file).unwrap();
     folder
 }
 
@@ -292,6 +293,63 @@ fn what_is_not_supported_of_mlx_lm_is_refused_by_name() {
     let error = read_mlx(&mlx_settings(), &[tensors.clone(), vec![magnitude]].concat()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert_eq!(error.context("tensor"), Some("model.layers.1.self_attn.q_proj.m"));
+}
+
+/// An adapter of the fixtures, read for one of its base models.
+fn fixture(name: &str, base: &Decoder) -> Result<AdapterWeights> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/adapters").join(name);
+    AdapterWeights::read(&ModelSource::Folder(folder), base, AdapterLimits::new(1, 8))
+}
+
+#[test]
+fn an_adapter_in_a_gguf_file_is_that_of_peft() {
+    let published = decoder("llama");
+    let expected = fixture("llama-attention", &published).unwrap();
+    let found = fixture("llama-attention-gguf", &published).unwrap();
+    assert_eq!((found.products.len(), found.products == expected.products), (6, true));
+    assert_ne!(found.identity, expected.identity);
+    // The converter's order of rows is that of a base model in a GGUF file.
+    let converted = decoder("../formats/gguf-llama-bf16");
+    let (paired, own) =
+        (fixture("llama-attention", &converted).unwrap(), fixture("llama-attention-gguf", &converted));
+    assert_eq!(paired.products, own.unwrap().products);
+    let named = |decoder: &Decoder, adapter: &AdapterWeights, name: &str| {
+        let found =
+            adapter.products.iter().find(|(weight, _)| decoder.weight(**weight).tensor.contains(name));
+        found.unwrap().1.clone()
+    };
+    let values = "layers.0.self_attn.v_proj";
+    assert_eq!(named(&published, &expected, values), named(&converted, &paired, values));
+    let queries = "layers.0.self_attn.q_proj";
+    let [plain, paired] = [named(&published, &expected, queries), named(&converted, &paired, queries)];
+    assert_eq!(
+        (&plain.a, &plain.b[..4], &plain.b[8 * 4..9 * 4]),
+        (&paired.a, &paired.b[..4], &paired.b[4..8])
+    );
+    // Scales that differ by module are within the matrices.
+    let [all, converted] = ["llama-all", "llama-all-gguf"].map(|name| fixture(name, &published).unwrap());
+    for (weight, LowRank { rank, a, b }) in &all.products {
+        let other = &converted.products[weight];
+        assert_eq!((rank, a), (&other.rank, &other.a));
+        let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-6 * x.abs();
+        assert!(b.iter().zip(&other.b).all(close));
+    }
+}
+
+#[test]
+fn adapters_and_models_in_gguf_files_have_one_architecture() {
+    let error = fixture("llama-attention-gguf", &decoder("../formats/gguf-phi3-f32")).unwrap_err();
+    assert_eq!((error.kind(), error.context("model")), (ErrorKind::InvalidInput, Some("phi3")));
+    // Fused projections that the converter regroups have another order than those of PEFT.
+    let module = "gpt_neox.layers.0.attention.query_key_value";
+    let target = decoder("../formats/gguf-gptneox-f32");
+    let weight = target.weights().find(|weight| module_name(weight) == Some(module)).unwrap();
+    let inputs = weight.shape[1];
+    let mut settings = settings();
+    settings["target_modules"] = json!(["query_key_value"]);
+    let error = read_into(&target, &settings, &matrices(module, 3 * inputs, inputs, 2)).unwrap_err();
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(module)));
+    read_into(&decoder("gpt_neox"), &settings, &matrices(module, 3 * inputs, inputs, 2)).unwrap();
 }
 
 #[test]

@@ -61,6 +61,9 @@ pub struct Decoder {
     pub norm: Option<Norm>,
     /// The projection to logits; `None` if the model does not generate, as encoders do not.
     pub head: Option<Head>,
+    /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some; `None` for weights in
+    /// safetensors files, whose rows are as published.
+    pub gguf_architecture: Option<&'static str>,
 }
 
 /// The token embedding.

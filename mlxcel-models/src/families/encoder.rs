@@ -72,6 +72,7 @@ impl Roles<'_> {
             norm,
             head: None,
             weights: self.take_weights(),
+            gguf_architecture: self.gguf_architecture(),
         })
     }
 

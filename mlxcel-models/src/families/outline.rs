@@ -106,6 +106,7 @@ impl Roles<'_> {
             norm: Some(norm),
             head: Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap }),
             weights: self.take_weights(),
+            gguf_architecture: self.gguf_architecture(),
         })
     }
 }

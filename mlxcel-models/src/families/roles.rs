@@ -33,6 +33,11 @@ impl<'a> Roles<'a> {
         (self.text.model_type.to_owned(), self.text.notes())
     }
 
+    /// The architecture of the GGUF file that the weights are in.
+    pub(super) fn gguf_architecture(&self) -> Option<&'static str> {
+        self.checkpoint.gguf_architecture()
+    }
+
     /// Whether the model is the text part of another.
     pub(super) fn is_wrapped(&self) -> bool {
         self.text.wrapper.is_some()

@@ -5,6 +5,7 @@
 //! under the names that families know, as before `llama.cpp`'s conversion ([`tensors`]). An architecture is an entry in
 //! a table ([`architecture`]).
 
+mod adapter;
 mod architecture;
 mod block;
 mod cursor;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use crate::bytes::FileBytes;
+pub(crate) use adapter::Lora;
+pub(crate) use architecture::Rows;
 pub use block::BlockType;
 pub(crate) use files::read;
 use header::{Header, OPERATION, Tensor};
@@ -89,6 +92,11 @@ impl Gguf {
         Ok(())
     }
 
+    /// The architecture; none if it is not known.
+    pub(crate) fn architecture(&self) -> Option<&'static str> {
+        architecture::find(self).ok().map(|architecture| architecture.name)
+    }
+
     /// What the first file says of the model.
     fn metadata(&self) -> Metadata<'_> {
         // There is a first one from the beginning.
@@ -134,6 +142,11 @@ impl Part {
         let header = Header::read(&location, &bytes)?;
         Ok(Self { name: name.to_owned(), location, bytes: Arc::new(bytes), header })
     }
+}
+
+/// The order of rows in files of the architecture with this name.
+pub(crate) fn rows_of(architecture: &str) -> Rows {
+    architecture::named(architecture).map_or(Rows::Halves, |found| found.rows)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Tensors that the converter stacked or renamed are used as stored. Those that it transformed, which are all vectors,
 //! are transformed back here. Rows of query and key projections stay in the converter's order, and the [rotary
-//! embedding](super::architecture::Architecture::interleaved) follows it.
+//! embedding](super::architecture::Architecture::rows) follows it.
 
 use std::ops::Range;
 

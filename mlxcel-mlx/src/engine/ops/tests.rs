@@ -47,6 +47,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         layers: vec![Layer { blocks: vec![block], arrangement: Arrangement::Sequential }],
         norm: Some(norm),
         head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
+        gguf_architecture: None,
     };
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
     Network::new(decoder, Weights::of(vec![weight]), Compute::new(None), numerics, 100).unwrap()

@@ -24,9 +24,8 @@ pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// The `model_type` of the family.
     pub(super) model_type: &'static str,
-    /// Whether queries and keys are rotated in pairs of neighbours: as the authors have it, or since the converter has put the rows of
-    /// their projections into that order.
-    pub(super) interleaved: bool,
+    /// The order of the rows of projections.
+    pub(super) rows: Rows,
     /// Whether the converter has added one to the factors of norms.
     pub(super) whole_norms: bool,
     /// Keys without the architecture's name, and the settings that they are. Those of [`table::COMMON`] are everybody's.
@@ -41,6 +40,26 @@ pub(super) struct Architecture {
     pub(super) tensors: &'static [Name],
     /// What is to be done beyond that.
     pub(super) adapt: fn(&mut Draft<'_>) -> Result<()>,
+}
+
+/// The order of the rows of projections in a GGUF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// As published; queries and keys are rotated in halves.
+    Halves,
+    /// As published; queries and keys are rotated in pairs of neighbours.
+    Pairs,
+    /// Rows of queries and keys, which were published for a rotation in halves, are reordered for one in pairs.
+    Paired,
+    /// Rows of fused queries, keys and values, which were published by head, are regrouped by projection.
+    Ungrouped,
+}
+
+impl Rows {
+    /// Whether queries and keys are rotated in pairs of neighbours.
+    pub(super) fn are_rotated_in_pairs(self) -> bool {
+        matches!(self, Self::Pairs | Self::Paired)
+    }
 }
 
 /// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is to be undone. A name with
@@ -80,6 +99,11 @@ impl Fixed {
     }
 }
 
+/// The architecture with this name, if it is known.
+pub(super) fn named(name: &str) -> Option<&'static Architecture> {
+    table::ALL.iter().find(|architecture| architecture.name == name)
+}
+
 /// The architecture of a file.
 ///
 /// # Errors
@@ -88,7 +112,7 @@ impl Fixed {
 pub(super) fn find(gguf: &Gguf) -> Result<&'static Architecture> {
     let metadata = gguf.metadata();
     let name = metadata.text(ARCHITECTURE)?.ok_or_else(|| metadata.absent(ARCHITECTURE))?;
-    table::ALL.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
+    named(name).ok_or_else(|| {
         let known = table::ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ");
         let message = format!(
             "the architecture '{}' is not known in GGUF files; supported: {known}",

@@ -11,7 +11,7 @@ const ROTATED_PART: [&str; 3] = ["partial_rotary_factor", "rotary_pct", "qk_rope
 
 /// Sets `rope_theta`, `rope_scaling` and `rope_interleave`.
 pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
-    draft.set("rope_interleave", draft.architecture.interleaved);
+    draft.set("rope_interleave", draft.architecture.rows.are_rotated_in_pairs());
     draft.copy("rope.freq_base", "rope_theta")?;
     if let Some(scaling) = scaling(draft)? {
         draft.set("rope_scaling", scaling);

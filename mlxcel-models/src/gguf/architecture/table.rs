@@ -2,6 +2,7 @@
 
 use super::Change::{Flat, Heads, Keep, NegatedExponential, Row, Taps};
 use super::Fixed::{Flag, Null};
+use super::Rows::{Halves, Paired, Pairs, Ungrouped};
 use super::{Architecture, Name, adapt};
 
 /// Keys that mean the same in all architectures.
@@ -72,7 +73,7 @@ const SIGMOID_EXPERTS: [(&str, &str); 8] = [
 const PLAIN: Architecture = Architecture {
     name: "",
     model_type: "",
-    interleaved: false,
+    rows: Halves,
     whole_norms: false,
     settings: &[RMS_EPSILON],
     fixed: &[],
@@ -98,7 +99,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "cohere2",
         model_type: "cohere2",
-        interleaved: true,
+        rows: Pairs,
         settings: &[(LAYER_EPSILON, "layer_norm_eps"), ("logit_scale", "logit_scale")],
         adapt: adapt::cohere2,
         ..PLAIN
@@ -106,7 +107,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "deepseek2",
         model_type: "deepseek_v3",
-        interleaved: true,
+        rows: Pairs,
         settings: &{
             let [a, b, c, d, e, f, g, h] = SIGMOID_EXPERTS;
             let (queries, latents) = ("attention.q_lora_rank", "attention.kv_lora_rank");
@@ -136,7 +137,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "ernie4_5",
         model_type: "ernie4_5",
-        interleaved: true,
+        rows: Pairs,
         present: &[("attn_q.bias", "use_bias")],
         ..PLAIN
     },
@@ -177,7 +178,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "glm4",
         model_type: "glm4",
-        interleaved: true,
+        rows: Pairs,
         tensors: &[
             ("post_attention_norm", "post_self_attn_layernorm", Keep),
             ("post_ffw_norm", "post_mlp_layernorm", Keep),
@@ -240,6 +241,7 @@ pub(super) const ALL: &[Architecture] = &[
         name: "gptneox",
         model_type: "gpt_neox",
         settings: &[(LAYER_EPSILON, "layer_norm_eps"), ("use_parallel_residual", "use_parallel_residual")],
+        rows: Ungrouped,
         fixed: &[("fused_by_head", Flag(false))],
         present: &[("attn_qkv.bias", "attention_bias")],
         base: ["gpt_neox.", "layers."],
@@ -254,11 +256,11 @@ pub(super) const ALL: &[Architecture] = &[
         adapt: adapt::gptneox,
         ..PLAIN
     },
-    Architecture { name: "granite", model_type: "granite", interleaved: true, settings: GRANITE, ..PLAIN },
+    Architecture { name: "granite", model_type: "granite", rows: Paired, settings: GRANITE, ..PLAIN },
     Architecture {
         name: "granitemoe",
         model_type: "granitemoe",
-        interleaved: true,
+        rows: Paired,
         settings: GRANITE,
         tensors: &[
             ("ffn_gate_inp", "block_sparse_moe.router", Keep),
@@ -296,7 +298,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "llama",
         model_type: "llama",
-        interleaved: true,
+        rows: Paired,
         settings: &[RMS_EPSILON, ("expert_count", "num_local_experts"), CHOSEN],
         present: &[("attn_q.bias", "attention_bias"), ("ffn_gate.bias", "mlp_bias")],
         adapt: adapt::llama,
@@ -332,7 +334,7 @@ pub(super) const ALL: &[Architecture] = &[
     Architecture {
         name: "mistral3",
         model_type: "ministral3",
-        interleaved: true,
+        rows: Paired,
         fixed: &[("sliding_window", Null)],
         adapt: adapt::ministral3,
         ..PLAIN
@@ -397,7 +399,7 @@ pub(super) const ALL: &[Architecture] = &[
         tensors: &[("post_attention_norm", "post_attention_layernorm", Keep)],
         ..PLAIN
     },
-    Architecture { name: "smollm3", model_type: "smollm3", interleaved: true, ..PLAIN },
+    Architecture { name: "smollm3", model_type: "smollm3", rows: Paired, ..PLAIN },
     Architecture {
         name: "stablelm",
         model_type: "stablelm",
