@@ -1,11 +1,11 @@
-//! The adapters of a server.
+//! The adapters of a server, and the one of a program with one sequence.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
 use mlxcel_server::Server;
-use mlxcel_session::{AdapterLimits, AdapterPool, Model};
+use mlxcel_session::{Adapter, AdapterLimits, AdapterPool, LoadOptions, Model};
 
 use crate::report::Failure;
 
@@ -13,10 +13,31 @@ use crate::report::Failure;
 const SLOTS: usize = 8;
 const RANK: usize = 16;
 
+/// The adapter that all texts of a program are generated with.
+#[derive(Args)]
+pub(crate) struct AdapterArgument {
+    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a GGUF file
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+}
+
+impl AdapterArgument {
+    /// Adds the room that the adapter needs.
+    pub(crate) fn make_room(&self, load: LoadOptions) -> Result<LoadOptions, Failure> {
+        let Some(source) = &self.adapter else { return Ok(load) };
+        Ok(load.with_adapters(AdapterLimits::new(1, Model::adapter_rank(source.as_path())?)))
+    }
+
+    /// Loads the adapter into a model with that room.
+    pub(crate) fn load(&self, model: &Model) -> Result<Option<Adapter>, Failure> {
+        Ok(self.adapter.as_deref().map(|source| model.load_adapter(source)).transpose()?)
+    }
+}
+
 /// What a server is told about adapters.
 #[derive(Args)]
 pub(crate) struct AdapterArguments {
-    /// Serve the LoRA adapter in DIR, as PEFT or mlx-lm writes it, as the model `MODEL:NAME` too. Can be repeated
+    /// Serve the LoRA adapter in DIR, as PEFT or mlx-lm writes it or a GGUF file, as the model `MODEL:NAME` too. Can be repeated
     #[arg(long, value_name = "NAME=DIR")]
     adapter: Vec<NamedAdapter>,
     /// Let clients load adapters from folders in DIR, and unload them, with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`

@@ -2,7 +2,9 @@
 #![cfg(feature = "portable")]
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Starts `chat`, all of whose streams are pipes.
@@ -109,6 +111,51 @@ fn commands_undo_branch_and_show_turns() {
         "note: everything is forgotten",
     ];
     assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
+}
+
+/// Writes an adapter of PEFT beside the first queries of the bundled model, whose second matrix has this number everywhere.
+fn write_adapter(folder: &Path, number: f32) {
+    const WIDTH: usize = 192;
+    let (module, size) = ("base_model.model.model.layers.0.self_attn.q_proj", 4 * WIDTH);
+    let header = format!(
+        r#"{{"{module}.lora_A.weight":{{"dtype":"F32","shape":[1,{WIDTH}],"data_offsets":[0,{size}]}},"{module}.lora_B.weight":{{"dtype":"F32","shape":[{WIDTH},1],"data_offsets":[{size},{}]}}}}"#,
+        2 * size
+    );
+    let numbers = (0..WIDTH).map(|index| (index % 7) as f32 - 3.0).chain([number; WIDTH]);
+    let numbers: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &numbers].concat();
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
+    let settings = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}"#;
+    fs::write(folder.join("adapter_config.json"), settings).unwrap();
+}
+
+#[test]
+fn an_adapter_answers_and_its_conversations_are_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (zero, strong, kept) = (path("zero"), path("strong"), path("kept"));
+    write_adapter(Path::new(&zero), 0.0);
+    write_adapter(Path::new(&strong), 3.0);
+    let question = "Tell me a story about a duck named Nell.\n";
+    let lines = format!("{question}/keep {kept}\n/fork\nWhat did Nell find?\n");
+    let answers = |adapter: &[&str]| {
+        let (status, answers, notes) = chat(adapter, lines.as_bytes());
+        assert_eq!(status, Some(0), "{notes}");
+        answers
+    };
+    let plain = answers(&[]);
+    assert_eq!(answers(&["--adapter", &zero]), plain);
+    let own = answers(&["--adapter", &strong]);
+    assert_ne!(own, plain);
+    let load = format!("/load {kept}\nWhat did Nell find?\n");
+    let (_, answer, notes) = chat(&["--adapter", &strong], load.as_bytes());
+    assert_eq!((notes.as_str(), answer.lines().next()), ("note: loaded\n", own.lines().nth(1)));
+    // What another adapter has computed is not continued.
+    for other in [&[][..], &["--adapter", &zero]] {
+        let (_, _, notes) = chat(other, format!("/load {kept}\n").as_bytes());
+        assert!(notes.contains("adapter") && !notes.contains("note: loaded"), "{notes}");
+    }
 }
 
 #[test]

@@ -6,11 +6,12 @@ use clap::Args;
 use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{
     AnswerPart, Conversation, ErrorKind, FinishReason, LoadOptions, Message, Model, Options,
-    Result as SessionResult, TextStream, Usage, WhenFull,
+    Result as SessionResult, SequenceOptions, TextStream, Usage, WhenFull,
 };
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use crate::adapters::AdapterArgument;
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::model::ModelArguments;
@@ -26,6 +27,8 @@ use crate::sampling::SamplingArguments;
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
+    #[command(flatten)]
+    adapter: AdapterArgument,
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -59,13 +62,16 @@ Ctrl-C stops an answer; what it said so far stays in the conversation.";
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let interrupt = Interrupt::listen();
     let progress = Progress::new();
-    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
+    let load = arguments.adapter.make_room(LoadOptions::default())?;
+    let model = arguments.model.open(progress.watch(load))?;
     let sampling = arguments.sampling.params(&model)?;
+    let mut options = Options::new(1024).with_sampling(sampling).with_skip_special_tokens(true);
+    options.adapter = arguments.adapter.load(&model)?;
     let mut chat = Chat {
         branches: vec![model.conversation()?],
         current: 0,
         model,
-        options: Options::new(1024).with_sampling(sampling).with_skip_special_tokens(true),
+        options,
         when_full: if arguments.forget { WhenFull::ForgetOldest } else { WhenFull::Refuse },
         show_reasoning: arguments.show_reasoning || io::stdout().is_terminal(),
         unanswered: 0,
@@ -248,7 +254,9 @@ impl Chat {
                 Some(told(self.conversation().save_with_cache(file), "saved with its KV cache"))
             }
             ("/load", file) if !file.is_empty() => {
-                let restored = self.model.restore_conversation(file);
+                let mut own = SequenceOptions::default();
+                own.adapter.clone_from(&self.options.adapter);
+                let restored = self.model.restore_conversation_with(file, &own);
                 let restored = restored.map(|restored| *self.conversation() = restored);
                 Some(told(restored, "loaded"))
             }

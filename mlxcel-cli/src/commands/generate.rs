@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use mlxcel_session::{
-    Adapter, AdapterLimits, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Prepare,
-    SamplingParams, Speculation, TextStream, TokenId,
+    Adapter, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Prepare, SamplingParams,
+    Speculation, TextStream, TokenId,
 };
 use serde::Serialize;
 
+use crate::adapters::AdapterArgument;
 use crate::engine::ChosenEngine;
 use crate::model::ModelArguments;
 use crate::progress::Progress;
@@ -25,9 +26,8 @@ use crate::{bundled, input};
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    adapter: AdapterArgument,
     /// The prompt, `-` reads it from standard input; rendered by the chat template if the checkpoint has one
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -153,7 +153,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (engine, model) = arguments.model.open_on(load, arguments.profile)?;
     let sampling = arguments.sampling.params(&model)?;
     let speculation = speculation(arguments, &engine)?;
-    let adapter = arguments.adapter.as_deref().map(|folder| model.load_adapter(folder)).transpose()?;
+    let adapter = arguments.adapter.load(&model)?;
     let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
@@ -200,11 +200,8 @@ fn token_id(text: &str) -> Result<TokenId, String> {
 }
 
 fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOptions, Failure> {
-    let mut load = LoadOptions::default().with_prepare(arguments.prepare);
-    if let Some(folder) = &arguments.adapter {
-        load = load.with_adapters(AdapterLimits::new(1, Model::adapter_rank(folder.as_path())?));
-    }
-    Ok(progress.watch(load))
+    let load = LoadOptions::default().with_prepare(arguments.prepare);
+    Ok(progress.watch(arguments.adapter.make_room(load)?))
 }
 
 /// The drafter.
