@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use mlxcel_conformance::{Need, Subject, checks};
 use mlxcel_core::{
-    Adapter, AdapterLimits, Answer, Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions,
-    Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput, Want,
+    Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
+    LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
+    Want,
 };
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
@@ -216,6 +217,9 @@ fn merged_checkpoints_equal_peft() {
         ("llama", "llama-all"),
         ("phi3", "phi3-fused"),
         ("lfm2", "lfm2-recurrence"),
+        ("llama", "llama-dora"),
+        ("phi3", "phi3-embeddings"),
+        ("mistral", "mistral-saved"),
     ] {
         let (copy, merged) = (folder.join(base), folder.join(name));
         float32_copy(base, &copy);
@@ -231,13 +235,27 @@ fn merged_checkpoints_equal_peft() {
 }
 
 #[test]
-fn adapters_and_base_models_in_gguf_files_equal_peft() {
+fn changes_that_programs_have_no_room_for_are_refused_by_name() {
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    for (base, name, field) in [
+        ("llama", "llama-dora", Some("use_dora")),
+        ("phi3", "phi3-embeddings", None),
+        ("mistral", "mistral-saved", Some("modules_to_save")),
+    ] {
+        let error = load(&engine, base).load_adapter(&adapter(name).path.into()).map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, field));
+        assert!(field.is_some() || error.context("tensor").is_some_and(|tensor| tensor.contains("lm_head")));
+    }
+}
+
+#[test]
+fn adapters_and_base_models_in_other_formats_equal_peft() {
     let engine = mlxcel_session::portable::PortableBackend::new();
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
     let models =
         [Fixture::named("llama").path, formats.join("gguf-llama-bf16"), formats.join("gguf-phi3-f32")];
     for (base, names) in [
-        (0, &["llama-attention-gguf", "llama-all-gguf"][..]),
+        (0, &["llama-attention-mlx", "llama-attention-gguf", "llama-all-gguf"][..]),
         (1, &["llama-attention-gguf", "llama-all-gguf", "llama-attention", "llama-all"]),
         (2, &["phi3-fused"]),
     ] {

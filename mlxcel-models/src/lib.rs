@@ -46,7 +46,7 @@ pub mod text_head;
 pub mod walk;
 mod weights;
 
-pub use adapter::{AdapterWeights, LowRank};
+pub use adapter::{AdapterChanges, AdapterWeights, LowRank, ModuleChange};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decoder, DeltaRule,

@@ -21,7 +21,7 @@
 //! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does. What its converter does for a family alone
 //! is in the family's file ([`Conversion`](mlxcel_models::Conversion)).
 //!
-//! [`merge`] writes a copy of a checkpoint with a LoRA adapter merged into its weights.
+//! [`merge`] writes a copy of a checkpoint with a LoRA or DoRA adapter merged into its weights.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -47,13 +47,13 @@ use mlxcel_models::{Checkpoint, Packing};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub use merge::{MergeOptions, Merged, merge};
+pub use merge::{MergeOptions, Merged, MergedWeights, merge};
 pub use options::{QuantizeOptions, WriteProgressFn};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
 use folder::{Folder, hex};
-use plan::{Content, Plan};
+use plan::{Content, Plan, Purpose};
 use write::Work;
 
 const OPERATION: &str = "quantize checkpoint";
@@ -118,14 +118,24 @@ pub fn quantize(
     out: impl AsRef<Path>,
     options: &QuantizeOptions,
 ) -> Result<Quantized> {
+    write(checkpoint, out.as_ref(), options, Purpose { packs: true, adapter: None })
+}
+
+/// Writes a copy of `checkpoint` for `purpose`.
+fn write(
+    checkpoint: &Checkpoint,
+    out: &Path,
+    options: &QuantizeOptions,
+    purpose: Purpose<'_>,
+) -> Result<Quantized> {
     options.check()?;
     checkpoint.expect_own_weights()?;
-    let plan = Plan::new(checkpoint, options)?;
-    let config = pretty(&config(checkpoint, &plan.settings)?)?;
+    let plan = Plan::new(checkpoint, options, purpose)?;
+    let config = pretty(&config(checkpoint, plan.settings.as_ref())?)?;
     let mut work = Work::new(checkpoint, options, plan.bytes_before);
     work.check()?;
-    let folder =
-        Folder::begin(OPERATION, out.as_ref(), &identity(checkpoint, &plan, &config)?, options.restart)?;
+    let identity = identity(checkpoint, &plan, &config, purpose)?;
+    let folder = Folder::begin(OPERATION, out, &identity, options.restart)?;
     for name in checkpoint.side_files()? {
         work.check()?;
         if let Some(content) = checkpoint.file(&name)?
@@ -166,7 +176,7 @@ pub fn quantize(
 /// The packed modules with what packing changed, in the order of the plan.
 fn modules(plan: &Plan<'_>, deviations: &[Deviation]) -> Vec<QuantizedModule> {
     let packed = plan.items().filter_map(|item| match &item.content {
-        Content::Packed { rows, codec } => Some((item, rows, codec)),
+        Content::Packed { rows, codec } => Some((item, &rows.stored, codec)),
         _ => None,
     });
     let module =
@@ -183,11 +193,14 @@ fn modules(plan: &Plan<'_>, deviations: &[Deviation]) -> Vec<QuantizedModule> {
 }
 
 /// What is written and from what: the same for the same checkpoint and options.
-fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8]) -> Result<String> {
+fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8], purpose: Purpose<'_>) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(checkpoint.fingerprint());
     hash.update(config);
+    if let Some(adapter) = purpose.adapter {
+        hash.update(&adapter.identity);
+    }
     for file in &plan.files {
         hash.update(&file.name);
         hash.update(file.header()?);
@@ -195,8 +208,8 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8]) -> Result<S
     Ok(hex(hash))
 }
 
-/// The settings of the new checkpoint.
-fn config(checkpoint: &Checkpoint, settings: &Value) -> Result<Value> {
+/// The settings of the new checkpoint, whose modules are packed by `settings` if there are some.
+fn config(checkpoint: &Checkpoint, settings: Option<&Value>) -> Result<Value> {
     let content = checkpoint.file("config.json")?.unwrap_or_default();
     let corrupt = || Error::new(ErrorKind::Corrupt, OPERATION, "config.json is not a JSON object");
     let mut config: Value = parse_json("config.json", &content, "config.json is not JSON")?;
@@ -204,7 +217,10 @@ fn config(checkpoint: &Checkpoint, settings: &Value) -> Result<Value> {
     // The older name of compressed-tensors' settings.
     fields.remove("compression_config");
     for key in KEYS {
-        fields.insert(key.to_owned(), settings.clone());
+        match settings {
+            Some(settings) => drop(fields.insert(key.to_owned(), settings.clone())),
+            None => drop(fields.remove(key)),
+        }
     }
     Ok(config)
 }

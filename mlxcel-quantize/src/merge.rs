@@ -1,7 +1,7 @@
 //! Merges an adapter into a copy of its base model.
 //!
 //! The copy has the files of the base model, byte for byte, except for the values of the weights that the adapter changes: `W + s · B A`,
-//! computed in float32 and rounded once to the type of the weight.
+//! computed in float32 and rounded once to the type of the weight. Packed weights are unpacked or packed again, in files of another layout.
 
 mod product;
 
@@ -12,22 +12,37 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mlxcel_core::{AdapterLimits, CancelToken, Error, ModelSource, Result};
-use mlxcel_models::{AdapterWeights, Checkpoint};
+use mlxcel_core::{CancelToken, Error, ModelSource, Result};
+use mlxcel_models::{AdapterChanges, Checkpoint};
 use sha2::{Digest, Sha256};
 
 use crate::folder::{Folder, hex};
-use crate::options::WriteProgressFn;
-use crate::plan::INDEX;
+use crate::options::{QuantizeOptions, WriteProgressFn};
+use crate::plan::{INDEX, Purpose};
 use crate::workers::{BLOCK, COPIED, TASK, Workers, check_threads};
 use product::Change;
 
 pub(crate) const OPERATION: &str = "merge adapter";
 
+/// How [`merge`] writes weights.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum MergedWeights {
+    /// As the base model has them, which must be floats where the adapter changes them.
+    #[default]
+    AsStored,
+    /// As floats: packed weights are unpacked, in the type of their scales or of the model's activations.
+    Unpacked,
+    /// Packed by these options, whose threads, progress and tokens are those of [`MergeOptions`]. The sums are packed once, from float32.
+    Packed(QuantizeOptions),
+}
+
 /// Options of [`merge`].
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct MergeOptions {
+    /// How weights are written.
+    pub weights: MergedWeights,
     /// Discards the unfinished output of an earlier run.
     pub restart: bool,
     /// The number of threads; defaults to one per core.
@@ -39,6 +54,13 @@ pub struct MergeOptions {
 }
 
 impl MergeOptions {
+    /// Sets how weights are written.
+    #[must_use]
+    pub fn with_weights(mut self, weights: MergedWeights) -> Self {
+        self.weights = weights;
+        self
+    }
+
     /// Sets whether to discard the unfinished output of an earlier run.
     #[must_use]
     pub fn with_restart(mut self, restart: bool) -> Self {
@@ -97,8 +119,9 @@ pub struct Merged {
 ///
 /// # Errors
 ///
-/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed, and for a merged
-/// value that the weight's type cannot hold, each by its name, and as for [`Checkpoint::decoder`] and [`AdapterWeights::read`];
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed if weights stay
+/// [as they are stored](MergedWeights::AsStored), and for a merged value that the weight's type cannot hold, each by its name, and as for
+/// [`Checkpoint::decoder`], [`AdapterChanges::read`] and [`quantize`](crate::quantize);
 /// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if `out` exists, different work was interrupted there, or the adapter is of another model;
 /// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for damaged files; [`Cancelled`](mlxcel_core::ErrorKind::Cancelled); [`Io`](mlxcel_core::ErrorKind::Io).
 pub fn merge(
@@ -115,9 +138,24 @@ pub fn merge(
             "adapters are merged into checkpoints in safetensors; name that of the GGUF file's model";
         return Err(Error::unsupported(OPERATION, message).with_context("field", "model"));
     }
-    let room = AdapterLimits::new(1, AdapterLimits::MAX_RANK);
-    let adapter = AdapterWeights::read(&adapter.into(), &decoder, room)?;
-    let changes = product::changes(checkpoint, &decoder, &adapter)?;
+    let adapter = AdapterChanges::read(&adapter.into(), checkpoint, &decoder)?;
+    match &options.weights {
+        MergedWeights::AsStored => {}
+        MergedWeights::Unpacked => {
+            return written_anew(
+                checkpoint,
+                &adapter,
+                out.as_ref(),
+                &QuantizeOptions::default(),
+                options,
+                false,
+            );
+        }
+        MergedWeights::Packed(packing) => {
+            return written_anew(checkpoint, &adapter, out.as_ref(), packing, options, true);
+        }
+    }
+    let changes = product::changes(checkpoint, &adapter)?;
     let files: Vec<_> = checkpoint.weight_files().collect();
     let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
     let MergeOptions { threads, cancel, progress, .. } = options;
@@ -149,8 +187,27 @@ pub fn merge(
         folder.finish(&file, name, &[])?;
     }
     folder.publish()?;
-    let tensors = changes.into_iter().map(|change| change.tensor.to_owned()).collect();
+    let tensors = changes.into_iter().map(|change| change.tensor).collect();
     Ok(Merged { tensors, files: files.len(), resumed, bytes })
+}
+
+/// The same in files of another layout, whose matrices are packed or not.
+fn written_anew(
+    checkpoint: &Checkpoint,
+    adapter: &AdapterChanges,
+    out: &Path,
+    packing: &QuantizeOptions,
+    options: &MergeOptions,
+    packs: bool,
+) -> Result<Merged> {
+    let mut packing = packing.clone();
+    packing.restart = options.restart;
+    packing.threads = options.threads;
+    packing.progress.clone_from(&options.progress);
+    packing.cancel.clone_from(&options.cancel);
+    let written = crate::write(checkpoint, out, &packing, Purpose { packs, adapter: Some(adapter) })?;
+    let tensors = adapter.modules.keys().map(|module| format!("{module}.weight")).collect();
+    Ok(Merged { tensors, files: written.files, resumed: written.resumed, bytes: written.bytes })
 }
 
 /// Writes the files of weights.

@@ -1,6 +1,8 @@
 //! Plans the output: which modules are packed and how, what else is written, and in which file.
 
-use std::collections::{BTreeMap, HashSet};
+mod layout;
+
+use std::collections::HashSet;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::read::{Float, Scheme, WeightRows};
@@ -14,63 +16,29 @@ use super::names::{experts_module, module_of};
 use super::recipe::Choice;
 use super::{OPERATION, QuantizeOptions};
 
+use layout::files;
+pub(super) use layout::{Content, Entry, File, Item, Purpose, Rows};
+
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-
-/// Tensors begin at a multiple of this in their file, as far as their sizes are multiples of it.
-const ALIGNMENT: usize = 64;
-
-/// What becomes of one weight.
-pub(super) enum Content<'a> {
-    /// Copied as stored.
-    Stored(&'a [u8]),
-    /// Written as values, with a constant added.
-    Dense { rows: WeightRows, float: Float, added: f32 },
-    /// Packed: codes, scales and possibly biases.
-    Packed { rows: WeightRows, codec: Codec },
-}
-
-/// A weight and the tensors that it becomes.
-pub(super) struct Item<'a> {
-    /// The module that is packed, or the tensor's name.
-    pub(super) name: String,
-    pub(super) content: Content<'a>,
-    pub(super) entries: Vec<Entry>,
-    /// Bytes of the weight before.
-    pub(super) bytes_before: u64,
-}
-
-/// A tensor as a header describes it.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) element: ElementType,
-    pub(super) shape: Vec<usize>,
-    pub(super) bytes: u64,
-    /// From the first tensor of the file on.
-    pub(super) offset: u64,
-}
-
-/// A file of weights.
-pub(super) struct File<'a> {
-    pub(super) name: String,
-    pub(super) items: Vec<Item<'a>>,
-    /// Bytes of all its tensors.
-    pub(super) bytes: u64,
-}
 
 /// All files of weights.
 pub(super) struct Plan<'a> {
     pub(super) files: Vec<File<'a>>,
     pub(super) bytes_before: u64,
-    pub(super) settings: Value,
+    /// How the modules are packed, if they are.
+    pub(super) settings: Option<Value>,
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(checkpoint: &'a Checkpoint, options: &QuantizeOptions) -> Result<Self> {
+    pub(super) fn new(
+        checkpoint: &'a Checkpoint,
+        options: &QuantizeOptions,
+        purpose: Purpose<'a>,
+    ) -> Result<Self> {
         let decoder = checkpoint.decoder()?;
-        let items = Planner::new(checkpoint, &decoder, options).plan()?;
+        let items = Planner::new(checkpoint, &decoder, options, purpose).plan()?;
         let bytes_before = items.iter().map(|item| item.bytes_before).sum();
-        let settings = settings(&items, options.scheme);
+        let settings = purpose.packs.then(|| settings(&items, options.scheme));
         Ok(Self { files: files(items, options.shard_bytes), bytes_before, settings })
     }
 
@@ -113,6 +81,7 @@ struct Planner<'a, 'p> {
     checkpoint: &'a Checkpoint,
     decoder: &'p Decoder,
     choice: Choice<'p>,
+    purpose: Purpose<'a>,
     activations: Float,
     items: Vec<Item<'a>>,
     /// The tensors that are in items.
@@ -124,10 +93,16 @@ struct Planner<'a, 'p> {
 }
 
 impl<'a, 'p> Planner<'a, 'p> {
-    fn new(checkpoint: &'a Checkpoint, decoder: &'p Decoder, options: &'p QuantizeOptions) -> Self {
+    fn new(
+        checkpoint: &'a Checkpoint,
+        decoder: &'p Decoder,
+        options: &'p QuantizeOptions,
+        purpose: Purpose<'a>,
+    ) -> Self {
         Self {
             checkpoint,
             decoder,
+            purpose,
             choice: Choice {
                 default: options.scheme,
                 recipe: options.recipe,
@@ -146,7 +121,10 @@ impl<'a, 'p> Planner<'a, 'p> {
     fn plan(mut self) -> Result<Vec<Item<'a>>> {
         self.add_matrices()?;
         let restacked = self.add_experts()?;
-        self.check()?;
+        if self.purpose.packs {
+            self.check()?;
+        }
+        self.check_changes()?;
         self.add_others(restacked && self.choice.conversion.shifted_norms)?;
         Ok(self.items)
     }
@@ -211,10 +189,13 @@ impl<'a, 'p> Planner<'a, 'p> {
             *is_used |= named.matches(&module);
         }
         let Some(rows) = rows else { return Ok(()) };
+        let rows = self.changed(&module, rows)?;
+        let change = rows.change;
+        let rows = rows.stored;
         let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
-        if !fits {
+        if !fits || !self.purpose.packs {
             let name = format!("{module}.weight");
-            return self.add_rows(name, rows, 0.0);
+            return self.add_rows(name, Rows { stored: rows, change }, 0.0);
         }
         let codec = Codec { scheme, source: rows.exact(), scales: rows.float(self.activations) };
         let packing = codec.packing();
@@ -236,7 +217,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         let bytes_before = rows.bytes();
         self.items.push(Item {
             name: module,
-            content: Content::Packed { rows, codec },
+            content: Content::Packed { rows: Rows { stored: rows, change }, codec },
             entries,
             bytes_before,
         });
@@ -247,22 +228,43 @@ impl<'a, 'p> Planner<'a, 'p> {
     fn add_dense(&mut self, name: String, weight: WeightRef, added: f32) -> Result<()> {
         self.note(&weight);
         match WeightRows::new(self.checkpoint, weight)? {
-            Some(rows) => self.add_rows(name, rows, added),
+            Some(stored) => self.add_rows(name, Rows { stored, change: None }, added),
             None => Ok(()),
         }
     }
 
-    fn add_rows(&mut self, name: String, rows: WeightRows, added: f32) -> Result<()> {
-        let float = rows.float(self.activations);
-        let bytes = (rows.columns() * rows.count() * float.bytes()) as u64;
+    /// The rows of a module with the change of the adapter.
+    fn changed(&self, module: &str, stored: WeightRows) -> Result<Rows<'a>> {
+        let change = self.purpose.adapter.and_then(|adapter| adapter.modules.get(module));
+        let shape = [stored.count(), stored.columns()];
+        if change.is_some_and(|change| change.is_transposed || [change.outputs, change.inputs] != shape) {
+            return Err(unchangeable(module));
+        }
+        Ok(Rows { stored, change })
+    }
+
+    /// Refuses an adapter of which something would be left out.
+    fn check_changes(&self) -> Result<()> {
+        let written: HashSet<&str> = self.items.iter().filter_map(Item::changed_module).collect();
+        let mut modules = self.purpose.adapter.iter().flat_map(|adapter| adapter.modules.keys());
+        match modules.find(|module| !written.contains(module.as_str())) {
+            Some(module) => Err(unchangeable(module)),
+            None => Ok(()),
+        }
+    }
+
+    fn add_rows(&mut self, name: String, rows: Rows<'a>, added: f32) -> Result<()> {
+        let stored = &rows.stored;
+        let float = stored.float(self.activations);
+        let bytes = (stored.columns() * stored.count() * float.bytes()) as u64;
         let entry = Entry {
             name: name.clone(),
             element: float.element(),
-            shape: rows.shape().to_vec(),
+            shape: stored.shape().to_vec(),
             bytes,
             offset: 0,
         };
-        let bytes_before = rows.bytes();
+        let bytes_before = stored.bytes();
         let content = Content::Dense { rows, float, added };
         self.items.push(Item { name, content, entries: vec![entry], bytes_before });
         Ok(())
@@ -351,6 +353,12 @@ impl<'a, 'p> Planner<'a, 'p> {
     }
 }
 
+/// The error for a module whose change cannot be merged while weights are unpacked or packed.
+fn unchangeable(module: &str) -> Error {
+    let message = "the adapter changes a matrix that is stacked or transposed, and merging it is supported only into dense weights";
+    Error::unsupported(OPERATION, message).with_context("module", module.escape_debug())
+}
+
 /// Whether Qwen3-Next stores these factors less one where mlx-lm does not.
 fn is_shifted_norm(name: &str) -> bool {
     let ends = [
@@ -361,88 +369,4 @@ fn is_shifted_norm(name: &str) -> bool {
         ".k_norm.weight",
     ];
     ends.iter().any(|end| name.ends_with(end))
-}
-
-/// Items in files of up to `largest` bytes, or of one item that is larger.
-fn files(items: Vec<Item<'_>>, largest: u64) -> Vec<File<'_>> {
-    let mut files: Vec<File<'_>> = Vec::new();
-    for item in items {
-        let bytes = item.entries.iter().map(|entry| entry.bytes).sum();
-        match files.last_mut() {
-            Some(file) if file.bytes + bytes <= largest => {
-                file.items.push(item);
-                file.bytes += bytes;
-            }
-            _ => files.push(File { name: String::new(), items: vec![item], bytes }),
-        }
-    }
-    let count = files.len();
-    for (index, file) in files.iter_mut().enumerate() {
-        file.name = match count {
-            1 => "model.safetensors".to_owned(),
-            _ => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
-        };
-        file.arrange();
-    }
-    files
-}
-
-impl File<'_> {
-    /// Gives each tensor its place: those of wide elements first, so that all are aligned.
-    fn arrange(&mut self) {
-        let mut entries: Vec<_> = self.items.iter_mut().flat_map(|item| &mut item.entries).collect();
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.element.bits()));
-        let mut at = 0;
-        for entry in entries {
-            entry.offset = at;
-            at += entry.bytes;
-        }
-    }
-
-    /// What stands before the tensors, padded so that they begin aligned.
-    pub(super) fn header(&self) -> Result<Vec<u8>> {
-        let entries = self.items.iter().flat_map(|item| &item.entries);
-        let mut header = BTreeMap::new();
-        header.insert("__metadata__", json!({ "format": "mlx" }));
-        for Entry { name, element, shape, bytes, offset } in entries {
-            let offsets = [*offset, offset + bytes];
-            header.insert(name, json!({ "dtype": element.name(), "shape": shape, "data_offsets": offsets }));
-        }
-        let mut text = serde_json::to_vec(&header).map_err(|error| {
-            Error::new(ErrorKind::Internal, OPERATION, "the header cannot be written").with_source(error)
-        })?;
-        text.resize((8 + text.len()).next_multiple_of(ALIGNMENT) - 8, b' ');
-        let length = (text.len() as u64).to_le_bytes();
-        Ok([length.as_slice(), &text].concat())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shards_are_split_between_tensors() {
-        let bytes = vec![0; 10];
-        let item = |name: &str, element| Item {
-            name: name.to_owned(),
-            content: Content::Stored(&bytes),
-            entries: vec![Entry { name: name.to_owned(), element, shape: vec![10], bytes: 10, offset: 0 }],
-            bytes_before: 10,
-        };
-        let cut = |largest| {
-            let items =
-                vec![item("a", ElementType::U8), item("b", ElementType::F16), item("c", ElementType::U8)];
-            files(items, largest)
-        };
-        let sizes = |largest| -> Vec<(String, u64)> {
-            cut(largest).into_iter().map(|file| (file.name, file.bytes)).collect()
-        };
-        assert_eq!(sizes(30), [("model.safetensors".to_owned(), 30)]);
-        let shard = |index| format!("model-{index:05}-of-00002.safetensors");
-        assert_eq!(sizes(29), [(shard(1), 20), (shard(2), 10)]);
-        assert_eq!(sizes(1).len(), 3, "one that is too large has a file to itself");
-        let offsets: Vec<_> = cut(30)[0].items.iter().map(|item| item.entries[0].offset).collect();
-        assert_eq!(offsets, [10, 0, 20], "wide elements come first");
-    }
 }

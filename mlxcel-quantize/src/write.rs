@@ -10,7 +10,7 @@ use mlxcel_models::read::{Float, Scratch, WeightRows};
 
 use super::codec::{Codec, Deviation};
 use super::folder::Folder;
-use super::plan::{Content, Entry, File, Item};
+use super::plan::{Content, Entry, File, Item, Rows};
 use super::workers::{BLOCK, COPIED, TASK, Workers};
 use super::{OPERATION, QuantizeOptions};
 
@@ -75,23 +75,32 @@ impl<'a> Work<'a> {
         &mut self,
         target: &mut Output<'_>,
         item: &Item<'_>,
-        rows: &WeightRows,
+        rows: &Rows<'_>,
         float: Float,
         added: f32,
     ) -> Result<()> {
+        let stored = &rows.stored;
         let mut at = item.entries.first().map_or(0, |entry| entry.offset);
         let (mut scratch, mut values, mut bytes) = (Scratch::default(), Vec::new(), Vec::new());
-        for block in blocks(0..rows.count(), TASK / rows.columns().max(1)) {
-            values.resize(block.len() * rows.columns(), 0.0);
+        for block in blocks(0..stored.count(), TASK / stored.columns().max(1)) {
+            values.resize(block.len() * stored.columns(), 0.0);
             rows.read(self.checkpoint, block.clone(), &mut scratch, &mut values)?;
             if added != 0.0 {
                 values.iter_mut().for_each(|value| *value += added);
+            }
+            if rows.change.is_some() && values.iter().any(|&value| !float.round(value).is_finite()) {
+                return Err(Error::unsupported(
+                    OPERATION,
+                    "a merged value is too large for the weight's type",
+                )
+                .with_context("tensor", stored.name())
+                .with_context("type", float.element()));
             }
             bytes.resize(values.len() * float.bytes(), 0);
             float.write(&values, &mut bytes);
             target.write(at, &bytes)?;
             at += bytes.len() as u64;
-            self.workers.wrote(share(item, rows, &block))?;
+            self.workers.wrote(share(item, stored, &block))?;
         }
         Ok(())
     }
@@ -101,13 +110,13 @@ impl<'a> Work<'a> {
         &mut self,
         target: &mut Output<'_>,
         item: &Item<'_>,
-        rows: &WeightRows,
+        rows: &Rows<'_>,
         codec: Codec,
     ) -> Result<Deviation> {
-        let columns = rows.columns();
+        let columns = rows.stored.columns();
         let mut all = Deviation::default();
         let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
-        for block in blocks(0..rows.count(), BLOCK / columns) {
+        for block in blocks(0..rows.stored.count(), BLOCK / columns) {
             let values = block.len() * columns;
             codes.resize(codec.code_bytes(values), 0);
             scales.resize(codec.scale_bytes(values), 0);
@@ -144,7 +153,7 @@ impl<'a> Work<'a> {
             for (entry, (bytes, before)) in item.entries.iter().zip(parts) {
                 target.write(offset(entry, before), bytes)?;
             }
-            self.workers.wrote(share(item, rows, &block))?;
+            self.workers.wrote(share(item, &rows.stored, &block))?;
         }
         Ok(all)
     }
@@ -163,16 +172,16 @@ impl Task<'_> {
     fn run(
         &mut self,
         checkpoint: &Checkpoint,
-        rows: &WeightRows,
+        rows: &Rows<'_>,
         codec: Codec,
         scratch: &mut Scratch,
         values: &mut Vec<f32>,
     ) -> Result<Deviation> {
-        values.resize(self.rows.len() * rows.columns(), 0.0);
+        values.resize(self.rows.len() * rows.stored.columns(), 0.0);
         rows.read(checkpoint, self.rows.clone(), scratch, values)?;
         codec.pack(values, self.codes, self.scales, self.biases).ok_or_else(|| {
             let message = "the weight contains infinite or NaN values";
-            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", rows.name())
+            Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", rows.stored.name())
         })
     }
 }

@@ -9,7 +9,7 @@ use half::bf16;
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
-use mlxcel_quantize::{MergeOptions, QuantizeOptions, merge, quantize};
+use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge, quantize};
 use serde_json::{Value, json};
 
 fn fixtures() -> PathBuf {
@@ -137,6 +137,92 @@ fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
     }
 }
 
+/// All values of a checkpoint in float32, by the names of their modules.
+fn values(folder: &Path, element: mlxcel_models::ElementType) -> BTreeMap<String, Vec<f32>> {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let decoder = checkpoint.decoder().unwrap();
+    let value = |weight: &mlxcel_models::WeightRef| {
+        let bytes = checkpoint.expanded_weight(weight, element).unwrap();
+        let float = Float::of(element).unwrap();
+        let mut values = vec![0.0; bytes.len() / float.bytes()];
+        float.read(&bytes, &mut values);
+        (weight.tensor.clone(), values)
+    };
+    decoder.weights().map(value).collect()
+}
+
+#[test]
+fn packed_weights_are_merged_as_floats_or_packed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let packing = QuantizeOptions::new(4, 32);
+    quantize(&Checkpoint::open(base("llama")).unwrap(), path("packed"), &packing).unwrap();
+    let packed = Checkpoint::open(path("packed")).unwrap();
+    let merge = |name: &str, weights: MergedWeights| {
+        let options = MergeOptions::default().with_weights(weights);
+        merge(&packed, adapter("llama-all"), path(name), &options).unwrap()
+    };
+    let merged = merge("floats", MergedWeights::Unpacked);
+    assert_eq!(merged.tensors.len(), 21);
+    // The same as unpacking first.
+    let exact = mlxcel_models::ElementType::BF16;
+    let [before, after] = ["packed", "floats"].map(|name| values(&path(name), exact));
+    let changes = tensors(&adapter("llama-all").join("adapter_model.safetensors"));
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    let config: Value =
+        serde_json::from_slice(&fs::read(path("floats").join("config.json")).unwrap()).unwrap();
+    assert!(config.get("quantization").is_none() && config.get("quantization_config").is_none());
+    for (tensor, values) in &before {
+        let module = tensor.strip_suffix(".weight").unwrap();
+        let is_changed = changes.contains_key(&format!("base_model.model.{module}.lora_A.weight"));
+        assert_eq!(values != &after[tensor], is_changed, "{tensor}");
+    }
+    // Sums of unpacked values that are not rounded in between: those of a float32 copy.
+    merge("again", MergedWeights::Packed(packing.clone()));
+    let direct = values(&path("again"), mlxcel_models::ElementType::F32);
+    let mut largest = 0f32;
+    for (tensor, sums) in values(&path("floats"), mlxcel_models::ElementType::F32) {
+        let step = sums.iter().fold(0f32, |most, value| most.max(value.abs())) / 7.0;
+        for (sum, packed) in sums.iter().zip(&direct[&tensor]) {
+            largest = largest.max((sum - packed).abs() / step);
+        }
+    }
+    assert!(largest > 0.0 && largest < 0.75, "{largest} steps of a packing of 4 bits");
+    // What is stacked cannot be changed while it is packed.
+    let experts = path("experts");
+    make_adapter(&experts, &[("model.layers.0.mlp.experts.0.gate_proj", 64, 48)]);
+    quantize(&Checkpoint::open(base("qwen3_moe")).unwrap(), path("moe"), &packing).unwrap();
+    let moe = Checkpoint::open(path("moe")).unwrap();
+    let options = MergeOptions::default().with_weights(MergedWeights::Unpacked);
+    let error = mlxcel_quantize::merge(&moe, experts, path("no"), &options).unwrap_err();
+    assert!([ErrorKind::Unsupported, ErrorKind::InvalidInput].contains(&error.kind()), "{error}");
+}
+
+#[test]
+fn matrices_of_experts_that_are_stored_apart_are_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (made, out) = (folder.path().join("made"), folder.path().join("out"));
+    let module = "model.layers.0.mlp.experts.3.down_proj";
+    make_adapter(&made, &[(module, 48, 64)]);
+    let checkpoint = Checkpoint::open(base("qwen3_moe")).unwrap();
+    let merged = merge(&checkpoint, &*made, &out, &MergeOptions::default()).unwrap();
+    assert_eq!(merged.tensors, [format!("{module}.weight")]);
+    let [before, after] = [&base("qwen3_moe"), &out].map(|folder| tensors(&folder.join("model.safetensors")));
+    let matrices = tensors(&made.join("adapter_model.safetensors"));
+    let [a, b] =
+        ["lora_A", "lora_B"].map(|name| &matrices[&format!("base_model.model.{module}.{name}.weight")]);
+    for (tensor, (_, values)) in &after {
+        if *tensor != format!("{module}.weight") {
+            assert_eq!(before[tensor].1, *values, "{tensor}");
+            continue;
+        }
+        for (sum, value) in expected(&before[tensor].1, [a, b], 1.5, false).into_iter().zip(values) {
+            let unit = f64::from(bf16::EPSILON.to_f32()) * sum.abs();
+            assert!((f64::from(*value) - sum).abs() <= 0.5001 * unit + 1e-9, "{value}, not {sum}");
+        }
+    }
+}
+
 #[test]
 fn shards_stay_shards_and_interrupted_work_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,6 +293,10 @@ fn what_cannot_be_merged_is_refused_by_name() {
     assert!(error.context("tensor").unwrap().starts_with("model.layers.0.self_attn."), "{error}");
     let other = refused(&base("mistral"), &adapter("phi3-fused"));
     assert_eq!(other.kind(), ErrorKind::InvalidInput);
+    let tied = folder.path().join("tied");
+    make_adapter(&tied, &[("lm_head", 64, 256)]);
+    let error = refused(&base("llama"), &tied);
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some("lm_head")));
     let gguf = refused(&fixtures().join("formats/gguf-llama-q8_0"), &adapter("llama-attention"));
     assert_eq!((gguf.kind(), gguf.context("field")), (ErrorKind::Unsupported, Some("model")));
     // A value beyond what the weight's type holds.

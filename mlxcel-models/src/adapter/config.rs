@@ -3,6 +3,7 @@
 use mlxcel_core::Result;
 use serde_json::Value;
 
+use super::MERGED_ONLY;
 use crate::config::Fields;
 
 /// Fields that say how an adapter was trained, or that repeat what its tensors say.
@@ -40,6 +41,9 @@ const READ: &[&str] = &[
     "use_rslora",
 ];
 
+/// Fields that are read, of changes that are merged only.
+const MERGED: &[&str] = &["modules_to_save", "use_dora"];
+
 /// Ways of initializing the matrices that leave the base model as it is.
 const INITIALIZERS: &[&str] = &["eva", "gaussian", "orthogonal"];
 
@@ -67,7 +71,7 @@ impl<'a> Settings<'a> {
             return Err(fields.unsupported("peft_type", message));
         }
         for key in fields.keys() {
-            let is_known = OF_TRAINING.contains(&key) || READ.contains(&key);
+            let is_known = [OF_TRAINING, READ, MERGED].iter().any(|known| known.contains(&key));
             if !is_known && fields.get(key).is_some_and(is_set) {
                 return Err(fields.unsupported(key, "this setting of adapters is not supported".to_owned()));
             }
@@ -93,6 +97,18 @@ impl<'a> Settings<'a> {
             modules,
             fields,
         })
+    }
+
+    /// Refuses settings of changes that an adapter cannot make beside the weights.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the field.
+    pub(super) fn expect_unmerged(&self) -> Result<()> {
+        match MERGED.iter().find(|key| self.fields.get(key).is_some_and(is_set)) {
+            Some(key) => Err(self.fields.unsupported(key, MERGED_ONLY.to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Whether `module` is among those that the adapter lists, if it does.

@@ -37,15 +37,14 @@ impl Format {
         }
     }
 
-    /// The module of a tensor in safetensors, and which of the two matrices it is.
-    fn module_of(self, tensor: &str) -> Option<(String, usize)> {
+    /// The module of a tensor in safetensors, and which part of its change it is.
+    fn part_of(self, tensor: &str) -> Option<(String, Part)> {
         let (prefix, suffixes) = match self {
-            Self::Peft => ("base_model.model.", [".lora_A.weight", ".lora_B.weight"]),
-            Self::Mlx | Self::Gguf { .. } => ("", [".lora_a", ".lora_b"]),
+            Self::Peft => ("base_model.model.", PEFT),
+            Self::Mlx | Self::Gguf { .. } => ("", MLX),
         };
         let module = tensor.strip_prefix(prefix)?;
-        let mut matrices = suffixes.into_iter().enumerate();
-        matrices.find_map(|(matrix, suffix)| Some((module.strip_suffix(suffix)?.to_owned(), matrix)))
+        suffixes.iter().find_map(|&(suffix, part)| Some((module.strip_suffix(suffix)?.to_owned(), part)))
     }
 
     /// Whether a matrix has a row for each of its inputs, and not for each of its outputs.
@@ -53,6 +52,43 @@ impl Format {
         self == Self::Mlx
     }
 }
+
+/// A tensor's part in the change of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The first matrix of a linear layer.
+    A,
+    /// The second one.
+    B,
+    /// The first matrix of an embedding.
+    EmbeddingA,
+    /// The second one.
+    EmbeddingB,
+    /// The lengths of rows, of DoRA.
+    Magnitude,
+    /// All values of a module.
+    Saved,
+    /// Those of the module beside the matrices.
+    Base,
+}
+
+impl Part {
+    pub(super) const COUNT: usize = 7;
+    pub(super) const ALL: [Self; Self::COUNT] =
+        [Self::A, Self::B, Self::EmbeddingA, Self::EmbeddingB, Self::Magnitude, Self::Saved, Self::Base];
+}
+
+/// The ends of the names of tensors; the first that fits is meant.
+const PEFT: &[(&str, Part)] = &[
+    (".lora_A.weight", Part::A),
+    (".lora_B.weight", Part::B),
+    (".lora_embedding_A", Part::EmbeddingA),
+    (".lora_embedding_B", Part::EmbeddingB),
+    (".lora_magnitude_vector", Part::Magnitude),
+    (".base_layer.weight", Part::Base),
+    (".weight", Part::Saved),
+];
+const MLX: &[(&str, Part)] = &[(".lora_a", Part::A), (".lora_b", Part::B), (".m", Part::Magnitude)];
 
 /// The files of an adapter.
 pub(super) struct Files {
@@ -69,8 +105,8 @@ pub(super) struct Files {
 /// A tensor of an adapter.
 pub(super) struct Tensor {
     pub(super) entry: Entry,
-    /// The module that it changes, and which of the two matrices it is; `None` for other tensors.
-    pub(super) module: Option<(String, usize)>,
+    /// The module that it changes, and its part in that; `None` for tensors of other kinds.
+    pub(super) part: Option<(String, Part)>,
 }
 
 impl Files {
@@ -91,7 +127,11 @@ impl Files {
     }
 
     fn of_gguf(Lora { architecture, alpha, location, bytes, tensors }: Lora) -> Self {
-        let tensors = tensors.into_iter().map(|(entry, module)| Tensor { entry, module }).collect();
+        let tensors = tensors.into_iter().map(|(entry, module)| {
+            let part = |(name, matrix)| (name, if matrix == 0 { Part::A } else { Part::B });
+            Tensor { entry, part: module.map(part) }
+        });
+        let tensors = tensors.collect();
         Self { settings: None, location, bytes, tensors, format: Format::Gguf { architecture, alpha } }
     }
 
@@ -106,8 +146,7 @@ impl Files {
             let Some(bytes) = source.map(name)? else { continue };
             let location = source.locate(name);
             let entries = read_header(&location, &bytes)?.into_iter();
-            let tensors =
-                entries.map(|entry| Tensor { module: format.module_of(&entry.name), entry }).collect();
+            let tensors = entries.map(|entry| Tensor { part: format.part_of(&entry.name), entry }).collect();
             let settings = Some((source.locate(CONFIG), settings));
             return Ok(Self { settings, location, bytes: Arc::new(bytes), tensors, format });
         }
@@ -119,6 +158,12 @@ impl Files {
     /// The bytes of a tensor.
     pub(super) fn bytes_of(&self, entry: &Entry) -> &[u8] {
         self.bytes.get(entry.range.clone()).unwrap_or_default()
+    }
+
+    /// The name and the content of each file.
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        let settings = self.settings.iter().map(|(_, text)| (CONFIG, &**text));
+        settings.chain([(self.format.weights().unwrap_or("adapter.gguf"), &**self.bytes)])
     }
 
     /// All settings as bytes, which are equal only for equal settings.
@@ -159,6 +204,19 @@ impl<'a> Settings<'a> {
             (Format::Peft | Format::Mlx, None) => {
                 Err(Error::new(ErrorKind::Internal, OPERATION, "the settings of the adapter were not read"))
             }
+        }
+    }
+
+    /// Refuses settings of changes that an adapter cannot make beside the weights.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the field.
+    pub(super) fn expect_unmerged(&self) -> Result<()> {
+        match self {
+            Self::Peft(settings) => settings.expect_unmerged(),
+            Self::Mlx(settings) => settings.expect_unmerged(),
+            Self::Gguf(_) => Ok(()),
         }
     }
 

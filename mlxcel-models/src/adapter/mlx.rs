@@ -2,6 +2,7 @@
 
 use mlxcel_core::Result;
 
+use super::MERGED_ONLY;
 use super::config::{ends_with, is_set};
 use crate::config::Fields;
 
@@ -50,6 +51,8 @@ pub(super) struct Settings<'a> {
     rank: usize,
     scale: f32,
     modules: Option<Vec<&'a str>>,
+    fields: Fields<'a>,
+    has_magnitudes: bool,
 }
 
 impl<'a> Settings<'a> {
@@ -61,9 +64,11 @@ impl<'a> Settings<'a> {
     /// honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
     pub(super) fn read(fields: Fields<'a>) -> Result<Self> {
         let kind = fields.text("fine_tune_type")?.unwrap_or("lora");
-        if kind != "lora" {
-            let message =
-                format!("adapters of the type '{}' are not supported, lora is", kind.escape_debug());
+        if !["lora", "dora"].contains(&kind) {
+            let message = format!(
+                "adapters of the type '{}' are not supported, lora and dora are",
+                kind.escape_debug()
+            );
             return Err(fields.unsupported("fine_tune_type", message));
         }
         let parameters = fields.object("lora_parameters")?.ok_or_else(|| fields.absent("lora_parameters"))?;
@@ -79,7 +84,21 @@ impl<'a> Settings<'a> {
             scale: parameters.number("scale")?.ok_or_else(|| parameters.absent("scale"))? as f32,
             modules: parameters.texts("keys")?,
             parameters,
+            fields,
+            has_magnitudes: kind == "dora",
         })
+    }
+
+    /// Refuses settings of changes that an adapter cannot make beside the weights.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the field.
+    pub(super) fn expect_unmerged(&self) -> Result<()> {
+        match self.has_magnitudes {
+            true => Err(self.fields.unsupported("fine_tune_type", MERGED_ONLY.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Whether `module` is among those that the adapter lists, if it does.

@@ -1,27 +1,32 @@
 //! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library, mlx-lm and llama.cpp write them.
 
+mod changes;
 mod config;
 mod files;
 mod mlx;
+mod modules;
 mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
-use crate::config::Config;
 use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
 use crate::element::ElementType;
-use crate::fingerprint::fingerprint_of;
 use crate::read::Float;
-use crate::safetensors::Entry;
 
-use files::{Files, Settings, Tensor};
+pub use changes::{AdapterChanges, ModuleChange};
+use files::{Files, Part};
+use modules::Reader;
 use rows::RowOrder;
 
 const OPERATION: &str = "load adapter";
+
+/// The message about changes that programs have no arguments for.
+const MERGED_ONLY: &str =
+    "an adapter with this change cannot run beside the weights; merge it into them, as `mlxcel merge` does";
 
 /// An adapter for the products of a decoder: `y = W x + B (A x)`.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,11 +88,22 @@ impl AdapterWeights {
     /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
     pub fn rank(source: &ModelSource) -> Result<usize> {
         let Files { tensors, format, .. } = Files::open(source)?;
-        let ranks = tensors.iter().filter_map(|tensor| match (&tensor.module, &tensor.entry.shape[..]) {
-            (Some((_, 0)), &[rows, columns]) => Some(if format.is_transposed() { columns } else { rows }),
+        let ranks = tensors.iter().filter_map(|tensor| match (&tensor.part, &tensor.entry.shape[..]) {
+            (Some((_, Part::A)), &[rows, columns]) => {
+                Some(if format.is_transposed() { columns } else { rows })
+            }
             _ => None,
         });
         Ok(ranks.max().unwrap_or_default())
+    }
+
+    /// Calls `file` with the name and the content of each file of the adapter in `source`, as a folder needs them.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one; those of `file`.
+    pub fn copy(source: &ModelSource, mut file: impl FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+        Files::open(source)?.contents().try_for_each(|(name, content)| file(name, content))
     }
 
     /// Reads the adapter in `source` for `decoder`: a folder with `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes
@@ -104,82 +120,33 @@ impl AdapterWeights {
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
         let files = Files::open(source)?;
         let config = files.config()?;
-        let settings = Settings::read(files.format, config.as_ref().map(Config::fields))?;
+        let reader = Reader::new(&files, config.as_ref())?;
+        reader.settings.expect_unmerged()?;
         let order = RowOrder::of(decoder, files.format)?;
-        let (format, location) = (files.format, &*files.location);
-        let entries = files.tensors.iter().map(|tensor| &tensor.entry);
-        let tensors =
-            entries.map(|entry| (&*entry.name, entry.element, &entry.shape[..], files.bytes_of(entry)));
-        let identity = fingerprint_of("mlxcel adapter 1", &files.identity(), tensors);
-
-        let mut modules: BTreeMap<&str, [Option<&Entry>; 2]> = BTreeMap::new();
-        for Tensor { entry, module } in &files.tensors {
-            let (module, matrix) = module.as_ref().ok_or_else(|| {
-                let message = "only the matrices of LoRA are supported in an adapter";
-                named(Error::unsupported(OPERATION, message), location, &entry.name)
-            })?;
-            modules.entry(module).or_default()[*matrix] = Some(entry);
-        }
         let targets = targets(decoder);
         let mut products = HashMap::new();
-        for (module, pair) in modules {
-            let refuse =
-                |kind, message: &'static str| named(Error::new(kind, OPERATION, message), location, module);
-            let [Some(a), Some(b)] = pair else {
-                return Err(refuse(ErrorKind::Corrupt, "an adapter needs both matrices of a module"));
-            };
-            if !settings.targets(module) {
-                let message = "the module has matrices and is not among target_modules";
-                return Err(refuse(ErrorKind::Corrupt, message));
+        for (&name, module) in &reader.modules {
+            let refuse = |kind, message| reader.refuse(kind, message, name);
+            if let Some(other) = module.other_than(&[Part::A, Part::B]) {
+                return Err(reader.refuse(ErrorKind::Unsupported, MERGED_ONLY, &other.name));
             }
-            let Some(parts) = targets.get(module) else {
+            let Some(parts) = targets.get(name) else {
                 let message = "the model has no such product that adapters can change";
-                let is_other = decoder.weights().any(|weight| module_name(weight) == Some(module));
+                let is_other = decoder.weights().any(|weight| module_name(weight) == Some(name));
                 let kind = if is_other { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
                 return Err(refuse(kind, message));
             };
             let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
             let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
-            let (&[a_rows, a_columns], &[b_rows, b_columns]) = (&a.shape[..], &b.shape[..]) else {
-                return Err(refuse(ErrorKind::Unsupported, "the matrices of an adapter have two dimensions"));
-            };
-            let ([rank, a_inputs], [b_outputs, b_rank]) = match format.is_transposed() {
-                true => ([a_columns, a_rows], [b_columns, b_rows]),
-                false => ([a_rows, a_columns], [b_rows, b_columns]),
-            };
-            if rank == 0 || rank != b_rank {
-                return Err(refuse(ErrorKind::Corrupt, "the matrices of an adapter have different ranks"));
-            }
-            if (a_inputs, b_outputs) != (inputs, outputs) {
-                let message = "the matrices of the adapter do not fit the model's";
-                return Err(refuse(ErrorKind::InvalidInput, message)
-                    .with_context("adapter", format_args!("[{b_outputs}, {a_inputs}]"))
-                    .with_context("model", format_args!("[{outputs}, {inputs}]")));
-            }
-            if rank > room.rank {
-                let message = "the adapter's rank is above the model's room; load the model with room for it";
-                return Err(refuse(ErrorKind::Unsupported, message)
-                    .with_context("rank", rank)
-                    .with_context("room", room.rank));
-            }
-            let scale = settings.scale(module, rank)?;
-            let read = |entry, rows| {
-                let values = values(entry, files.bytes_of(entry), location)?;
-                Ok::<_, Error>(if format.is_transposed() { transposed(&values, rows) } else { values })
-            };
-            let (a, b) = (read(a, rank)?, read(b, outputs)?);
-            let b: Vec<f32> = b.iter().map(|value| value * scale).collect();
-            if b.iter().any(|value| !value.is_finite()) {
-                return Err(refuse(ErrorKind::Corrupt, "a scaled number of the adapter is not finite"));
-            }
+            let LowRank { rank, a, b } = reader.matrices(name, module, [outputs, inputs], room.rank)?;
             for (linear, rows) in parts {
                 let rows = order.rows(linear.weight, parts.len() > 1, rows);
-                let rows = rows.map_err(|error| named(error, location, module))?;
+                let rows = rows.map_err(|error| named(error, &files.location, name))?;
                 let b = rows.iter().flat_map(|&row| &b[row * rank..][..rank]).copied().collect();
                 products.insert(linear.weight, LowRank { rank, a: a.clone(), b });
             }
         }
-        Ok(Self { identity, products })
+        Ok(Self { identity: reader.identity(), products })
     }
 }
 
@@ -210,26 +177,6 @@ fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
         fits && rows.iter().copied().eq(0..rows.len())
     });
     modules
-}
-
-/// The numbers of a matrix with so many rows, by rows, from those by columns.
-fn transposed(values: &[f32], rows: usize) -> Vec<f32> {
-    (0..rows).flat_map(|row| values.iter().skip(row).step_by(rows.max(1)).copied()).collect()
-}
-
-/// The numbers of a tensor, which must be finite.
-fn values(entry: &Entry, bytes: &[u8], location: &str) -> Result<Vec<f32>> {
-    let Some(float) = Float::of(entry.element) else {
-        let error = Error::unsupported(OPERATION, "the matrices of an adapter must be F32, F16 or BF16");
-        return Err(named(error, location, &entry.name).with_context("type", entry.element));
-    };
-    let mut values = vec![0.0; bytes.len() / float.bytes()];
-    float.read(bytes, &mut values);
-    if values.iter().all(|value| value.is_finite()) {
-        return Ok(values);
-    }
-    let error = Error::new(ErrorKind::Corrupt, OPERATION, "a number of the adapter is not finite");
-    Err(named(error, location, &entry.name))
 }
 
 fn named(error: Error, location: &str, name: &str) -> Error {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::OPERATION;
 use super::files::Format;
+use super::{OPERATION, module_name};
 use crate::decoder::{Decoder, Mixer, WeightId};
 use crate::gguf::{Rows, rows_of};
 
@@ -93,6 +93,28 @@ impl RowOrder {
             }
         };
         Ok(rows.iter().map(reordered).collect())
+    }
+
+    /// The row of the adapter's matrices for each row of the matrix of a module in safetensors.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`rows`](Self::rows).
+    pub(super) fn rows_of_module(
+        &self,
+        decoder: &Decoder,
+        module: &str,
+        outputs: usize,
+    ) -> Result<Vec<usize>> {
+        let rows: Vec<usize> = (0..outputs).collect();
+        let linears = decoder.adaptable().into_iter();
+        let own = linears.filter(|linear| module_name(decoder.weight(linear.weight)) == Some(module));
+        let own: Vec<WeightId> = own.map(|linear| linear.weight).collect();
+        match own[..] {
+            [] => Ok(rows),
+            [weight] => self.rows(weight, false, &rows),
+            [weight, ..] => self.rows(weight, true, &rows),
+        }
     }
 }
 

@@ -1,84 +1,47 @@
-//! The sums of weights and of the products of an adapter's matrices.
-
-use std::collections::BTreeMap;
+//! The changed values of dense weights.
 
 use mlxcel_core::{Error, Result};
 use mlxcel_models::read::Float;
-use mlxcel_models::{AdapterWeights, Checkpoint, Decoder, LowRank, WeightRef};
+use mlxcel_models::{AdapterChanges, Checkpoint, LowRank, ModuleChange};
 
 use super::OPERATION;
 
 /// A tensor that an adapter changes.
 pub(super) struct Change<'a> {
-    pub(super) tensor: &'a str,
+    pub(super) tensor: String,
     /// As they are stored.
     pub(super) bytes: &'a [u8],
     pub(super) float: Float,
     /// The values of a stored row.
     pub(super) columns: usize,
-    /// Whether a stored row is an input, and not an output.
-    is_transposed: bool,
-    /// By the output of the tensor, which has several fused projections maybe: the matrices, and the output of these.
-    outputs: Vec<Option<(&'a LowRank, usize)>>,
+    module: &'a ModuleChange,
 }
 
 /// The tensors that `adapter` changes, by name.
 pub(super) fn changes<'a>(
     checkpoint: &'a Checkpoint,
-    decoder: &'a Decoder,
-    adapter: &'a AdapterWeights,
+    adapter: &'a AdapterChanges,
 ) -> Result<Vec<Change<'a>>> {
-    let mut changes: BTreeMap<&str, Change<'a>> = BTreeMap::new();
-    for linear in decoder.adaptable() {
-        let Some(matrices) = adapter.products.get(&linear.weight) else { continue };
-        let weight = decoder.weight(linear.weight);
-        let tensor = weight.tensor.as_str();
-        let change = match changes.entry(tensor) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Change::of(checkpoint, weight, linear.inputs)?)
-            }
-        };
-        let outputs: Vec<usize> = match &weight.selection {
-            None => (0..linear.outputs).collect(),
-            Some(selection) => selection.indices().collect(),
-        };
-        for (own, output) in outputs.into_iter().enumerate() {
-            let place = change.outputs.get_mut(output);
-            *place.ok_or_else(|| unsupported(tensor, "the weight has an unknown arrangement"))? =
-                Some((matrices, own));
-        }
-    }
-    Ok(changes.into_values().collect())
+    adapter.modules.iter().map(|(name, module)| Change::of(checkpoint, name, module)).collect()
 }
 
 impl<'a> Change<'a> {
-    /// A change of the tensor of `weight`, which has so many inputs, by nothing.
-    fn of(checkpoint: &'a Checkpoint, weight: &'a WeightRef, inputs: usize) -> Result<Self> {
-        let tensor = weight.tensor.as_str();
-        if weight.packed.is_some() || weight.derived.is_some() {
-            let message = "the adapter changes a packed weight, and packing the sum again would change it further; merge the \
-                           adapter into the checkpoint before it was quantized, and quantize the result";
-            return Err(unsupported(tensor, message));
+    /// The change of a module's tensor.
+    fn of(checkpoint: &'a Checkpoint, name: &str, module: &'a ModuleChange) -> Result<Self> {
+        let tensor = format!("{name}.weight");
+        let view =
+            checkpoint.tensor(&tensor).ok().and_then(|view| Some((Float::of(view.element_type)?, view)));
+        let Some((float, view)) = view else {
+            let message =
+                "the adapter changes a packed weight; write the weights as floats, or pack the sums";
+            return Err(unsupported(&tensor, message));
+        };
+        let ModuleChange { outputs, inputs, is_transposed, .. } = *module;
+        let [rows, columns] = if is_transposed { [inputs, outputs] } else { [outputs, inputs] };
+        if view.shape != [rows, columns] || columns == 0 {
+            return Err(unsupported(&tensor, "the weight has an unknown arrangement"));
         }
-        let view = checkpoint.tensor(tensor)?;
-        let float = Float::of(view.element_type);
-        let float = float.ok_or_else(|| unsupported(tensor, "the weight is not of type F32, F16 or BF16"))?;
-        let values = view.bytes.len() / float.bytes();
-        let outputs = values.checked_div(inputs).unwrap_or_default();
-        let is_matrix = view.shape.iter().filter(|&&size| size != 1).count() <= 2;
-        let columns = if weight.transposed { outputs } else { inputs };
-        if !is_matrix || outputs * inputs != values || columns == 0 {
-            return Err(unsupported(tensor, "the weight has an unknown arrangement"));
-        }
-        Ok(Self {
-            tensor,
-            bytes: view.bytes,
-            float,
-            columns,
-            is_transposed: weight.transposed,
-            outputs: vec![None; outputs],
-        })
+        Ok(Self { tensor, bytes: view.bytes, float, columns, module })
     }
 
     /// The number of stored rows.
@@ -91,48 +54,31 @@ impl<'a> Change<'a> {
         let width = self.columns * self.float.bytes();
         let stored = self.bytes.get(first * width..).and_then(|rest| rest.get(..out.len()));
         let stored =
-            stored.ok_or_else(|| unsupported(self.tensor, "the weight has an unknown arrangement"))?;
-        let (mut values, mut sum) = (vec![0.0f32; self.columns], vec![0.0f32; self.columns]);
+            stored.ok_or_else(|| unsupported(&self.tensor, "the weight has an unknown arrangement"))?;
+        let mut values = vec![0.0f32; self.columns];
         for (index, (stored, out)) in stored.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate()
         {
             self.float.read(stored, &mut values);
-            sum.fill(0.0);
-            if self.is_transposed {
-                self.add_input(first + index, &mut sum);
+            if self.module.is_transposed {
+                self.add_input(first + index, &mut values);
             } else {
-                self.add_output(first + index, &mut sum);
+                self.module.apply(first + index, &mut values);
             }
-            for (value, sum) in values.iter_mut().zip(&sum) {
-                *value += sum;
-                if !self.float.round(*value).is_finite() {
-                    let message = "a merged value is too large for the weight's type";
-                    return Err(unsupported(self.tensor, message).with_context("type", self.float.element()));
-                }
+            if values.iter().any(|&value| !self.float.round(value).is_finite()) {
+                let message = "a merged value is too large for the weight's type";
+                return Err(unsupported(&self.tensor, message).with_context("type", self.float.element()));
             }
             self.float.write(&values, out);
         }
         Ok(())
     }
 
-    /// Adds a row of `B A`.
-    fn add_output(&self, output: usize, sum: &mut [f32]) {
-        let Some(Some((LowRank { rank, a, b }, own))) = self.outputs.get(output) else { return };
-        let factors = b.chunks_exact(*rank).nth(*own).unwrap_or_default();
-        for (factor, a) in factors.iter().zip(a.chunks_exact(self.columns)) {
-            for (sum, a) in sum.iter_mut().zip(a) {
-                *sum += factor * a;
-            }
-        }
-    }
-
     /// Adds a column of `B A`.
-    fn add_input(&self, input: usize, sum: &mut [f32]) {
-        let inputs = self.rows();
-        for (sum, output) in sum.iter_mut().zip(&self.outputs) {
-            let Some((LowRank { rank, a, b }, own)) = output else { continue };
-            let factors = b.chunks_exact(*rank).nth(*own).unwrap_or_default();
-            let a = a.iter().skip(input).step_by(inputs);
-            *sum += factors.iter().zip(a).map(|(factor, a)| factor * a).sum::<f32>();
+    fn add_input(&self, input: usize, values: &mut [f32]) {
+        let Some(LowRank { rank, a, b }) = &self.module.product else { return };
+        for (value, factors) in values.iter_mut().zip(b.chunks_exact((*rank).max(1))) {
+            let a = a.iter().skip(input).step_by(self.module.inputs.max(1));
+            *value += factors.iter().zip(a).map(|(factor, a)| factor * a).sum::<f32>();
         }
     }
 }
