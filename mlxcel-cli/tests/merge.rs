@@ -37,6 +37,21 @@ fn a_merged_checkpoint_opens_without_the_adapter() {
     // That it is the model with the adapter is a test of engines, in float32.
     assert_ne!(generate(out), generate(&model));
 
+    // Packed sums, and those as floats again.
+    let [packed, floats] = ["packed", "floats"].map(|name| folder.path().join(name).display().to_string());
+    let packing = ["--bits", "8", "--group-size", "32"];
+    let merge = |model: &str, out: &str, more: &[&str]| {
+        let own = ["merge", "--model", model, "--adapter", &adapter, "--out", out];
+        let output = run(&[&own[..], more].concat());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(merge(&model, &packed, &packing), (Some(0), String::new()));
+    let (status, error) = merge(&packed, &floats, &[]);
+    assert_eq!((status, error.contains("packed weight")), (Some(1), true), "{error}");
+    assert_eq!(merge(&packed, &floats, &["--dequantize"]), (Some(0), String::new()));
+    assert_eq!(merge(&packed, &floats, &["--dequantize", "--bits", "4"]).0, Some(2));
+    generate(&floats);
+
     // A second time there is something in its place.
     let output = run(&arguments);
     assert_eq!(output.status.code(), Some(2));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_quantize::{MergeOptions, merge};
+use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge};
 use mlxcel_session::LoadOptions;
 use serde::Serialize;
 
@@ -16,7 +16,8 @@ use crate::report::{Failure, json_line};
 
 /// Write a copy of a model with a LoRA adapter merged into its weights
 ///
-/// The sums are computed in float32 and rounded to the type of the weights. Packed weights are refused: merge first, then quantize.
+/// The sums are computed in float32 and rounded to the type of the weights. If the adapter changes packed weights, choose what becomes of
+/// them: floats, or packed sums.
 /// Running the same command again resumes interrupted work.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -29,6 +30,15 @@ pub(crate) struct Arguments {
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Write packed weights as floats, in the type of their scales
+    #[arg(long, conflicts_with_all = ["bits", "group_size"])]
+    dequantize: bool,
+    /// Pack the sums, and all other matrices, in so many bits, as `mlxcel quantize` does
+    #[arg(long, value_name = "N")]
+    bits: Option<usize>,
+    /// How many values of a row have a scale in common; only with --bits, defaults to 64
+    #[arg(long, value_name = "N", requires = "bits")]
+    group_size: Option<usize>,
     /// Discard what another run left unfinished in the same place
     #[arg(long)]
     restart: bool,
@@ -62,6 +72,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_restart(arguments.restart)
         .with_progress(move |done, total| shown.show_written(Work::Merging, done, total));
     options.threads = arguments.threads;
+    options.weights = match arguments.bits {
+        Some(bits) => MergedWeights::Packed(QuantizeOptions::new(bits, arguments.group_size.unwrap_or(64))),
+        None if arguments.dequantize => MergedWeights::Unpacked,
+        None => MergedWeights::AsStored,
+    };
     let merged = Checkpoint::open(&model)
         .and_then(|checkpoint| merge(&checkpoint, arguments.adapter.as_path(), &arguments.out, &options));
     progress.close();
