@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod adapters;
 mod bandwidth;
 mod checkpoint;
 mod cpu;
@@ -49,6 +50,8 @@ enum Suite {
     Profile(profile::Arguments),
     /// Passes over several tokens, and speculation, compared with plain decoding
     Speculation(speculation::Arguments),
+    /// The cost of adapters, on the IREE engine
+    Adapters(adapters::Arguments),
     /// One of our engines, measured on request from standard input
     #[command(hide = true)]
     Serve(serve::Arguments),
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Suite::Requests(arguments) => requests::run(&arguments),
         Suite::Profile(arguments) => profile::run(&arguments),
         Suite::Speculation(arguments) => speculation::run(&arguments),
+        Suite::Adapters(arguments) => adapters::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };
     match result {

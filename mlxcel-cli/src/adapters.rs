@@ -1,5 +1,7 @@
 //! The adapters of a server, and the one of a program with one sequence.
 
+#[cfg(feature = "iree")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -31,6 +33,41 @@ impl AdapterArgument {
     /// Loads the adapter into a model with that room.
     pub(crate) fn load(&self, model: &Model) -> Result<Option<Adapter>, Failure> {
         Ok(self.adapter.as_deref().map(|source| model.load_adapter(source)).transpose()?)
+    }
+}
+
+/// The adapters of a bundle, and the room for others.
+#[cfg(feature = "iree")]
+#[derive(Args)]
+pub(crate) struct BundledAdapters {
+    /// Put the LoRA adapter in DIR into the bundle, as `adapters/NAME`. Can be repeated
+    #[arg(long, value_name = "NAME=DIR")]
+    adapter: Vec<NamedAdapter>,
+    /// Compile programs with room for so many loaded adapters; defaults to the number of --adapter, and to 8 with --adapter-rank
+    #[arg(long, value_name = "N")]
+    adapter_slots: Option<usize>,
+    /// The maximum rank of an adapter; defaults to the largest of --adapter, and to 16 with --adapter-slots
+    #[arg(long, value_name = "N")]
+    adapter_rank: Option<usize>,
+}
+
+#[cfg(feature = "iree")]
+impl BundledAdapters {
+    /// Adds the room that the programs have.
+    pub(crate) fn make_room(&self, load: LoadOptions) -> Result<LoadOptions, Failure> {
+        if self.adapter.is_empty() && self.adapter_slots.is_none() && self.adapter_rank.is_none() {
+            return Ok(load);
+        }
+        let own = if self.adapter.is_empty() { SLOTS } else { self.adapter.len() };
+        let slots = self.adapter_slots.unwrap_or(own);
+        let ranks = self.adapter.iter().map(|own| Model::adapter_rank(own.folder.as_path()));
+        let largest = ranks.collect::<mlxcel_session::Result<Vec<_>>>()?.into_iter().max();
+        Ok(load.with_adapters(AdapterLimits::new(slots, self.adapter_rank.or(largest).unwrap_or(RANK))))
+    }
+
+    /// The adapters that are put in, with their names.
+    pub(crate) fn included(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.adapter.iter().map(|own| (own.name.as_str(), own.folder.as_path()))
     }
 }
 

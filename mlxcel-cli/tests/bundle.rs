@@ -12,7 +12,10 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use mlxcel_conformance::{Expectations, Subject, run_all};
-use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions, Precision};
+use mlxcel_core::{
+    AdapterLimits, Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Precision, Row,
+    SequenceOptions, SessionOptions, Want,
+};
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::BundleOptions;
 use serde::Deserialize;
@@ -248,6 +251,57 @@ fn a_bundle_passes_the_conformance_suite() {
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
     let report = run_all(&Subject::new(bundled, folder).with_load(load), &Expectations::none());
     assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn a_bundle_with_room_runs_adapters_without_a_compiler() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("bundle");
+    let adapters = ["llama-attention", "llama-all-gguf"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/adapters").join(name));
+    let model = Fixture::named("llama").path;
+    let [first, second] = ["poems", "laws"].map(str::to_owned);
+    let named = [
+        format!("{first}={}", adapters[0].display()),
+        format!("{second}={}", adapters[1].join("adapter.gguf").display()),
+    ];
+    let written =
+        json(
+            bundle(&["--model", model.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--json"]).args(
+                ["--context", "150", "--precision", "exact", "--adapter", &named[0], "--adapter", &named[1]],
+            ),
+        );
+    // As much room as the adapters need.
+    let expected = serde_json::json!({ "slots": 2, "rank": 5, "included": [first, second] });
+    assert_eq!(written["adapters"], expected);
+    let bundled = IreeBackend::new()
+        .with_compiler("/there/is/no/iree-compile")
+        .with_cache_dir("/there/is/no/cache")
+        .with_trusted_bundle(&folder);
+    let load = LoadOptions::default().with_precision(Precision::Exact);
+    for (slots, rank, field) in [(3, 5, "adapter_slots"), (1, 6, "adapter_rank")] {
+        let asked = load.clone().with_adapters(AdapterLimits::new(slots, rank));
+        let error = bundled.load(&folder.clone().into(), &asked).map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some(field)));
+    }
+    let asked = load.with_adapters(AdapterLimits::new(1, 4));
+    let model = bundled.load(&folder.clone().into(), &asked).unwrap();
+    assert_eq!(model.capabilities().adapters, Some(AdapterLimits::new(2, 5)));
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    for (name, source) in [(first, &adapters[0]), (second, &adapters[1])] {
+        let adapter = model.load_adapter(&folder.join("adapters").join(name).into()).unwrap();
+        for case in (Fixture { name: "adapter", path: source.clone() }).cases() {
+            let own = SequenceOptions::default().with_adapter(&adapter);
+            let sequence = session.open_with(&own).unwrap();
+            let row = Row::new(sequence, &case.prompt, Want::logits());
+            let logits = session.run_row(row, &Control::default()).unwrap().into_logits().unwrap();
+            let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+            for (logit, expected) in logits.iter().zip(&case.prefill_logits) {
+                assert!((logit - expected).abs() < 1e-4 * largest, "{logit} {expected}");
+            }
+            session.close(sequence).unwrap();
+        }
+    }
 }
 
 /// A bundle as text of the small fixture: quick, since nothing is compiled.

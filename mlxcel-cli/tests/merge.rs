@@ -47,7 +47,7 @@ fn a_merged_checkpoint_opens_without_the_adapter() {
     };
     assert_eq!(merge(&model, &packed, &packing), (Some(0), String::new()));
     let (status, error) = merge(&packed, &floats, &[]);
-    assert_eq!((status, error.contains("packed weight")), (Some(1), true), "{error}");
+    assert_eq!((status, error.contains("packed weight")), (Some(2), true), "{error}");
     assert_eq!(merge(&packed, &floats, &["--dequantize"]), (Some(0), String::new()));
     assert_eq!(merge(&packed, &floats, &["--dequantize", "--bits", "4"]).0, Some(2));
     generate(&floats);

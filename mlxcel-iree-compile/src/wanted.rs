@@ -13,8 +13,7 @@ pub(crate) fn here() -> DeviceDescription {
 /// said.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] for options that do not affect programs, so that a caller does not expect an effect;
-/// [`ErrorKind::Unsupported`] for adapters.
+/// [`ErrorKind::InvalidInput`] for options that do not affect programs, so that a caller does not expect an effect.
 pub(crate) fn graph_options(
     load: &LoadOptions,
     wanted: &ProgramOptions,
@@ -28,11 +27,6 @@ pub(crate) fn graph_options(
     if let Some((field, _)) = running.into_iter().find(|(_, is_given)| *is_given) {
         let message = "the option applies when a model runs, not when its programs are compiled; pass it when opening the model";
         return Err(Error::new(ErrorKind::InvalidInput, operation, message).with_context("field", field));
-    }
-    if load.adapters.is_some() {
-        let message =
-            "programs with room for adapters are compiled when a model is opened, not ahead of time";
-        return Err(Error::unsupported(operation, message).with_context("field", "adapters"));
     }
     let mut graph = GraphModelOptions::from(load);
     graph.sequences = load.sequences.unwrap_or(1);
@@ -60,8 +54,9 @@ mod tests {
             let error = graph(load).unwrap_err();
             assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some(field)));
         }
-        let adapters = LoadOptions::default().with_adapters(mlxcel_core::AdapterLimits::new(1, 8));
-        let error = graph(adapters).unwrap_err();
-        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("adapters")));
+        let room = Some(mlxcel_core::AdapterLimits::new(1, 8));
+        let mut adapters = LoadOptions::default();
+        adapters.adapters = room;
+        assert_eq!(graph(adapters).unwrap().adapters, room);
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mlxcel_core::{Error, ErrorKind, Precision, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, WeightArgument};
+use mlxcel_core::{AdapterLimits, Error, ErrorKind, Precision, Result};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, ResidentArgument, WeightArgument};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Part, Rope, WeightRef, WeightRole};
@@ -23,15 +23,15 @@ pub const MANIFEST: &str = "bundle.json";
 const FORMAT: &str = "mlxcel bundle";
 
 /// Incremented when older readers would misinterpret a manifest; not for fields that they may ignore.
-const FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 5;
 
 /// The target of programs as plain StableHLO text, for other compilers.
 pub const STABLEHLO: &str = "stablehlo";
 
 /// The manifest of a bundle, `bundle.json`.
 ///
-/// A program takes its arguments in this order: the [`weights`](Self::weights), then its
-/// [`inputs`](ProgramDescription::inputs).
+/// A program takes its arguments in this order: the [`weights`](Self::weights), the
+/// [residents](AdapterRoom::residents) of adapters if there is room for some, then its [`inputs`](ProgramDescription::inputs).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
@@ -79,6 +79,9 @@ pub struct Manifest {
     pub rotary: Vec<Rope>,
     /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
+    /// The room for adapters that the programs have; `None` without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<AdapterRoom>,
     /// The programs; each exists for every target.
     pub programs: Vec<ProgramDescription>,
     /// The targets with their files.
@@ -125,6 +128,46 @@ pub struct Weight {
     /// How its elements are read from the checkpoint, and their type and shape.
     #[serde(flatten)]
     pub tensor: WeightRef,
+}
+
+/// The room for adapters in the programs of a bundle, and the adapters in its folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AdapterRoom {
+    /// The maximum number of loaded adapters.
+    pub slots: usize,
+    /// The maximum rank of an adapter.
+    pub rank: usize,
+    /// The tensors that adapters are in, in the order in which every program takes them.
+    pub residents: Vec<Tensor>,
+    /// The names of the adapters in the bundle, each in a folder of that name below `adapters`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub included: Vec<String>,
+}
+
+impl AdapterRoom {
+    /// Room within `limits`, in these residents, and nothing included.
+    pub fn new(limits: AdapterLimits, residents: &[ResidentArgument]) -> Self {
+        let tensor = |resident: &ResidentArgument| Tensor {
+            name: resident.name.clone(),
+            element_type: resident.ty.element.mlir().to_owned(),
+            shape: resident.ty.shape.clone(),
+            takes_over: None,
+        };
+        let residents = residents.iter().map(tensor).collect();
+        Self { slots: limits.slots, rank: limits.rank, residents, included: Vec::new() }
+    }
+
+    /// The number of slots and the maximum rank.
+    pub fn limits(&self) -> AdapterLimits {
+        AdapterLimits::new(self.slots, self.rank)
+    }
+
+    /// Whether the numbers are such as a model may be loaded with.
+    fn is_in_range(&self) -> bool {
+        (1..=AdapterLimits::MAX_SLOTS).contains(&self.slots)
+            && (1..=AdapterLimits::MAX_RANK).contains(&self.rank)
+    }
 }
 
 /// One program: its shape, its inputs after the weights, and its results.
@@ -265,6 +308,7 @@ impl Manifest {
             hidden_states: options.hidden_states,
             rotary: decoder.ropes().into_iter().cloned().collect(),
             weights: weights.iter().map(Weight::from).collect(),
+            adapters: None,
             programs,
             targets: Vec::new(),
             files: Vec::new(),
@@ -293,6 +337,7 @@ impl Manifest {
         options.every_position = self.every_position;
         options.verification = self.verification;
         options.hidden_states = self.hidden_states;
+        options.adapters = self.adapters.as_ref().map(AdapterRoom::limits);
         Ok(options)
     }
 
@@ -309,9 +354,11 @@ impl Manifest {
         programs.chain(laid_out.map(|laid_out| &laid_out.file)).chain(checks).chain(&self.files)
     }
 
-    /// The weight of the argument `name`.
-    fn weight(&self, name: &str) -> Option<&Weight> {
-        self.weights.iter().find(|weight| weight.name == name)
+    /// Whether the programs have an argument `name` whose layout may differ.
+    fn has_matrix(&self, name: &str) -> bool {
+        let residents = self.adapters.iter().flat_map(|room| &room.residents);
+        self.weights.iter().any(|weight| weight.name == name)
+            || residents.map(|tensor| &tensor.name).any(|known| known == name)
     }
 
     /// Refuses a manifest that contradicts itself or refers to files outside of the bundle.
@@ -327,8 +374,11 @@ impl Manifest {
         }
         self.graph_options()
             .map_err(|error| corrupt("the manifest's numbers are inconsistent").with_source(error))?;
+        if self.adapters.as_ref().is_some_and(|room| !room.is_in_range()) {
+            return Err(corrupt("the manifest's room for adapters is out of range"));
+        }
         for target in &self.targets {
-            if let Some(name) = target.weight_layouts.keys().find(|name| self.weight(name).is_none()) {
+            if let Some(name) = target.weight_layouts.keys().find(|name| !self.has_matrix(name)) {
                 return Err(corrupt("a target has a layout for an unknown weight")
                     .with_context("target", target.target.escape_debug())
                     .with_context("weight", name.escape_debug()));
@@ -469,12 +519,20 @@ impl fmt::Display for Manifest {
             if self.verification { ", verification" } else { "" },
             if self.hidden_states { ", hidden states" } else { "" }
         )?;
+        if let Some(AdapterRoom { slots, rank, included, .. }) = &self.adapters {
+            let names =
+                if included.is_empty() { String::new() } else { format!(": {}", included.join(", ")) };
+            writeln!(f, "room for {slots} adapters of rank {rank}{names}")?;
+        }
         for target in &self.targets {
             let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
             let (count, panels) = (target.programs.len(), target.weight_layouts.len());
             let layouts = match panels {
                 0 => "weights as stored".to_owned(),
-                _ => format!("{panels} of {} weights in panels", self.weights.len()),
+                _ => {
+                    let residents = self.adapters.as_ref().map_or(0, |room| room.residents.len());
+                    format!("{panels} of {} weights in panels", self.weights.len() + residents)
+                }
             };
             let from = if target.laid_out.is_some() { ", where they are mapped from" } else { "" };
             writeln!(f, "{}: {count} programs, {bytes} bytes, {layouts}{from}", target.target)?;

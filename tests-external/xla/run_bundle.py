@@ -73,8 +73,10 @@ class Model:
 
     def __init__(self, folder, checkpoint=None):
         manifest = json.loads((folder / "bundle.json").read_text())
-        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 4):
-            sys.exit("this is no bundle of format version 4")
+        if (manifest["format"], manifest["format_version"]) != ("mlxcel bundle", 5):
+            sys.exit("this is no bundle of format version 5")
+        if "adapters" in manifest:
+            sys.exit("bundles with room for adapters are not supported here")
         self.manifest = manifest
         target = next((target for target in manifest["targets"] if target["target"] == "stablehlo"), None)
         if target is None:

@@ -31,6 +31,8 @@ enum Suite {
     Profile(SuiteArguments),
     /// Passes over several tokens of one sequence, and speculative decoding, compared with plain decoding
     Speculation(SpeculationArguments),
+    /// Steps with adapters, compared with those of a model without room for any, and the time of loading one
+    Adapters(SuiteArguments),
 }
 
 #[derive(clap::Args)]
@@ -95,6 +97,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Suite::Requests(_) => "requests",
         Suite::Profile(_) => "profile",
         Suite::Speculation(_) => "speculation",
+        Suite::Adapters(_) => "adapters",
     };
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
@@ -123,7 +126,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
             (false, &pjrt.suite)
         }
-        Suite::Requests(further) | Suite::Profile(further) => (false, &further.suite),
+        Suite::Requests(further) | Suite::Profile(further) | Suite::Adapters(further) => {
+            (false, &further.suite)
+        }
         Suite::Speculation(speculation) => {
             command.args(speculation.quick.then_some("--quick"));
             (false, &speculation.further.suite)

@@ -4,7 +4,9 @@ use std::cell::OnceCell;
 use std::fs;
 
 use mlxcel_core::{AdapterLimits, ModelSource};
-use mlxcel_models::{AdapterWeights, Checkpoint, Decoder, ElementType};
+use mlxcel_models::{
+    AdapterChanges, AdapterWeights, Checkpoint, Decoder, ElementType, LowRank, ModuleChange,
+};
 
 use super::place::{Place, fixture};
 use crate::corpus::repository;
@@ -14,60 +16,118 @@ pub(super) const CONFIG: Target = Target {
     name: "adapter-config",
     about: "adapter_config.json, beside the weights of an adapter",
     format: Format::Json,
-    run: |input| read(input, &own("adapter_model.safetensors")),
+    run: |input| read(&[(CONFIG_FILE, input), (PEFT_FILE, &own(PEFT, PEFT_FILE))]),
     quick: None,
     memory: 64,
     seconds: 5,
     stack: 2048,
     longest: 16 << 10,
-    seeds: || files("adapter_config.json"),
+    seeds: || files(PEFT, CONFIG_FILE),
 };
 
 pub(super) const WEIGHTS: Target = Target {
     name: "adapter-weights",
     about: "adapter_model.safetensors: what is read of it is finite and fits the model",
     format: Format::Safetensors,
-    run: |input| read(&own("adapter_config.json"), input),
-    seeds: || files("adapter_model.safetensors"),
+    run: |input| read(&[(CONFIG_FILE, &own(PEFT, CONFIG_FILE)), (PEFT_FILE, input)]),
+    seeds: || files(PEFT, PEFT_FILE),
     longest: 64 << 10,
     ..CONFIG
 };
 
+pub(super) const MLX_CONFIG: Target = Target {
+    name: "adapter-mlx-config",
+    about: "adapter_config.json of mlx-lm, beside the weights of an adapter",
+    run: |input| read(&[(CONFIG_FILE, input), (MLX_FILE, &own(MLX, MLX_FILE))]),
+    seeds: || files(MLX, CONFIG_FILE),
+    ..CONFIG
+};
+
+pub(super) const MLX_WEIGHTS: Target = Target {
+    name: "adapter-mlx-weights",
+    about: "adapters.safetensors of mlx-lm: what is read of it is finite and fits the model",
+    run: |input| read(&[(CONFIG_FILE, &own(MLX, CONFIG_FILE)), (MLX_FILE, input)]),
+    seeds: || files(MLX, MLX_FILE),
+    ..WEIGHTS
+};
+
+pub(super) const GGUF: Target = Target {
+    name: "adapter-gguf",
+    about: "an adapter in a GGUF file: what is read of it is finite and fits the model",
+    format: Format::Gguf,
+    run: |input| read(&[(GGUF_FILE, input)]),
+    seeds: || files(CONVERTED, GGUF_FILE),
+    ..WEIGHTS
+};
+
+const CONFIG_FILE: &str = "adapter_config.json";
+const PEFT_FILE: &str = "adapter_model.safetensors";
+const MLX_FILE: &str = "adapters.safetensors";
+const GGUF_FILE: &str = "adapter.gguf";
+
+/// The adapters of the fixtures in each format.
+const PEFT: &[&str] = &["llama-attention", "llama-all", "llama-zero", "llama-dora"];
+const MLX: &[&str] = &["llama-attention-mlx"];
+const CONVERTED: &[&str] = &["llama-attention-gguf", "llama-all-gguf"];
+
 thread_local! {
     static PLACE: Place = const { Place::new() };
-    static DECODER: OnceCell<Option<Decoder>> = const { OnceCell::new() };
+    static BASE: OnceCell<Option<(Checkpoint, Decoder)>> = const { OnceCell::new() };
 }
 
 /// The rank that there is room for.
 const RANK: usize = 8;
 
-/// A file of each adapter of the fixtures.
-fn files(name: &str) -> Vec<Vec<u8>> {
+/// A file of each of these adapters.
+fn files(adapters: &[&str], name: &str) -> Vec<Vec<u8>> {
     let folder = repository().join("fixtures/adapters");
-    let read = |adapter: &str| fs::read(folder.join(adapter).join(name)).ok();
-    ["llama-attention", "llama-all", "llama-zero"].into_iter().filter_map(read).collect()
+    adapters.iter().filter_map(|adapter| fs::read(folder.join(adapter).join(name)).ok()).collect()
 }
 
 /// That of the first.
-fn own(name: &str) -> Vec<u8> {
-    files(name).into_iter().next().unwrap_or_default()
+fn own(adapters: &[&str], name: &str) -> Vec<u8> {
+    files(adapters, name).into_iter().next().unwrap_or_default()
 }
 
-fn read(config: &[u8], weights: &[u8]) -> Outcome {
-    let open = || Checkpoint::open(fixture("llama")).and_then(|checkpoint| checkpoint.decoder()).ok();
-    DECODER.with(|decoder| match decoder.get_or_init(open) {
-        Some(decoder) => PLACE.with(|place| {
-            place.put("adapter_config.json", config);
-            place.put("adapter_model.safetensors", weights);
-            read_for(decoder, place)
+/// Reads the adapter with these files, to run and to merge.
+fn read(files: &[(&str, &[u8])]) -> Outcome {
+    let open = || {
+        let checkpoint = Checkpoint::open(fixture("llama")).ok()?;
+        let decoder = checkpoint.decoder().ok()?;
+        Some((checkpoint, decoder))
+    };
+    BASE.with(|base| match base.get_or_init(open) {
+        Some((checkpoint, decoder)) => PLACE.with(|place| {
+            [CONFIG_FILE, PEFT_FILE, MLX_FILE, GGUF_FILE].into_iter().for_each(|name| place.remove(name));
+            files.iter().for_each(|(name, content)| place.put(name, content));
+            let source = ModelSource::Folder(place.path().to_owned());
+            read_for(decoder, &source).then(merged(checkpoint, decoder, &source))
         }),
         None => Outcome::new("no fixture"),
     })
 }
 
-fn read_for(decoder: &Decoder, place: &Place) -> Outcome {
-    let source = ModelSource::Folder(place.path().to_owned());
-    let read = AdapterWeights::read(&source, decoder, AdapterLimits::new(1, RANK));
+/// What merging would change.
+fn merged(checkpoint: &Checkpoint, decoder: &Decoder, source: &ModelSource) -> Outcome {
+    let changes = match AdapterChanges::read(source, checkpoint, decoder) {
+        Ok(changes) => changes,
+        Err(error) => return Outcome::refused(&error),
+    };
+    for (name, change) in &changes.modules {
+        let ModuleChange { outputs, inputs, product, replaced, magnitude, .. } = change;
+        let fits = product.as_ref().is_none_or(|LowRank { rank, a, b }| {
+            (a.len(), b.len()) == (rank * inputs, rank * outputs) && a.iter().chain(b).all(|x| x.is_finite())
+        });
+        assert!(fits, "{name:?}");
+        assert!(replaced.as_ref().is_none_or(|values| values.len() == inputs * outputs), "{name:?}");
+        assert!(magnitude.as_ref().is_none_or(|values| values.len() == *outputs), "{name:?}");
+        change.apply(outputs - 1, &mut vec![1.0; *inputs]);
+    }
+    Outcome::new(format_args!("merged {}", changes.modules.len()))
+}
+
+fn read_for(decoder: &Decoder, source: &ModelSource) -> Outcome {
+    let read = AdapterWeights::read(source, decoder, AdapterLimits::new(1, RANK));
     let adapter = match read {
         Ok(adapter) => adapter,
         Err(error) => return Outcome::refused(&error),

@@ -11,6 +11,7 @@ use mlxcel_session::iree::tune::Tuning;
 use mlxcel_session::{LoadOptions, ModelSource, Precision};
 use serde::Serialize;
 
+use crate::adapters::BundledAdapters;
 use crate::engine::iree;
 use crate::model::SourceArguments;
 use crate::progress::Progress;
@@ -34,7 +35,7 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
     /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
     /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences", "adapter", "adapter_slots", "adapter_rank"])]
     inspect: Option<PathBuf>,
     /// First measure which schedule of kernels is fastest on this machine, as `mlxcel tune` does, and keep it: takes some seconds, in which
     /// nothing else should load the machine; needs the target `llvm-cpu:host`
@@ -56,6 +57,8 @@ pub(crate) struct Arguments {
     /// Numeric precision: exact (float32), native (the checkpoint's own type)
     #[arg(long, value_name = "NAME", default_value_t)]
     precision: Precision,
+    #[command(flatten)]
+    adapters: BundledAdapters,
     /// Include the programs that score texts
     #[arg(long)]
     every_position: bool,
@@ -68,7 +71,7 @@ pub(crate) struct Arguments {
     /// Replace a bundle that is there already
     #[arg(long)]
     force: bool,
-    /// Print one JSON object: the folder, for each target its programs and bytes, the checkpoint's files and bytes, seconds,
+    /// Print one JSON object: the folder, the room for adapters and those inside, for each target its programs and bytes, the checkpoint's files and bytes, seconds,
     /// and with --tune the schedule; with --inspect, a list of summaries
     #[arg(long)]
     json: bool,
@@ -83,12 +86,21 @@ struct Output<'a> {
     context: usize,
     sequences: usize,
     weights_included: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapters: Option<AdapterOutput<'a>>,
     targets: Vec<TargetOutput<'a>>,
     files: usize,
     file_bytes: u64,
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule: Option<String>,
+}
+
+#[derive(Serialize)]
+struct AdapterOutput<'a> {
+    slots: usize,
+    rank: usize,
+    included: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -135,10 +147,11 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         LoadOptions::default().with_precision(arguments.precision).with_sequences(arguments.sequences);
     load.capacity = arguments.context;
     load.progress = progress.reporter();
+    let load = arguments.adapters.make_room(load)?;
     let source = arguments.source.locate(&load)?;
     let targets = split_targets(&arguments.target)?;
     let tuning = arguments.tune.then(|| tune(&targets, &source, &load)).transpose()?;
-    let options = BundleOptions::from(load)
+    let mut options = BundleOptions::from(load)
         .with_targets(targets)
         .with_every_position(arguments.every_position)
         .with_verification(arguments.verification)
@@ -146,6 +159,9 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
         .with_weights(!arguments.no_weights)
         .with_laid_out_weights(!arguments.no_laid_out_weights)
         .with_replace(arguments.force);
+    for (name, folder) in arguments.adapters.included() {
+        options = options.with_adapter(name, folder);
+    }
     let written = bundle::write(&iree(), &source, folder, &options);
     progress.close();
     let manifest = written?;
@@ -196,6 +212,11 @@ fn output<'a>(
         context: manifest.capacity,
         sequences: manifest.sequences,
         weights_included: manifest.weights_included,
+        adapters: manifest.adapters.as_ref().map(|room| AdapterOutput {
+            slots: room.slots,
+            rank: room.rank,
+            included: &room.included,
+        }),
         targets: targets.collect(),
         files: manifest.files.len(),
         file_bytes: manifest.files.iter().map(|file| file.bytes).sum(),

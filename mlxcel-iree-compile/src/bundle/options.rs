@@ -1,6 +1,9 @@
 //! Options of writing bundles.
 
-use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
+use mlxcel_core::{AdapterLimits, Error, ErrorKind, LoadOptions, ModelSource, Result};
+use mlxcel_models::AdapterWeights;
+
+use super::staging::OPERATION;
 
 /// Options of [`write()`](super::write); start from [`BundleOptions::default`], or convert [`LoadOptions`] with
 /// `BundleOptions::from`.
@@ -10,6 +13,8 @@ pub struct BundleOptions {
     /// The options that models are later opened with: precision, capacity (defaults to the model's limit; each doubling
     /// beyond 1,024 needs more programs), and the number of sequences (defaults to 1; programs are compiled for each
     /// number of rows).
+    ///
+    /// With `adapters` the programs have that room; each opened model has all of it.
     ///
     /// `progress` reports compiled programs, then copied bytes; `cancel` stops writing and removes partial output.
     /// `threads`, `device` and `prepare` are rejected here, since they are set when the bundle is opened.
@@ -27,6 +32,9 @@ pub struct BundleOptions {
     /// Whether to support hidden states ([`Answer::Hidden`](mlxcel_core::Answer::Hidden)), which doubles the programs
     /// without results at every position. Defaults to false.
     pub hidden_states: bool,
+    /// The adapters to put into the bundle, by name: letters, digits, `.`, `_` and `-`. Applications load them from
+    /// `adapters/NAME` of the bundle's folder. Without room in `load` there is as much as they need.
+    pub adapters: Vec<(String, ModelSource)>,
     /// Whether the bundle contains the weights; defaults to true.
     pub weights: bool,
     /// Whether to also write the weights in the layout of the programs, so that opening only maps them. Applies if the
@@ -45,6 +53,7 @@ impl From<LoadOptions> for BundleOptions {
             every_position: false,
             verification: false,
             hidden_states: false,
+            adapters: Vec::new(),
             weights: true,
             laid_out_weights: true,
             replace: false,
@@ -85,6 +94,40 @@ impl BundleOptions {
     pub fn with_hidden_states(mut self, hidden_states: bool) -> Self {
         self.hidden_states = hidden_states;
         self
+    }
+
+    /// Puts an adapter into the bundle.
+    #[must_use]
+    pub fn with_adapter(mut self, name: impl Into<String>, adapter: impl Into<ModelSource>) -> Self {
+        self.adapters.push((name.into(), adapter.into()));
+        self
+    }
+
+    /// The room for adapters: that of `load`, or as much as those in the bundle need.
+    pub(super) fn room(&self) -> Result<Option<AdapterLimits>> {
+        let invalid = |message: &'static str, field: &'static str| {
+            Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", field)
+        };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        for (index, (name, _)) in self.adapters.iter().enumerate() {
+            let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);
+            if !is_name || self.adapters.iter().take(index).any(|(other, _)| other == name) {
+                let message = "adapters have different names of letters, digits, '.', '_' and '-'";
+                return Err(invalid(message, "adapters").with_context("adapter", name.escape_debug()));
+            }
+        }
+        let ranks = self.adapters.iter().map(|(_, source)| AdapterWeights::rank(source));
+        let rank = ranks.collect::<Result<Vec<_>>>()?.into_iter().max();
+        let room = self.load.adapters.or(rank.map(|rank| AdapterLimits::new(self.adapters.len(), rank)));
+        let Some(AdapterLimits { slots, rank, .. }) = room else { return Ok(None) };
+        let figures = [
+            ("adapter_slots", slots, AdapterLimits::MAX_SLOTS),
+            ("adapter_rank", rank, AdapterLimits::MAX_RANK),
+        ];
+        match figures.into_iter().find(|(_, figure, most)| !(1..=*most).contains(figure)) {
+            Some((field, ..)) => Err(invalid("the room for adapters is out of range", field)),
+            None => Ok(room),
+        }
     }
 
     /// Sets whether the bundle contains the weights.

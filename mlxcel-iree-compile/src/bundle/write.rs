@@ -7,9 +7,9 @@ use std::thread;
 
 use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
 use mlxcel_graph::{ProgramShape, ProgramWriter, WeightArgument};
-use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, Manifest, Target};
+use mlxcel_iree_target::manifest::{AdapterRoom, FileEntry, MANIFEST, Manifest, Target};
 use mlxcel_iree_target::{ProgramOptions, describe};
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{AdapterWeights, Checkpoint};
 
 use super::checkpoint_files::side_files;
 use super::staging::{OPERATION, Staging};
@@ -57,6 +57,7 @@ pub fn write(
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
+    graph.adapters = options.room()?;
     graph.every_position = options.every_position;
     graph.verification = options.verification;
     graph.hidden_states = options.hidden_states;
@@ -74,6 +75,20 @@ pub fn write(
     let laid_out = in_panels(&mut manifest.targets).filter(|_| options.weights && options.laid_out_weights);
     let laid_out = laid_out.map(|target| (target, &writer.weights[..]));
     manifest.files = copy_checkpoint(&checkpoint, &staging, laid_out, options, &control)?;
+    if let Some(room) = graph.adapters {
+        let mut described = AdapterRoom::new(room, &writer.residents);
+        for (name, source) in &options.adapters {
+            let fits = AdapterWeights::read(source, &decoder, room);
+            fits.map_err(|error| error.with_context("adapter", name.escape_debug()))?;
+            AdapterWeights::copy(source, |file, content| {
+                let path = format!("adapters/{name}/{file}");
+                manifest.files.push(staging.add(&path, content, &control, &|_| {})?);
+                Ok(())
+            })?;
+            described.included.push(name.clone());
+        }
+        manifest.adapters = Some(described);
+    }
     manifest.weights_included = options.weights;
     let text = manifest.to_json()?;
     staging.add(MANIFEST, text.as_bytes(), &control, &|_| {})?;

@@ -11,6 +11,7 @@
 //!   model.safetensors                          its weights, unless they were left out; of a GGUF model its file, and none of those above
 //!   weights/llvm-cpu-znver4.bin                the same as the programs of a target take them
 //!   programs/llvm-cpu-znver4/64-at-256.vmfb    the programs of each target
+//!   adapters/poems/adapter_config.json …       the adapters that were put in
 //! ```
 //!
 //! A bundle is a checkpoint folder too, so it is opened as one: [`IreeBackend::load`](crate::IreeBackend) takes its
@@ -19,7 +20,7 @@
 //!
 //! # Capabilities of a bundle
 //!
-//! [`BundleOptions`] set precision, capacity, number of sequences and whether texts can be scored. A model opened from
+//! [`BundleOptions`] set precision, capacity, number of sequences, room for adapters and whether texts can be scored. A model opened from
 //! the bundle claims exactly that, and no session needs a program that is missing
 //! ([`GraphModelOptions::programs`](mlxcel_graph::GraphModelOptions::programs) lists them). `LoadOptions` may request a
 //! lower capacity, but must request the bundle's precision; contradictions are errors.
@@ -70,7 +71,7 @@ mod trust;
 mod tests;
 
 pub use mlxcel_iree_target::manifest::{
-    FileEntry, Manifest, ModelDescription, ProgramDescription, STABLEHLO, Target, Tensor, Weight,
+    AdapterRoom, FileEntry, Manifest, ModelDescription, ProgramDescription, STABLEHLO, Target, Tensor, Weight,
 };
 pub use open::Bundle;
 pub(crate) use trust::{Offer, Trust};

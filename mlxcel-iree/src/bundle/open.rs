@@ -127,8 +127,8 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs and for adapters, [`ErrorKind::InvalidInput`] for more
-    /// tokens or sequences than they have room for.
+    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs, and for adapters if they have no room
+    /// for any; [`ErrorKind::InvalidInput`] for more tokens, sequences, or adapters or larger ranks than they have room for.
     pub(crate) fn graph_options(
         &self,
         options: &LoadOptions,
@@ -143,10 +143,17 @@ impl Bundle {
         if kv_cache != graph.kv_cache {
             return Err(contradiction(ErrorKind::Unsupported, "KV cache", kv_cache, graph.kv_cache));
         }
-        if options.adapters.is_some() {
-            let message =
-                "the programs of a bundle have no room for adapters; load the checkpoint without it";
-            return Err(Error::unsupported(OPERATION, message).with_context("field", "adapters"));
+        if let Some(asked) = options.adapters {
+            let room = graph.adapters.ok_or_else(|| {
+                let message = "the programs of the bundle have no room for adapters; write it with room, by --adapter-slots and \
+                               --adapter-rank, or load the checkpoint without it";
+                Error::unsupported(OPERATION, message).with_context("field", "adapters")
+            })?;
+            let figures =
+                [("adapter_slots", asked.slots, room.slots), ("adapter_rank", asked.rank, room.rank)];
+            if let Some((field, asked, room)) = figures.into_iter().find(|(_, asked, room)| asked > room) {
+                return Err(contradiction(ErrorKind::InvalidInput, field, asked, room));
+            }
         }
         if let Some(capacity) = options.capacity {
             if capacity > bundled.capacity {

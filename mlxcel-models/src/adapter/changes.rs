@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use mlxcel_core::{AdapterLimits, ErrorKind, ModelSource, Result};
 
-use super::LowRank;
 use super::files::{Files, Part};
 use super::modules::Reader;
 use super::rows::RowOrder;
+use super::{LowRank, other_kind};
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{Decoder, WeightRef};
+use crate::decoder::Decoder;
 use crate::read::WeightRows;
 
 /// The changes of an adapter to the weights of a checkpoint, for [merging](Self::read).
@@ -92,11 +92,7 @@ impl AdapterChanges {
             }
             let Some(&Target { outputs, inputs, is_transposed }) = targets.get(name) else {
                 let message = "the model has no such matrix that adapters can change";
-                let is_module = decoder.weights().flat_map(WeightRef::names).any(|tensor| {
-                    tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.') || rest.is_empty())
-                });
-                let kind = if is_module { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
-                return Err(refuse(kind, message));
+                return Err(refuse(other_kind(decoder, name), message));
             };
             let saved = module.get(Part::Saved).or(module.get(Part::Base));
             let shape = if is_transposed { [inputs, outputs] } else { [outputs, inputs] };

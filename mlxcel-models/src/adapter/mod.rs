@@ -132,9 +132,7 @@ impl AdapterWeights {
             }
             let Some(parts) = targets.get(name) else {
                 let message = "the model has no such product that adapters can change";
-                let is_other = decoder.weights().any(|weight| module_name(weight) == Some(name));
-                let kind = if is_other { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
-                return Err(refuse(kind, message));
+                return Err(refuse(other_kind(decoder, name), message));
             };
             let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
             let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
@@ -148,6 +146,16 @@ impl AdapterWeights {
         }
         Ok(Self { identity: reader.identity(), products })
     }
+}
+
+/// The kind of the error for a module that an adapter cannot change: another if the network has it.
+fn other_kind(decoder: &Decoder, module: &str) -> ErrorKind {
+    let mut tensors = decoder.weights().flat_map(WeightRef::names);
+    let is_own = tensors.any(|tensor| {
+        tensor.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    let is_head = module == "lm_head" && decoder.head.is_some();
+    if is_own || is_head { ErrorKind::Unsupported } else { ErrorKind::InvalidInput }
 }
 
 /// The module that a weight is of: its tensor's name without the last part.

@@ -145,6 +145,7 @@ fn settings_that_would_change_results_are_refused_by_name() {
         ("lora_bias", json!(true)),
         ("modules_to_save", json!(["lm_head"])),
         ("trainable_token_indices", json!([1])),
+        ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
         ("layer_replication", json!([[0, 1]])),
         ("init_lora_weights", json!("pissa")),
         ("of_next_year", json!(1)),
@@ -350,6 +351,75 @@ fn adapters_and_models_in_gguf_files_have_one_architecture() {
     let error = read_into(&target, &settings, &matrices(module, 3 * inputs, inputs, 2)).unwrap_err();
     assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(module)));
     read_into(&decoder("gpt_neox"), &settings, &matrices(module, 3 * inputs, inputs, 2)).unwrap();
+}
+
+/// What merging an adapter of this format into a checkpoint of the fixtures changes.
+fn changes(base: &str, format: Format, settings: &Value, tensors: &[Tensor]) -> Result<AdapterChanges> {
+    let folder = folder_of(format, settings, tensors);
+    let source = ModelSource::Folder(PathBuf::from(folder.path()));
+    let checkpoint =
+        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(base));
+    let checkpoint = checkpoint.unwrap();
+    AdapterChanges::read(&source, &checkpoint, &checkpoint.decoder().unwrap())
+}
+
+#[test]
+fn magnitudes_are_merged_as_lengths_of_rows() {
+    let module = "model.layers.1.self_attn.q_proj";
+    let lengths: Vec<f32> = (0..64).map(|index| 1.0 + index as f32).collect();
+    let magnitude = |name: String| (name, vec![64], lengths.clone());
+    let mut peft = settings();
+    peft["use_dora"] = json!(true);
+    let tensors =
+        [query(), vec![magnitude(format!("base_model.model.{module}.lora_magnitude_vector"))]].concat();
+    let found = changes("llama", Format::Peft, &peft, &tensors).unwrap();
+    let change = &found.modules[module];
+    let mut row: Vec<f32> = (0..64).map(|index| index as f32 / 64.0).collect();
+    change.apply(5, &mut row);
+    let length = row.iter().map(|value| value * value).sum::<f32>().sqrt();
+    assert!((length - 6.0).abs() < 1e-5, "{length}");
+    // The same in mlx-lm's format.
+    let mut mlx = mlx_settings();
+    mlx["fine_tune_type"] = json!("dora");
+    let tensors = [mlx_tensors(&query()), vec![magnitude(format!("{module}.m"))]].concat();
+    assert_eq!(changes("llama", Format::Mlx, &mlx, &tensors).unwrap().modules, found.modules);
+    // Of a matrix that is stored by inputs there are none.
+    let module = "transformer.h.0.attn.c_attn";
+    let mut peft = peft.clone();
+    peft["target_modules"] = json!(["c_attn"]);
+    let width = |name: &str| decoder(name).hidden_size;
+    let (outputs, inputs) = (3 * width("gpt2"), width("gpt2"));
+    let lengths =
+        (format!("base_model.model.{module}.lora_magnitude_vector"), vec![outputs], vec![1.0; outputs]);
+    let tensors = [matrices(module, outputs, inputs, 2), vec![lengths]].concat();
+    let error = changes("gpt2", Format::Peft, &peft, &tensors).unwrap_err();
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(module)));
+}
+
+#[test]
+fn experts_and_embeddings_run_only_merged() {
+    let module = "model.layers.0.mlp.experts.2.up_proj";
+    let mut settings = settings();
+    settings["target_modules"] = json!(["up_proj"]);
+    let tensors = matrices(module, 48, 64, 2);
+    let error = read_into(&decoder("qwen3_moe"), &settings, &tensors).unwrap_err();
+    assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(module)));
+    let found = changes("qwen3_moe", Format::Peft, &settings, &tensors).unwrap();
+    assert_eq!(found.modules.keys().collect::<Vec<_>>(), [module]);
+    // Those that PEFT has as parameters of several experts.
+    let stacked = matrices("model.layers.0.mlp.experts", 64, 48, 16);
+    for tensors in [stacked.clone(), [tensors, stacked].concat()] {
+        let error = changes("qwen3_moe", Format::Peft, &settings, &tensors).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    // An embedding and a head that are one matrix cannot be changed apart.
+    let head = matrices("lm_head", 256, 64, 2);
+    settings["target_modules"] = json!(["lm_head"]);
+    for (base, kind) in [("llama", Some(ErrorKind::Unsupported)), ("phi3", None)] {
+        let found = changes(base, Format::Peft, &settings, &head).map(drop);
+        assert_eq!(found.map_err(|error| error.kind()).err(), kind, "{base}");
+        assert_eq!(read_into(&decoder(base), &settings, &head).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::*;
 fn bundles_of_other_versions_are_rejected() {
     let version = env!("CARGO_PKG_VERSION");
     let cases: [(&str, &str, &[&str]); 5] = [
-        ("\"format_version\": 4", "\"format_version\": 3", &["format version 3", "reads 4", version]),
+        ("\"format_version\": 5", "\"format_version\": 4", &["format version 4", "reads 5", version]),
         (
             &format!("\"crate_version\": \"{version}\""),
             "\"crate_version\": \"7.5.1\"",
@@ -18,7 +18,7 @@ fn bundles_of_other_versions_are_rejected() {
         ("\"iree_release\": \"3.13.0\"", "\"iree_release\": \"3.12.0\"", &["IREE 3.12.0", "3.13.0"]),
         ("\"compiler\": null", "\"compiler\": \"3.13.0 @ 0123456789\"", &["another revision", "0123456789"]),
         // What a later format adds, and names in its version, does not get in the way of saying so.
-        ("\"format_version\": 4", "\"format_version\": 9, \"model\": 3", &["format version 9"]),
+        ("\"format_version\": 5", "\"format_version\": 9, \"model\": 3", &["format version 9"]),
     ];
     for (from, to, words) in cases {
         let bundle = copy(text());
