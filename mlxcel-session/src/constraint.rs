@@ -196,6 +196,7 @@ mod tests {
     use mlxcel_core::{LoadOptions, Model as _};
 
     use super::*;
+    use crate::sync::explore_once;
     use crate::{Engine, Options};
 
     /// Allows one token, up to a mask that fails.
@@ -230,6 +231,10 @@ mod tests {
 
     #[test]
     fn a_failed_mask_is_an_error_wherever_tokens_are_chosen() {
+        explore_once(fail_masks);
+    }
+
+    fn fail_masks() {
         let all = ReferenceBackend::new();
         let claimed = all.model().unwrap().capabilities().clone();
         for claimed in [claimed.clone(), claimed.with_token_masks(false)] {

@@ -71,6 +71,7 @@ mod stop;
 mod stream;
 #[cfg(feature = "structured")]
 mod structured;
+mod sync;
 mod text_settings;
 mod texts;
 mod tokenizer;

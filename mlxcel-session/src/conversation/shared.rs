@@ -1,11 +1,13 @@
 //! A session that several conversations share: branches of one are sequences of one session.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceOptions, SequenceState,
     SessionStats, Snapshot, StepOutput,
 };
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// A session behind a lock, which is held for a step at a time.
 #[derive(Clone)]
@@ -73,5 +75,61 @@ impl InferenceSession for SharedSession {
 
     fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
         self.lock().restore_with(snapshot, options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_core::reference::ReferenceBackend;
+    use mlxcel_core::{InferenceSessionExt, RowResult, SessionOptions, TokenId};
+
+    use super::*;
+    use crate::sync::{explore, thread};
+
+    fn session(model: &dyn mlxcel_core::Model) -> (SharedSession, SequenceId) {
+        let mut session = SharedSession::new(model.open_session(&SessionOptions::default()).unwrap());
+        let sequence = session.open().unwrap();
+        session.run_row(Row::extend(sequence, &[1, 2, 3]), &Control::default()).unwrap();
+        (session, sequence)
+    }
+
+    /// Appends a branch's `tokens`, and returns the results after each.
+    fn run(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[TokenId]) -> Vec<RowResult> {
+        let mut result =
+            |token| session.run_row(Row::logits(sequence, std::slice::from_ref(token)), &Control::default());
+        tokens.iter().map(|token| result(token).unwrap()).collect()
+    }
+
+    #[test]
+    fn branches_on_other_threads_neither_change_a_sequence_nor_need_it() {
+        let model = ReferenceBackend::new().model().unwrap();
+        let continuations: [&[TokenId]; 3] = [&[4, 5], &[6, 7], &[8, 9]];
+        let expected = continuations.map(|tokens| {
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            let sequence = session.open().unwrap();
+            session.run_row(Row::extend(sequence, &[1, 2, 3]), &Control::default()).unwrap();
+            run(&mut *session, sequence, tokens)
+        });
+        explore(4000, move || {
+            let (mut root, sequence) = session(&*model);
+            let branches: Vec<_> = continuations[1..]
+                .iter()
+                .map(|&tokens| {
+                    let mut branch = root.clone();
+                    let copy = branch.fork(sequence).unwrap();
+                    thread::spawn(move || {
+                        let results = run(&mut branch, copy, tokens);
+                        assert_eq!(branch.state(copy).unwrap().position, 5);
+                        branch.close(copy).unwrap();
+                        results
+                    })
+                })
+                .collect();
+            assert_eq!(run(&mut root, sequence, continuations[0]), expected[0]);
+            root.close(sequence).unwrap();
+            for (branch, expected) in branches.into_iter().zip(&expected[1..]) {
+                assert_eq!(&branch.join().unwrap(), expected);
+            }
+        });
     }
 }

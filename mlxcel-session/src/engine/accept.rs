@@ -1,11 +1,10 @@
 //! Handles the results of a step.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToken};
 
-use super::bell::lock;
 use super::channel::Item;
 use super::guard::{EngineId, caught};
 use super::scheduler::{Running, Scheduler};
@@ -177,7 +176,7 @@ fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<Sampl
         let mut drawn = Vec::new();
         loop {
             let part = {
-                let mut left = lock(&left);
+                let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
                 let at = left.len().saturating_sub(share);
                 left.split_off(at)
             };

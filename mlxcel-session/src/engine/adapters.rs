@@ -1,11 +1,11 @@
 //! Counters of an engine by adapter.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use mlxcel_core::SequenceOptions;
 
 use super::bell::lock;
+use crate::sync::Mutex;
 
 /// The maximum number of adapters with counters of their own: over months, a server may load any number.
 const MOST: usize = 256;
@@ -99,9 +99,14 @@ mod tests {
     use mlxcel_core::{AdapterLimits, AdapterSlots};
 
     use super::*;
+    use crate::sync::explore_once;
 
     #[test]
     fn the_least_recently_used_adapters_are_counted_together() {
+        explore_once(count_more_than_have_counters);
+    }
+
+    fn count_more_than_have_counters() {
         let counts = AdapterCounts::default();
         let slots = AdapterSlots::new(AdapterLimits::new(1, 1));
         let begin = |identity: String| {

@@ -1,7 +1,9 @@
 //! Wakes the engine's thread.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A wake-up flag that one thread waits for and any can set. It is not lost if the thread does not wait yet.
 #[derive(Debug, Default)]

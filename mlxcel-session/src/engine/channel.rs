@@ -2,8 +2,8 @@
 //! result.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
@@ -11,6 +11,7 @@ use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
 use super::bell::{Bell, lock};
 use super::guard::EngineId;
 use crate::Usage;
+use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// A token, the text that became whole by it, and what the request took so far.
 #[derive(Clone, Debug)]
@@ -199,96 +200,5 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.0.abandoned.store(true, Ordering::Release);
         self.0.bell.ring();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
-    use std::time::Duration;
-
-    use super::*;
-
-    fn item(token: u32) -> Item {
-        Item { token: SampledToken::new(token, 0.0), text: token.to_string(), usage: Usage::default() }
-    }
-
-    fn end(reason: Result<FinishReason>) -> End {
-        End { text: String::new(), reason, stop_string: None, usage: None }
-    }
-
-    fn token(event: Option<Event>) -> u32 {
-        match event {
-            Some(Event::Item(item)) => item.token.token,
-            other => panic!("no token but {other:?}"),
-        }
-    }
-
-    #[test]
-    fn items_arrive_in_order_and_the_end_once() {
-        let (sender, receiver) = channel(8, Arc::default());
-        let reader = std::thread::spawn(move || {
-            let tokens: Vec<u32> = (0..3).map(|_| token(receiver.receive())).collect();
-            let end = receiver.receive();
-            (tokens, matches!(end, Some(Event::End(End { reason: Ok(FinishReason::Stop), .. }))), receiver)
-        });
-        (0..3).for_each(|number| sender.send(item(number)));
-        sender.end(end(Ok(FinishReason::Stop)));
-        drop(sender);
-        let (tokens, stopped, receiver) = reader.join().unwrap();
-        assert_eq!(tokens, [0, 1, 2]);
-        assert!(stopped && receiver.receive().is_none(), "no second end, and no waiting");
-    }
-
-    #[test]
-    fn a_dropped_sender_ends_the_reader_with_an_error() {
-        let (sender, receiver) = channel(8, Arc::default());
-        sender.send(item(1));
-        drop(sender);
-        assert_eq!(token(receiver.receive()), 1);
-        let Some(Event::End(end)) = receiver.receive() else { panic!("no end") };
-        assert_eq!(end.reason.unwrap_err().kind(), ErrorKind::Internal);
-    }
-
-    #[test]
-    fn a_full_channel_accepts_items_once_half_is_read() {
-        let bell = Arc::new(Bell::default());
-        let (sender, receiver) = channel(4, Arc::clone(&bell));
-        (0..4).for_each(|number| sender.send(item(number)));
-        assert!(sender.is_full());
-        receiver.receive();
-        assert!(sender.is_full());
-        receiver.receive();
-        assert!(!sender.is_full());
-        bell.wait(None);
-        drop(receiver);
-        assert!(sender.is_abandoned());
-        bell.wait(None);
-        bell.wait(Some(Duration::from_millis(1)));
-    }
-
-    #[test]
-    fn a_waiting_task_is_woken_by_a_token_and_by_the_end() {
-        #[derive(Default)]
-        struct Count(AtomicUsize);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        let woken = Arc::new(Count::default());
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut context = Context::from_waker(&waker);
-        let (sender, receiver) = channel(4, Arc::default());
-        assert!(receiver.poll(&mut context).is_pending());
-        sender.send(item(5));
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
-        assert!(matches!(receiver.poll(&mut context), Poll::Ready(Some(Event::Item(_)))));
-        assert!(receiver.poll(&mut context).is_pending());
-        sender.end(end(Ok(FinishReason::Length)));
-        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
-        assert!(matches!(receiver.poll(&mut context), Poll::Ready(Some(Event::End(_)))));
-        assert!(matches!(receiver.poll(&mut context), Poll::Ready(None)));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::bell::Bell;
+use crate::sync::thread_local;
 
 /// Runs `work`, which calls code of one request; a panic is an error of that request.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -42,12 +43,12 @@ impl EngineId {
 
     /// The engine that this thread works for.
     pub(super) fn current() -> Option<Self> {
-        ENGINE.get()
+        ENGINE.with(Cell::get)
     }
 
     /// Says which engine this thread works for. Until its code returns that engine computes nothing.
     pub(super) fn enter(engine: Option<Self>) {
-        ENGINE.set(engine);
+        ENGINE.with(|current| current.set(engine));
     }
 
     /// Whether code of a request of this engine runs on this thread, so that waiting for the engine would never end.

@@ -6,6 +6,8 @@ mod async_stream;
 mod bell;
 mod channel;
 mod guard;
+#[cfg(test)]
+mod interleavings;
 mod map;
 mod memory;
 mod options;
@@ -20,8 +22,7 @@ mod texts;
 mod worker;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, Result, SessionOptions, TokenId};
@@ -34,6 +35,8 @@ pub use request::{Request, Share};
 pub use stats::EngineStats;
 pub use stream::RequestStream;
 
+use crate::sync::Mutex;
+use crate::sync::thread::JoinHandle;
 use crate::{Message, Model, Options};
 use bell::lock;
 use queue::Queue;

@@ -1,7 +1,7 @@
 //! The bounded queue of requests to the engine's thread; it closes when that thread ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
@@ -15,6 +15,7 @@ use super::request::Share;
 use super::stats::EngineStats;
 use super::texts::Job;
 use crate::TextGeneration;
+use crate::sync::{Condvar, Mutex};
 
 /// A request that has no sequence.
 pub(super) struct Entry {

@@ -1,13 +1,12 @@
 //! Texts that are embedded or scored beside the requests, in the same session and steps.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-
 use mlxcel_core::{CancelToken, Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, TokenId};
 
 use super::Engine;
 use super::channel::thread_is_gone;
 use super::guard::EngineId;
 use super::scheduler::Scheduler;
+use crate::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::texts::{TextRow, by_length, complete};
 use crate::{EmbedOptions, RerankOptions, ScoreOptions, TextScore, embed, score};
 

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -10,6 +9,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::guard::EngineId;
 use super::queue::Queue;
 use super::scheduler::{Scheduler, Turn};
+use crate::sync::thread::{self, JoinHandle};
 
 /// How often requests that wait are looked at where nothing wakes the thread: cancel tokens and clocks ring no bell.
 const LOOK: Duration = Duration::from_millis(20);
@@ -17,13 +17,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Starts the thread that drives `scheduler` until `queue` is closed and no request is left.
 pub(super) fn start(scheduler: Scheduler, queue: &Arc<Queue>) -> Result<JoinHandle<()>> {
     let queue = Arc::clone(queue);
-    std::thread::Builder::new()
-        .name("mlxcel-engine".to_owned())
-        .spawn(move || run(scheduler, &queue))
-        .map_err(|error| {
+    thread::Builder::new().name("mlxcel-engine".to_owned()).spawn(move || run(scheduler, &queue)).map_err(
+        |error| {
             Error::new(ErrorKind::ResourceExhausted, "start engine", "the system cannot start another thread")
                 .with_source(error)
-        })
+        },
+    )
 }
 
 fn run(mut scheduler: Scheduler, queue: &Queue) {

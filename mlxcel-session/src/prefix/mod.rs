@@ -6,13 +6,14 @@ mod map;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use mlxcel_core::{
     ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, SequenceOptions, Snapshot, StateIdentity,
     TokenId,
 };
 
+use crate::sync::{Mutex, MutexGuard};
 use map::{Entry, Map};
 
 /// The shortest prefix that is worth a copy.
