@@ -20,7 +20,7 @@ use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::BundleOptions;
 use serde::Deserialize;
 use serde_json::Value;
-use support::{Fixture, cache_dir};
+use support::{Fixture, cache_dir, copy_program, write_script};
 
 /// The program with these arguments; what it compiles is kept beside the test binaries.
 fn bundle(arguments: &[&str]) -> Command {
@@ -139,12 +139,12 @@ fn new_container() -> PathBuf {
     assert!(!checkpoint.exists() && !cache.exists());
 
     let program = root.join("mlxcel");
-    fs::copy(env!("CARGO_BIN_EXE_mlxcel"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_mlxcel")), &program);
     #[cfg(target_os = "linux")]
     for file in linked_files(&program) {
         let place = root.join(file.strip_prefix("/").unwrap());
         fs::create_dir_all(place.parent().unwrap()).unwrap();
-        fs::copy(&file, place).unwrap();
+        copy_program(&file, &place);
     }
     root
 }
@@ -370,8 +370,6 @@ fn compiler_output_is_dumped_and_summarized() {
 #[cfg(unix)]
 #[test]
 fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
-    use std::os::unix::fs::PermissionsExt;
-
     let place = tempfile::tempdir().unwrap();
     let [out, temporary, cache] = ["out", "tmp", "cache"].map(|name| {
         let folder = place.path().join(name);
@@ -382,8 +380,7 @@ fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
     let compiler = place.path().join("iree-compile");
     let script =
         "#!/bin/sh\n[ \"$1\" = --version ] && exec echo '  IREE compiler version 3.13.0'\nexec sleep 600\n";
-    fs::write(&compiler, script).unwrap();
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&compiler, script);
     let model = Fixture::named("llama").path;
     let names = |folder: &Path| -> BTreeSet<_> {
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()

@@ -51,7 +51,6 @@ fn bad_arguments_and_folders_are_status_2() {
 /// Runs against a Python that answers as the script of `verify` does, with these tokens and the numbers of the fixture's oracle.
 #[cfg(all(unix, feature = "portable"))]
 fn verify_against(tokens: &[u32]) -> Output {
-    use std::os::unix::fs::PermissionsExt;
     let fixture = Fixture::storyteller();
     let case = &fixture.cases()[0];
     let n = tokens.len();
@@ -63,8 +62,7 @@ fn verify_against(tokens: &[u32]) -> Output {
     }]);
     let folder = tempfile::tempdir().unwrap();
     let python = folder.path().join("python");
-    std::fs::write(&python, format!("#!/bin/sh\ncat > /dev/null\ncat <<'END'\n{answer}\nEND\n")).unwrap();
-    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    support::write_script(&python, &format!("#!/bin/sh\ncat > /dev/null\ncat <<'END'\n{answer}\nEND\n"));
     let prompt: Vec<_> = case.prompt.iter().map(u32::to_string).collect();
     verify(&[
         "--model",

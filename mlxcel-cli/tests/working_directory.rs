@@ -6,17 +6,15 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{Fixture, cache_dir};
+use support::{Fixture, cache_dir, copy_program, write_script};
 
 /// A script that leaves a mark.
 fn trap(folder: &Path, name: &str) {
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\necho {name} >> {}/mark\nexit 1\n", folder.display())).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let text = format!("#!/bin/sh\necho {name} >> {}/mark\nexit 1\n", folder.display());
+    write_script(&folder.join(name), &text);
 }
 
 /// A folder in which every program and module that could be looked for leaves a mark, and a copy of the program that is no longer in the
@@ -30,11 +28,7 @@ fn folder() -> tempfile::TempDir {
     fs::create_dir_all(folder.path().join("iree/compiler")).unwrap();
     fs::write(folder.path().join("iree/__init__.py"), &module).unwrap();
     fs::write(folder.path().join("iree/compiler/__init__.py"), &module).unwrap();
-    // Another process copies: a test beside this one may fork while this process has the copy open for writing, and a program that
-    // any process has open for writing is not started ("text file busy").
-    let copied =
-        Command::new("cp").arg(env!("CARGO_BIN_EXE_mlxcel")).arg(folder.path().join("mlxcel")).status();
-    assert!(copied.unwrap().success());
+    copy_program(Path::new(env!("CARGO_BIN_EXE_mlxcel")), &folder.path().join("mlxcel"));
     folder
 }
 

@@ -234,9 +234,10 @@ fn faults_occur_at_the_requested_point() {
 
 #[test]
 fn cancelling_stops_at_a_chunk_and_leaves_the_sequence_usable() {
-    let backend = ReferenceBackend::new().with_chunk(4).with_delay(Duration::from_millis(5));
+    let backend = ReferenceBackend::new().with_chunk(4).with_delay(Duration::from_millis(40));
     let mut session = session(&backend);
     let sequence = session.open().unwrap();
+    // Ten seconds, of which it takes a chunk or two.
     let long = vec![3; 1000];
     let cancel = CancelToken::new();
     let watcher = {

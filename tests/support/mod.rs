@@ -1,7 +1,9 @@
 //! Fixtures with their oracles, and the engines that are compiled in.
 #![allow(unreachable_pub, dead_code, reason = "each test file uses a part of it")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use mlxcel_core::{Backend, LoadOptions, Model, Precision};
@@ -162,4 +164,19 @@ pub fn options(fixture: &Fixture, precision: Precision) -> LoadOptions {
 
 pub fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Arc<dyn Model> {
     engine.load(&fixture.path.clone().into(), &options(fixture, precision)).unwrap()
+}
+
+/// Writes an executable script. A process of its own writes it: another test may fork while this process has the file open for writing, and
+/// a program that any process has open for writing cannot be started ("text file busy").
+pub fn write_script(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+}
+
+/// Copies a program, by a process of its own; see [`write_script`].
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }

@@ -12,7 +12,7 @@ use mlxcel_iree_target::{Revision, from_hex, hex};
 use super::Key;
 use super::key::{FORMAT, Ingredients, ProgramSum};
 use crate::compiler::{CompileOptions, Compiler, Identity};
-use crate::testing::resolved;
+use crate::testing::{resolved, write_script};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -123,11 +123,9 @@ fn in_another_environment() {
 
 /// The key of one program for this machine, found by a process that has `variables` and works in `folder`.
 fn key_with(folder: &Path, compiler: &Path, variables: &[(&str, &str)]) -> String {
-    use std::os::unix::fs::PermissionsExt;
     let script = "#!/bin/sh\necho '  IREE compiler version 3.13.0 @ one'\n";
     fs::create_dir_all(compiler.parent().unwrap()).unwrap();
-    fs::write(compiler, script).unwrap();
-    fs::set_permissions(compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(compiler, script);
     let answer = folder.join("answer");
     let status = Command::new(env::current_exe().unwrap())
         .args(["--exact", "cache::key_tests::in_another_environment"])

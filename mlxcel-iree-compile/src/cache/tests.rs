@@ -2,7 +2,6 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::artifact::{Artifact, Artifacts};
 use crate::compiler::{CompileOptions, Compiler, Identity};
+use crate::testing::{copy_program, write_script};
 
 /// A folder with a compiler that writes down each start, and a cache.
 struct Bench {
@@ -39,8 +39,7 @@ impl Bench {
              echo compile >> {0}\n{before}\necho 'made by {revision} of' > program.vmfb; cat program.mlir >> program.vmfb\n",
             diary.display()
         );
-        fs::write(self.path("iree-compile"), script).unwrap();
-        fs::set_permissions(self.path("iree-compile"), fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&self.path("iree-compile"), &script);
         self.settle();
     }
 
@@ -240,7 +239,7 @@ fn a_process_killed_while_compiling_does_not_block_others() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while bench.starts("compile") == 0 {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(5));
@@ -393,7 +392,7 @@ fn the_recorded_compiler_identity_expires_with_the_compiler() {
 #[test]
 fn a_copied_compiler_has_the_same_identity() {
     let (one, other) = (Bench::new(), Bench::new());
-    fs::copy(one.path("iree-compile"), other.path("iree-compile")).unwrap();
+    copy_program(&one.path("iree-compile"), &other.path("iree-compile"));
     assert_eq!(one.key("program"), other.key("program"));
     let made = one.get("program");
     fs::rename(one.path("cache"), other.path("cache")).unwrap();

@@ -2,7 +2,6 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use mlxcel_core::{
 };
 
 use crate::backend::IreeBackend;
+use crate::testing::write_compiler;
 use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,11 +39,7 @@ impl Workshop {
             real = real.path().display()
         );
         let script = folder.path().join("iree-compile");
-        fs::write(&script, text).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        // What a compiler is gets noted once its files have not changed for a while.
-        let past = std::time::SystemTime::now() - Duration::from_secs(60);
-        fs::File::options().append(true).open(&script).unwrap().set_modified(past).unwrap();
+        write_compiler(&script, &text);
         Self(folder)
     }
 
@@ -257,7 +253,7 @@ fn a_failed_ahead_compilation_is_an_error_only_when_the_program_is_needed() {
     drop(session);
     let began = Instant::now();
     drop(model);
-    assert!(began.elapsed() < Duration::from_secs(20), "dropping the model took {:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "dropping the model took {:?}", began.elapsed());
     assert_eq!(workshop.started().len(), before + 1);
     #[cfg(target_os = "linux")]
     for process in workshop.started() {

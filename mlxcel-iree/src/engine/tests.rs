@@ -2,7 +2,6 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use crate::backend::IreeBackend;
 use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
 use crate::profile::{DispatchProfile, Phase, Profile, Profiler};
-use crate::testing::cache_dir;
+use crate::testing::{cache_dir, write_compiler};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")
@@ -38,11 +37,7 @@ fn counted_compiler(folder: &Path) -> (PathBuf, PathBuf) {
     let (script, log) = (folder.join("iree-compile"), folder.join("started"));
     let text =
         format!("#!/bin/sh\necho started >> '{}'\nexec '{}' \"$@\"\n", log.display(), real.path().display());
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    // What a compiler is gets noted once its files have not changed for a while.
-    let past = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
-    fs::File::options().append(true).open(&script).unwrap().set_modified(past).unwrap();
+    write_compiler(&script, &text);
     (script, log)
 }
 

@@ -183,6 +183,16 @@ impl InferenceSession for FaultySession {
         }
         Ok(())
     }
+    fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
+        self.inner.rewind(sequence, position)?;
+        self.held.insert(sequence, position);
+        Ok(())
+    }
+    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
+        let copy = self.inner.fork(sequence)?;
+        self.held.insert(copy, self.held[&sequence]);
+        Ok(copy)
+    }
     fn stats(&self) -> SessionStats {
         self.inner.stats()
     }

@@ -5,7 +5,7 @@ use mlxcel_session::{
     Capabilities, Engine, EngineOptions, FinishReason, Model, Options, PrefixCache, Request,
 };
 
-use crate::harness::{alone, assert_same, endless, options, prompt, reference};
+use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference};
 use crate::support::{Replay, oracle};
 
 /// Runs `count` requests at once and compares each with itself alone.
@@ -144,10 +144,14 @@ fn with_common_beginning(count: u64) -> Vec<(Vec<u32>, Options)> {
 #[test]
 fn a_shared_prefix_is_computed_once_for_concurrent_requests() {
     let model = reference(8);
-    let engine = Engine::new(model.clone()).unwrap();
+    let observed = Faulty::new(&model);
+    let engine = Engine::new(observed.model()).unwrap();
     let requests = with_common_beginning(20);
-    let streams: Vec<_> =
-        requests.iter().map(|(prompt, options)| engine.generate_tokens(prompt, options).unwrap()).collect();
+    let streams: Vec<_> = {
+        // The first step waits until all requests are there: one that arrives after the others have ended shares nothing.
+        let _held = observed.steps.lock().unwrap();
+        requests.iter().map(|(prompt, options)| engine.generate_tokens(prompt, options).unwrap()).collect()
+    };
     let mut reused = 0;
     for (stream, (prompt, options)) in streams.into_iter().zip(&requests) {
         let completion = stream.complete().unwrap();
