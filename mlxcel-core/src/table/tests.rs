@@ -1,5 +1,8 @@
 use super::*;
-use crate::{CancelToken, Control, ModelInfo, Pooling, PositionResult, TokenId, TokenLogprob, Want};
+use crate::{
+    CancelToken, Control, ModelInfo, Pooling, PositionResult, SampledToken, SamplingPlan, TokenId,
+    TokenLogprob, Want,
+};
 
 type Table = SequenceTable<Vec<TokenId>>;
 
@@ -120,6 +123,31 @@ fn a_row_is_tracked_across_chunks() {
     assert!(!rows.wait(&Control::default()));
     let positions = RowResult::Likelihoods([1, 2, 3].map(position).to_vec());
     assert_eq!(answers(rows), [Ok(RowResult::Logits(vec![vec![0.5]])), Ok(positions)]);
+}
+
+#[test]
+fn a_row_says_what_is_left_and_what_is_before_each_answer() {
+    let capabilities = Capabilities::new(2, 8).with_verification(true).with_token_types(3);
+    let mut table = SequenceTable::new(capabilities, 10, Vec::<TokenId>::len);
+    let (drafts, typed, plan) = (open(&mut table, &[]), open(&mut table, &[]), SamplingPlan::greedy());
+    let drafts = Row::verify(drafts, &[5, 6, 7, 8, 9], &plan, 2);
+    let typed = Row::extend(typed, &[1, 2, 3]).with_token_types(&[0, 1, 2]);
+    let mut rows = begin(&table, &[drafts, typed]);
+    assert_eq!((rows[1].next_types(2), rows[1].next_types(9)), (&[0, 1][..], &[0, 1, 2][..]));
+    table.absorb(&mut rows[1], 2, Ok(RowResult::Extended));
+    assert_eq!((rows[1].next_types(9), rows[0].next_types(9)), (&[2][..], &[][..]));
+
+    assert_eq!((rows[0].answered(), rows[0].remaining()), (0, 5));
+    // The first two tokens need no answer.
+    assert_eq!(rows[0].wanted(4), 2);
+    assert_eq!([0, 1].map(|index| rows[0].next_before(4, index)), [&[5, 6, 7][..], &[5, 6, 7, 8]]);
+    table.absorb(
+        &mut rows[0],
+        4,
+        Ok(RowResult::Tokens(vec![SampledToken::new(8, 0.0), SampledToken::new(9, 0.0)])),
+    );
+    assert_eq!((rows[0].answered(), rows[0].remaining()), (2, 1));
+    assert_eq!(rows[0].next_before(1, 0), &[9]);
 }
 
 #[test]
