@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Precision, Result};
 use mlxcel_graph::{GraphModelOptions, IndependentRows};
-use mlxcel_models::{Attention, Decoder, ElementType, Mixer, Norm, NormKind, Operation};
+use mlxcel_models::{Attention, Decoder, ElementType, Mixer, Mlp, Norm, NormKind, Operation};
 
 use super::hardware::Hardware;
 use super::{attention, norm, quantized};
@@ -37,6 +37,8 @@ pub fn independent_rows(
     let longest = graph.lengths_for(decoder)?.buckets().last().copied().unwrap_or(0);
     let is_cut = decoder.mixers().any(|mixer| match mixer {
         Mixer::Attention(attention) => attention::is_cut(attention.kv_heads, longest),
+        // Its source decides.
+        Mixer::Shared(_) => false,
         _ => true,
     });
     Ok(if is_cut { IndependentRows::Several } else { IndependentRows::All })
@@ -52,13 +54,20 @@ fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
             && norm::has_kernel(norm.width)
     };
     let is_known = |operation: &Operation| match operation {
-        Operation::Mixer(Mixer::Attention(Attention { query_norm, key_norm, output_norm, core, .. })) => {
+        Operation::Mixer(Mixer::Attention(Attention {
+            query_norm,
+            key_norm,
+            value_norm: None,
+            output_norm,
+            core,
+            ..
+        })) => {
             let mut norms = query_norm.iter().chain(key_norm);
             core.window.is_none() && norms.all(|head| is_rms(&head.norm)) && output_norm.iter().all(is_rms)
         }
         Operation::Mlp(Mlp::Gated { norm, .. }) => norm.iter().all(is_rms),
         Operation::Mlp(_) => true,
-        Operation::Mixer(_) | Operation::Experts(_) => false,
+        Operation::Mixer(_) | Operation::Experts(_) | Operation::LayerInput(_) => false,
     };
     let mut blocks = decoder.layers.iter().flat_map(|layer| &layer.blocks);
     let mut packings =

@@ -51,10 +51,10 @@ pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decoder, DeltaRule,
     Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating, Head, HeadLinear, HeadNorm,
-    LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed,
-    PositionScale, PositionTable, Router, Scoring, Selection, SelectiveScan, SharedExpert, ShortConvolution,
-    StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, TypeTable, WeightId, WeightRef,
-    WeightRole, WeightTable, Xielu,
+    LatentAttention, LatentQuery, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind,
+    NormScope, Operation, Packed, PositionScale, PositionTable, Router, Scoring, Selection, SelectiveScan,
+    SharedAttention, SharedExpert, ShortConvolution, StateGroup, StateShape, StateSlot, StateSpace,
+    StateSpaceScales, TypeTable, WeightId, WeightRef, WeightRole, WeightTable, Xielu,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

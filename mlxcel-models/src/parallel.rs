@@ -59,6 +59,14 @@ impl Roles {
         for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
             match &block.operation {
                 Operation::Mixer(Mixer::Attention(attention)) => self.attention(attention),
+                Operation::Mixer(Mixer::Shared(shared))
+                    if shared.query_heads.is_multiple_of(self.devices) =>
+                {
+                    self.outputs([&shared.query]);
+                    self.along.insert(shared.output.weight, SplitAlong::Inputs);
+                    self.along.extend(shared.core.sinks.map(|sinks| (sinks, SplitAlong::First)));
+                }
+                Operation::Mixer(Mixer::Shared(_)) | Operation::LayerInput(_) => {}
                 Operation::Mixer(Mixer::Latent(latent)) => self.latent(latent),
                 // Their channels belong together in ways of their own.
                 Operation::Mixer(
@@ -112,7 +120,7 @@ impl Roles {
     fn experts(&mut self, experts: &Experts) {
         self.outputs([&experts.gate, &experts.up]);
         self.along.insert(experts.down.weight, SplitAlong::Inputs);
-        if let Some(SharedExpert { mlp, gate: _ }) = &experts.shared {
+        if let Some(SharedExpert { mlp, .. }) = &experts.shared {
             self.mlp(mlp);
         }
     }

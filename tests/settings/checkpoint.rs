@@ -29,10 +29,11 @@ pub(crate) fn family(number: u64, wanted: &str) -> &'static str {
 }
 
 /// Models whose text part is one of a family, with what precedes the names of its modules.
-const WRAPPERS: [(&str, &str); 9] = [
+const WRAPPERS: [(&str, &str); 10] = [
     ("aya_vision", "cohere2"),
     ("exaone4_5", "exaone4"),
     ("gemma3", "gemma3_text"),
+    ("gemma4", "gemma4_text"),
     ("internvl", "qwen2"),
     ("lighton_ocr", "qwen3"),
     ("llava", "llama"),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
-use super::{hybrids, latents, mixtures};
+use super::{gemmas, hybrids, latents, mixtures};
 
 /// Draws the settings of a family.
 type Settings = fn(&mut Draft);
@@ -50,6 +50,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("gemma2", gemma2),
     ("gemma3_text", gemma3_text),
+    ("gemma4_text", gemmas::gemma4_text),
     ("glm4", |d| {
         d.sizes(HeadDim::Free);
         d.rope(Ropes::All, Some("partial_rotary_factor"));

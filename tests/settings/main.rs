@@ -15,6 +15,7 @@ mod common {
 mod draw;
 mod engines;
 mod families;
+mod gemmas;
 mod gguf;
 mod hybrids;
 mod latents;

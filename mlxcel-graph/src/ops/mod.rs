@@ -5,6 +5,8 @@ mod elementwise;
 mod experts;
 mod mixers;
 
+use std::collections::HashMap;
+
 use mlxcel_models::walk::Ops;
 use mlxcel_models::{
     Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind,
@@ -46,6 +48,8 @@ pub(crate) struct GraphOps<'a, 'b, 'f> {
     pub(crate) pass: PassValues<'a, 'f>,
     /// For each group of states, that of each row.
     pub(crate) states: Vec<Vec<Value<'f>>>,
+    /// The keys and values that the pass has written into the caches at a slot.
+    pub(crate) written: HashMap<StateSlot, [Value<'f>; 2]>,
 }
 
 impl<'f> GraphOps<'_, '_, 'f> {
@@ -100,6 +104,16 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
 
     fn embed(&mut self, table: WeightId) -> Result<Value<'f>> {
         self.weights.embedding(self.b, table, self.pass.tokens)
+    }
+
+    fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Value<'f>> {
+        let tokens = self.pass.tokens;
+        let shape = self.b.shape(tokens);
+        let rows = self.b.splat(ElementType::I32, rows as f64, &shape)?;
+        let has_row = self.b.compare(tokens, rows, Comparison::Less)?;
+        let first = self.b.splat(ElementType::I32, 0.0, &shape)?;
+        let tokens = self.b.select(has_row, tokens, first)?;
+        self.weights.embedding(self.b, table, tokens)
     }
 
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Value<'f>> {
@@ -330,7 +344,25 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
+        self.written.insert(slot, [*key, *value]);
         self.attend([*query, *key, *value], core, out, slot)
+    }
+
+    fn shared_attention(
+        &mut self,
+        query: &Value<'f>,
+        core: &AttentionCore,
+        reader: Option<&Linear>,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
+        // The same keys and values go to the same places once more, which leaves the cache as it is. A ring has room for a
+        // pass behind its window, so that no other layer has overwritten what the first tokens see.
+        let Some([key, value]) = self.written.get(&slot).copied() else {
+            let message = "no attention before this one has written the cache that it reads";
+            return Err(Error::new(ErrorKind::Structure, "shared_attention", message));
+        };
+        self.attend([*query, key, value], core, out, slot)
     }
 
     fn bidirectional_attention(

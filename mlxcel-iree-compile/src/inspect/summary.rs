@@ -112,6 +112,9 @@ fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
     if let Some(positions) = &decoder.embedding.positions {
         unread += bytes(positions.weight) - some(positions.weight, tokens);
     }
+    if let Some(inputs) = &decoder.layer_embeddings {
+        unread += bytes(inputs.weight) - some(inputs.weight, tokens);
+    }
     for block in decoder.layers.iter().flat_map(|layer| &layer.blocks) {
         if let Operation::Experts(experts) = &block.operation {
             for linear in [experts.gate, experts.up, experts.down] {

@@ -31,6 +31,13 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
             let sizes = [attention.query_heads, attention.kv_heads, attention.head_dim];
             Shape::has_kernels(sizes, instructions)
         }
+        // It is computed as attention of its source's heads.
+        Mixer::Shared(shared) => match decoder.mixers().nth(shared.source) {
+            Some(Mixer::Attention(source)) => {
+                Shape::has_kernels([shared.query_heads, source.kv_heads, shared.head_dim], instructions)
+            }
+            _ => false,
+        },
         Mixer::Latent(latent) => {
             let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
             Shape::has_latent_kernels(sizes, instructions)

@@ -57,7 +57,12 @@ impl Visible {
     /// `chunk` positions: for each chunk the number of its queries, and its keys.
     ///
     /// The cache's window, if it has one, is as long as a chunk.
-    pub(super) fn in_chunks(self, position: usize, count: usize, chunk: usize) -> Result<Vec<(usize, Self)>> {
+    pub(super) fn in_chunks(
+        &self,
+        position: usize,
+        count: usize,
+        chunk: usize,
+    ) -> Result<Vec<(usize, Self)>> {
         let part = |array: &Array, from: usize, to: usize| array.slice_axis(2, from, to);
         let of = |from: usize, to: usize, order: Order| -> Result<Self> {
             let values = self.values.as_ref().map(|values| part(values, from, to)).transpose()?;

@@ -1,10 +1,11 @@
 //! A decoder with its weights, and its walk over arrays.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::walk::Walk;
-use mlxcel_models::{Decoder, Rope, RopeEpochs, StateSlot};
+use mlxcel_models::{Decoder, Mixer, Rope, RopeEpochs, StateSlot};
 
 use super::adapters::{Adapters, RowSlots};
 use super::compute::{Compute, Masks};
@@ -37,6 +38,8 @@ pub(super) struct Network {
     rope_descriptions: Vec<Rope>,
     /// The rotary embedding of each layer, per state group.
     rope_of: Vec<Vec<Option<usize>>>,
+    /// The slots of caches that other layers read too.
+    shared: HashSet<StateSlot>,
     pub(super) layout: Layout,
     pub(super) numerics: Numerics,
     /// The sequence lengths at which rotary embeddings change.
@@ -105,6 +108,7 @@ impl Network {
             ropes,
             rope_descriptions: decoder.ropes().into_iter().cloned().collect(),
             rope_of: rope_of(&decoder),
+            shared: shared_slots(&decoder),
             layout: Layout::new(&decoder, numerics.kv, capacity),
             numerics,
             epochs: decoder.rope_epochs(),
@@ -135,6 +139,7 @@ impl Network {
             rotations: self.ropes.iter().map(|rope| rope.at(spans)).collect::<Result<_>>()?,
             masks: Masks::default(),
             triangles: Triangles::default(),
+            visible: HashMap::new(),
         };
         let mut states = self.walk.hidden(&self.decoder, &mut ops)?;
         if let Wanted::Reordered(indices) = wanted {
@@ -178,10 +183,25 @@ impl Network {
         index.ok_or_else(|| inconsistent("a layer has a rotary embedding that is not among the decoder's"))
     }
 
+    /// Whether other layers read the cache at a slot too.
+    pub(super) fn is_shared(&self, slot: StateSlot) -> bool {
+        self.shared.contains(&slot)
+    }
+
     /// The rotary embedding of the layer at a slot.
     pub(super) fn rope_of(&self, slot: StateSlot) -> Option<usize> {
         self.rope_of.get(slot.group)?.get(slot.layer).copied().flatten()
     }
+}
+
+/// Where the caches lie that [`Mixer::Shared`] reads.
+fn shared_slots(decoder: &Decoder) -> HashSet<StateSlot> {
+    let slots = decoder.state_slots();
+    let source = |mixer: &Mixer| match mixer {
+        Mixer::Shared(shared) => slots.get(shared.source)?.first().copied(),
+        _ => None,
+    };
+    decoder.mixers().filter_map(source).collect()
 }
 
 /// The index into [`Decoder::ropes`] of each layer's rotary embedding, per state group.

@@ -54,14 +54,17 @@ impl RowOrder {
                 Rows::Ungrouped => Change::Unknown,
             },
         };
-        let attention = decoder.mixers().filter_map(|mixer| match mixer {
-            Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) | Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) => {
-                None
-            }
-        });
-        let heads = attention.flat_map(|attention| {
-            [attention.query, attention.key].map(|linear| (linear.weight, attention.head_dim))
+        let heads = decoder.mixers().flat_map(|mixer| {
+            let (rotated, width) = match mixer {
+                Mixer::Attention(attention) => (vec![attention.query, attention.key], attention.head_dim),
+                Mixer::Shared(shared) => (vec![shared.query], shared.head_dim),
+                Mixer::Latent(_)
+                | Mixer::ShortConvolution(_)
+                | Mixer::DeltaRule(_)
+                | Mixer::StateSpace(_)
+                | Mixer::SelectiveScan(_) => (Vec::new(), 0),
+            };
+            rotated.into_iter().map(move |linear| (linear.weight, width))
         });
         Ok(Self { change, heads: heads.collect() })
     }

@@ -23,7 +23,8 @@ pub struct Attention {
     pub query: Linear,
     /// `hidden_size` to `kv_heads · head_dim`.
     pub key: Linear,
-    /// `hidden_size` to `kv_heads · value_dim`.
+    /// `hidden_size` to `kv_heads · value_dim`. The same projection as `key` where keys before their norm are values too;
+    /// it is computed once (Gemma 4).
     pub value: Linear,
     /// A factor of values.
     pub value_scale: f32,
@@ -33,6 +34,8 @@ pub struct Attention {
     pub query_norm: Option<HeadNorm>,
     /// The norm of keys, if any.
     pub key_norm: Option<HeadNorm>,
+    /// The norm of each head's values, if any.
+    pub value_norm: Option<Norm>,
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
     /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, or to one number
@@ -49,6 +52,26 @@ impl Attention {
     pub fn kept_dim(&self) -> usize {
         self.head_dim.max(self.value_dim)
     }
+}
+
+/// Attention to the keys and values that an earlier layer keeps, which leaves no state of its own (Gemma 3n).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedAttention {
+    /// The number of query heads, a multiple of the source's key/value heads.
+    pub query_heads: usize,
+    /// The width of each head, the same as the source's.
+    pub head_dim: usize,
+    /// `hidden_size` to `query_heads · head_dim`, heads concatenated.
+    pub query: Linear,
+    /// `query_heads · head_dim` to `hidden_size`.
+    pub output: Linear,
+    /// The norm of each head's queries, if any.
+    pub query_norm: Option<Norm>,
+    /// The index of the [`Attention`] whose keys and values are read, among [`Decoder::mixers`](super::Decoder::mixers). It
+    /// comes earlier.
+    pub source: usize,
+    /// Scores and masking. Window and rotary embedding are the source's.
+    pub core: AttentionCore,
 }
 
 /// [`Attention`] without its projections.

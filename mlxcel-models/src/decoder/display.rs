@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Decoder, Experts, Gating, Head,
-    LatentAttention, Layer, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring,
+    LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope,
+    Operation, Scoring, SharedAttention,
 };
 use crate::rope::Rope;
 
@@ -61,6 +62,11 @@ impl fmt::Display for Decoder {
             writeln!(f, "  norm       {}", self.describe_norm(norm))?;
         }
 
+        if let Some(LayerEmbeddings { width, scale, projection, .. }) = &self.layer_embeddings {
+            let projections = self.describe_projections(&[projection]);
+            writeln!(f, "  by layer   embeddings of {width}, times {scale}, {projections}")?;
+        }
+
         let described = self.layers.iter().map(|layer| self.describe_layer(layer)).collect::<Vec<_>>();
         let mut first = 0;
         for group in described.chunk_by(|a, b| a == b) {
@@ -94,7 +100,7 @@ impl fmt::Display for Decoder {
 impl Decoder {
     /// A layer's lines, the same for layers that differ only in the names of their weights.
     fn describe_layer(&self, layer: &Layer) -> Vec<String> {
-        let Layer { blocks, arrangement } = layer;
+        let Layer { blocks, arrangement, scale } = layer;
         let mut lines = Vec::new();
         if *arrangement == Arrangement::Parallel {
             lines.push("parallel   all blocks read the layer's input".to_owned());
@@ -110,6 +116,13 @@ impl Decoder {
                 Operation::Mixer(mixer) => lines.extend(self.describe_mixer(mixer)),
                 Operation::Mlp(mlp) => lines.push(format!("mlp        {}", self.describe_mlp(mlp))),
                 Operation::Experts(experts) => lines.extend(self.describe_experts(experts)),
+                Operation::LayerInput(LayerInput { layer: _, activation, gate, projection }) => {
+                    let projections = self.describe_projections(&[gate, projection]);
+                    lines.push(format!(
+                        "by layer   {activation} gate of the layer's embeddings, {} → {} → {}, {projections}",
+                        gate.inputs, gate.outputs, projection.outputs
+                    ));
+                }
             }
             lines.extend(norm_after.iter().map(|norm| format!("norm after {}", self.describe_norm(norm))));
             if *residual_scale != 1.0 {
@@ -117,12 +130,35 @@ impl Decoder {
             }
             lines.extend(norm_output.iter().map(|norm| format!("post-norm  {}", self.describe_norm(norm))));
         }
+        lines.extend(scale.iter().map(|_| "scale      by a factor of the layer's own".to_owned()));
         lines
     }
 
     fn describe_mixer(&self, mixer: &Mixer) -> Vec<String> {
         match mixer {
             Mixer::Attention(attention) => self.describe_attention(attention),
+            Mixer::Shared(SharedAttention {
+                query_heads,
+                head_dim,
+                query,
+                output,
+                query_norm,
+                source,
+                core,
+            }) => {
+                let mut extras = describe_core(core);
+                extras.extend(query_norm.map(|_| "queries normed by head".to_owned()));
+                let extras: String = extras.iter().map(|extra| format!(", {extra}")).collect();
+                vec![
+                    format!(
+                        "attention  {query_heads} query heads of {head_dim} over the keys and values of mixer {source}, \
+                         scale {}{extras}, {}",
+                        core.scale,
+                        self.describe_projections(&[query, output])
+                    ),
+                    describe_rope(core.rope.as_ref(), *head_dim),
+                ]
+            }
             Mixer::Latent(latent) => {
                 let LatentAttention { heads, rank, rope_dim, value_dim, scale, rope, .. } = latent;
                 let scaled = latent.query_scale.map_or("", |_| ", queries scaled by position");
@@ -132,7 +168,7 @@ impl Decoder {
                          {scale}{scaled}, {}",
                         self.describe_projections(&[&latent.down, &latent.output])
                     ),
-                    describe_rope(rope, *rope_dim),
+                    describe_rope(Some(rope), *rope_dim),
                 ]
             }
             Mixer::ShortConvolution(mixer) => vec![format!(
@@ -171,20 +207,15 @@ impl Decoder {
     }
 
     fn describe_attention(&self, attention: &Attention) -> Vec<String> {
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale } = &attention.core;
         let projections = [&attention.query, &attention.key, &attention.value, &attention.output];
-        let mut extras = Vec::new();
-        extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
-        let within = if *mask == AttentionMask::Chunked { "chunks of" } else { "window" };
-        extras.extend(window.map(|window| format!("{within} {window}")));
-        extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
-        extras.extend(sinks.map(|_| "sinks".to_owned()));
-        extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
+        let mut extras = describe_core(&attention.core);
         extras.extend(attention.query_norm.map(|norm| match norm.scope {
             NormScope::Head => "queries and keys normed by head".to_owned(),
             NormScope::RotatedHead => "rotated queries and keys normed by head".to_owned(),
             NormScope::Full => "queries and keys normed".to_owned(),
         }));
+        extras.extend(attention.value_norm.map(|_| "values normed by head".to_owned()));
+        extras.extend((attention.key == attention.value).then(|| "keys as values".to_owned()));
         extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
         let gate = attention.gate.map(|gate| match gate.outputs == attention.query_heads {
             true => "gated by head".to_owned(),
@@ -201,16 +232,14 @@ impl Decoder {
         let extras: String = extras.iter().map(|extra| format!(", {extra}")).collect();
         vec![
             format!(
-                "attention  {} query heads over {} key/value heads of {}, scale {scale}{extras}, {}",
+                "attention  {} query heads over {} key/value heads of {}, scale {}{extras}, {}",
                 attention.query_heads,
                 attention.kv_heads,
                 attention.head_dim,
+                attention.core.scale,
                 self.describe_projections(&projections),
             ),
-            match rope {
-                Some(rope) => describe_rope(rope, attention.head_dim),
-                None => "positions  none".to_owned(),
-            },
+            describe_rope(attention.core.rope.as_ref(), attention.head_dim),
         ]
     }
 
@@ -240,7 +269,8 @@ impl Decoder {
     }
 
     fn describe_experts(&self, experts: &Experts) -> Vec<String> {
-        let Experts { count, chosen, router, gating, gate, up, down, shared } = experts;
+        let Experts { count, chosen, router, norm_before, gating, gate, up, down, norm_after, shared } =
+            experts;
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
             Scoring::Sigmoid => "sigmoid",
@@ -250,15 +280,25 @@ impl Decoder {
         let weighted = if router.weighs_inputs { " of their inputs" } else { "" };
         // The same projections twice are experts without a gate.
         let gating = if gate == up { "relu²".to_owned() } else { format!("{gating} gate") };
+        let normed = |before: &Option<Norm>, after: &Option<Norm>| match (before, after) {
+            (None, None) => "",
+            (Some(_), None) => ", after a norm",
+            (None, Some(_)) => ", before a norm",
+            (Some(_), Some(_)) => ", between norms",
+        };
         let mut lines = vec![format!(
-            "experts    {chosen} of {count}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}",
+            "experts    {chosen} of {count}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}{}",
             groups.unwrap_or_default(),
             gate.inputs,
             gate.outputs,
             down.outputs,
-            self.describe_projections(&[gate, up, down])
+            self.describe_projections(&[gate, up, down]),
+            normed(norm_before, norm_after)
         )];
-        lines.extend(shared.iter().map(|shared| format!("shared     {}", self.describe_mlp(&shared.mlp))));
+        lines.extend(shared.iter().map(|shared| {
+            let normed = normed(&shared.norm_before, &shared.norm_after);
+            format!("shared     {}{normed}", self.describe_mlp(&shared.mlp))
+        }));
         lines
     }
 
@@ -287,12 +327,26 @@ impl Decoder {
     }
 }
 
-fn describe_rope(rope: &Rope, width: usize) -> String {
+/// What is special about attention beside its projections.
+fn describe_core(core: &AttentionCore) -> Vec<String> {
+    let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale } = core;
+    let mut extras = Vec::new();
+    extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
+    let within = if *mask == AttentionMask::Chunked { "chunks of" } else { "window" };
+    extras.extend(window.map(|window| format!("{within} {window}")));
+    extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
+    extras.extend(sinks.map(|_| "sinks".to_owned()));
+    extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
+    extras
+}
+
+fn describe_rope(rope: Option<&Rope>, width: usize) -> String {
+    let Some(rope) = rope else { return "positions  none".to_owned() };
     let mut text = format!(
         "rope       {} of {width} elements, wavelengths {:.1} to {:.0} positions, factor {}",
         rope.rotary_dim,
         wavelength(rope.inv_freq.first()),
-        wavelength(rope.inv_freq.last()),
+        wavelength(rope.inv_freq.iter().rfind(|inv_freq| **inv_freq != 0.0)),
         rope.attention_factor
     );
     if rope.interleaved {

@@ -6,8 +6,8 @@ use std::fmt;
 use mlxcel_core::{Error, Result};
 
 use super::{
-    Activation, Arrangement, Attention, AttentionMask, Decoder, Experts, Gating, Mixer, Mlp, NormKind,
-    NormScope, Operation, Scoring,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Decoder, Experts, Gating, Mixer, Mlp,
+    NormKind, NormScope, Operation, Scoring,
 };
 
 macro_rules! features {
@@ -62,6 +62,10 @@ features! {
     RotatedNorm => "norm of queries and keys after rotation",
     /// [`Attention::clip`].
     Clip => "limit of queries, keys and values",
+    /// [`Mixer::Shared`].
+    SharedAttention => "attention to the keys of another layer",
+    /// [`Attention::value_norm`].
+    ValueNorm => "norm of values",
     /// [`Attention::gate`].
     AttentionGate => "gated attention",
     /// [`Attention::value_dim`] that is not [`Attention::head_dim`].
@@ -98,6 +102,12 @@ features! {
     WeightedInputs => "experts with weighted inputs",
     /// [`Experts::shared`].
     SharedExpert => "shared expert",
+    /// Norms inside of [`Experts`], and factors of each expert's weights.
+    NormedExperts => "experts with norms of their own",
+    /// [`Decoder::layer_embeddings`].
+    LayerEmbeddings => "embeddings for each layer",
+    /// [`Layer::scale`](super::Layer::scale).
+    LayerScale => "scale of layers",
     /// [`Embedding::positions`](super::Embedding::positions).
     LearnedPositions => "learned positions",
     /// [`Embedding::types`](super::Embedding::types).
@@ -159,11 +169,13 @@ impl Decoder {
         used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
         used.add(self.embedding.types.is_some(), Feature::TokenTypes);
         used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
+        used.add(self.layer_embeddings.is_some(), Feature::LayerEmbeddings);
         used.add(self.head.is_some_and(|head| head.soft_cap.is_some()), Feature::LogitSoftCap);
         let mut outer = self.norm.iter().chain(&self.embedding.norm);
         used.add(outer.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
         for layer in &self.layers {
             used.add(layer.arrangement == Arrangement::Parallel, Feature::ParallelBlocks);
+            used.add(layer.scale.is_some(), Feature::LayerScale);
             for block in &layer.blocks {
                 used.add(block.norm_output.is_some(), Feature::PostNorm);
                 let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
@@ -172,6 +184,7 @@ impl Decoder {
                     Operation::Mixer(mixer) => used.mixer(mixer),
                     Operation::Mlp(mlp) => used.mlp(mlp),
                     Operation::Experts(experts) => used.experts(experts),
+                    Operation::LayerInput(_) => used.add(true, Feature::LayerEmbeddings),
                 }
             }
         }
@@ -200,6 +213,11 @@ impl FeatureSet {
     fn mixer(&mut self, mixer: &Mixer) {
         match mixer {
             Mixer::Attention(attention) => self.attention(attention),
+            Mixer::Shared(shared) => {
+                self.add(true, Feature::SharedAttention);
+                self.core(&shared.core);
+                self.add(shared.query_norm.is_some(), Feature::HeadNorm);
+            }
             Mixer::Latent(latent) => {
                 self.add(true, Feature::LatentAttention);
                 self.add(latent.query_scale.is_some(), Feature::QueryScale);
@@ -213,23 +231,14 @@ impl FeatureSet {
     }
 
     fn attention(&mut self, attention: &Attention) {
-        let core = &attention.core;
         self.add(true, Feature::Attention);
-        self.add(core.mask == AttentionMask::Bidirectional, Feature::BidirectionalAttention);
-        self.add(core.mask == AttentionMask::Chunked, Feature::ChunkedAttention);
-        self.add(core.window.is_some() && core.mask != AttentionMask::Chunked, Feature::Window);
-        self.add(core.soft_cap.is_some(), Feature::ScoreSoftCap);
-        self.add(core.sinks.is_some(), Feature::Sinks);
-        self.add(core.query_scale.is_some(), Feature::QueryScale);
+        self.core(&attention.core);
+        self.add(attention.value_norm.is_some(), Feature::ValueNorm);
         self.add(attention.clip.is_some(), Feature::Clip);
         self.add(attention.gate.is_some(), Feature::AttentionGate);
         self.add(attention.value_dim != attention.head_dim, Feature::ValueWidth);
         self.add(attention.output_norm.is_some(), Feature::InnerNorm);
         self.add(attention.output_norm.is_some_and(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
-        match &core.rope {
-            None => self.add(true, Feature::NoPositions),
-            Some(rope) => self.rope(rope),
-        }
         for norm in attention.query_norm.iter().chain(&attention.key_norm) {
             match norm.scope {
                 NormScope::Head => self.add(true, Feature::HeadNorm),
@@ -237,6 +246,19 @@ impl FeatureSet {
                 NormScope::Full => self.add(true, Feature::FullNorm),
             }
             self.add(norm.norm.kind == NormKind::Layer, Feature::LayerNorm);
+        }
+    }
+
+    fn core(&mut self, core: &AttentionCore) {
+        self.add(core.mask == AttentionMask::Bidirectional, Feature::BidirectionalAttention);
+        self.add(core.mask == AttentionMask::Chunked, Feature::ChunkedAttention);
+        self.add(core.window.is_some() && core.mask != AttentionMask::Chunked, Feature::Window);
+        self.add(core.soft_cap.is_some(), Feature::ScoreSoftCap);
+        self.add(core.sinks.is_some(), Feature::Sinks);
+        self.add(core.query_scale.is_some(), Feature::QueryScale);
+        match &core.rope {
+            None => self.add(true, Feature::NoPositions),
+            Some(rope) => self.rope(rope),
         }
     }
 
@@ -283,8 +305,12 @@ impl FeatureSet {
         }
         self.add(experts.router.weighs_inputs, Feature::WeightedInputs);
         self.gating(experts.gating);
+        let norms = [experts.norm_before, experts.norm_after, experts.router.norm];
+        let is_normed = norms.iter().any(Option::is_some) || experts.router.expert_scales.is_some();
+        self.add(is_normed, Feature::NormedExperts);
         if let Some(shared) = &experts.shared {
             self.add(true, Feature::SharedExpert);
+            self.add(shared.norm_before.is_some() || shared.norm_after.is_some(), Feature::NormedExperts);
             self.mlp(&shared.mlp);
         }
     }

@@ -48,6 +48,8 @@ pub struct Experts {
     pub chosen: usize,
     /// The router.
     pub router: Router,
+    /// The norm of what the chosen experts read; the router and the shared expert read what comes before it.
+    pub norm_before: Option<Norm>,
     /// How gate and up projection are combined.
     pub gating: Gating,
     /// The gate projections, `[experts, outputs, inputs]`: `hidden_size` to each expert's intermediate size.
@@ -57,6 +59,8 @@ pub struct Experts {
     pub up: Linear,
     /// The down projections: each expert's intermediate size to `hidden_size`.
     pub down: Linear,
+    /// The norm of the sum of the chosen experts' results.
+    pub norm_after: Option<Norm>,
     /// An MLP that processes every position in addition.
     pub shared: Option<SharedExpert>,
 }
@@ -64,6 +68,10 @@ pub struct Experts {
 /// The choice and weighting of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
+    /// The norm of what the router reads.
+    pub norm: Option<Norm>,
+    /// A factor of that.
+    pub input_scale: f32,
     /// `hidden_size` to one logit per expert.
     pub projection: Linear,
     /// How logits become scores.
@@ -80,6 +88,8 @@ pub struct Router {
     pub scale: f32,
     /// Whether the weights multiply what the experts read instead of their results (Llama 4).
     pub weighs_inputs: bool,
+    /// `[experts]`: factors of the weights of each expert, which do not take part in their sum.
+    pub expert_scales: Option<WeightId>,
 }
 
 /// How router logits become scores.
@@ -111,8 +121,12 @@ pub struct ExpertGroups {
 /// An MLP in addition to the experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedExpert {
+    /// The norm of what it reads.
+    pub norm_before: Option<Norm>,
     /// The MLP.
     pub mlp: Mlp,
+    /// The norm of its result.
+    pub norm_after: Option<Norm>,
     /// A gate: `hidden_size` to one number, whose sigmoid multiplies the MLP's result.
     pub gate: Option<Linear>,
 }

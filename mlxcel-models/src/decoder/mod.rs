@@ -6,6 +6,7 @@
 mod attention;
 mod display;
 mod features;
+mod layer_input;
 mod mlp;
 mod packed;
 mod parts;
@@ -18,9 +19,11 @@ mod weight;
 use crate::element::ElementType;
 
 pub use attention::{
-    Attention, AttentionCore, AttentionMask, HeadNorm, LatentAttention, LatentQuery, NormScope, PositionScale,
+    Attention, AttentionCore, AttentionMask, HeadNorm, LatentAttention, LatentQuery, NormScope,
+    PositionScale, SharedAttention,
 };
 pub use features::{Feature, FeatureSet};
+pub use layer_input::{LayerEmbeddings, LayerInput};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Xielu};
@@ -55,6 +58,8 @@ pub struct Decoder {
     pub weights: WeightTable,
     /// The table of token embeddings.
     pub embedding: Embedding,
+    /// Embeddings of tokens that layers read beside the residual stream, if any.
+    pub layer_embeddings: Option<LayerEmbeddings>,
     /// The layers, first to last.
     pub layers: Vec<Layer>,
     /// The norm after the last layer.
@@ -106,6 +111,8 @@ pub struct Layer {
     pub blocks: Vec<Block>,
     /// How they are connected.
     pub arrangement: Arrangement,
+    /// `[1]`: a factor of the residual stream after the layer, if any (Gemma 4).
+    pub scale: Option<WeightId>,
 }
 
 /// How the blocks of a layer are connected.
@@ -143,6 +150,8 @@ pub enum Operation {
     Mlp(Mlp),
     /// Processes each position separately, with the experts chosen for it.
     Experts(Experts),
+    /// Reads the layer's part of [`Decoder::layer_embeddings`].
+    LayerInput(LayerInput),
 }
 
 /// An operation that mixes positions and, unless it is bidirectional, keeps state between steps.
@@ -150,6 +159,8 @@ pub enum Operation {
 pub enum Mixer {
     /// Self-attention; if causal, its state is the keys and values of earlier positions.
     Attention(Attention),
+    /// Self-attention over the keys and values of an earlier layer.
+    Shared(SharedAttention),
     /// Attention over compressed latents, which are the state.
     Latent(LatentAttention),
     /// A short gated convolution; its state is the last inputs.
@@ -180,6 +191,7 @@ impl Mixer {
     pub fn rope(&self) -> Option<&crate::rope::Rope> {
         match self {
             Self::Attention(attention) => attention.core.rope.as_ref(),
+            Self::Shared(shared) => shared.core.rope.as_ref(),
             Self::Latent(latent) => Some(&latent.rope),
             Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) | Self::SelectiveScan(_) => {
                 None
@@ -205,7 +217,8 @@ impl Decoder {
     pub fn is_bidirectional(&self) -> bool {
         self.mixers().any(|mixer| match mixer {
             Mixer::Attention(attention) => attention.core.mask == AttentionMask::Bidirectional,
-            Mixer::Latent(_)
+            Mixer::Shared(_)
+            | Mixer::Latent(_)
             | Mixer::ShortConvolution(_)
             | Mixer::DeltaRule(_)
             | Mixer::StateSpace(_)
@@ -222,7 +235,7 @@ impl Decoder {
     pub fn mixers(&self) -> impl Iterator<Item = &Mixer> {
         self.layers.iter().flat_map(|layer| &layer.blocks).filter_map(|block| match &block.operation {
             Operation::Mixer(mixer) => Some(mixer),
-            Operation::Mlp(_) | Operation::Experts(_) => None,
+            Operation::Mlp(_) | Operation::Experts(_) | Operation::LayerInput(_) => None,
         })
     }
 

@@ -5,8 +5,9 @@ use std::fmt;
 
 use super::{
     Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
-    HeadNorm, LatentAttention, LatentQuery, Layer, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
-    Router, SelectiveScan, SharedExpert, ShortConvolution, StateSpace, TypeTable, WeightId, Xielu,
+    HeadNorm, LatentAttention, LatentQuery, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm,
+    Operation, PositionTable, Router, SelectiveScan, SharedAttention, SharedExpert, ShortConvolution,
+    StateSpace, TypeTable, WeightId, Xielu,
 };
 use crate::element::ElementType;
 
@@ -125,7 +126,11 @@ impl Decoder {
             collected.add(WeightRole::TokenTypes, [weight]);
         }
         norm.iter().for_each(|norm| collected.norm(norm));
-        for Layer { blocks, arrangement: _ } in &self.layers {
+        if let Some(embeddings) = &self.layer_embeddings {
+            collected.layer_embeddings(embeddings);
+        }
+        for Layer { blocks, arrangement: _, scale } in &self.layers {
+            collected.add(WeightRole::Norm, *scale);
             for Block {
                 norm_before,
                 input_scale: _,
@@ -140,6 +145,10 @@ impl Decoder {
                     Operation::Mixer(mixer) => collected.mixer(mixer),
                     Operation::Mlp(mlp) => collected.mlp(mlp),
                     Operation::Experts(experts) => collected.experts(experts),
+                    Operation::LayerInput(input) => {
+                        let LayerInput { layer: _, activation: _, gate, projection } = *input;
+                        collected.linears(WeightRole::Mlp, [gate, projection]);
+                    }
                 }
             }
         }
@@ -186,6 +195,23 @@ impl Collected {
         self.add(WeightRole::Norm, weight.iter().chain(bias).copied());
     }
 
+    fn layer_embeddings(&mut self, embeddings: &LayerEmbeddings) {
+        let LayerEmbeddings {
+            weight,
+            rows: _,
+            layers: _,
+            width: _,
+            scale: _,
+            projection,
+            projection_scale: _,
+            norm,
+            sum_scale: _,
+        } = embeddings;
+        self.product(WeightRole::Embedding, *weight);
+        self.linears(WeightRole::Embedding, [*projection]);
+        self.norm(norm);
+    }
+
     fn convolution(&mut self, convolution: &Convolution) {
         let Convolution { weight, bias, channels: _, taps: _, activation: _ } = *convolution;
         self.add(WeightRole::Recurrence, [weight]);
@@ -195,6 +221,20 @@ impl Collected {
     fn mixer(&mut self, mixer: &Mixer) {
         match mixer {
             Mixer::Attention(attention) => self.attention(attention),
+            Mixer::Shared(shared) => {
+                let SharedAttention {
+                    query_heads: _,
+                    head_dim: _,
+                    query,
+                    output,
+                    query_norm,
+                    source: _,
+                    core,
+                } = shared;
+                self.linears(WeightRole::Attention, [*query, *output]);
+                query_norm.iter().for_each(|norm| self.norm(norm));
+                self.core(core);
+            }
             Mixer::Latent(latent) => self.latent(latent),
             Mixer::ShortConvolution(ShortConvolution { input, convolution, output }) => {
                 self.linears(WeightRole::Recurrence, [*input, *output]);
@@ -219,6 +259,7 @@ impl Collected {
             output,
             query_norm,
             key_norm,
+            value_norm,
             clip: _,
             gate,
             output_norm,
@@ -229,6 +270,11 @@ impl Collected {
         for HeadNorm { norm, scope: _ } in query_norm.iter().chain(key_norm) {
             self.norm(norm);
         }
+        value_norm.iter().for_each(|norm| self.norm(norm));
+        self.core(core);
+    }
+
+    fn core(&mut self, core: &AttentionCore) {
         let AttentionCore { scale: _, mask: _, window: _, rope: _, soft_cap: _, sinks, query_scale: _ } =
             core;
         self.add(WeightRole::Attention, *sinks);
@@ -354,8 +400,21 @@ impl Collected {
     }
 
     fn experts(&mut self, experts: &Experts) {
-        let Experts { count: _, chosen: _, router, gating: _, gate, up, down, shared } = *experts;
+        let Experts {
+            count: _,
+            chosen: _,
+            router,
+            norm_before,
+            gating: _,
+            gate,
+            up,
+            down,
+            norm_after,
+            shared,
+        } = *experts;
         let Router {
+            norm,
+            input_scale: _,
             projection,
             scoring: _,
             selection_bias,
@@ -364,11 +423,14 @@ impl Collected {
             normaliser: _,
             scale: _,
             weighs_inputs: _,
+            expert_scales,
         } = router;
+        norm.iter().chain(&norm_before).chain(&norm_after).for_each(|norm| self.norm(norm));
         self.linears(WeightRole::Router, [projection]);
-        self.add(WeightRole::Router, selection_bias);
+        self.add(WeightRole::Router, selection_bias.into_iter().chain(expert_scales));
         self.linears(WeightRole::Experts, [gate, up, down]);
-        if let Some(SharedExpert { mlp, gate }) = shared {
+        if let Some(SharedExpert { norm_before, mlp, norm_after, gate }) = shared {
+            norm_before.iter().chain(&norm_after).for_each(|norm| self.norm(norm));
             self.mlp(&mlp);
             self.linears(WeightRole::Mlp, gate);
         }

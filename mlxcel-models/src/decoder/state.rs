@@ -69,7 +69,7 @@ impl StateShape {
 }
 
 impl Mixer {
-    /// The parts of its state: none for bidirectional attention; one for caches; the convolution's inputs and the recurrent state for recurrences.
+    /// The parts of its state: none for bidirectional attention and for attention to another layer's keys; one for caches; the convolution's inputs and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
@@ -78,6 +78,7 @@ impl Mixer {
                 head_dim: attention.kept_dim(),
                 window: attention.core.window,
             }],
+            Self::Shared(_) => Vec::new(),
             Self::Latent(latent) => vec![StateShape::Latent { width: latent.rank + latent.rope_dim }],
             Self::ShortConvolution(mixer) => vec![mixer.convolution.state()],
             Self::DeltaRule(mixer) => vec![

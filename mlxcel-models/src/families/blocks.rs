@@ -16,6 +16,12 @@ impl From<Attention> for Operation {
     }
 }
 
+impl From<Mixer> for Operation {
+    fn from(mixer: Mixer) -> Self {
+        Self::Mixer(mixer)
+    }
+}
+
 impl From<Mlp> for Operation {
     fn from(mlp: Mlp) -> Self {
         Self::Mlp(mlp)
@@ -57,12 +63,12 @@ pub(super) fn between_norms(before: Norm, operation: impl Into<Operation>, after
 
 /// Sequential blocks, each reading the output of the previous one.
 pub(super) fn sequential(blocks: impl Into<Vec<Block>>) -> Layer {
-    Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential }
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential, scale: None }
 }
 
 /// Blocks that all read the layer's input.
 pub(super) fn parallel(blocks: impl Into<Vec<Block>>) -> Layer {
-    Layer { blocks: blocks.into(), arrangement: Arrangement::Parallel }
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Parallel, scale: None }
 }
 
 /// Attention with a scale, over a window or everything, rotated or not, and nothing else.
@@ -136,6 +142,7 @@ impl Roles<'_> {
             )?,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             clip: None,
             gate: None,
             output_norm: None,

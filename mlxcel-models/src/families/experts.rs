@@ -13,7 +13,7 @@ use crate::decoder::{
 };
 
 /// Far above any published model.
-const MOST_EXPERTS: usize = 1 << 14;
+pub(super) const MOST_EXPERTS: usize = 1 << 14;
 
 impl From<Experts> for Operation {
     fn from(experts: Experts) -> Self {
@@ -55,7 +55,7 @@ impl ExpertLinears {
         shared: Option<SharedExpert>,
     ) -> Experts {
         let Self { gate, up, down } = self;
-        Experts { count, chosen, router, gating, gate, up, down, shared }
+        Experts { count, chosen, router, norm_before: None, gating, gate, up, down, norm_after: None, shared }
     }
 }
 
@@ -67,6 +67,9 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
         selection_bias: None,
         groups: None,
         normalised,
+        norm: None,
+        input_scale: 1.0,
+        expert_scales: None,
         normaliser: 0.0,
         scale: 1.0,
         weighs_inputs: false,
@@ -175,6 +178,9 @@ impl GroupedExperts {
             selection_bias: bias.map(|bias| roles.tensor(bias, &[experts.count])).transpose()?,
             groups,
             normalised,
+            norm: None,
+            input_scale: 1.0,
+            expert_scales: None,
             normaliser: 1e-20,
             scale,
             weighs_inputs: false,
@@ -270,7 +276,8 @@ impl Roles<'_> {
     /// - `{module}.experts.{index}.{name}.weight`: a tensor a projection and expert, as most are published;
     /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and `{module}.experts.down_proj`, as
     ///   transformers keeps them;
-    /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm converts them.
+    /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm converts them, those
+    ///   of Gemma 4 under `experts.switch_glu`.
     ///
     /// Those of the first and the last may be packed.
     pub(super) fn experts(
@@ -281,10 +288,11 @@ impl Roles<'_> {
     ) -> Result<ExpertLinears> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
         let fused = format!("{module}.experts.gate_up_proj");
-        let [gate, up, down] = if self.has(&format!("{module}.switch_mlp.gate_proj.weight")) {
-            let stacked = |name, rows, columns| {
-                self.matrices(&format!("{module}.switch_mlp.{name}"), count, rows, columns)
-            };
+        let converted = ["switch_mlp", "experts.switch_glu"].map(|stack| format!("{module}.{stack}"));
+        let converted = converted.iter().find(|stack| self.has(&format!("{stack}.gate_proj.weight")));
+        let [gate, up, down] = if let Some(stack) = converted {
+            let stacked =
+                |name, rows, columns| self.matrices(&format!("{stack}.{name}"), count, rows, columns);
             [
                 stacked("gate_proj", width, hidden)?,
                 stacked("up_proj", width, hidden)?,
@@ -396,7 +404,7 @@ pub(super) fn shared_experts(
         return Ok(None);
     }
     let mlp = roles.gated_mlp(module, [hidden, width], activation, biases)?;
-    Ok(Some(SharedExpert { mlp, gate: None }))
+    Ok(Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None }))
 }
 
 /// The shared expert of a mixture in `module`, behind a gate of its own.
@@ -407,6 +415,8 @@ pub(super) fn gated_shared_expert(
     activation: Activation,
 ) -> Result<SharedExpert> {
     Ok(SharedExpert {
+        norm_before: None,
+        norm_after: None,
         mlp: roles.gated_mlp(&format!("{module}.shared_expert"), [hidden, width], activation, false)?,
         gate: Some(roles.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?),
     })

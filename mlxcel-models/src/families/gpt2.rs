@@ -66,6 +66,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             output: linear(&name("attn.c_proj"), hidden, hidden)?,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             clip: None,
             gate: None,
             output_norm: None,

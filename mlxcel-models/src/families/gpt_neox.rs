@@ -74,6 +74,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             output: roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             clip: None,
             gate: None,
             output_norm: None,

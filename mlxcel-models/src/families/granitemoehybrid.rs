@@ -76,7 +76,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let second: Operation = if count == 0 {
             mlp.into()
         } else {
-            let shared = Some(SharedExpert { mlp, gate: None });
+            let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
             let gating = Gating::Activated(activation);
             routed(roles, &name("block_sparse_moe"), experts, gating, shared)?.into()
         };

@@ -125,6 +125,7 @@ fn attention(
         output: linear("out_proj", sizes.hidden, sizes.query_width())?,
         query_norm: head_norm("q_layernorm")?,
         key_norm: head_norm("k_layernorm")?,
+        value_norm: None,
         clip: None,
         gate: None,
         output_norm: None,

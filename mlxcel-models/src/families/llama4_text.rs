@@ -163,6 +163,9 @@ fn routed(roles: &Roles<'_>, module: &str, sizes: ExpertSizes, activation: Activ
         normaliser: 0.0,
         scale: 1.0,
         weighs_inputs: true,
+        norm: None,
+        input_scale: 1.0,
+        expert_scales: None,
     };
     let shared = format!("{module}.shared_expert");
     let shared = shared_experts(roles, &shared, [hidden, width], activation, false)?;

@@ -61,6 +61,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: CONTEXT,
         embedding: format!("{base}embeddings"),
         embedding_scale: 1.0,
+        layer_embeddings: None,
         positions: None,
         norm: format!("{base}norm_f"),
         head: "lm_head".to_owned(),

@@ -25,6 +25,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
+mod gemma4_text;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
@@ -39,6 +40,7 @@ mod hunyuan_v1_moe;
 mod internlm3;
 mod jamba;
 mod latent;
+mod layer_inputs;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -122,6 +124,7 @@ const FAMILIES: &[Family] = &[
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
+    gemma4_text::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,

@@ -76,7 +76,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             EXPERT => {
                 let shared = format!("{mixer}.shared_experts");
                 let mlp = roles.plain_mlp(&shared, [hidden, shared_width], activation, biases)?;
-                let shared = Some(SharedExpert { mlp, gate: None });
+                let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
                 let linears = expert_linears(roles, &mixer, mixture.sizes())?;
                 let router = mixture.router(roles, &mixer)?;
                 // relu(u)² = relu(u) · u

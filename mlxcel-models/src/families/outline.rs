@@ -4,7 +4,7 @@ use mlxcel_core::Result;
 
 use super::roles::{Roles, refuse_order};
 use super::settings::Sizes;
-use crate::decoder::{Decoder, Embedding, Head, Layer, Norm, PositionTable};
+use crate::decoder::{Decoder, Embedding, Head, Layer, LayerEmbeddings, Norm, PositionTable};
 
 /// The parts of a decoder that are not its layers.
 #[derive(Clone, Debug)]
@@ -16,6 +16,7 @@ pub(super) struct Outline {
     /// The module of the token embedding.
     pub(super) embedding: String,
     pub(super) embedding_scale: f32,
+    pub(super) layer_embeddings: Option<LayerEmbeddings>,
     /// The module of learned positions, with as many rows as there are positions.
     pub(super) positions: Option<String>,
     /// The module of the norm after the last layer.
@@ -40,6 +41,7 @@ impl Outline {
             context: sizes.context,
             embedding: format!("{base}embed_tokens"),
             embedding_scale: 1.0,
+            layer_embeddings: None,
             positions: None,
             norm: format!("{base}norm"),
             head: "lm_head".to_owned(),
@@ -66,6 +68,7 @@ impl Roles<'_> {
             context,
             embedding,
             embedding_scale,
+            layer_embeddings,
             positions,
             norm: norm_name,
             head,
@@ -102,6 +105,7 @@ impl Roles<'_> {
             context_length: context,
             element_type,
             embedding,
+            layer_embeddings,
             layers,
             norm: Some(norm),
             head: Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap }),

@@ -58,6 +58,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             output: roles.linear(&format!("{name}.o_proj"), sizes.hidden, queries, false)?,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             clip: None,
             gate: None,
             output_norm: None,

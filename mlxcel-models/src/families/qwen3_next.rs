@@ -134,6 +134,7 @@ pub(super) fn gated_attention(
         output: linear("o_proj", hidden, sizes.query_width())?,
         query_norm: None,
         key_norm: None,
+        value_norm: None,
         clip: None,
         gate: Some(part(head_dim)),
         output_norm: None,

@@ -12,6 +12,8 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
 /// Explicit frequency divisors, as GGUF files have them instead of a formula.
 const FACTORS: &str = "freq_factors";
+/// The kind of scaling that leaves a part of the pairs as they are.
+const PROPORTIONAL: &str = "proportional";
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// How a family reads its rotary embedding, and what it assumes where the settings are silent.
@@ -85,6 +87,12 @@ pub(crate) enum Kinds {
 pub(crate) struct LayerRopes {
     pub(crate) full: Rope,
     pub(crate) sliding: Rope,
+}
+
+/// The key that names the kind of scaling, and the kind.
+fn kind_of(scaling: Fields<'_>) -> Result<(&'static str, &str)> {
+    let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
+    Ok((key, scaling.text(key)?.unwrap_or("default")))
 }
 
 /// Where settings of one rotary embedding are looked for.
@@ -181,6 +189,14 @@ impl<'a> RopeSettings<'a> {
             Some(scaling) => scaling.positive("rope_theta")?.unwrap_or(theta),
             None => theta,
         };
+        if scaling.map(|scaling| kind_of(scaling)).transpose()?.is_some_and(|(_, kind)| kind == PROPORTIONAL)
+        {
+            let number = |key, default| match scaling {
+                Some(scaling) => Ok(scaling.positive(key)?.unwrap_or(default)),
+                None => Ok(default),
+            };
+            return self.proportional(theta, number(PARTIAL, 1.0)?, number("factor", 1.0)?);
+        }
         let dim = self.rotated(scaling)?;
         let mut rope = Rope {
             rotary_dim: dim + dim % 2,
@@ -191,8 +207,7 @@ impl<'a> RopeSettings<'a> {
             long: None,
         };
         let Some(scaling) = scaling else { return Ok(rope) };
-        let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
-        let kind = scaling.text(key)?.unwrap_or("default");
+        let (key, kind) = kind_of(scaling)?;
         // transformers lets the outer field win where both are there.
         let original = || match outer_original {
             Some(length) => Ok(length),
@@ -281,6 +296,41 @@ impl<'a> RopeSettings<'a> {
             return Ok(rope);
         }
         Err(scaling.wrong(key, "these settings give infinite frequencies".to_owned()))
+    }
+
+    /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None` without
+    /// `rope_parameters`.
+    pub(crate) fn read_type(&self, layer_type: &str) -> Result<Option<Rope>> {
+        let Some(parameters) = self.config.object("rope_parameters")? else { return Ok(None) };
+        let Some(scaling) = parameters.object(layer_type)? else { return Err(parameters.absent(layer_type)) };
+        let place = Place {
+            scaling: Some(scaling),
+            truncate: Some(scaling),
+            theta: scaling.required_positive("rope_theta")?,
+            outer_original: None,
+        };
+        self.read_at(&place).map(Some)
+    }
+
+    /// Pairs of complete heads, of which only the first `part` turn, with the frequencies that they have where all turn,
+    /// divided by `factor` (Gemma 4).
+    pub(crate) fn proportional(&self, theta: f64, part: f64, factor: f64) -> Result<Rope> {
+        let turning = (part * self.head_dim as f64 / 2.0) as usize;
+        if self.head_dim % 2 == 1 || part > 1.0 {
+            let message =
+                format!("heads of {} elements cannot be rotated in pairs, {part} of them", self.head_dim);
+            return Err(self.config.wrong("head_dim", message));
+        }
+        let mut inv_freq = frequencies(theta, self.head_dim);
+        inv_freq.iter_mut().skip(turning).for_each(|frequency| *frequency = 0.0);
+        inv_freq.iter_mut().for_each(|frequency| *frequency /= factor as f32);
+        Ok(Rope {
+            rotary_dim: self.head_dim,
+            inv_freq,
+            attention_factor: 1.0,
+            interleaved: self.interleaved,
+            long: None,
+        })
     }
 
     /// How many elements of a head are rotated; an odd number has a pair of its own for the last.

@@ -1,12 +1,13 @@
 //! Mixtures of experts.
 
 use super::{Ops, run_mlp, scaled};
-use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};
+use crate::decoder::{Activation, ExpertGroups, Experts, Norm, Router, Scoring, SharedExpert};
 
 pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
-    let Experts { count, chosen, router, gating, gate, up, down, shared } = experts;
+    let Experts { count, chosen, router, norm_before, gating, gate, up, down, norm_after, shared } = experts;
     let (indices, weights) = route(router, *chosen, x, ops)?;
-    let (mut dispatched, routing) = ops.dispatch(x, &indices, *count)?;
+    let read = normed(norm_before.as_ref(), x, ops)?;
+    let (mut dispatched, routing) = ops.dispatch(&read, &indices, *count)?;
     if router.weighs_inputs {
         dispatched = ops.weigh(&dispatched, &routing, &weights)?;
     }
@@ -15,9 +16,12 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
     let gated = ops.gate(*gating, &gated, &up)?;
     let results = ops.expert_linear(&gated, &routing, down)?;
     let weights = (!router.weighs_inputs).then_some(&weights);
-    let mut sum = ops.combine(&results, &routing, weights)?;
-    if let Some(SharedExpert { mlp, gate }) = shared {
-        let mut own = run_mlp(mlp, x, ops)?;
+    let sum = ops.combine(&results, &routing, weights)?;
+    let mut sum = normed(norm_after.as_ref(), &sum, ops)?;
+    if let Some(SharedExpert { norm_before, mlp, norm_after, gate }) = shared {
+        let read = normed(norm_before.as_ref(), x, ops)?;
+        let own = run_mlp(mlp, &read, ops)?;
+        let mut own = normed(norm_after.as_ref(), &own, ops)?;
         if let Some(gate) = gate {
             let gate = ops.linear(x, gate)?;
             let gate = ops.activate(&gate, Activation::Sigmoid)?;
@@ -28,6 +32,10 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
     Ok(sum)
 }
 
+fn normed<O: Ops>(norm: Option<&Norm>, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    norm.map_or_else(|| Ok(x.clone()), |norm| ops.norm(x, norm))
+}
+
 /// The experts of each token and their weights, `[tokens, chosen]` each.
 fn route<O: Ops>(
     router: &Router,
@@ -36,6 +44,8 @@ fn route<O: Ops>(
     ops: &mut O,
 ) -> Result<(O::Value, O::Value), O::Error> {
     let Router {
+        norm,
+        input_scale,
         projection,
         scoring,
         selection_bias,
@@ -44,8 +54,11 @@ fn route<O: Ops>(
         normaliser,
         scale,
         weighs_inputs: _,
+        expert_scales,
     } = router;
-    let logits = ops.linear(x, projection)?;
+    let x = normed(norm.as_ref(), x, ops)?;
+    let x = scaled(x, *input_scale, ops)?;
+    let logits = ops.linear(&x, projection)?;
     let scores = match scoring {
         Scoring::SparseMixer { tolerance } => {
             let (indices, weights) = ops.sparse_mixer(&logits, *tolerance)?;
@@ -63,13 +76,19 @@ fn route<O: Ops>(
         ranked = ops.keep_groups(&ranked, *count, *kept)?;
     }
     let indices = ops.top(&ranked, chosen)?;
-    let mut weights = ops.pick(&scores, &indices)?;
+    let weights = ops.pick(&scores, &indices)?;
+    let mut numerators = weights.clone();
+    if let Some(scales) = expert_scales {
+        let scales = ops.vector(*scales)?;
+        let scaled = ops.multiply(&scores, &scales)?;
+        numerators = ops.pick(&scaled, &indices)?;
+    }
     if *normalised {
         let mut sum = ops.sum(&weights)?;
         if *normaliser != 0.0 {
             sum = ops.offset(&sum, *normaliser)?;
         }
-        weights = ops.divide(&weights, &sum)?;
+        numerators = ops.divide(&numerators, &sum)?;
     }
-    Ok((indices, scaled(weights, *scale, ops)?))
+    Ok((indices, scaled(numerators, *scale, ops)?))
 }

@@ -3,7 +3,7 @@
 use super::{Ops, scaled};
 use crate::decoder::{
     Activation, Attention, AttentionCore, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer,
-    NormScope, SelectiveScan, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
+    NormScope, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -18,6 +18,7 @@ pub(super) fn mix<O: Ops>(
     match (mixer, slots) {
         (Mixer::Attention(mixer), &[]) => attend(mixer, x, None, last, ops),
         (Mixer::Attention(mixer), &[slot]) => attend(mixer, x, Some(slot), last, ops),
+        (Mixer::Shared(mixer), &[slot]) => attend_shared(mixer, x, slot, last, ops),
         (Mixer::Latent(mixer), &[slot]) => attend_latent(mixer, x, slot, last, ops),
         (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
         (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
@@ -52,6 +53,7 @@ fn attend<O: Ops>(
         output,
         query_norm,
         key_norm,
+        value_norm,
         clip,
         gate,
         output_norm,
@@ -62,8 +64,11 @@ fn attend<O: Ops>(
     let rotated_here = query_norm.iter().chain(key_norm).any(|norm| norm.scope == NormScope::RotatedHead);
     let unrotated = without_rope(core);
     let core = if rotated_here { &unrotated } else { core };
-    let mut heads = |linear: &Linear, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
-        let mut x = ops.linear(x, linear)?;
+    let projected_key = ops.linear(x, key)?;
+    let projected_value = if value == key { projected_key.clone() } else { ops.linear(x, value)? };
+    let projected_query = ops.linear(x, query)?;
+    let mut heads = |projected: O::Value, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
+        let mut x = projected;
         x = match norm {
             Some(HeadNorm { norm, scope: NormScope::Full }) => {
                 let normed = ops.norm(&x, norm)?;
@@ -89,9 +94,10 @@ fn attend<O: Ops>(
             _ => Ok(x),
         }
     };
-    let mut query = heads(query, *query_heads, query_norm.as_ref(), true)?;
-    let mut key = heads(key, *kv_heads, key_norm.as_ref(), true)?;
-    let mut value = heads(value, *kv_heads, None, false)?;
+    let value_norm = value_norm.map(|norm| HeadNorm { norm, scope: NormScope::Head });
+    let mut query = heads(projected_query, *query_heads, query_norm.as_ref(), true)?;
+    let mut key = heads(projected_key, *kv_heads, key_norm.as_ref(), true)?;
+    let mut value = heads(projected_value, *kv_heads, value_norm.as_ref(), false)?;
     value = scaled(value, *value_scale, ops)?;
     if let Some(scale) = &core.query_scale {
         query = ops.scale_by_position(&query, scale)?;
@@ -143,6 +149,30 @@ fn widened<O: Ops>(x: O::Value, width: usize, wanted: usize, ops: &mut O) -> Res
         missing -= some;
     }
     if parts.len() == 1 { Ok(x) } else { ops.concatenate(&parts) }
+}
+
+fn attend_shared<O: Ops>(
+    shared: &SharedAttention,
+    x: &O::Value,
+    slot: StateSlot,
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let SharedAttention { query_heads, head_dim: _, query, output, query_norm, source: _, core } = shared;
+    let query = ops.linear(x, query)?;
+    let mut query = ops.split_heads(&query, *query_heads)?;
+    if let Some(norm) = query_norm {
+        query = ops.norm(&query, norm)?;
+    }
+    if let Some(rope) = core.rope.as_ref().filter(|rope| rope.interleaved) {
+        query = ops.deinterleave(&query, rope.rotary_dim)?;
+    }
+    if let Some(scale) = &core.query_scale {
+        query = ops.scale_by_position(&query, scale)?;
+    }
+    let mixed = ops.shared_attention(&query, core, Some(output), slot)?;
+    let mixed = narrow(mixed, last, ops)?;
+    ops.linear(&mixed, output)
 }
 
 /// The same without a rotary embedding.

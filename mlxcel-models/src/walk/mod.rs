@@ -9,19 +9,22 @@ mod ops;
 pub use ops::Ops;
 
 use crate::decoder::{
-    Activation, Arrangement, Block, Decoder, Embedding, Head, Layer, Mlp, Norm, Operation, StateSlot, Xielu,
+    Activation, Arrangement, Block, Decoder, Embedding, Head, Layer, LayerEmbeddings, LayerInput, Mixer, Mlp,
+    Norm, Operation, StateSlot, WeightId, Xielu,
 };
 
 /// A walk over a decoder, with everything that can be precomputed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
-    /// For each mixer, where its states lie.
+    /// For each mixer, where its states lie, or those that it reads of another.
     slots: Vec<Vec<StateSlot>>,
 }
 
 /// The stream in a walk, and what is left of it.
 struct Stream<V> {
     hidden: V,
+    /// The inputs of all layers, beside each other, if layers have their own.
+    inputs: Option<V>,
     /// How many mixers have run.
     mixers: usize,
 }
@@ -29,7 +32,12 @@ struct Stream<V> {
 impl Walk {
     /// The walk over `decoder`.
     pub fn new(decoder: &Decoder) -> Self {
-        Self { slots: decoder.state_slots() }
+        let own = decoder.state_slots();
+        let slots = decoder.mixers().zip(&own).map(|(mixer, slots)| match mixer {
+            Mixer::Shared(shared) => own.get(shared.source).unwrap_or(slots).clone(),
+            _ => slots.clone(),
+        });
+        Self { slots: slots.collect() }
     }
 
     /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm. `decoder` must be the
@@ -40,15 +48,21 @@ impl Walk {
     /// The errors of the operations.
     pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<O::Value, O::Error> {
         let hidden = embed(&decoder.embedding, ops)?;
-        let mut stream = Stream { hidden, mixers: 0 };
+        let inputs = decoder.layer_embeddings.as_ref();
+        let inputs =
+            inputs.map(|inputs| embed_layers(inputs, decoder.vocabulary_size, &hidden, ops)).transpose()?;
+        let mut stream = Stream { hidden, inputs, mixers: 0 };
         if self.slots.is_empty() {
-            stream.hidden = ops.select(&stream.hidden)?;
+            stream.select(ops)?;
         }
         for layer in &decoder.layers {
-            let Layer { blocks, arrangement } = layer;
+            let Layer { blocks, arrangement, scale } = layer;
             match arrangement {
                 Arrangement::Sequential => self.sequential(blocks, &mut stream, ops)?,
                 Arrangement::Parallel => self.parallel(blocks, &mut stream, ops)?,
+            }
+            if let Some(scale) = scale {
+                stream.hidden = multiplied(&stream.hidden, *scale, ops)?;
             }
         }
         match &decoder.norm {
@@ -90,12 +104,13 @@ impl Walk {
                 Operation::Mixer(mixer) => {
                     let (slots, last) = self.next_mixer(stream);
                     if last {
-                        stream.hidden = ops.select(&stream.hidden)?;
+                        stream.select(ops)?;
                     }
                     mixers::mix(mixer, &input, slots, last, ops)?
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
                 Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+                Operation::LayerInput(own) => read_input(own, &input, stream.inputs.as_ref(), ops)?,
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
             stream.hidden = ops.add(&stream.hidden, &result)?;
@@ -133,7 +148,7 @@ impl Walk {
                 Operation::Mixer(mixer) => {
                     let (slots, last) = self.next_mixer(stream);
                     if last {
-                        stream.hidden = ops.select(&stream.hidden)?;
+                        stream.select(ops)?;
                         whole = ops.select(&whole)?;
                         if let Some((_, value)) = &mut normed {
                             *value = ops.select(value)?;
@@ -143,6 +158,7 @@ impl Walk {
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
                 Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+                Operation::LayerInput(own) => read_input(own, &input, stream.inputs.as_ref(), ops)?,
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
             stream.hidden = ops.add(&stream.hidden, &result)?;
@@ -156,6 +172,69 @@ impl Walk {
         stream.mixers += 1;
         (slots, stream.mixers == self.slots.len())
     }
+}
+
+impl<V: Clone> Stream<V> {
+    /// Leaves only the wanted tokens.
+    fn select<O: Ops<Value = V>>(&mut self, ops: &mut O) -> Result<(), O::Error> {
+        self.hidden = ops.select(&self.hidden)?;
+        if let Some(inputs) = &mut self.inputs {
+            *inputs = ops.select(inputs)?;
+        }
+        Ok(())
+    }
+}
+
+/// `x` times the factor in a weight of one element.
+fn multiplied<O: Ops>(x: &O::Value, factor: WeightId, ops: &mut O) -> Result<O::Value, O::Error> {
+    let factor = ops.vector(factor)?;
+    ops.multiply(x, &factor)
+}
+
+/// The inputs of all layers for the embedded tokens `x`.
+fn embed_layers<O: Ops>(
+    embeddings: &LayerEmbeddings,
+    vocabulary: usize,
+    x: &O::Value,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let LayerEmbeddings {
+        weight,
+        rows,
+        layers,
+        width: _,
+        scale,
+        projection,
+        projection_scale,
+        norm,
+        sum_scale,
+    } = embeddings;
+    let embedded = if *rows < vocabulary { ops.embed_within(*weight, *rows)? } else { ops.embed(*weight)? };
+    let embedded = scaled(embedded, *scale, ops)?;
+    let projected = ops.linear(x, projection)?;
+    let projected = scaled(projected, *projection_scale, ops)?;
+    let projected = ops.split_heads(&projected, *layers)?;
+    let projected = ops.norm(&projected, norm)?;
+    let projected = ops.join_heads(&projected)?;
+    let sum = ops.add(&projected, &embedded)?;
+    scaled(sum, *sum_scale, ops)
+}
+
+fn read_input<O: Ops>(
+    own: &LayerInput,
+    x: &O::Value,
+    inputs: Option<&O::Value>,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let LayerInput { layer, activation, gate, projection } = own;
+    let width = gate.outputs;
+    let gate = ops.linear(x, gate)?;
+    let mut gated = ops.activate(&gate, *activation)?;
+    if let Some(inputs) = inputs {
+        let input = ops.slice(inputs, layer * width, (layer + 1) * width)?;
+        gated = ops.multiply(&gated, &input)?;
+    }
+    ops.linear(&gated, projection)
 }
 
 fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Error> {

@@ -30,6 +30,9 @@ pub trait Ops {
     /// The rows of a table for the tokens of the pass: `[tokens, width]`.
     fn embed(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
 
+    /// The same of a table with this many rows, where tokens beyond them read the first.
+    fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Self::Value, Self::Error>;
+
     /// The rows of a table for the positions of the tokens, each `offset` further on: `[tokens, width]`.
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Self::Value, Self::Error>;
 
@@ -157,6 +160,16 @@ pub trait Ops {
         query: &Self::Value,
         key: &Self::Value,
         value: &Self::Value,
+        core: &AttentionCore,
+        reader: Option<&Linear>,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Attention of queries to the cache at `slot` as the last [`attention`](Self::attention) with this slot left it in this
+    /// pass. Otherwise the same.
+    fn shared_attention(
+        &mut self,
+        query: &Self::Value,
         core: &AttentionCore,
         reader: Option<&Linear>,
         slot: StateSlot,

@@ -1,5 +1,6 @@
 //! The operations of a walk in plain loops over float32: one sequence, from its start, with the logits of every position.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use mlxcel_core::Result;
@@ -69,6 +70,8 @@ pub(crate) struct Naive<'a> {
     /// Empty if all are 0.
     types: &'a [u8],
     weights: Vec<Tensor>,
+    /// The keys and values of attention so far, by their slots.
+    kept: HashMap<StateSlot, [Tensor; 2]>,
 }
 
 /// Which expert each row of a dispatched tensor is for.
@@ -97,7 +100,7 @@ pub(crate) fn perturbed_logits(
         Ok(Tensor::new(weight.shape.clone(), values))
     };
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops = Naive { tokens, types: &[], weights };
+    let mut ops = Naive { tokens, types: &[], weights, kept: HashMap::new() };
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?;
     walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
@@ -113,7 +116,7 @@ pub(crate) fn hidden(
 ) -> Result<Tensor> {
     let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    Walk::new(decoder).hidden(decoder, &mut Naive { tokens, types, weights })
+    Walk::new(decoder).hidden(decoder, &mut Naive { tokens, types, weights, kept: HashMap::new() })
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -247,6 +250,13 @@ impl Ops for Naive<'_> {
     fn embed(&mut self, table: WeightId) -> Result<Tensor> {
         let table = self.weight(table);
         let rows = self.tokens.iter().flat_map(|&token| table.rows().nth(token as usize).unwrap().to_vec());
+        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+    }
+
+    fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Tensor> {
+        let table = self.weight(table);
+        let row = |token: u32| if (token as usize) < rows { token as usize } else { 0 };
+        let rows = self.tokens.iter().flat_map(|&token| table.rows().nth(row(token)).unwrap().to_vec());
         Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
     }
 
@@ -426,9 +436,21 @@ impl Ops for Naive<'_> {
         value: &Tensor,
         core: &AttentionCore,
         _: Option<&Linear>,
-        _: StateSlot,
+        slot: StateSlot,
     ) -> Result<Tensor> {
+        self.kept.insert(slot, [key.clone(), value.clone()]);
         self.attend(query, key, value, core)
+    }
+
+    fn shared_attention(
+        &mut self,
+        query: &Tensor,
+        core: &AttentionCore,
+        _: Option<&Linear>,
+        slot: StateSlot,
+    ) -> Result<Tensor> {
+        let [key, value] = self.kept[&slot].clone();
+        self.attend(query, &key, &value, core)
     }
 
     fn bidirectional_attention(

@@ -34,6 +34,31 @@ impl PassOps<'_> {
         self.attend_rows(&query, &key, Some(&value.astype(kv)?), (width, chunk), &scoring, slot)
     }
 
+    /// [`Ops::shared_attention`](mlxcel_models::walk::Ops::shared_attention).
+    pub(super) fn attend_shared(
+        &mut self,
+        query: &Array,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        // What is visible has the window, and queries are already scaled.
+        let AttentionCore { scale, mask: _, window: _, rope, soft_cap, sinks, query_scale: _ } = core;
+        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
+        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
+        let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
+        let query = self.narrow(&self.rotated_by(query, rope)?)?;
+        let Some(visible) = self.visible.get(&slot) else {
+            return Err(inconsistent("a layer reads keys that no layer before it has written"));
+        };
+        let mut mixed = Vec::with_capacity(self.spans.len());
+        for (span, visible) in self.spans.iter().zip(visible) {
+            let own = query.slice_axis(0, span.start, span.start + span.count)?;
+            let compute = self.network.compute;
+            mixed.push(compute.attention(&own, visible, query.dim(2), &scoring, &mut self.masks)?);
+        }
+        concatenate(&mixed, 0)
+    }
+
     /// [`Ops::bidirectional_attention`](mlxcel_models::walk::Ops::bidirectional_attention).
     pub(super) fn attend_both_ways(
         &mut self,
@@ -125,7 +150,9 @@ impl PassOps<'_> {
         let StateLayout::Cache(layout) = network.layout.at(slot)? else {
             return Err(inconsistent("attention got a state that is not a cache"));
         };
+        let is_shared = network.is_shared(slot);
         let mut mixed = Vec::with_capacity(self.spans.len());
+        let mut seen = Vec::new();
         for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {
             let before = match states.and_then(|states| states.get(slot)) {
                 Some(LayerState::Cache(cache)) => Some(cache),
@@ -140,28 +167,37 @@ impl PassOps<'_> {
                 1 => query.clone(),
                 _ => query.slice_axis(0, span.start, span.start + span.count)?,
             };
-            let Some(chunk) = chunk else {
-                mixed.push(network.compute.attention(
-                    &own,
-                    &visible,
-                    value_width,
-                    scoring,
-                    &mut self.masks,
-                )?);
-                continue;
-            };
-            let mut start = 0;
-            for (count, visible) in visible.in_chunks(span.position, span.count, chunk)? {
-                let own = own.slice_axis(0, start, start + count)?;
-                mixed.push(network.compute.attention(
-                    &own,
-                    &visible,
-                    value_width,
-                    scoring,
-                    &mut self.masks,
-                )?);
-                start += count;
+            match chunk {
+                None => {
+                    mixed.push(network.compute.attention(
+                        &own,
+                        &visible,
+                        value_width,
+                        scoring,
+                        &mut self.masks,
+                    )?);
+                }
+                Some(chunk) => {
+                    let mut start = 0;
+                    for (count, visible) in visible.in_chunks(span.position, span.count, chunk)? {
+                        let own = own.slice_axis(0, start, start + count)?;
+                        mixed.push(network.compute.attention(
+                            &own,
+                            &visible,
+                            value_width,
+                            scoring,
+                            &mut self.masks,
+                        )?);
+                        start += count;
+                    }
+                }
             }
+            if is_shared {
+                seen.push(visible);
+            }
+        }
+        if is_shared {
+            self.visible.insert(slot, seen);
         }
         match &mixed[..] {
             [only] => Ok(only.clone()),

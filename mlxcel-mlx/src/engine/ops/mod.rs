@@ -8,6 +8,8 @@ mod experts;
 mod recurrent;
 pub(super) mod triangles;
 
+use std::collections::HashMap;
+
 use mlxcel_core::{Error, Result};
 use mlxcel_models::walk::Ops;
 use mlxcel_models::{
@@ -18,6 +20,7 @@ use mlxcel_models::{
 use self::experts::Routing;
 use self::triangles::Triangles;
 use super::adapters::RowSlots;
+use super::cache::Visible;
 use super::compute::{self, Masks, activate, clamp, embed};
 use super::network::{Network, Span, Wanted};
 use super::rotary::RotaryAt;
@@ -43,6 +46,8 @@ pub(super) struct PassOps<'a> {
     pub(super) rotations: Vec<RotaryAt<'a>>,
     pub(super) masks: Masks,
     pub(super) triangles: Triangles,
+    /// What attention of this pass has seen by the slots of caches that other layers read too, one a span.
+    pub(super) visible: HashMap<StateSlot, Vec<Visible>>,
 }
 
 impl PassOps<'_> {
@@ -69,6 +74,13 @@ impl Ops for PassOps<'_> {
 
     fn embed(&mut self, table: WeightId) -> Result<Array> {
         embed(self.network.weights.get(table)?, self.tokens, self.network.numerics.activation)
+    }
+
+    fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Array> {
+        let rows = Array::from_slice(&[u32::try_from(rows).unwrap_or(u32::MAX)], &[1])?;
+        let first = Array::from_slice(&[0u32], &[1])?;
+        let tokens = rows.greater(self.tokens)?.select(self.tokens, &first)?;
+        embed(self.network.weights.get(table)?, &tokens, self.network.numerics.activation)
     }
 
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Array> {
@@ -260,6 +272,16 @@ impl Ops for PassOps<'_> {
         slot: StateSlot,
     ) -> Result<Array> {
         self.attend(query, key, value, core, slot)
+    }
+
+    fn shared_attention(
+        &mut self,
+        query: &Array,
+        core: &AttentionCore,
+        _reader: Option<&Linear>,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.attend_shared(query, core, slot)
     }
 
     fn bidirectional_attention(

@@ -44,7 +44,8 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         element_type: ElementType::F32,
         weights,
         embedding: Embedding { weight: id, scale: 1.0, positions: None, types: None, norm: None },
-        layers: vec![Layer { blocks: vec![block], arrangement: Arrangement::Sequential }],
+        layer_embeddings: None,
+        layers: vec![Layer { blocks: vec![block], arrangement: Arrangement::Sequential, scale: None }],
         norm: Some(norm),
         head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
         gguf_architecture: None,
@@ -73,6 +74,7 @@ fn pass(
         rotations: Vec::new(),
         masks: Masks::default(),
         triangles: Triangles::default(),
+        visible: HashMap::new(),
     };
     let output = operation(&mut ops).unwrap();
     (output.to_vec().unwrap(), ops.filled)

@@ -1,0 +1,75 @@
+//! The settings of Gemmas with embeddings for each layer and with layers that read the keys of others.
+
+use serde_json::{Map, Value, json};
+
+use super::draw::{ACTIVATIONS, Draft, HeadDim};
+use super::families::{FULL, SLIDING};
+
+pub(crate) fn gemma4_text(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    d.usual();
+    d.any("hidden_activation", &ACTIVATIONS);
+    d.flags(&["attention_bias", "attention_k_eq_v", "use_double_wide_mlp"]);
+    d.any("final_logit_softcapping", &[json!(3.0), json!(30.0), Value::Null]);
+    d.any("use_bidirectional_attention", &[json!("vision"), Value::Null]);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING]);
+    shared_layers(d);
+    layer_inputs(d);
+    d.markers.push("model.layers.#.layer_scalar".to_owned());
+    let width = d.random.pick(if d.packable { &[32, 64] } else { &[8, 12, 24] });
+    // A number of key/value heads that divides every number of query heads.
+    let heads = d.random.pick(&[json!(1), Value::Null]);
+    if d.random.one_in(2) {
+        d.set("global_head_dim", width);
+        d.set("num_global_key_value_heads", heads);
+    } else {
+        let mut own = Map::new();
+        let types: Vec<String> = match d.config.get("layer_types") {
+            Some(types) => serde_json::from_value(types.clone()).unwrap(),
+            None => vec![SLIDING.to_owned(); d.layers()],
+        };
+        for (index, name) in types.iter().enumerate() {
+            if name == FULL || index + 1 == types.len() || index % 6 == 5 {
+                own.insert(index.to_string(), json!({"head_dim": width, "num_key_value_heads": 1}));
+            }
+        }
+        d.set("per_layer_config", own);
+    }
+    if d.random.one_in(2) {
+        let kind = d.random.pick(&["proportional", "default", "linear"]);
+        let full = json!({"rope_type": kind, "partial_rotary_factor": d.random.pick(&[0.25, 0.5, 1.0]),
+            "rope_theta": 50_000.0, "factor": 2.0});
+        let full = match kind {
+            "proportional" => full,
+            kind => json!({"rope_type": kind, "rope_theta": 1e5, "factor": 2.0}),
+        };
+        let sliding = json!({"rope_type": "default", "rope_theta": d.random.pick(&[100.0, 10_000.0])});
+        d.set("rope_parameters", json!({FULL: full, SLIDING: sliding}));
+    }
+    if d.random.one_in(2) {
+        d.set("enable_moe_block", true);
+        let count = d.random.pick(&[2, 3, 4, 6]);
+        d.set("num_experts", count);
+        let chosen = 1 + d.random.below(count.min(3));
+        d.set("top_k_experts", chosen);
+        let width = d.width();
+        d.set("moe_intermediate_size", width);
+        d.expert_layout("model.layers.#");
+    }
+}
+
+/// How many of the last layers read the keys of others.
+fn shared_layers(d: &mut Draft) {
+    let most = d.layers();
+    let shared = d.random.below(most);
+    d.set("num_kv_shared_layers", shared);
+}
+
+/// Embeddings for each layer, or none.
+fn layer_inputs(d: &mut Draft) {
+    let width = d.random.pick(if d.packable { &[0, 32, 64] } else { &[0, 3, 8] });
+    d.set("hidden_size_per_layer_input", width);
+    let rows = d.size("vocab_size") + d.random.pick(&[0, 5]);
+    d.set("vocab_size_per_layer_input", rows);
+}
