@@ -50,6 +50,11 @@ fn a_model_is_found_by_its_file_or_alone_in_its_folder() {
     Checkpoint::open(folder.path().join("sha256-1234")).unwrap();
     fs::write(folder.path().join("notes.txt"), "no model").unwrap();
     refused(&folder.path().join("notes.txt"), ErrorKind::InvalidInput, "no GGUF file");
+    // An adapter is none either.
+    let mut adapter = model("llama");
+    write(folder.path(), "adapter.gguf", adapter.text("general.type", "adapter"));
+    refused(&folder.path().join("adapter.gguf"), ErrorKind::Unsupported, "only an adapter");
+    fs::remove_file(folder.path().join("adapter.gguf")).unwrap();
     // A projector of images is no second model.
     write(folder.path(), "mmproj-model.gguf", &model("clip"));
     Checkpoint::open(folder.path()).unwrap();

@@ -126,6 +126,12 @@ pub(super) fn find(gguf: &Gguf) -> Result<&'static Architecture> {
 
 /// The settings of `config.json`.
 pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
+    let metadata = gguf.metadata();
+    if metadata.text("general.type")? == Some("adapter") {
+        let message =
+            "the file holds only an adapter; open its base model with room for adapters and load it there";
+        return Err(Error::unsupported(OPERATION, message).with_context("path", metadata.location));
+    }
     let architecture = find(gguf)?;
     let mut draft = Draft::new(gguf, architecture);
     draft.common()?;
