@@ -89,6 +89,10 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
             "layer_types",
             json!(["chunked_attention", "full_attention", "full_attention", "sliding_attention"]),
         ),
+        ("internlm3", "mlp_bias", json!(false)),
+        ("mimo_v2_flash", "add_full_attention_sink_bias", json!(true)),
+        ("mimo_v2_flash", "swa_num_key_value_heads", json!(3)),
+        ("mimo_v2_flash", "n_shared_experts", json!(1)),
         ("phimoe", "num_experts_per_tok", json!(1)),
         ("minimax_m2", "scoring_func", json!("softmax")),
         ("minimax_m2", "shared_intermediate_size", json!(64)),
@@ -103,6 +107,9 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
             "{fixture}: {error}"
         );
     }
+    let packed = json!({"quantization_config": {"quant_method": "bitnet", "linear_class": "bitlinear"}});
+    let error = with("bitnet", packed).unwrap_err();
+    assert_eq!(error.context("field"), Some("quantization_config.quant_method"));
     let letters =
         with("exaone4", json!({"layer_types": null, "sliding_window_pattern": "LLLG"})).unwrap_err();
     assert_eq!(
@@ -131,6 +138,12 @@ fn settings_that_contradict_each_other_are_named() {
         ("olmo_hybrid", json!({"linear_num_value_heads": 3}), "linear_num_value_heads"),
         ("jamba", json!({"attn_layer_offset": 3}), "attn_layer_offset"),
         ("jamba", json!({"expert_layer_period": 0}), "expert_layer_period"),
+        ("mimo_v2_flash", json!({"num_key_value_heads": 4}), "num_key_value_heads"),
+        (
+            "mimo_v2_flash",
+            json!({"layer_types": null, "hybrid_layer_pattern": [0, 1]}),
+            "hybrid_layer_pattern",
+        ),
         ("llama4_text", json!({"no_rope_layers": [1, 0]}), "no_rope_layers"),
         ("falcon_h1", json!({"ssm_multipliers": [1.0, 2.0]}), "ssm_multipliers"),
         ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),

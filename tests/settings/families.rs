@@ -94,6 +94,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("llama4_text", mixtures::llama4_text),
     ("mamba2", hybrids::mamba2),
+    ("mimo_v2_flash", mixtures::mimo_v2_flash),
     ("minicpm3", latents::minicpm3),
     ("minimax_m2", mixtures::minimax_m2),
     ("ministral3", ministral3),

@@ -96,6 +96,29 @@ pub(crate) fn hunyuan_v1_moe(d: &mut Draft) {
     d.expert_layout("model.layers.#.mlp");
 }
 
+pub(crate) fn mimo_v2_flash(d: &mut Draft) {
+    let (heads, kv_heads) = d.random.pick(&[(2, 1), (4, 1), (4, 2), (6, 1), (6, 3), (8, 2)]);
+    d.sizes_of(heads, kv_heads, HeadDim::Free);
+    d.usual();
+    // The default is wider than what fixtures have.
+    let dim = d.head_dim();
+    d.set("head_dim", dim);
+    let width = if d.packable { d.random.pick(&[32, 64]) } else { d.random.pick(&[1, 4, 6, 12, 40]) };
+    d.set("v_head_dim", width);
+    d.flag("attention_bias");
+    d.any("attention_value_scale", &[json!(0.5), json!(1.3), Value::Null]);
+    let key = d.random.pick(&["sliding_window", "sliding_window_size"]);
+    d.one(key, &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING]);
+    d.any("partial_rotary_factor", &[1.0, 0.5]);
+    if dim < 6 {
+        d.set("partial_rotary_factor", 1.0);
+    }
+    sparse_types(d);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+    d.config.remove("n_shared_experts");
+}
+
 pub(crate) fn llama4_text(d: &mut Draft) {
     rotated(d);
     d.flags(&["attention_bias", "use_qk_norm"]);

@@ -114,16 +114,18 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 17] = [
+const ALIKE: [&str; 19] = [
     "afmoe",
     "arcee",
     "bamba",
+    "bitnet",
     "deepseek_v2",
     "dots1",
     "ernie4_5_moe",
     "exaone_moe",
     "glm4_moe_lite",
     "hunyuan_v1_moe",
+    "internlm3",
     "lfm2_moe",
     "minicpm3",
     "minimax_m2",

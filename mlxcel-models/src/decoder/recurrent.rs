@@ -142,7 +142,7 @@ pub struct SelectiveScan {
     pub norms: Option<[Norm; 3]>,
     /// From the outputs of `rank` to `channels`.
     pub step: Linear,
-    /// `[channels, state_size]`: the logarithm of the decay's rate.
+    /// `[channels · state_size]`: the logarithm of the decay's rate, channel by channel.
     pub decay: WeightId,
     /// `[channels]`.
     pub skip: WeightId,

@@ -81,8 +81,8 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
 pub(super) struct GroupedDefaults {
     /// Names for the number of experts, of which the first that is there counts.
     pub(super) count_keys: &'static [&'static str],
-    /// The name of the number of shared experts.
-    pub(super) shared_key: &'static str,
+    /// The name of the number of shared experts, if there can be such.
+    pub(super) shared_key: Option<&'static str>,
     pub(super) count: usize,
     pub(super) chosen: usize,
     pub(super) width: usize,
@@ -97,7 +97,7 @@ impl GroupedDefaults {
     /// Those that most families have.
     pub(super) const PLAIN: Self = Self {
         count_keys: &["n_routed_experts", "num_local_experts"],
-        shared_key: "n_shared_experts",
+        shared_key: Some("n_shared_experts"),
         count: 64,
         chosen: 8,
         width: 1024,
@@ -141,7 +141,10 @@ impl GroupedExperts {
             normalised: config.flag("norm_topk_prob")?.unwrap_or(defaults.normalised),
             scale: config.number("routed_scaling_factor")?.unwrap_or(defaults.scale) as f32,
             scoring: defaults.scoring,
-            shared_width: shared_width(config, defaults.shared_key, width)?,
+            shared_width: match defaults.shared_key {
+                Some(key) => shared_width(config, key, width)?,
+                None => 0,
+            },
             dense_width: sizes.intermediate,
             activation,
         })

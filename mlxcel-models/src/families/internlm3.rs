@@ -34,8 +34,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let attention_biases = aliased_flag(config, ["attention_bias", "qkv_bias"])?;
     let mlp_biases = aliased_flag(config, ["mlp_bias", "bias"])?;
     if attention_biases != mlp_biases {
-        let message = format!("{attention_biases} is supported only if bias is {attention_biases} too");
-        return Err(config.unsupported("qkv_bias", message));
+        let message = format!(
+            "biases of the MLP without those of attention, or the other way round, are not supported: \
+            it is {mlp_biases}, and that of attention {attention_biases}"
+        );
+        let key = if config.get("mlp_bias").is_some() { "mlp_bias" } else { "bias" };
+        return Err(config.unsupported(key, message));
     }
     let variant = Variant {
         epsilon: 1e-5,

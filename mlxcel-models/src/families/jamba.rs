@@ -153,7 +153,9 @@ impl ScanSettings {
                 norm("c_layernorm", state_size)?,
             ]),
             step: roles.linear(&module("dt_proj"), channels, rank, true)?,
-            decay: roles.tensor(&module("A_log"), &[channels, state_size])?,
+            decay: roles.add(
+                roles.dense(&module("A_log"), &[channels, state_size])?.reshaped([channels * state_size]),
+            ),
             skip: roles.tensor(&module("D"), &[channels])?,
             output: roles.linear(&module("out_proj"), hidden, channels, biases)?,
         })

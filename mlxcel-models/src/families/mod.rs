@@ -46,6 +46,7 @@ mod lfm2_moe;
 mod llama;
 mod llama4_text;
 mod mamba2;
+mod mimo_v2_flash;
 mod minicpm3;
 mod minimax_m2;
 mod ministral3;
@@ -143,6 +144,7 @@ const FAMILIES: &[Family] = &[
     llama::FAMILY,
     llama4_text::FAMILY,
     mamba2::FAMILY,
+    mimo_v2_flash::FAMILY,
     minicpm3::FAMILY,
     minimax_m2::FAMILY,
     ministral3::FAMILY,

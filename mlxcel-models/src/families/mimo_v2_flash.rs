@@ -1,0 +1,167 @@
+//! MiMo-V2-Flash: windows with sinks and twice the key/value heads in most layers, narrow values, and experts.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `MiMoV2FlashConfig` and `MiMoV2FlashForCausalLM`. Keys of
+//! published files that it does not read, which give what it assumes, are honoured or refused.
+
+use mlxcel_core::Result;
+
+use super::blocks::{core, pre_norm, sequential};
+use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::outline::Outline;
+use super::roles::Roles;
+use super::settings::{
+    FULL, LARGEST_CONTEXT, LARGEST_HEAD_DIM, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
+    expect_number, expect_text, flag, layer_types, optional_positive, positive,
+};
+use super::{Conversion, Family};
+use crate::config::Fields;
+use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
+use crate::rope::{LayerRopes, Partial, RopeSettings};
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["mimo_v2_flash"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 152_576,
+    hidden: 4096,
+    intermediate: 16_384,
+    layers: 48,
+    query_heads: 64,
+    kv_heads: Some(4),
+    head_dim: Some(192),
+    context: 131_072,
+};
+
+const EXPERTS: GroupedDefaults =
+    GroupedDefaults { shared_key: None, count: 256, width: 2048, ..GroupedDefaults::PLAIN };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let value_dim = config.size("v_head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(128);
+    check(config, &sizes, value_dim)?;
+    let (hidden, layers) = (sizes.hidden, sizes.layers);
+    let types = types(config, layers)?;
+    let sparse = sparse(config, layers)?;
+    let window = match config.size("sliding_window_size", 0..=LARGEST_CONTEXT)? {
+        Some(before) => before + 1,
+        None => config.size("sliding_window", 1..=LARGEST_CONTEXT)?.unwrap_or(129),
+    };
+    let ropes = RopeSettings {
+        theta: 5_000_000.0,
+        partial: Partial::Part { key: "partial_rotary_factor", default: 0.334 },
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    let LayerRopes { full, sliding } = ropes.read_by_layer_type((Some("swa_rope_theta"), 10_000.0))?;
+    let biases = flag(config, "attention_bias", false)?;
+    let epsilon = match config.positive("rms_norm_eps")? {
+        Some(epsilon) => epsilon as f32,
+        None => positive(config, "layernorm_epsilon", 1e-5)?,
+    };
+    let value_scale = optional_positive(config, "attention_value_scale", Some(0.707))?.unwrap_or(1.0);
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let tied = flag(config, "tie_word_embeddings", false)?;
+    let experts = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
+    let attention = |module: &str, is_sliding: bool| {
+        let part = |part: &str| format!("{module}.{part}");
+        let core = core(sizes.scale(), None, Some(if is_sliding { &sliding } else { &full }));
+        let core = if is_sliding {
+            let names = ["sinks", "attention_sink_bias"].map(part);
+            let name = names.iter().find(|name| roles.has(name)).unwrap_or(&names[0]);
+            let sinks = Some(roles.tensor(name, &[sizes.query_heads])?);
+            AttentionCore { window: Some(window), sinks, ..core }
+        } else {
+            core
+        };
+        let kv_heads = if is_sliding { 2 * sizes.kv_heads } else { sizes.kv_heads };
+        let (query_heads, head_dim) = (sizes.query_heads, sizes.head_dim);
+        Ok(Attention {
+            query_heads,
+            kv_heads,
+            head_dim,
+            value_dim,
+            query: roles.linear(&part("q_proj"), query_heads * head_dim, hidden, biases)?,
+            key: roles.linear(&part("k_proj"), kv_heads * head_dim, hidden, biases)?,
+            value: roles.linear(&part("v_proj"), kv_heads * value_dim, hidden, biases)?,
+            value_scale,
+            output: roles.linear(&part("o_proj"), hidden, query_heads * value_dim, false)?,
+            query_norm: None,
+            key_norm: None,
+            clip: None,
+            gate: None,
+            output_norm: None,
+            core,
+        })
+    };
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let attention: Result<Attention> = attention(&name("self_attn"), types[index] == SLIDING);
+        Ok(sequential([
+            pre_norm(norm(&name("input_layernorm"))?, attention?),
+            pre_norm(
+                norm(&name("post_attention_layernorm"))?,
+                experts.or_mlp(roles, &name("mlp"), sparse[index])?,
+            ),
+        ]))
+    };
+    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// Refuses what the reference implementation does not do.
+fn check(config: Fields<'_>, sizes: &Sizes, value_dim: usize) -> Result<()> {
+    let &Sizes { query_heads, kv_heads, head_dim, .. } = sizes;
+    expect_text(config, "scoring_func", "sigmoid")?;
+    expect_text(config, "topk_method", "noaux_tc")?;
+    expect_number(config, "n_shared_experts", 0.0)?;
+    expect_flag(config, "add_swa_attention_sink_bias", true)?;
+    expect_flag(config, "add_full_attention_sink_bias", false)?;
+    for (key, expected) in [
+        ("swa_num_attention_heads", query_heads),
+        ("swa_num_key_value_heads", 2 * kv_heads),
+        ("swa_head_dim", head_dim),
+        ("swa_v_head_dim", value_dim),
+    ] {
+        expect_number(config, key, expected as f64)?;
+    }
+    if !query_heads.is_multiple_of(2 * kv_heads) {
+        let message = format!(
+            "layers with windows have twice as many: {} cannot be shared evenly by {query_heads} query heads",
+            2 * kv_heads
+        );
+        return Err(config.wrong("num_key_value_heads", message));
+    }
+    Ok(())
+}
+
+/// Reads which layers have windows: by `layer_types`, by the ones of `hybrid_layer_pattern`, or most.
+fn types(config: Fields<'_>, layers: usize) -> Result<Vec<&'static str>> {
+    let default = |index: usize| if index == 0 || (index + 1).is_multiple_of(6) { FULL } else { SLIDING };
+    let pattern = marks(config, "hybrid_layer_pattern", layers)?;
+    let of = |index: usize| match &pattern {
+        Some(marks) if marks[index] => SLIDING,
+        Some(_) => FULL,
+        None => default(index),
+    };
+    layer_types(config, layers, &[FULL, SLIDING], of)
+}
+
+/// Reads which layers have experts: by `mlp_layer_types`, by the ones of `moe_layer_freq`, or all but the first.
+fn sparse(config: Fields<'_>, layers: usize) -> Result<Vec<bool>> {
+    match marks(config, "moe_layer_freq", layers)? {
+        Some(marks) if config.get("mlp_layer_types").is_none() => Ok(marks),
+        _ => sparse_layer_types(config, layers, 1),
+    }
+}
+
+/// A list with a number for each layer, which marks those that are not zero.
+fn marks(config: Fields<'_>, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
+    match config.sizes(key)? {
+        Some(marks) if marks.len() != layers => {
+            Err(config.wrong(key, format!("{} numbers are given for {layers} layers", marks.len())))
+        }
+        marks => Ok(marks.map(|marks| marks.into_iter().map(|mark| mark != 0).collect())),
+    }
+}
