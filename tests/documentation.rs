@@ -31,6 +31,8 @@ mod documentation {
     struct Quantization;
     #[doc = include_str!("../docs/guides/sampling.md")]
     struct Sampling;
+    #[doc = include_str!("../docs/guides/speculation.md")]
+    struct SpeculativeDecoding;
     #[doc = include_str!("../docs/guides/structured-output.md")]
     struct StructuredOutput;
     #[doc = include_str!("../docs/guides/testing.md")]
