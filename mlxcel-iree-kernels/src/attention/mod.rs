@@ -28,7 +28,7 @@ use vectors::Memory;
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
     decoder.mixers().all(|mixer| match mixer {
         Mixer::Attention(attention) => {
-            let sizes = [attention.query_heads, attention.kv_heads, attention.head_dim];
+            let sizes = [attention.query_heads, attention.kv_heads, attention.kept_dim()];
             Shape::has_kernels(sizes, instructions)
         }
         // It is computed as attention of its source's heads.

@@ -38,8 +38,8 @@ pub struct Attention {
     pub value_norm: Option<Norm>,
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
-    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, or to one number
-    /// for each query head, whose sigmoid multiplies the heads' results before `output` (Qwen3-Next, Step 3.5).
+    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, whose sigmoid
+    /// multiplies the heads' results before `output` (Qwen3-Next).
     pub gate: Option<Linear>,
     /// The norm of the heads' results together, right before `output` (BitNet).
     pub output_norm: Option<Norm>,

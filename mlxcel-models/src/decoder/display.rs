@@ -217,11 +217,7 @@ impl Decoder {
         extras.extend(attention.value_norm.map(|_| "values normed by head".to_owned()));
         extras.extend((attention.key == attention.value).then(|| "keys as values".to_owned()));
         extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
-        let gate = attention.gate.map(|gate| match gate.outputs == attention.query_heads {
-            true => "gated by head".to_owned(),
-            false => "gated".to_owned(),
-        });
-        extras.extend(gate);
+        extras.extend(attention.gate.map(|_| "gated".to_owned()));
         extras.extend(attention.output_norm.map(|_| "normed".to_owned()));
         if attention.value_dim != attention.head_dim {
             extras.push(format!("values of {}", attention.value_dim));

@@ -119,18 +119,10 @@ fn attend<O: Ops>(
         mixed = ops.join_heads(&split)?;
     }
     if let Some(gate) = gate {
-        let by_head = gate.outputs == *query_heads && *value_dim > 1;
         let x = narrow(x.clone(), last, ops)?;
         let gate = ops.linear(&x, gate)?;
         let gate = ops.activate(&gate, Activation::Sigmoid)?;
-        mixed = if by_head {
-            let gate = ops.split_heads(&gate, *query_heads)?;
-            let split = ops.split_heads(&mixed, *query_heads)?;
-            let gated = ops.multiply(&split, &gate)?;
-            ops.join_heads(&gated)?
-        } else {
-            ops.multiply(&mixed, &gate)?
-        };
+        mixed = ops.multiply(&mixed, &gate)?;
     }
     if let Some(norm) = output_norm {
         mixed = ops.norm(&mixed, norm)?;
