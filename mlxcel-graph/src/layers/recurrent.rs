@@ -158,14 +158,20 @@ pub fn selective_state_space<'f>(
         b.multiply(dt, rate)?
     };
     let rates = if by_number { Some(b.reshape(rate, &[heads, size])?) } else { None };
+    // Heads of one element have no dimension for it while they are computed: compilers stumble over it.
+    let flat = width == 1;
+    let full = if flat { vec![heads, size] } else { vec![heads, width, size] };
+    let last = full.len() - 1;
+    let mixed = if flat { vec![heads] } else { vec![heads, width] };
+    let x = if flat { b.reshape(x, &[tokens, heads])? } else { x };
     let mut repeat = |x: Value<'f>| {
         let repeated = b.broadcast_in_dim(x, &[tokens, groups, heads / groups, size], &[0, 1, 3])?;
         b.reshape(repeated, &[tokens, heads, size])
     };
     let (input, output) = (repeat(input)?, repeat(output)?);
-    let full = [heads, width, size];
-    each_row(b, rows, &[x, dt, decay, input, output], |b, inputs, count, state| {
-        each_token(b, inputs, count, state, &[heads, width], |b, inputs, state| {
+    let (y, states) = each_row(b, rows, &[x, dt, decay, input, output], |b, inputs, count, state| {
+        let state = b.reshape(state, &full)?;
+        let (y, state) = each_token(b, inputs, count, state, &mixed, |b, inputs, state| {
             let [x, dt, decay, input, output] = *inputs else {
                 unreachable!("a token has as many inputs as its row");
             };
@@ -174,7 +180,7 @@ pub fn selective_state_space<'f>(
                     let decay = b.broadcast_in_dim(decay, &[heads, size], &[0])?;
                     let decay = b.multiply(decay, rates)?;
                     let decay = b.exponential(decay)?;
-                    b.broadcast_in_dim(decay, &full, &[0, 2])?
+                    b.broadcast_in_dim(decay, &full, &[0, last])?
                 }
                 None => {
                     let decay = b.exponential(decay)?;
@@ -182,17 +188,20 @@ pub fn selective_state_space<'f>(
                 }
             };
             let state = b.multiply(state, decay)?;
-            let dt = b.broadcast_in_dim(dt, &[heads, width], &[0])?;
+            let dt = b.broadcast_in_dim(dt, &mixed, &[0])?;
             let x = b.multiply(x, dt)?;
-            let x = b.broadcast_in_dim(x, &full, &[0, 1])?;
-            let input = b.broadcast_in_dim(input, &full, &[0, 2])?;
+            let of_x: Vec<usize> = (0..last).collect();
+            let x = b.broadcast_in_dim(x, &full, &of_x)?;
+            let input = b.broadcast_in_dim(input, &full, &[0, last])?;
             let change = b.multiply(x, input)?;
             let state = b.add(state, change)?;
-            let output = b.broadcast_in_dim(output, &full, &[0, 2])?;
+            let output = b.broadcast_in_dim(output, &full, &[0, last])?;
             let read = b.multiply(state, output)?;
-            Ok((b.sum(read, &[2])?, state))
-        })
-    })
+            Ok((b.sum(read, &[last])?, state))
+        })?;
+        Ok((y, b.reshape(state, &[heads, width, size])?))
+    })?;
+    Ok((b.reshape(y, &[tokens, heads, width])?, states))
 }
 
 /// Runs `body` on each row: its part of the inputs, how many of its tokens count, and its state at the layer; it gives the
