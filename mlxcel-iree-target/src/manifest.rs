@@ -1,15 +1,19 @@
 //! The manifest `bundle.json`: everything needed to run the programs, with this or another runtime, and to reject a
 //! model or machine that they do not fit.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod adapters;
+mod display;
 
-use mlxcel_core::{AdapterLimits, Error, ErrorKind, Precision, Result};
-use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, ResidentArgument, WeightArgument};
+use std::collections::BTreeMap;
+
+use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, WeightArgument};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Part, Rope, WeightRef, WeightRole};
 use serde::{Deserialize, Serialize};
+
+pub use adapters::AdapterRoom;
 
 pub use crate::file::{FileEntry, OPERATION};
 use crate::laid_out::LaidOut;
@@ -128,46 +132,6 @@ pub struct Weight {
     /// How its elements are read from the checkpoint, and their type and shape.
     #[serde(flatten)]
     pub tensor: WeightRef,
-}
-
-/// The room for adapters in the programs of a bundle, and the adapters in its folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct AdapterRoom {
-    /// The maximum number of loaded adapters.
-    pub slots: usize,
-    /// The maximum rank of an adapter.
-    pub rank: usize,
-    /// The tensors that adapters are in, in the order in which every program takes them.
-    pub residents: Vec<Tensor>,
-    /// The names of the adapters in the bundle, each in a folder of that name below `adapters`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub included: Vec<String>,
-}
-
-impl AdapterRoom {
-    /// Room within `limits`, in these residents, and nothing included.
-    pub fn new(limits: AdapterLimits, residents: &[ResidentArgument]) -> Self {
-        let tensor = |resident: &ResidentArgument| Tensor {
-            name: resident.name.clone(),
-            element_type: resident.ty.element.mlir().to_owned(),
-            shape: resident.ty.shape.clone(),
-            takes_over: None,
-        };
-        let residents = residents.iter().map(tensor).collect();
-        Self { slots: limits.slots, rank: limits.rank, residents, included: Vec::new() }
-    }
-
-    /// The number of slots and the maximum rank.
-    pub fn limits(&self) -> AdapterLimits {
-        AdapterLimits::new(self.slots, self.rank)
-    }
-
-    /// Whether the numbers are such as a model may be loaded with.
-    fn is_in_range(&self) -> bool {
-        (1..=AdapterLimits::MAX_SLOTS).contains(&self.slots)
-            && (1..=AdapterLimits::MAX_RANK).contains(&self.rank)
-    }
 }
 
 /// One program: its shape, its inputs after the weights, and its results.
@@ -499,46 +463,5 @@ impl From<&WeightArgument> for Weight {
     fn from(argument: &WeightArgument) -> Self {
         let WeightArgument { name, role, weight: _, part, tensor, ty: _ } = argument;
         Self { name: name.clone(), role: *role, part: *part, tensor: tensor.elements_only() }
-    }
-}
-
-impl fmt::Display for Manifest {
-    /// The bundle's contents, in some lines.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let model = &self.model;
-        writeln!(
-            f,
-            "{} of {} parameters, {} precision, {}context {}, sequences {}{}{}{}",
-            model.model_type,
-            model.parameters,
-            self.precision,
-            self.kv_cache.iter().map(|kv_cache| format!("KV cache {kv_cache}, ")).collect::<String>(),
-            self.capacity,
-            self.sequences,
-            if self.every_position { ", every position" } else { "" },
-            if self.verification { ", verification" } else { "" },
-            if self.hidden_states { ", hidden states" } else { "" }
-        )?;
-        if let Some(AdapterRoom { slots, rank, included, .. }) = &self.adapters {
-            let names =
-                if included.is_empty() { String::new() } else { format!(": {}", included.join(", ")) };
-            writeln!(f, "room for {slots} adapters of rank {rank}{names}")?;
-        }
-        for target in &self.targets {
-            let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
-            let (count, panels) = (target.programs.len(), target.weight_layouts.len());
-            let layouts = match panels {
-                0 => "weights as stored".to_owned(),
-                _ => {
-                    let residents = self.adapters.as_ref().map_or(0, |room| room.residents.len());
-                    format!("{panels} of {} weights in panels", self.weights.len() + residents)
-                }
-            };
-            let from = if target.laid_out.is_some() { ", where they are mapped from" } else { "" };
-            writeln!(f, "{}: {count} programs, {bytes} bytes, {layouts}{from}", target.target)?;
-        }
-        let weights = if self.weights_included { "weights included" } else { "without weights" };
-        let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();
-        write!(f, "{} files of the checkpoint, {bytes} bytes, {weights}", self.files.len())
     }
 }
