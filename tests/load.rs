@@ -13,7 +13,7 @@ use mlxcel_core::{
     Backend, CancelToken, Control, ErrorKind, InferenceSession, Model, Precision, Row, SamplingPlan,
     SequenceId, SessionOptions, StepOutput, TokenId,
 };
-use support::{Fixture, engines, load};
+use support::{Fixture, engines, engines_and_plugin, load};
 
 const THREADS: usize = 16;
 
@@ -172,5 +172,5 @@ fn sessions_of_many_threads_match_single_sequence_runs_and_free_memory() {
 #[test]
 #[ignore = "takes minutes"]
 fn two_thousand_sessions() {
-    engines().iter().for_each(|engine| hold(&**engine, 2000));
+    engines_and_plugin().iter().for_each(|engine| hold(&**engine, 2000));
 }

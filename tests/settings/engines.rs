@@ -167,8 +167,9 @@ fn load(engine: &dyn Backend, folder: &Path, script: &Script) -> Result<Arc<dyn 
     let options = LoadOptions::default()
         .with_precision(Precision::Exact)
         .with_capacity(longest)
-        .with_sequences(script.texts.len())
-        .with_threads(1);
+        .with_sequences(script.texts.len());
+    // A PJRT plugin has a number of its own.
+    let options = if engine.name() == "pjrt" { options } else { options.with_threads(1) };
     engine.load(&folder.to_owned().into(), &options)
 }
 

@@ -142,7 +142,7 @@ impl Plan {
         // Batches take more programs.
         let compiled = if number % 8 == 5 { script.clone() } else { script.clone().short(2) };
         for engine in engines {
-            let compiles = engine.name() == "iree";
+            let compiles = ["iree", "pjrt"].contains(&engine.name());
             if compiles && !(number - self.numbers.start).is_multiple_of(self.compiled_every) {
                 continue;
             }

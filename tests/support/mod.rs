@@ -69,9 +69,12 @@ pub fn iree() -> mlxcel_session::iree::IreeBackend {
     mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16)
 }
 
-/// Those that `MLXCEL_TEST_ENGINES` lists, or all.
+/// Those that `MLXCEL_TEST_ENGINES` lists, the PJRT engine too; without it the others.
 pub fn wanted_engines() -> Vec<Box<dyn Backend>> {
-    engines().into_iter().filter(|engine| is_wanted(&**engine)).collect()
+    match std::env::var_os("MLXCEL_TEST_ENGINES") {
+        None => engines(),
+        Some(_) => engines_and_plugin().into_iter().filter(|engine| is_wanted(&**engine)).collect(),
+    }
 }
 
 /// Whether `MLXCEL_TEST_ENGINES` lists the engine, or is not set.

@@ -4,8 +4,8 @@
 use anyhow::{Result, bail};
 
 use super::compile::Counts;
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{process, setup};
 
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
@@ -14,8 +14,13 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let programs = ["--test", "load", "--test", "interrupted", "--test", "published"];
     command.args(programs).args(["--", "--ignored", "--nocapture"]);
     let mut total = Counts::default();
+    let mut engines = vec![("portable,mlx", "5000"), ("iree", "200")];
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        setup::pjrt(workspace)?;
+        engines.push(("pjrt", "200"));
+    }
     process::run_watched(&mut command, |line| total.add(line))?;
-    for (engines, checkpoints) in [("portable,mlx", "5000"), ("iree", "200")] {
+    for (engines, checkpoints) in engines {
         let mut command = workspace.cargo(&tests);
         command.args(["--test", "settings", "--", "--nocapture"]);
         command.env("MLXCEL_SETTINGS", checkpoints).env("MLXCEL_TEST_ENGINES", engines);
