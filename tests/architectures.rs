@@ -147,7 +147,9 @@ fn check_batch(session: &mut dyn InferenceSession, cases: &[Case]) -> Checked {
 
 /// Of engines that compile, batches are programs of their own: a folder for each kind of state takes part in them.
 fn batches(engine: &dyn Backend, folder: &str) -> bool {
-    !spares(engine) || ["gemma2", "deepseek_v3", "lfm2", "gpt_oss", "qwen3_next", "mamba2"].contains(&folder)
+    let chosen =
+        ["gemma2", "gemma3n_text", "deepseek_v3", "kimi_linear", "lfm2", "gpt_oss", "qwen3_next", "mamba2"];
+    !spares(engine) || chosen.contains(&folder)
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {

@@ -276,6 +276,7 @@ Handle unary(UnaryCode code, const array& a) {
     case UnaryCode::Exp: return give(mx::exp(a));
     case UnaryCode::Negative: return give(mx::negative(a));
     case UnaryCode::Sigmoid: return give(mx::sigmoid(a));
+    case UnaryCode::Sqrt: return give(mx::sqrt(a));
     case UnaryCode::Square: return give(mx::square(a));
     case UnaryCode::Tanh: return give(mx::tanh(a));
   }

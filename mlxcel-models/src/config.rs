@@ -153,6 +153,11 @@ impl<'a> Fields<'a> {
         self.list(key, "numbers above zero", |value| value.as_f64().filter(|number| range.contains(number)))
     }
 
+    /// A list of numbers.
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        self.list(key, "numbers", Value::as_f64)
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
         self.list(key, "texts", Value::as_str)

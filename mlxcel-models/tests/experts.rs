@@ -15,8 +15,12 @@ use serde_json::{Value, json};
 fn experts(decoder: &Decoder, layer: usize) -> Option<&Experts> {
     decoder.layers[layer].blocks.iter().find_map(|block| match &block.operation {
         Operation::Experts(experts) => Some(experts),
-        Operation::Mixer(_) | Operation::Mlp(_) => None,
+        Operation::Mixer(_) | Operation::Mlp(_) | Operation::LayerInput(_) => None,
     })
+}
+
+fn is_interleaved(attention: &LatentAttention) -> bool {
+    attention.rope.as_ref().unwrap().interleaved
 }
 
 fn attention(decoder: &Decoder, layer: usize) -> &Attention {
@@ -178,7 +182,7 @@ fn gpt_oss_has_default_rope_scaling() {
 fn latent_attention_follows_its_settings() {
     let decoder = Draft::fixture("deepseek_v3").decoder().unwrap();
     let attention = latent(&decoder, 0);
-    assert!(matches!(attention.query, LatentQuery::Compressed { .. }) && attention.rope.interleaved);
+    assert!(matches!(attention.query, LatentQuery::Compressed { .. }) && is_interleaved(attention));
     let [keys, values] =
         [attention.key_up, attention.value_up].map(|up| decoder.weight(up.weight).to_string());
     let name = "model.layers.0.self_attn.kv_b_proj.weight";
@@ -196,7 +200,7 @@ fn latent_attention_follows_its_settings() {
     );
     let decoder = direct.decoder().unwrap();
     let attention = latent(&decoder, 2);
-    assert!(matches!(attention.query, LatentQuery::Direct(_)) && !attention.rope.interleaved);
+    assert!(matches!(attention.query, LatentQuery::Direct(_)) && !is_interleaved(attention));
 
     // YaRN's magnitude for all dimensions goes into the scale, and then not into cosines and sines.
     let scaling = json!({"type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0,
@@ -205,7 +209,7 @@ fn latent_attention_follows_its_settings() {
     let attention = latent(&decoder, 0);
     let magnitude = 0.1 * 40f64.ln() + 1.0;
     assert_eq!(attention.scale, (24f64.powf(-0.5) * magnitude * magnitude) as f32);
-    assert_eq!(attention.rope.attention_factor, 1.0);
+    assert_eq!(attention.rope.as_ref().unwrap().attention_factor, 1.0);
 }
 
 #[test]

@@ -29,11 +29,13 @@ pub(crate) fn family(number: u64, wanted: &str) -> &'static str {
 }
 
 /// Models whose text part is one of a family, with what precedes the names of its modules.
-const WRAPPERS: [(&str, &str); 10] = [
+const WRAPPERS: [(&str, &str); 12] = [
     ("aya_vision", "cohere2"),
     ("exaone4_5", "exaone4"),
     ("gemma3", "gemma3_text"),
+    ("gemma3n", "gemma3n_text"),
     ("gemma4", "gemma4_text"),
+    ("gemma4_unified", "gemma4_unified_text"),
     ("internvl", "qwen2"),
     ("lighton_ocr", "qwen3"),
     ("llava", "llama"),

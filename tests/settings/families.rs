@@ -25,6 +25,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
+    ("bailing_hybrid", latents::bailing_hybrid),
     ("bamba", hybrids::bamba),
     ("bitnet", |d| {
         d.sizes(HeadDim::Derived);
@@ -50,7 +51,9 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("gemma2", gemma2),
     ("gemma3_text", gemma3_text),
+    ("gemma3n_text", gemmas::gemma3n_text),
     ("gemma4_text", gemmas::gemma4_text),
+    ("gemma4_unified_text", gemmas::gemma4_text),
     ("glm4", |d| {
         d.sizes(HeadDim::Free);
         d.rope(Ropes::All, Some("partial_rotary_factor"));
@@ -86,6 +89,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         }
     }),
     ("jamba", hybrids::jamba),
+    ("kimi_linear", latents::kimi_linear),
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),
     ("llama", |d| {

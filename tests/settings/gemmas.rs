@@ -73,3 +73,36 @@ fn layer_inputs(d: &mut Draft) {
     let rows = d.size("vocab_size") + d.random.pick(&[0, 5]);
     d.set("vocab_size_per_layer_input", rows);
 }
+
+pub(crate) fn gemma3n_text(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    d.usual();
+    d.any("hidden_activation", &ACTIVATIONS);
+    d.flags(&["attention_bias", "altup_correct_scale"]);
+    d.any("final_logit_softcapping", &[3.0, 30.0]);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING]);
+    if d.random.one_in(2) {
+        let widths: Vec<_> = (0..d.layers()).map(|_| d.width()).collect();
+        d.set("intermediate_size", widths);
+    }
+    if d.random.one_in(2) {
+        let parts: Vec<_> = (0..d.layers()).map(|_| d.random.pick(&[0.0, 0.3, 0.5, 0.95])).collect();
+        d.set("activation_sparsity_pattern", parts);
+    }
+    shared_layers(d);
+    layer_inputs(d);
+    let width = d.random.pick(if d.packable { &[32, 64] } else { &[3, 8] });
+    d.set("hidden_size_per_layer_input", width);
+    let rows = d.size("vocab_size") - d.random.pick(&[0, 5]);
+    d.set("vocab_size_per_layer_input", rows);
+    let streams = d.random.pick(&[1, 2, 3, 4]);
+    d.set("altup_num_inputs", streams);
+    let active = d.random.below(streams);
+    d.set("altup_active_idx", active);
+    d.one("laurel_rank", if d.packable { &[32, 64] } else { &[1, 5] });
+    if d.random.one_in(2) {
+        d.any("rope_theta", &[json!(10_000.0), json!(1e6)]);
+        d.any("rope_local_base_freq", &[json!(100.0), json!(10_000.0)]);
+    }
+}

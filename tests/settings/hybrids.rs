@@ -6,7 +6,7 @@ use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
 use super::families::{FULL, multipliers, rotated, shared_width, sparse};
 use super::mixtures::{granite_experts, grouped_experts};
 
-const LINEAR: &str = "linear_attention";
+pub(crate) const LINEAR: &str = "linear_attention";
 
 pub(crate) fn bamba(d: &mut Draft) {
     d.sizes(HeadDim::Free);

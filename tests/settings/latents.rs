@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::draw::{Draft, HeadDim, Ropes};
-use super::families::query_scale;
+use super::families::{FULL, query_scale};
+use super::hybrids::LINEAR;
 use super::mixtures::{grouped_experts, sparse_types};
 
 /// Sizes of latents and heads, and their rotary embedding.
@@ -71,4 +72,50 @@ pub(crate) fn mistral4(d: &mut Draft) {
     query_scale(d);
     d.one("first_k_dense_replace", &[0, 0, 1, 2]);
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
+/// Kimi delta attention beside latents, and experts by Kimi's names of their settings.
+fn kimi_delta(d: &mut Draft) {
+    latents(d);
+    d.layer_types(&[FULL, LINEAR]);
+    d.any("linear_conv_kernel_dim", &[2, 3, 4]);
+    sparse_types(d);
+    grouped_experts(d, "num_experts", "num_shared_experts");
+    for (key, renamed) in [
+        ("n_group", "num_expert_group"),
+        ("num_experts_per_tok", "num_experts_per_token"),
+        ("norm_topk_prob", "moe_renormalize"),
+        ("max_position_embeddings", "model_max_length"),
+    ] {
+        if let Some(value) = d.config.remove(key) {
+            d.set(renamed, value);
+        }
+    }
+}
+
+pub(crate) fn kimi_linear(d: &mut Draft) {
+    kimi_delta(d);
+    let (heads, dim) =
+        (d.random.pick(&[1, 2, 3]), d.random.pick(if d.packable { &[32, 64] } else { &[4, 12] }));
+    if d.random.one_in(2) {
+        d.set("linear_num_heads", heads);
+        d.set("linear_head_dim", dim);
+    } else {
+        d.set(
+            "linear_attn_config",
+            json!({"num_heads": heads, "head_dim": dim, "short_conv_kernel_size": 3}),
+        );
+    }
+}
+
+pub(crate) fn bailing_hybrid(d: &mut Draft) {
+    kimi_delta(d);
+    d.config.remove("q_lora_rank");
+    d.set("q_lora_rank", Value::Null);
+    let dim = d.random.pick(if d.packable { &[32, 64] } else { &[4, 12] });
+    d.set("linear_head_dim", dim);
+    d.flag("kda_safe_gate");
+    d.any("kda_lower_bound", &[-5.0, -1.0]);
+    d.any("layer_group_size", &[1, 2, 3]);
+    d.any("short_conv_kernel_size", &[2, 4]);
 }

@@ -68,9 +68,9 @@ pub fn causal_convolution<'f>(
 }
 
 /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value head,
-/// `[k, v]`, becomes `S' = e^decay · S`, then `S' + key ⊗ beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
+/// `[k, v]`, becomes `S' = e^decay · S`, with a decay for all of it or for each row, then `S' + key ⊗ beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
 ///
-/// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay and beta `[N, Hv]`, all f32; each key head
+/// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay `[N, Hv]` or `[N, Hv, k]`, and beta `[N, Hv]`, all f32; each key head
 /// serves `Hv / Hk` consecutive value heads. States are `[layers, Hv, k, v]`. Returns `[N, Hv, v]` and the new
 /// states.
 ///
@@ -87,9 +87,11 @@ pub fn gated_delta_rule<'f>(
     else {
         return Err(Error::new(ErrorKind::Shape, OP, "key must be [N, Hk, k] and value [N, Hv, v]"));
     };
-    let gates = [decay, beta].iter().all(|&gate| b.shape(gate) == [tokens, heads]);
+    let by_channel = b.shape(decay).len() == 3;
+    let decays = if by_channel { vec![tokens, heads, key_dim] } else { vec![tokens, heads] };
+    let gates = b.shape(decay) == decays && b.shape(beta) == [tokens, heads];
     if b.shape(query) != b.shape(key) || !gates || key_heads == 0 || heads % key_heads != 0 {
-        let detail = "query must be of key's shape, decay and beta [N, Hv], and Hv a multiple of Hk";
+        let detail = "query must be of key's shape, decay [N, Hv] or [N, Hv, k], beta [N, Hv], and Hv a multiple of Hk";
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &operands, &[heads, key_dim, value_dim])?;
@@ -106,7 +108,7 @@ pub fn gated_delta_rule<'f>(
                 unreachable!("a token has as many inputs as its row");
             };
             let decay = b.exponential(decay)?;
-            let decay = b.broadcast_in_dim(decay, &full, &[0])?;
+            let decay = b.broadcast_in_dim(decay, &full, if by_channel { &[0, 1] } else { &[0] })?;
             let state = b.multiply(state, decay)?;
             let wide_key = b.broadcast_in_dim(key, &full, &[0, 1])?;
             let recalled = b.multiply(state, wide_key)?;

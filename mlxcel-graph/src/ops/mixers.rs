@@ -96,7 +96,14 @@ impl<'f> GraphOps<'_, '_, 'f> {
         latent: &LatentAttention,
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        let (cos, sin) = self.rotary(&latent.rope)?;
+        let (cos, sin) = match &latent.rope {
+            Some(rope) => self.rotary(rope)?,
+            // Angles of zero leave everything where it is.
+            None => {
+                let shape = [self.tokens(), latent.rope_dim / 2];
+                (self.b.splat(ElementType::F32, 1.0, &shape)?, self.b.splat(ElementType::F32, 0.0, &shape)?)
+            }
+        };
         let caches = self.states_at(slot);
         let operands = cached::LatentAttentionOperands {
             query,

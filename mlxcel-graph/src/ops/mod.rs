@@ -272,6 +272,16 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.b.reshape(sum, &shape)
     }
 
+    fn mean(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        let width = self.b.shape(*x).last().copied().unwrap_or(1);
+        let sum = Ops::sum(self, x)?;
+        Ops::scale(self, &sum, (width as f32).recip())
+    }
+
+    fn sqrt(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        self.b.sqrt(*x)
+    }
+
     fn softmax(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
         let last = self.b.shape(*x).len() - 1;
         self.b.softmax(*x, last)

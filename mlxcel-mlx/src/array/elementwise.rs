@@ -38,6 +38,11 @@ impl Array {
         self.unary(UnaryCode::Sigmoid, "sigmoid")
     }
 
+    /// The square root.
+    pub(crate) fn sqrt(&self) -> Result<Self> {
+        self.unary(UnaryCode::Sqrt, "sqrt")
+    }
+
     /// `x²`
     pub(crate) fn square(&self) -> Result<Self> {
         self.unary(UnaryCode::Square, "square")

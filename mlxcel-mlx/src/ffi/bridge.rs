@@ -34,6 +34,7 @@ pub(crate) mod sys {
         Exp,
         Negative,
         Sigmoid,
+        Sqrt,
         Square,
         Tanh,
     }

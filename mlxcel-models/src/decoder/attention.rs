@@ -154,7 +154,7 @@ pub struct LatentAttention {
     pub heads: usize,
     /// The width of the unrotated part of a query.
     pub plain_dim: usize,
-    /// The width of the rotated part of a query, and of the shared key.
+    /// The width of the part of a query that is rotated if anything is, and of the shared key.
     pub rope_dim: usize,
     /// The width of the values of a head.
     pub value_dim: usize,
@@ -172,10 +172,13 @@ pub struct LatentAttention {
     pub value_up: HeadLinear,
     /// `heads · value_dim` to `hidden_size`.
     pub output: Linear,
+    /// The output gate: `hidden_size` to a number for each head, whose sigmoid multiplies the head's values before `output`
+    /// (Ling 3).
+    pub gate: Option<Linear>,
     /// The factor of scores.
     pub scale: f32,
-    /// The rotary embedding.
-    pub rope: Rope,
+    /// The rotary embedding; `None` for attention without positions.
+    pub rope: Option<Rope>,
     /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Decoder, Experts, Gating, Head,
-    LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope,
-    Operation, Scoring, SharedAttention,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
+    Gating, Head, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind,
+    NormScope, Operation, Scoring, SharedAttention,
 };
 use crate::rope::Rope;
 
@@ -29,6 +29,9 @@ impl fmt::Display for Gating {
         match self {
             Self::Activated(activation) => activation.fmt(f),
             Self::Scaled { activation, scale } => write!(f, "{activation} of {scale} times the"),
+            Self::Sparse { activation, deviations } => {
+                write!(f, "{activation} of what exceeds {deviations} deviations of the")
+            }
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped swiglu ({alpha}, {limit})"),
         }
     }
@@ -100,14 +103,21 @@ impl fmt::Display for Decoder {
 impl Decoder {
     /// A layer's lines, the same for layers that differ only in the names of their weights.
     fn describe_layer(&self, layer: &Layer) -> Vec<String> {
-        let Layer { blocks, arrangement, scale } = layer;
+        let Layer { blocks, arrangement, altup, scale } = layer;
         let mut lines = Vec::new();
         if *arrangement == Arrangement::Parallel {
             lines.push("parallel   all blocks read the layer's input".to_owned());
         }
         for block in blocks {
-            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output } =
-                block;
+            let Block {
+                norm_before,
+                input_scale,
+                operation,
+                norm_after,
+                laurel,
+                residual_scale,
+                norm_output,
+            } = block;
             lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
             if *input_scale != 1.0 {
                 lines.push(format!("input      times {input_scale}"));
@@ -125,11 +135,17 @@ impl Decoder {
                 }
             }
             lines.extend(norm_after.iter().map(|norm| format!("norm after {}", self.describe_norm(norm))));
+            lines.extend(laurel.iter().map(|laurel| {
+                format!("laurel     rank {}, the sum times {}", laurel.left.outputs, laurel.scale)
+            }));
             if *residual_scale != 1.0 {
                 lines.push(format!("residual   times {residual_scale}"));
             }
             lines.extend(norm_output.iter().map(|norm| format!("post-norm  {}", self.describe_norm(norm))));
         }
+        lines.extend(altup.iter().map(|altup| {
+            format!("streams    {}, of which {} is computed", altup.router.outputs, altup.active)
+        }));
         lines.extend(scale.iter().map(|_| "scale      by a factor of the layer's own".to_owned()));
         lines
     }
@@ -162,13 +178,14 @@ impl Decoder {
             Mixer::Latent(latent) => {
                 let LatentAttention { heads, rank, rope_dim, value_dim, scale, rope, .. } = latent;
                 let scaled = latent.query_scale.map_or("", |_| ", queries scaled by position");
+                let gated = latent.gate.map_or("", |_| ", gated");
                 vec![
                     format!(
                         "attention  {heads} heads over latents of {rank} and keys of {rope_dim}, values of {value_dim}, scale \
-                         {scale}{scaled}, {}",
+                         {scale}{scaled}{gated}, {}",
                         self.describe_projections(&[&latent.down, &latent.output])
                     ),
-                    describe_rope(Some(rope), *rope_dim),
+                    describe_rope(rope.as_ref(), *rope_dim),
                 ]
             }
             Mixer::ShortConvolution(mixer) => vec![format!(
@@ -178,11 +195,12 @@ impl Decoder {
                 self.describe_projections(&[&mixer.input, &mixer.output])
             )],
             Mixer::DeltaRule(mixer) => vec![format!(
-                "delta rule {} value heads of {} over {} key heads of {}, convolution of {} taps, {}",
+                "delta rule {} value heads of {} over {} key heads of {}{}, convolution of {} taps, {}",
                 mixer.value_heads,
                 mixer.value_dim,
                 mixer.key_heads,
                 mixer.key_dim,
+                if mixer.decay_scope == DecayScope::Channel { ", which decay by channel" } else { "" },
                 mixer.convolution.taps,
                 self.describe_projections(&[&mixer.query, &mixer.key, &mixer.value, &mixer.output])
             )],

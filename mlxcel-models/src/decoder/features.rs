@@ -6,8 +6,8 @@ use std::fmt;
 use mlxcel_core::{Error, Result};
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Decoder, Experts, Gating, Mixer, Mlp,
-    NormKind, NormScope, Operation, Scoring,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, DecayScope, Decoder, Experts, Gating,
+    Mixer, Mlp, NormKind, NormScope, Operation, Scoring,
 };
 
 macro_rules! features {
@@ -78,6 +78,8 @@ features! {
     ShortConvolution => "short convolution",
     /// [`Mixer::DeltaRule`].
     DeltaRule => "gated delta rule",
+    /// [`DecayScope::Channel`].
+    ChannelDecay => "decay by channel",
     /// [`Mixer::StateSpace`].
     StateSpace => "state space",
     /// [`Mixer::SelectiveScan`].
@@ -88,6 +90,12 @@ features! {
     PlainMlp => "MLP without a gate",
     /// [`Mlp::Xielu`].
     Xielu => "xIELU",
+    /// [`Gating::Sparse`].
+    SparseGate => "sparse gate of MLPs",
+    /// [`Decoder::streams`].
+    Streams => "several residual streams",
+    /// [`Block::laurel`](super::Block::laurel).
+    Laurel => "residual of low rank",
     /// [`Gating::ClampedSwiglu`].
     ClampedSwiglu => "clamped SwiGLU",
     /// [`Operation::Experts`].
@@ -170,6 +178,7 @@ impl Decoder {
         used.add(self.embedding.types.is_some(), Feature::TokenTypes);
         used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
         used.add(self.layer_embeddings.is_some(), Feature::LayerEmbeddings);
+        used.add(self.streams.is_some(), Feature::Streams);
         used.add(self.head.is_some_and(|head| head.soft_cap.is_some()), Feature::LogitSoftCap);
         let mut outer = self.norm.iter().chain(&self.embedding.norm);
         used.add(outer.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
@@ -178,6 +187,7 @@ impl Decoder {
             used.add(layer.scale.is_some(), Feature::LayerScale);
             for block in &layer.blocks {
                 used.add(block.norm_output.is_some(), Feature::PostNorm);
+                used.add(block.laurel.is_some(), Feature::Laurel);
                 let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
                 used.add(norms.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
                 match &block.operation {
@@ -221,10 +231,17 @@ impl FeatureSet {
             Mixer::Latent(latent) => {
                 self.add(true, Feature::LatentAttention);
                 self.add(latent.query_scale.is_some(), Feature::QueryScale);
-                self.rope(&latent.rope);
+                self.add(latent.gate.is_some(), Feature::AttentionGate);
+                match &latent.rope {
+                    None => self.add(true, Feature::NoPositions),
+                    Some(rope) => self.rope(rope),
+                }
             }
             Mixer::ShortConvolution(_) => self.add(true, Feature::ShortConvolution),
-            Mixer::DeltaRule(_) => self.add(true, Feature::DeltaRule),
+            Mixer::DeltaRule(mixer) => {
+                self.add(true, Feature::DeltaRule);
+                self.add(mixer.decay_scope == DecayScope::Channel, Feature::ChannelDecay);
+            }
             Mixer::StateSpace(_) => self.add(true, Feature::StateSpace),
             Mixer::SelectiveScan(_) => self.add(true, Feature::SelectiveScan),
         }
@@ -291,6 +308,10 @@ impl FeatureSet {
                 | Activation::Softplus,
             ) => {}
             Gating::Scaled { activation, scale: _ } => self.gating(Gating::Activated(activation)),
+            Gating::Sparse { activation, deviations: _ } => {
+                self.add(true, Feature::SparseGate);
+                self.gating(Gating::Activated(activation));
+            }
             Gating::ClampedSwiglu { .. } => self.add(true, Feature::ClampedSwiglu),
         }
     }

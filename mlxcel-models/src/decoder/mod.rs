@@ -13,6 +13,7 @@ mod parts;
 mod recurrent;
 mod role;
 mod state;
+mod streams;
 mod table;
 mod weight;
 
@@ -26,10 +27,13 @@ pub use features::{Feature, FeatureSet};
 pub use layer_input::{LayerEmbeddings, LayerInput};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
-pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Xielu};
-pub use recurrent::{Convolution, DeltaRule, SelectiveScan, ShortConvolution, StateSpace, StateSpaceScales};
+pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Projection, Xielu};
+pub use recurrent::{
+    Convolution, Decay, DecayScope, DeltaRule, SelectiveScan, ShortConvolution, StateSpace, StateSpaceScales,
+};
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};
+pub use streams::{AltUp, Laurel, Streams};
 pub use table::{WeightId, WeightTable};
 pub use weight::{Selection, WeightRef};
 
@@ -60,6 +64,8 @@ pub struct Decoder {
     pub embedding: Embedding,
     /// Embeddings of tokens that layers read beside the residual stream, if any.
     pub layer_embeddings: Option<LayerEmbeddings>,
+    /// The residual streams, if there are several. Each layer then has an [`AltUp`].
+    pub streams: Option<Streams>,
     /// The layers, first to last.
     pub layers: Vec<Layer>,
     /// The norm after the last layer.
@@ -111,6 +117,8 @@ pub struct Layer {
     pub blocks: Vec<Block>,
     /// How they are connected.
     pub arrangement: Arrangement,
+    /// How the other residual streams follow, if there are several.
+    pub altup: Option<AltUp>,
     /// `[1]`: a factor of the residual stream after the layer, if any (Gemma 4).
     pub scale: Option<WeightId>,
 }
@@ -135,6 +143,8 @@ pub struct Block {
     pub operation: Operation,
     /// The norm after the operation.
     pub norm_after: Option<Norm>,
+    /// A residual of low rank in addition. Only in sequential layers.
+    pub laurel: Option<Laurel>,
     /// A factor of the result before it is added to the residual stream.
     pub residual_scale: f32,
     /// The norm of the residual stream after the sum (post-norm, Vaswani et al., 2017). Only in sequential layers.
@@ -192,7 +202,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.core.rope.as_ref(),
             Self::Shared(shared) => shared.core.rope.as_ref(),
-            Self::Latent(latent) => Some(&latent.rope),
+            Self::Latent(latent) => latent.rope.as_ref(),
             Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) | Self::SelectiveScan(_) => {
                 None
             }

@@ -17,6 +17,37 @@ pub struct Linear {
     pub outputs: usize,
 }
 
+/// A linear layer, or two through a narrow middle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Projection {
+    /// One.
+    Direct(Linear),
+    /// Two, of which the second reads what the first gives.
+    Narrow {
+        /// To the middle.
+        down: Linear,
+        /// From the middle.
+        up: Linear,
+    },
+}
+
+impl Projection {
+    /// Its linear layers, in order.
+    pub fn linears(&self) -> impl Iterator<Item = Linear> {
+        let (first, second) = match *self {
+            Self::Direct(linear) => (linear, None),
+            Self::Narrow { down, up } => (down, Some(up)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
+impl From<Linear> for Projection {
+    fn from(linear: Linear) -> Self {
+        Self::Direct(linear)
+    }
+}
+
 /// A linear layer per head: `y[h] = x[h] · weight[h]ᵀ`, or `x[h] · weight[h]` if [`transposed`](Self::transposed).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLinear {
@@ -105,6 +136,14 @@ pub enum Gating {
         activation: Activation,
         /// The factor of the gate.
         scale: f32,
+    },
+    /// `activation(max(gate − mean − deviations · spread, 0)) · up`, with the mean and the standard deviation of the gate's
+    /// elements, so that a known part of normally distributed ones is left (Gemma 3n).
+    Sparse {
+        /// The nonlinearity.
+        activation: Activation,
+        /// How many standard deviations above the mean an element must be.
+        deviations: f32,
     },
     /// gpt-oss's clamped SwiGLU: with `g = min(gate, limit)` and `u = clamp(up, −limit, limit)`, it is
     /// `(u + 1) · g · sigmoid(alpha · g)`.

@@ -1,6 +1,6 @@
 //! Mixers with state of fixed size: convolutions and linear recurrences.
 
-use super::{Activation, Linear, Norm, WeightId};
+use super::{Activation, Linear, Norm, Projection, WeightId};
 
 /// A depthwise causal convolution: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then the
 /// activation. Its state is the last `taps − 1` inputs.
@@ -33,9 +33,9 @@ pub struct ShortConvolution {
 ///
 /// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x
 /// / √(Σx² + 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by
-/// `√key_dim`. With `g = −exp(decay) · softplus(alpha + alpha_bias)` and `β = beta_scale · sigmoid(beta)` per
-/// value head, the state `S` (`[key_dim, value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`;
-/// the result is `Sᵀq`.
+/// `√key_dim`. With `g` by [`decay_form`](Self::decay_form), which is a number for each value head or for each channel of its
+/// keys, and `β = beta_scale · sigmoid(beta)` per value head, the state `S` (`[key_dim, value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`;
+/// the result is `Sᵀq`. Kimi Linear has it by channel (Kimi Team, 2025, "Kimi Linear").
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
     /// The number of key (and query) heads.
@@ -53,23 +53,50 @@ pub struct DeltaRule {
     /// `hidden_size` to `value_heads · value_dim`.
     pub value: Linear,
     /// `hidden_size` to `value_heads · value_dim`: the gate `z` of the output.
-    pub gate: Linear,
+    pub gate: Projection,
+    /// What becomes of `z` before it multiplies.
+    pub gate_activation: Activation,
     /// `hidden_size` to `value_heads`.
     pub beta: Linear,
     /// 1, or 2 so that states may have negative eigenvalues (Grazzi et al., 2024; OLMo Hybrid).
     pub beta_scale: f32,
-    /// `hidden_size` to `value_heads`.
-    pub alpha: Linear,
+    /// `hidden_size` to `value_heads`, or `value_heads · key_dim` where channels decay.
+    pub alpha: Projection,
     /// The convolution of concatenated queries, keys and values.
     pub convolution: Convolution,
-    /// `[value_heads]`: added to `alpha`.
+    /// Added to `alpha`, of its width.
     pub alpha_bias: WeightId,
     /// `[value_heads]`: the logarithm of the decay's rate.
     pub decay: WeightId,
-    /// The norm of each head's result, which `silu(z)` then multiplies.
+    /// How the logarithm of the decay follows from the two.
+    pub decay_form: Decay,
+    /// What decays together.
+    pub decay_scope: DecayScope,
+    /// The norm of each head's result, which the activation of `z` then multiplies.
     pub norm: Norm,
     /// `value_heads · value_dim` to `hidden_size`.
     pub output: Linear,
+}
+
+/// The logarithm `g` of what the state of a [`DeltaRule`] is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decay {
+    /// `−exp(decay) · softplus(alpha + alpha_bias)`.
+    Softplus,
+    /// `bound · sigmoid(exp(decay) · (alpha + alpha_bias))` (Ling 3).
+    Bounded {
+        /// The bound, a negative number.
+        bound: f32,
+    },
+}
+
+/// What decays together in the state of a [`DeltaRule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DecayScope {
+    /// The state of a value head.
+    Head,
+    /// Each row of it, which belongs to a channel of keys.
+    Channel,
 }
 
 /// A selective state space (Dao and Gu, 2024, "Mamba-2").

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::{
-    Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head, HeadLinear,
-    HeadNorm, LatentAttention, LatentQuery, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm,
-    Operation, PositionTable, Router, SelectiveScan, SharedAttention, SharedExpert, ShortConvolution,
-    StateSpace, TypeTable, WeightId, Xielu,
+    AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head,
+    HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear,
+    Mixer, Mlp, Norm, Operation, PositionTable, Router, SelectiveScan, SharedAttention, SharedExpert,
+    ShortConvolution, StateSpace, Streams, TypeTable, WeightId, Xielu,
 };
 use crate::element::ElementType;
 
@@ -129,25 +129,33 @@ impl Decoder {
         if let Some(embeddings) = &self.layer_embeddings {
             collected.layer_embeddings(embeddings);
         }
-        for Layer { blocks, arrangement: _, scale } in &self.layers {
+        if let Some(Streams { projections, merges, least: _ }) = &self.streams {
+            collected.linears(WeightRole::Embedding, projections.iter().chain(merges).copied());
+        }
+        for Layer { blocks, arrangement: _, altup, scale } in &self.layers {
+            altup.iter().for_each(|altup| collected.altup(altup));
             collected.add(WeightRole::Norm, *scale);
             for Block {
                 norm_before,
                 input_scale: _,
                 operation,
                 norm_after,
+                laurel,
                 residual_scale: _,
                 norm_output,
             } in blocks
             {
                 norm_before.iter().chain(norm_after).chain(norm_output).for_each(|norm| collected.norm(norm));
+                if let Some(Laurel { left, right, norm, scale: _ }) = laurel {
+                    collected.linears(WeightRole::Mlp, [*left, *right]);
+                    collected.norm(norm);
+                }
                 match operation {
                     Operation::Mixer(mixer) => collected.mixer(mixer),
                     Operation::Mlp(mlp) => collected.mlp(mlp),
                     Operation::Experts(experts) => collected.experts(experts),
                     Operation::LayerInput(input) => {
-                        let LayerInput { layer: _, activation: _, gate, projection } = *input;
-                        collected.linears(WeightRole::Mlp, [gate, projection]);
+                        collected.layer_input(input);
                     }
                 }
             }
@@ -193,6 +201,29 @@ impl Collected {
     fn norm(&mut self, norm: &Norm) {
         let Norm { kind: _, weight, bias, epsilon: _, offset: _, width: _ } = norm;
         self.add(WeightRole::Norm, weight.iter().chain(bias).copied());
+    }
+
+    fn altup(&mut self, altup: &AltUp) {
+        let AltUp {
+            active: _,
+            norm,
+            input_scale: _,
+            router,
+            prediction,
+            correction,
+            output_scale,
+            input,
+            input_norm,
+        } = altup;
+        self.linears(WeightRole::Router, [*router, *prediction, *correction]);
+        self.add(WeightRole::Norm, *output_scale);
+        [norm, input_norm].into_iter().for_each(|norm| self.norm(norm));
+        self.layer_input(input);
+    }
+
+    fn layer_input(&mut self, input: &LayerInput) {
+        let LayerInput { layer: _, activation: _, gate, projection } = *input;
+        self.linears(WeightRole::Mlp, [gate, projection]);
     }
 
     fn layer_embeddings(&mut self, embeddings: &LayerEmbeddings) {
@@ -293,6 +324,7 @@ impl Collected {
             key_up,
             value_up,
             output,
+            gate,
             scale: _,
             rope: _,
             query_scale: _,
@@ -304,7 +336,7 @@ impl Collected {
                 self.norm(norm);
             }
         }
-        self.linears(WeightRole::Attention, [*down, *output]);
+        self.linears(WeightRole::Attention, [*down, *output].into_iter().chain(*gate));
         for HeadLinear { weight, transposed: _, heads: _, inputs: _, outputs: _ } in [key_up, value_up] {
             self.product(WeightRole::Attention, *weight);
         }
@@ -321,16 +353,23 @@ impl Collected {
             key,
             value,
             gate,
+            gate_activation: _,
             beta,
             beta_scale: _,
             alpha,
             convolution,
             alpha_bias,
             decay,
+            decay_form: _,
+            decay_scope: _,
             norm,
             output,
         } = mixer;
-        self.linears(WeightRole::Recurrence, [*query, *key, *value, *gate, *beta, *alpha, *output]);
+        self.linears(WeightRole::Recurrence, [*query, *key, *value]);
+        self.linears(
+            WeightRole::Recurrence,
+            gate.linears().chain([*beta]).chain(alpha.linears()).chain([*output]),
+        );
         self.convolution(convolution);
         self.add(WeightRole::Recurrence, [*alpha_bias, *decay]);
         self.norm(norm);

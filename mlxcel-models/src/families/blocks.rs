@@ -36,6 +36,7 @@ pub(super) fn plain(operation: impl Into<Operation>) -> Block {
         input_scale: 1.0,
         operation,
         norm_after: None,
+        laurel: None,
         residual_scale: 1.0,
         norm_output: None,
     }
@@ -63,12 +64,12 @@ pub(super) fn between_norms(before: Norm, operation: impl Into<Operation>, after
 
 /// Sequential blocks, each reading the output of the previous one.
 pub(super) fn sequential(blocks: impl Into<Vec<Block>>) -> Layer {
-    Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential, scale: None }
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Sequential, altup: None, scale: None }
 }
 
 /// Blocks that all read the layer's input.
 pub(super) fn parallel(blocks: impl Into<Vec<Block>>) -> Layer {
-    Layer { blocks: blocks.into(), arrangement: Arrangement::Parallel, scale: None }
+    Layer { blocks: blocks.into(), arrangement: Arrangement::Parallel, altup: None, scale: None }
 }
 
 /// Attention with a scale, over a window or everything, rotated or not, and nothing else.

@@ -38,7 +38,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     rope_dim: 64,
     value_dim: 128,
     rank: 512,
-    query_rank: 1536,
+    query_rank: Some(1536),
+    rotated: true,
+    theta: 10_000.0,
     interleaved: true,
     query_scale: None,
 };

@@ -69,6 +69,7 @@ impl Roles<'_> {
             element_type,
             embedding,
             layer_embeddings: None,
+            streams: None,
             layers,
             norm,
             head: None,

@@ -83,6 +83,12 @@ pub(super) struct GroupedDefaults {
     pub(super) count_keys: &'static [&'static str],
     /// The name of the number of shared experts, if there can be such.
     pub(super) shared_key: Option<&'static str>,
+    /// Names for the number of experts chosen for each position.
+    pub(super) chosen_keys: &'static [&'static str],
+    /// Names for the number of groups.
+    pub(super) groups_keys: &'static [&'static str],
+    /// Names for whether weights are divided by their sum.
+    pub(super) normalised_keys: &'static [&'static str],
     pub(super) count: usize,
     pub(super) chosen: usize,
     pub(super) width: usize,
@@ -98,6 +104,9 @@ impl GroupedDefaults {
     pub(super) const PLAIN: Self = Self {
         count_keys: &["n_routed_experts", "num_local_experts"],
         shared_key: Some("n_shared_experts"),
+        chosen_keys: &["num_experts_per_tok"],
+        groups_keys: &["n_group"],
+        normalised_keys: &["norm_topk_prob"],
         count: 64,
         chosen: 8,
         width: 1024,
@@ -133,12 +142,14 @@ impl GroupedExperts {
     ) -> Result<Self> {
         let count = expert_count(config, defaults.count_keys, 1, defaults.count)?;
         let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(defaults.width);
-        let chosen = chosen_count(config, count, defaults.chosen)?;
+        let chosen = chosen_of(config, defaults.chosen_keys, count, defaults.chosen)?;
         let experts = ExpertSizes { count, chosen, hidden: sizes.hidden, width };
         Ok(Self {
             experts,
-            groups: expert_groups(config, experts, defaults.groups)?,
-            normalised: config.flag("norm_topk_prob")?.unwrap_or(defaults.normalised),
+            groups: expert_groups(config, experts, defaults)?,
+            normalised: config
+                .flag(present(config, defaults.normalised_keys))?
+                .unwrap_or(defaults.normalised),
             scale: config.number("routed_scaling_factor")?.unwrap_or(defaults.scale) as f32,
             scoring: defaults.scoring,
             shared_width: match defaults.shared_key {
@@ -157,7 +168,10 @@ impl GroupedExperts {
             return Ok(roles.gated_mlp(module, [experts.hidden, dense_width], activation, false)?.into());
         }
         let router = self.router(roles, module)?;
-        let linears = roles.experts(module, PROJECTIONS, experts)?;
+        // Mixtral's names, which Kimi has kept.
+        let is_numbered = roles.has_matrix(&format!("{module}.experts.0.w1"));
+        let names = if is_numbered { ["w1", "w3", "w2"] } else { PROJECTIONS };
+        let linears = roles.experts(module, names, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [experts.hidden, shared_width], activation, false)?;
         Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
@@ -172,13 +186,14 @@ impl GroupedExperts {
     pub(super) fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
         let &Self { experts, groups, normalised, scale, scoring, .. } = self;
         let gate = format!("{module}.gate");
-        // The second is where EXAONE has it. If there is none, transformers starts with zeros.
+        // The second is where EXAONE has it, the third where Ling does. If there is none, transformers starts with zeros.
         let biases = [&gate, module].map(|module| format!("{module}.e_score_correction_bias"));
-        let bias = biases.iter().find(|bias| roles.has(bias));
+        let biases = biases.into_iter().chain([format!("{gate}.expert_bias")]);
+        let bias = biases.into_iter().find(|bias| roles.has(bias));
         Ok(Router {
             projection: roles.linear(&gate, experts.count, experts.hidden, false)?,
             scoring,
-            selection_bias: bias.map(|bias| roles.tensor(bias, &[experts.count])).transpose()?,
+            selection_bias: bias.map(|bias| roles.tensor(&bias, &[experts.count])).transpose()?,
             groups,
             normalised,
             norm: None,
@@ -204,12 +219,27 @@ pub(super) fn expert_count(config: Fields<'_>, keys: &[&str], least: usize, defa
 
 /// Reads how many of `count` experts are chosen. Where there are none it does not matter.
 pub(super) fn chosen_count(config: Fields<'_>, count: usize, default: usize) -> Result<usize> {
-    const KEY: &str = "num_experts_per_tok";
-    let chosen = config.size(KEY, 1..=MOST_EXPERTS)?.unwrap_or(default);
+    chosen_of(config, &["num_experts_per_tok"], count, default)
+}
+
+/// The same under the first of `keys` that is there.
+pub(super) fn chosen_of(
+    config: Fields<'_>,
+    keys: &[&'static str],
+    count: usize,
+    default: usize,
+) -> Result<usize> {
+    let key = present(config, keys);
+    let chosen = config.size(key, 1..=MOST_EXPERTS)?.unwrap_or(default);
     if count > 0 && chosen > count {
-        return Err(config.wrong(KEY, format!("{chosen} of {count} experts cannot be chosen")));
+        return Err(config.wrong(key, format!("{chosen} of {count} experts cannot be chosen")));
     }
     Ok(chosen)
+}
+
+/// The first of `keys` that is there, or the first.
+fn present(config: Fields<'_>, keys: &[&'static str]) -> &'static str {
+    keys.iter().find(|key| config.get(key).is_some()).or(keys.first()).copied().unwrap_or_default()
 }
 
 /// Reads a number of experts for each layer under the first of `keys` that is there: one for all layers, or a
@@ -233,13 +263,14 @@ pub(super) fn counts_by_layer(config: Fields<'_>, keys: &[&str], layers: usize) 
 fn expert_groups(
     config: Fields<'_>,
     ExpertSizes { count, chosen, .. }: ExpertSizes,
-    defaults: ExpertGroups,
+    defaults: &GroupedDefaults,
 ) -> Result<Option<ExpertGroups>> {
-    let groups = config.size("n_group", 1..=MOST_EXPERTS)?.unwrap_or(defaults.count);
-    let kept = config.size("topk_group", 1..=MOST_EXPERTS)?.unwrap_or(defaults.kept);
+    let key = present(config, defaults.groups_keys);
+    let groups = config.size(key, 1..=MOST_EXPERTS)?.unwrap_or(defaults.groups.count);
+    let kept = config.size("topk_group", 1..=MOST_EXPERTS)?.unwrap_or(defaults.groups.kept);
     if count % groups != 0 || count / groups < 2 {
         let message = format!("{count} experts cannot form {groups} groups of at least two");
-        return Err(config.wrong("n_group", message));
+        return Err(config.wrong(key, message));
     }
     if kept > groups || kept * (count / groups) < chosen {
         let message = format!("{chosen} experts cannot be chosen from {kept} of {groups} groups");

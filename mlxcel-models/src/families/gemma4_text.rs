@@ -19,8 +19,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Arrangement, Attention, Decoder, Experts, Gating, Head, Layer, Mixer, Norm, NormKind, Router,
-    SharedAttention, SharedExpert,
+    Activation, Arrangement, Attention, Decoder, Experts, Gating, Head, Layer, Mixer, Norm, NormKind,
+    Operation, Router, SharedAttention, SharedExpert,
 };
 use crate::rope::{Rope, RopeSettings};
 
@@ -32,12 +32,12 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// What layers of one type have in common.
-struct Kind {
-    name: &'static str,
-    sizes: Sizes,
-    window: Option<usize>,
-    rope: Rope,
-    keys_as_values: bool,
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) sizes: Sizes,
+    pub(super) window: Option<usize>,
+    pub(super) rope: Rope,
+    pub(super) keys_as_values: bool,
 }
 
 /// The sizes of the experts beside the MLP, if there are any.
@@ -85,7 +85,7 @@ fn kind_sizes(config: Fields<'_>, types: &[&str], name: &str, sizes: &Sizes, sam
         let heads = config.size("num_global_key_value_heads", 1..=LARGEST_HEAD_COUNT)?;
         of_kind.kv_heads = heads.filter(|_| same).unwrap_or(of_kind.kv_heads);
     }
-    if of_kind.query_heads % of_kind.kv_heads == 0 {
+    if of_kind.query_heads.is_multiple_of(of_kind.kv_heads) {
         return Ok(of_kind);
     }
     let message = format!(
@@ -190,11 +190,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let mut blocks = vec![attention, feed];
         if let Some(inputs) = inputs {
             let name = format!("{base}layers.{index}");
-            blocks.push(inputs.block(roles, &name, index, sizes.hidden, activation, epsilon)?);
+            let (input, norm) = inputs.reader(roles, &name, index, sizes.hidden, (activation, epsilon))?;
+            blocks.push(post_norm(Operation::LayerInput(input), norm));
         }
         let scale = name("layer_scalar");
         let scale = roles.has(&scale).then(|| roles.tensor(&scale, &[1])).transpose()?;
-        Ok(Layer { blocks, arrangement: Arrangement::Sequential, scale })
+        Ok(Layer { blocks, arrangement: Arrangement::Sequential, altup: None, scale })
     };
     let outline = Outline {
         embedding_scale: embedding_scale(&sizes),
@@ -207,7 +208,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// Attention over keys and values of its own, or of the mixer `source`.
-fn mixer(
+pub(super) fn mixer(
     roles: &Roles<'_>,
     module: &str,
     kind: &Kind,
@@ -257,7 +258,7 @@ fn mixer(
 }
 
 /// A root-mean-square norm without factors.
-pub(super) fn plain_norm(width: usize, epsilon: f32) -> Norm {
+fn plain_norm(width: usize, epsilon: f32) -> Norm {
     Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon, offset: 0.0, width }
 }
 

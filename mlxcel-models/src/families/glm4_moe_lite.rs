@@ -32,7 +32,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     rope_dim: 64,
     value_dim: 256,
     rank: 512,
-    query_rank: 768,
+    query_rank: Some(768),
+    rotated: true,
+    theta: 10_000.0,
     interleaved: true,
     query_scale: None,
 };

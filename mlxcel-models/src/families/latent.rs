@@ -24,7 +24,12 @@ pub(super) struct LatentDefaults {
     pub(super) rope_dim: usize,
     pub(super) value_dim: usize,
     pub(super) rank: usize,
-    pub(super) query_rank: usize,
+    /// `None`: one projection makes queries.
+    pub(super) query_rank: Option<usize>,
+    /// Whether positions are encoded.
+    pub(super) rotated: bool,
+    /// The base of rotary frequencies.
+    pub(super) theta: f64,
     /// Whether adjacent elements are rotated together.
     pub(super) interleaved: bool,
     /// Reads how queries grow with positions, where the family has that.
@@ -43,7 +48,7 @@ pub(super) struct LatentSettings {
     query_rank: Option<usize>,
     bias: bool,
     scale: f32,
-    rope: Rope,
+    rope: Option<Rope>,
     query_scale: Option<PositionScale>,
 }
 
@@ -63,17 +68,22 @@ impl LatentSettings {
         let head_dim = plain_dim + rope_dim;
         let default = fraction(rope_dim, head_dim);
         let rope = RopeSettings {
+            theta: defaults.theta,
             interleaved: defaults.interleaved,
             partial: Partial::Part { key: "partial_rotary_factor", default },
             ..RopeSettings::new(rotary, head_dim, sizes.context)
         };
-        let rope = rope.read()?;
-        if rope.rotary_dim != rope_dim {
+        let rope = defaults.rotated.then(|| rope.read()).transpose()?;
+        if let Some(rope) = rope.as_ref().filter(|rope| rope.rotary_dim != rope_dim) {
             let message = format!("{} elements are rotated by other settings", rope.rotary_dim);
             return Err(config.wrong("qk_rope_head_dim", message));
         }
+        if rope_dim % 2 == 1 {
+            let message = format!("an odd number of elements, {rope_dim}, is not supported");
+            return Err(config.unsupported("qk_rope_head_dim", message));
+        }
         let query_rank = match config.size("q_lora_rank", 1..=LARGEST_WIDTH)? {
-            None if !config.mentions("q_lora_rank") => Some(defaults.query_rank),
+            None if !config.mentions("q_lora_rank") => defaults.query_rank,
             rank => rank,
         };
         const KV_HEADS: &str = "num_key_value_heads";
@@ -90,7 +100,11 @@ impl LatentSettings {
             rank: config.size("kv_lora_rank", 1..=LARGEST_WIDTH)?.unwrap_or(defaults.rank),
             query_rank,
             bias: flag(config, "attention_bias", false)?,
-            scale: scale(rotary, head_dim)?,
+            scale: if defaults.rotated {
+                scale(rotary, head_dim)?
+            } else {
+                (head_dim as f64).powf(-0.5) as f32
+            },
             rope,
             query_scale: defaults.query_scale.map(|read| read(rotary, sizes.context)).transpose()?.flatten(),
         })
@@ -112,7 +126,8 @@ impl LatentSettings {
         Ok([attention, pre_norm(output_norm, second(&format!("{layer}.mlp"))?)])
     }
 
-    fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<LatentAttention> {
+    /// The attention of `module`.
+    pub(super) fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<LatentAttention> {
         let &Self { hidden, heads, plain_dim, rope_dim, value_dim, rank, bias, scale, .. } = self;
         let linear = |part: &str, outputs, inputs, bias| {
             roles.linear(&format!("{module}.{part}"), outputs, inputs, bias)
@@ -130,7 +145,9 @@ impl LatentSettings {
         let down = linear("kv_a_proj_with_mqa", rank + rope_dim, hidden, bias)?;
         let norm = norm("kv_a_layernorm", rank)?;
         let [key_up, value_up] = self.ups(roles, module)?;
-        let output = linear("o_proj", hidden, heads * value_dim, bias)?;
+        // The second is Ling's name.
+        let names = ["o_proj", "dense"].map(|part| format!("{module}.{part}"));
+        let output = roles.linear(&roles.first_matrix(&names), hidden, heads * value_dim, bias)?;
         Ok(LatentAttention {
             heads,
             plain_dim,
@@ -143,6 +160,7 @@ impl LatentSettings {
             key_up,
             value_up,
             output,
+            gate: None,
             scale,
             rope: self.rope.clone(),
             query_scale: self.query_scale,

@@ -5,7 +5,7 @@ use mlxcel_core::Result;
 use super::roles::{Roles, refuse_order};
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, Sizes};
 use crate::config::Fields;
-use crate::decoder::{Activation, Block, LayerEmbeddings, LayerInput, Operation};
+use crate::decoder::{Activation, LayerEmbeddings, LayerInput, Norm};
 
 /// The sizes of embeddings for each layer.
 #[derive(Clone, Copy, Debug)]
@@ -55,16 +55,15 @@ impl LayerInputs {
         })
     }
 
-    /// The block that reads the input of the layer `index`, whose modules are in `name`.
-    pub(super) fn block(
+    /// What reads the input of the layer `index`, whose modules are in `name`, and the norm of what it gives.
+    pub(super) fn reader(
         &self,
         roles: &Roles<'_>,
         name: &str,
         index: usize,
         hidden: usize,
-        activation: Activation,
-        epsilon: f32,
-    ) -> Result<Block> {
+        (activation, epsilon): (Activation, f32),
+    ) -> Result<(LayerInput, Norm)> {
         let linear = |part, outputs, inputs| roles.linear(&format!("{name}.{part}"), outputs, inputs, false);
         let input = LayerInput {
             layer: index,
@@ -73,7 +72,7 @@ impl LayerInputs {
             projection: linear("per_layer_projection", hidden, self.width)?,
         };
         let norm = roles.rms_norm(&format!("{name}.post_per_layer_input_norm"), hidden, epsilon)?;
-        Ok(super::blocks::post_norm(Operation::LayerInput(input), norm))
+        Ok((input, norm))
     }
 }
 

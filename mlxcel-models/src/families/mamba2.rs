@@ -62,6 +62,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         embedding: format!("{base}embeddings"),
         embedding_scale: 1.0,
         layer_embeddings: None,
+        streams: None,
         positions: None,
         norm: format!("{base}norm_f"),
         head: "lm_head".to_owned(),

@@ -90,6 +90,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             output: roles.linear(&part("o_proj"), hidden, query_heads * value_dim, false)?,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             clip: None,
             gate: None,
             output_norm: None,

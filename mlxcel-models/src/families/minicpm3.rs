@@ -38,7 +38,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         rope_dim: 32,
         value_dim: head_dim(config, "num_attention_heads", hidden, sizes.query_heads)?,
         rank: 256,
-        query_rank: 768,
+        query_rank: Some(768),
+        rotated: true,
+        theta: 10_000.0,
         interleaved: false,
         query_scale: None,
     };

@@ -34,7 +34,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     rope_dim: 64,
     value_dim: 128,
     rank: 256,
-    query_rank: 1024,
+    query_rank: Some(1024),
+    rotated: true,
+    theta: 10_000.0,
     interleaved: true,
     query_scale: Some(query_scale),
 };

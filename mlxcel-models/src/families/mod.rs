@@ -5,6 +5,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bailing_hybrid;
 mod bamba;
 mod bert;
 mod bitnet;
@@ -25,6 +26,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
+mod gemma3n_text;
 mod gemma4_text;
 mod glm4;
 mod glm4_moe;
@@ -39,6 +41,8 @@ mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod internlm3;
 mod jamba;
+mod kimi_delta;
+mod kimi_linear;
 mod latent;
 mod layer_inputs;
 mod lfm2;
@@ -109,6 +113,7 @@ const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     apertus::FAMILY,
     arcee::FAMILY,
+    bailing_hybrid::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
     bert::ROBERTA,
@@ -125,6 +130,7 @@ const FAMILIES: &[Family] = &[
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
+    gemma3n_text::FAMILY,
     gemma4_text::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
@@ -139,6 +145,7 @@ const FAMILIES: &[Family] = &[
     hunyuan_v1_moe::FAMILY,
     internlm3::FAMILY,
     jamba::FAMILY,
+    kimi_linear::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,

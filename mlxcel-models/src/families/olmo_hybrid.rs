@@ -16,7 +16,7 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder, DeltaRule, Mixer, Operation};
+use crate::decoder::{Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, Mixer, Operation};
 use crate::rope::{Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
@@ -169,12 +169,15 @@ impl DeltaSizes {
             query: input("q_proj", keys)?,
             key: input("k_proj", keys)?,
             value: input("v_proj", values)?,
-            gate: input("g_proj", values)?,
+            gate: input("g_proj", values)?.into(),
+            gate_activation: Activation::Silu,
             beta: input("b_proj", value_heads)?,
             beta_scale,
-            alpha: input("a_proj", value_heads)?,
+            alpha: input("a_proj", value_heads)?.into(),
             convolution,
             alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,
+            decay_form: Decay::Softplus,
+            decay_scope: DecayScope::Head,
             decay: roles.tensor(&name("A_log"), &[value_heads])?,
             norm: roles.rms_norm(&name("o_norm"), value_dim, OUTPUT_EPSILON)?,
             output: roles.linear(&name("o_proj"), hidden, values, false)?,

@@ -4,7 +4,7 @@ use mlxcel_core::Result;
 
 use super::roles::{Roles, refuse_order};
 use super::settings::Sizes;
-use crate::decoder::{Decoder, Embedding, Head, Layer, LayerEmbeddings, Norm, PositionTable};
+use crate::decoder::{Decoder, Embedding, Head, Layer, LayerEmbeddings, Norm, PositionTable, Streams};
 
 /// The parts of a decoder that are not its layers.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub(super) struct Outline {
     pub(super) embedding: String,
     pub(super) embedding_scale: f32,
     pub(super) layer_embeddings: Option<LayerEmbeddings>,
+    pub(super) streams: Option<Streams>,
     /// The module of learned positions, with as many rows as there are positions.
     pub(super) positions: Option<String>,
     /// The module of the norm after the last layer.
@@ -42,6 +43,7 @@ impl Outline {
             embedding: format!("{base}embed_tokens"),
             embedding_scale: 1.0,
             layer_embeddings: None,
+            streams: None,
             positions: None,
             norm: format!("{base}norm"),
             head: "lm_head".to_owned(),
@@ -69,6 +71,7 @@ impl Roles<'_> {
             embedding,
             embedding_scale,
             layer_embeddings,
+            streams,
             positions,
             norm: norm_name,
             head,
@@ -106,6 +109,7 @@ impl Roles<'_> {
             element_type,
             embedding,
             layer_embeddings,
+            streams,
             layers,
             norm: Some(norm),
             head: Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap }),

@@ -17,8 +17,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, DeltaRule, Linear, Mixer, Norm, Operation, Selection,
-    WeightRef,
+    Activation, Attention, AttentionCore, Decay, DecayScope, Decoder, DeltaRule, Linear, Mixer, Norm,
+    Operation, Selection, WeightRef,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -239,12 +239,15 @@ impl DeltaSettings {
             query,
             key,
             value,
-            gate,
+            gate: gate.into(),
+            gate_activation: Activation::Silu,
             beta,
             beta_scale: 1.0,
-            alpha,
+            alpha: alpha.into(),
             convolution: roles.convolution(&name("conv1d"), [channels, taps], false, Some(activation))?,
             alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,
+            decay_form: Decay::Softplus,
+            decay_scope: DecayScope::Head,
             decay: roles.tensor(&name("A_log"), &[value_heads])?,
             norm: roles.rms_norm(&name("norm"), value_dim, epsilon)?,
             output: roles.linear(&name("out_proj"), hidden, value_heads * value_dim, false)?,

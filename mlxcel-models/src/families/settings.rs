@@ -50,6 +50,16 @@ impl Sizes {
     /// Reads the sizes by the names that most families give them. A size that is `null` is the class's default too, but for
     /// key/value heads and the width of heads, which then follow from the others.
     pub(super) fn read(config: Fields<'_>, defaults: &SizeDefaults) -> Result<Self> {
+        let intermediate = config.size("intermediate_size", 1..=LARGEST_WIDTH)?;
+        Self::read_others(config, defaults, intermediate.unwrap_or(defaults.intermediate))
+    }
+
+    /// The same with an intermediate size from elsewhere.
+    pub(super) fn read_others(
+        config: Fields<'_>,
+        defaults: &SizeDefaults,
+        intermediate: usize,
+    ) -> Result<Self> {
         let size = |key, default, largest| Ok(config.size(key, 1..=largest)?.unwrap_or(default));
         let query_heads = size("num_attention_heads", defaults.query_heads, LARGEST_HEAD_COUNT)?;
         let kv_heads = match config.size("num_key_value_heads", 1..=LARGEST_HEAD_COUNT)? {
@@ -74,7 +84,7 @@ impl Sizes {
         Ok(Self {
             vocabulary: size("vocab_size", defaults.vocabulary, LARGEST_VOCABULARY)?,
             hidden,
-            intermediate: size("intermediate_size", defaults.intermediate, LARGEST_WIDTH)?,
+            intermediate,
             layers: size("num_hidden_layers", defaults.layers, LARGEST_LAYER_COUNT)?,
             query_heads,
             kv_heads,

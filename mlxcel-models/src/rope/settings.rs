@@ -189,8 +189,9 @@ impl<'a> RopeSettings<'a> {
             Some(scaling) => scaling.positive("rope_theta")?.unwrap_or(theta),
             None => theta,
         };
-        if scaling.map(|scaling| kind_of(scaling)).transpose()?.is_some_and(|(_, kind)| kind == PROPORTIONAL)
-        {
+        // Of those whose heads turn as a whole by other settings.
+        let fits = matches!((self.kinds, self.partial), (Kinds::All | Kinds::NtkAlpha, Partial::Whole));
+        if fits && scaling.map(kind_of).transpose()?.is_some_and(|(_, kind)| kind == PROPORTIONAL) {
             let number = |key, default| match scaling {
                 Some(scaling) => Ok(scaling.positive(key)?.unwrap_or(default)),
                 None => Ok(default),
@@ -279,7 +280,9 @@ impl<'a> RopeSettings<'a> {
             }
             (kinds, other) => {
                 let known = match kinds {
-                    Kinds::All | Kinds::NtkAlpha => "default, dynamic, linear, llama3, yarn and longrope are",
+                    Kinds::All | Kinds::NtkAlpha => {
+                        "default, dynamic, linear, llama3, proportional, yarn and longrope are"
+                    }
                     Kinds::ScaledLongRope | Kinds::LongRope { .. } => "default and longrope are",
                 };
                 let message = format!(

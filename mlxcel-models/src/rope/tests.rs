@@ -350,8 +350,21 @@ fn frequencies_that_overflow_are_refused() {
 }
 
 #[test]
+fn proportional_frequencies_leave_the_last_pairs_as_they_are() {
+    let settings =
+        |part: f64| json!({"rope_type": "proportional", "partial_rotary_factor": part, "factor": 2.0});
+    let all = rope(json!({"rope_theta": 100.0}), 16).unwrap().inv_freq;
+    let half = rope(json!({"rope_theta": 100.0, "rope_scaling": settings(0.5)}), 16).unwrap();
+    assert_eq!(half.rotary_dim, 16);
+    let expected: Vec<f32> = all[..4].iter().map(|frequency| frequency / 2.0).chain([0.0; 4]).collect();
+    assert_eq!(half.inv_freq, expected);
+    let error = rope(json!({"rope_scaling": settings(1.5)}), 16).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn unsupported_types_are_rejected_by_name() {
-    for name in ["proportional", "su", "mrope", "invented"] {
+    for name in ["su", "mrope", "invented"] {
         let error = rope(json!({"rope_scaling": {"rope_type": name, "factor": 2.0}}), 16).unwrap_err();
         assert_eq!(
             (error.kind(), error.context("field")),

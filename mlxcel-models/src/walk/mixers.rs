@@ -2,8 +2,9 @@
 
 use super::{Ops, scaled};
 use crate::decoder::{
-    Activation, Attention, AttentionCore, DeltaRule, HeadNorm, LatentAttention, LatentQuery, Linear, Mixer,
-    NormScope, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
+    Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, LatentAttention,
+    LatentQuery, Linear, Mixer, NormScope, Projection, SelectiveScan, SharedAttention, ShortConvolution,
+    StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -192,6 +193,7 @@ fn attend_latent<O: Ops>(
         key_up,
         value_up,
         output,
+        gate,
         scale: _,
         rope,
         query_scale,
@@ -214,7 +216,7 @@ fn attend_latent<O: Ops>(
     let kept = ops.slice(&entry, 0, *rank)?;
     let kept = ops.norm(&kept, norm)?;
     let mut key = ops.slice(&entry, *rank, rank + rope_dim)?;
-    if rope.interleaved {
+    if rope.as_ref().is_some_and(|rope| rope.interleaved) {
         rotary = ops.deinterleave(&rotary, *rope_dim)?;
         let split = ops.split_heads(&key, 1)?;
         let split = ops.deinterleave(&split, *rope_dim)?;
@@ -225,7 +227,14 @@ fn attend_latent<O: Ops>(
     let entry = ops.concatenate(&[kept, key])?;
     let mixed = ops.latent_attention(&query, &entry, latent, slot)?;
     let mixed = narrow(mixed, last, ops)?;
-    let values = ops.head_linear(&mixed, value_up)?;
+    let mut values = ops.head_linear(&mixed, value_up)?;
+    if let Some(gate) = gate {
+        let x = narrow(x.clone(), last, ops)?;
+        let gate = ops.linear(&x, gate)?;
+        let gate = ops.activate(&gate, Activation::Sigmoid)?;
+        let gate = ops.split_heads(&gate, *heads)?;
+        values = ops.multiply(&values, &gate)?;
+    }
     let values = ops.join_heads(&values)?;
     ops.linear(&values, output)
 }
@@ -268,12 +277,15 @@ fn delta_rule<O: Ops>(
         key,
         value,
         gate,
+        gate_activation,
         beta,
         beta_scale,
         alpha,
         convolution,
         alpha_bias,
         decay,
+        decay_form,
+        decay_scope,
         norm,
         output,
     } = mixer;
@@ -295,22 +307,47 @@ fn delta_rule<O: Ops>(
     let beta = ops.linear(x, beta)?;
     let beta = ops.activate(&beta, Activation::Sigmoid)?;
     let beta = scaled(beta, *beta_scale, ops)?;
-    let alpha = ops.linear(x, alpha)?;
+    let alpha = project(alpha, x, ops)?;
     let bias = ops.vector(*alpha_bias)?;
-    let alpha = ops.add(&alpha, &bias)?;
-    let alpha = ops.activate(&alpha, Activation::Softplus)?;
-    let rate = negative_exp(*decay, ops)?;
-    let decay = ops.multiply(&alpha, &rate)?;
+    let mut alpha = ops.add(&alpha, &bias)?;
+    let rate = ops.vector(*decay)?;
+    let mut rate = ops.exp(&rate)?;
+    if *decay_scope == DecayScope::Channel {
+        alpha = ops.split_heads(&alpha, *value_heads)?;
+        rate = ops.split_heads(&rate, *value_heads)?;
+    }
+    let decay = match decay_form {
+        Decay::Softplus => {
+            let alpha = ops.activate(&alpha, Activation::Softplus)?;
+            let rate = ops.scale(&rate, -1.0)?;
+            ops.multiply(&alpha, &rate)?
+        }
+        Decay::Bounded { bound } => {
+            let steep = ops.multiply(&alpha, &rate)?;
+            let part = ops.activate(&steep, Activation::Sigmoid)?;
+            ops.scale(&part, *bound)?
+        }
+    };
 
     let mixed = ops.delta_rule(&query, &key, &value, &decay, &beta, state)?;
     let mixed = narrow(mixed, last, ops)?;
     let x = narrow(x.clone(), last, ops)?;
     let normed = ops.norm(&mixed, norm)?;
     let normed = ops.join_heads(&normed)?;
-    let gate = ops.linear(&x, gate)?;
-    let gate = ops.activate(&gate, Activation::Silu)?;
+    let gate = project(gate, &x, ops)?;
+    let gate = ops.activate(&gate, *gate_activation)?;
     let gated = ops.multiply(&normed, &gate)?;
     ops.linear(&gated, output)
+}
+
+fn project<O: Ops>(projection: &Projection, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    match projection {
+        Projection::Direct(linear) => ops.linear(x, linear),
+        Projection::Narrow { down, up } => {
+            let middle = ops.linear(x, down)?;
+            ops.linear(&middle, up)
+        }
+    }
 }
 
 fn state_space<O: Ops>(

@@ -5,6 +5,7 @@
 mod experts;
 mod mixers;
 mod ops;
+mod streams;
 
 pub use ops::Ops;
 
@@ -23,6 +24,8 @@ pub struct Walk {
 /// The stream in a walk, and what is left of it.
 struct Stream<V> {
     hidden: V,
+    /// All streams, if there are several.
+    all: Vec<V>,
     /// The inputs of all layers, beside each other, if layers have their own.
     inputs: Option<V>,
     /// How many mixers have run.
@@ -51,19 +54,30 @@ impl Walk {
         let inputs = decoder.layer_embeddings.as_ref();
         let inputs =
             inputs.map(|inputs| embed_layers(inputs, decoder.vocabulary_size, &hidden, ops)).transpose()?;
-        let mut stream = Stream { hidden, inputs, mixers: 0 };
+        let several = decoder.streams.as_ref();
+        let all = several.map_or(Ok(Vec::new()), |several| streams::split(several, &hidden, ops))?;
+        let mut stream = Stream { hidden, all, inputs, mixers: 0 };
         if self.slots.is_empty() {
             stream.select(ops)?;
         }
         for layer in &decoder.layers {
-            let Layer { blocks, arrangement, scale } = layer;
+            let Layer { blocks, arrangement, altup, scale } = layer;
+            if let Some(altup) = altup {
+                streams::predict(altup, &mut stream, ops)?;
+            }
             match arrangement {
                 Arrangement::Sequential => self.sequential(blocks, &mut stream, ops)?,
                 Arrangement::Parallel => self.parallel(blocks, &mut stream, ops)?,
             }
+            if let Some(altup) = altup {
+                streams::correct(altup, &mut stream, ops)?;
+            }
             if let Some(scale) = scale {
                 stream.hidden = multiplied(&stream.hidden, *scale, ops)?;
             }
+        }
+        if let Some(several) = several {
+            stream.hidden = streams::merge(several, &stream.all, ops)?;
         }
         match &decoder.norm {
             Some(norm) => ops.norm(&stream.hidden, norm),
@@ -93,18 +107,28 @@ impl Walk {
         ops: &mut O,
     ) -> Result<(), O::Error> {
         for block in blocks {
-            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output } =
-                block;
+            let Block {
+                norm_before,
+                input_scale,
+                operation,
+                norm_after,
+                laurel,
+                residual_scale,
+                norm_output,
+            } = block;
             let input = match norm_before {
                 Some(norm) => ops.norm(&stream.hidden, norm)?,
                 None => stream.hidden.clone(),
             };
             let input = scaled(input, *input_scale, ops)?;
+            // What the operation reads of the tokens that come out.
+            let mut read = input.clone();
             let result = match operation {
                 Operation::Mixer(mixer) => {
                     let (slots, last) = self.next_mixer(stream);
                     if last {
                         stream.select(ops)?;
+                        read = if laurel.is_some() { ops.select(&read)? } else { read };
                     }
                     mixers::mix(mixer, &input, slots, last, ops)?
                 }
@@ -114,6 +138,9 @@ impl Walk {
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
             stream.hidden = ops.add(&stream.hidden, &result)?;
+            if let Some(laurel) = laurel {
+                stream.hidden = streams::augment(laurel, &stream.hidden, &read, ops)?;
+            }
             if let Some(norm) = norm_output {
                 stream.hidden = ops.norm(&stream.hidden, norm)?;
             }
@@ -131,9 +158,16 @@ impl Walk {
         let mut whole = stream.hidden.clone();
         let mut normed: Option<(Norm, O::Value)> = None;
         for block in blocks {
-            // Only sequential layers have norms of the stream.
-            let Block { norm_before, input_scale, operation, norm_after, residual_scale, norm_output: _ } =
-                block;
+            // Only sequential layers have norms of the stream, and residuals of low rank.
+            let Block {
+                norm_before,
+                input_scale,
+                operation,
+                norm_after,
+                laurel: _,
+                residual_scale,
+                norm_output: _,
+            } = block;
             let input = match (norm_before, &normed) {
                 (None, _) => whole.clone(),
                 (Some(norm), Some((known, value))) if known == norm => value.clone(),
@@ -178,6 +212,9 @@ impl<V: Clone> Stream<V> {
     /// Leaves only the wanted tokens.
     fn select<O: Ops<Value = V>>(&mut self, ops: &mut O) -> Result<(), O::Error> {
         self.hidden = ops.select(&self.hidden)?;
+        for stream in &mut self.all {
+            *stream = ops.select(stream)?;
+        }
         if let Some(inputs) = &mut self.inputs {
             *inputs = ops.select(inputs)?;
         }

@@ -89,6 +89,25 @@ pub trait Ops {
     /// The sum over the last dimension, which stays with size one.
     fn sum(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
+    /// The mean over the last dimension, which stays with size one.
+    fn mean(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// The square root of each element.
+    fn sqrt(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
+
+    /// What each element exceeds the mean over the last dimension by, less so many standard deviations, and else zero.
+    fn exceed(&mut self, x: &Self::Value, deviations: f32) -> Result<Self::Value, Self::Error> {
+        let mean = self.mean(x)?;
+        let mean = self.scale(&mean, -1.0)?;
+        let centred = self.add(x, &mean)?;
+        let squares = self.multiply(&centred, &centred)?;
+        let variance = self.mean(&squares)?;
+        let spread = self.sqrt(&variance)?;
+        let least = self.scale(&spread, -deviations)?;
+        let above = self.add(&centred, &least)?;
+        self.activate(&above, Activation::Relu)
+    }
+
     /// The softmax over the last dimension.
     fn softmax(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
@@ -106,6 +125,11 @@ pub trait Ops {
             }
             Gating::Scaled { activation, scale } => {
                 let gate = self.scale(gate, scale)?;
+                let gate = self.activate(&gate, activation)?;
+                self.multiply(&gate, up)
+            }
+            Gating::Sparse { activation, deviations } => {
+                let gate = self.exceed(gate, deviations)?;
                 let gate = self.activate(&gate, activation)?;
                 self.multiply(&gate, up)
             }
@@ -187,7 +211,7 @@ pub trait Ops {
     ) -> Result<Self::Value, Self::Error>;
 
     /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into which `entry` (`[tokens, rank +
-    /// rope_dim]`) goes first. The last `rope_dim` elements of both come before their rotation. Gives `[tokens, heads, rank]`. Of
+    /// rope_dim]`) goes first. The last `rope_dim` elements of both come before their rotation, if there is one. Gives `[tokens, heads, rank]`. Of
     /// `latent` only sizes, scale and rotary embedding are read.
     fn latent_attention(
         &mut self,
@@ -207,7 +231,7 @@ pub trait Ops {
 
     /// The gated delta rule over the state `[value_heads, key_dim, value_dim]` at `slot`: `query` and `key` are `[tokens, key_heads,
     /// key_dim]`, normalised and scaled; `value` is `[tokens, value_heads, value_dim]`; `decay`, the logarithm of what the state is
-    /// multiplied with, and `beta` are `[tokens, value_heads]`. Gives `[tokens, value_heads, value_dim]`.
+    /// multiplied with, and `beta` are `[tokens, value_heads]`; or `decay` is `[tokens, value_heads, key_dim]`, for each row of the state. Gives `[tokens, value_heads, value_dim]`.
     fn delta_rule(
         &mut self,
         query: &Self::Value,

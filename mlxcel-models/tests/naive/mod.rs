@@ -375,6 +375,14 @@ impl Ops for Naive<'_> {
         Ok(x.map_rows(|_, x| vec![x.iter().sum()]))
     }
 
+    fn mean(&mut self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.map_rows(|_, x| vec![x.iter().sum::<f32>() / x.len() as f32]))
+    }
+
+    fn sqrt(&mut self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.map(f32::sqrt))
+    }
+
     fn softmax(&mut self, x: &Tensor) -> Result<Tensor> {
         Ok(x.map_rows(|_, x| softmax(x)))
     }
@@ -473,8 +481,11 @@ impl Ops for Naive<'_> {
     ) -> Result<Tensor> {
         let &LatentAttention { heads, rank, scale, ref rope, .. } = latent;
         let length = self.tokens.len();
-        let turn = |x: &Tensor, heads: usize| {
-            x.map_rows(|index, x| [&x[..rank], &rotated(&x[rank..], rope, index / heads, length)].concat())
+        let turn = |x: &Tensor, heads: usize| match rope {
+            Some(rope) => x.map_rows(|index, x| {
+                [&x[..rank], &rotated(&x[rank..], rope, index / heads, length)].concat()
+            }),
+            None => x.clone(),
         };
         let (query, entry) = (turn(query, heads), turn(entry, 1));
         let entries = entry.rows().collect::<Vec<_>>();
@@ -527,8 +538,12 @@ impl Ops for Naive<'_> {
                 let at = token * heads + head;
                 let shared = token * key_heads + head / (heads / key_heads);
                 let (query, key) = (queries[shared], keys[shared]);
-                let factor = decay.data[at].exp();
-                state.iter_mut().for_each(|state| *state *= factor);
+                // One for all rows of the state, or one for each.
+                let channels = decay.data.len() / (tokens * heads);
+                for (row, state) in state.chunks_exact_mut(value_dim).enumerate() {
+                    let factor = decay.data[at * channels + row % channels].exp();
+                    state.iter_mut().for_each(|state| *state *= factor);
+                }
                 let read = |state: &[f32], by: &[f32], element: usize| {
                     by.iter().enumerate().map(|(k, by)| by * state[k * value_dim + element]).sum::<f32>()
                 };

@@ -108,13 +108,15 @@ impl PassOps<'_> {
             key_up: _,
             value_up: _,
             output: _,
+            gate: _,
             scale,
-            rope: _,
+            rope,
             query_scale: _,
         } = latent;
         let (rank, width) = (*rank, rank + rope_dim);
         let rotate_last = |x: &Array| {
-            let rotary = self.rotated_by(&x.slice_axis(-1, rank, width)?, self.network.rope_of(slot))?;
+            let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
+            let rotary = self.rotated_by(&x.slice_axis(-1, rank, width)?, rope)?;
             concatenate([&x.slice_axis(-1, 0, rank)?, &rotary], -1)
         };
         let query = self.narrow(&rotate_last(query)?)?;

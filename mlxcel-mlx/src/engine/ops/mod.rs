@@ -197,6 +197,15 @@ impl Ops for PassOps<'_> {
         x.sum(&[-1], true)
     }
 
+    fn mean(&mut self, x: &Array) -> Result<Array> {
+        let width = x.dim(-1) as f32;
+        x.astype(DType::F32)?.sum(&[-1], true)?.multiply_scalar(width.recip())
+    }
+
+    fn sqrt(&mut self, x: &Array) -> Result<Array> {
+        x.sqrt()
+    }
+
     fn softmax(&mut self, x: &Array) -> Result<Array> {
         x.astype(DType::F32)?.softmax(-1)
     }
@@ -206,6 +215,10 @@ impl Ops for PassOps<'_> {
             Gating::Activated(activation) => self.network.compute.gated(activation, gate, up),
             Gating::Scaled { activation, scale } => {
                 self.network.compute.gated(activation, &gate.multiply_scalar(scale)?, up)
+            }
+            Gating::Sparse { activation, deviations } => {
+                let gate = self.exceed(gate, deviations)?;
+                self.network.compute.gated(activation, &gate, up)
             }
             Gating::ClampedSwiglu { alpha, limit } => {
                 let gate = clamp(gate, f32::NEG_INFINITY, limit)?;

@@ -87,7 +87,7 @@ impl PassOps<'_> {
     }
 
     /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang et al., 2024, "Gated Delta
-    /// Networks", in chunks by its equations 8 to 10).
+    /// Networks", in chunks by its equations 8 to 10; with decays by channel Kimi Team, 2025, "Kimi Linear").
     pub(super) fn run_delta_rule(&mut self, inputs: [&Array; 5], slot: StateSlot) -> Result<Array> {
         self.each_row(inputs, slot, |ops, [query, key, value, decay, beta], mut state| {
             let (count, heads) = (value.dim(0), value.dim(1));
@@ -99,27 +99,30 @@ impl PassOps<'_> {
                 let per_head = |x: &Array| of(x)?.transpose(&[1, 0]);
                 let (query, key) = (shared(&query)?, shared(&key)?);
                 let value = heads_first(&of(&value)?)?;
-                let (decay, beta) = (per_head(&decay)?, per_head(&beta)?.expand_dims(&[2])?);
+                let beta = per_head(&beta)?.expand_dims(&[2])?;
+                // The log decays, `[heads, tokens, 1]`, or with one for each channel of keys `[heads, tokens, width]`.
+                let decay = match decay.rank() {
+                    3 => heads_first(&of(&decay)?)?,
+                    _ => per_head(&decay)?.expand_dims(&[2])?,
+                };
                 let output = if last - first == 1 {
-                    let kept = state.multiply(&decay.expand_dims(&[2])?.exp()?)?;
+                    let kept = state.multiply(&decay.transpose(&[0, 2, 1])?.exp()?)?;
                     let change = value.subtract(&key.matmul(&kept)?)?.multiply(&beta)?;
                     state = kept.add(&key.transpose(&[0, 2, 1])?.multiply(&change)?)?;
                     query.matmul(&state)?
                 } else {
                     let triangle = ops.triangles.get(last - first)?;
-                    let sums = decay.cumsum(-1, true)?;
+                    let sums = decay.cumsum(1, true)?;
                     let decays = triangle.decays(&sums)?;
-                    let from_start = sums.expand_dims(&[2])?.exp()?;
-                    let transposed = key.transpose(&[0, 2, 1])?;
-                    let inverse =
-                        triangle.inverse(&key.matmul(&transposed)?.multiply(&decays)?.multiply(&beta)?)?;
+                    let from_start = sums.exp()?;
+                    let inverse = triangle.inverse(&pairs(&key, &key, &decays)?.multiply(&beta)?)?;
                     let seen = key.multiply(&from_start)?.matmul(&state)?;
                     let changes = inverse.matmul(&value.subtract(&seen)?.multiply(&beta)?)?;
-                    let own = query.matmul(&transposed)?.multiply(&decays)?.matmul(&changes)?;
+                    let own = pairs(&query, &key, &decays)?.matmul(&changes)?;
                     let output = query.multiply(&from_start)?.matmul(&state)?.add(&own)?;
                     let to_end = to_end(&sums)?;
                     let added = key.multiply(&to_end)?.transpose(&[0, 2, 1])?.matmul(&changes)?;
-                    state = state.multiply(&at_end(&from_start)?)?.add(&added)?;
+                    state = state.multiply(&at_end(&from_start)?.transpose(&[0, 2, 1])?)?.add(&added)?;
                     output
                 };
                 outputs.push(output.transpose(&[1, 0, 2])?);
@@ -150,18 +153,17 @@ impl PassOps<'_> {
                 let (input, output) = (shared(&input)?, shared(&output)?);
                 let dt = of(&dt)?;
                 let added = heads_first(&of(&x)?.multiply(&dt.expand_dims(&[2])?)?)?;
-                // The log decays, `[heads, tokens]`.
-                let decay = dt.multiply(&rate)?.transpose(&[1, 0])?;
+                // The log decays, `[heads, tokens, 1]`.
+                let decay = dt.multiply(&rate)?.transpose(&[1, 0])?.expand_dims(&[2])?;
                 let result = if last - first == 1 {
-                    let kept = state.multiply(&decay.expand_dims(&[2])?.exp()?)?;
+                    let kept = state.multiply(&decay.exp()?)?;
                     state = kept.add(&added.transpose(&[0, 2, 1])?.multiply(&input)?)?;
                     output.matmul(&state.transpose(&[0, 2, 1])?)?
                 } else {
                     let triangle = ops.triangles.get(last - first)?;
-                    let sums = decay.cumsum(-1, true)?;
-                    let from_start = sums.expand_dims(&[2])?.exp()?;
-                    let pairs = output.matmul(&input.transpose(&[0, 2, 1])?)?;
-                    let own = pairs.multiply(&triangle.decays(&sums)?)?.matmul(&added)?;
+                    let sums = decay.cumsum(1, true)?;
+                    let from_start = sums.exp()?;
+                    let own = pairs(&output, &input, &triangle.decays(&sums)?)?.matmul(&added)?;
                     let before = output.multiply(&from_start)?.matmul(&state.transpose(&[0, 2, 1])?)?;
                     let added = added.multiply(&to_end(&sums)?)?.transpose(&[0, 2, 1])?;
                     state = state.multiply(&at_end(&from_start)?)?.add(&added.matmul(&input)?)?;
@@ -241,13 +243,22 @@ fn heads_first(x: &Array) -> Result<Array> {
     x.transpose(&[1, 0, 2])
 }
 
-/// The decay from each token to the end of its chunk, from cumulative sums (`[heads, tokens]`): `[heads, tokens, 1]`.
-fn to_end(sums: &Array) -> Result<Array> {
-    let tokens = sums.dim(1);
-    sums.slice_axis(1, tokens - 1, tokens)?.subtract(sums)?.exp()?.expand_dims(&[2])
+/// The products of each row of `a` with each row of `b` (`[heads, tokens, width]`), decayed by `[heads, tokens, tokens, channels]`, where
+/// there is one channel or as many as elements: `[heads, tokens, tokens]`.
+fn pairs(a: &Array, b: &Array, decays: &Array) -> Result<Array> {
+    if decays.dim(3) == 1 {
+        return a.matmul(&b.transpose(&[0, 2, 1])?)?.multiply(&decays.reshape(&decays.shape()[..3])?);
+    }
+    a.expand_dims(&[2])?.multiply(&b.expand_dims(&[1])?)?.multiply(decays)?.sum(&[-1], false)
 }
 
-/// The decay of the state over its chunk: the last of `[heads, tokens, 1]`.
+/// The decay from each token to the end of its chunk, from cumulative sums: both `[heads, tokens, channels]`.
+fn to_end(sums: &Array) -> Result<Array> {
+    let tokens = sums.dim(1);
+    sums.slice_axis(1, tokens - 1, tokens)?.subtract(sums)?.exp()
+}
+
+/// The decay of the state over its chunk: the last of `[heads, tokens, channels]`.
 fn at_end(from_start: &Array) -> Result<Array> {
     let tokens = from_start.dim(1);
     from_start.slice_axis(1, tokens - 1, tokens)

@@ -1,8 +1,10 @@
 //! Operations on states compared with their formulas, and other operations that MLX does not have directly.
 
+use std::collections::HashMap;
+
 use mlxcel_models::{
-    Arrangement, Block, Decoder, DeltaRule, ElementType, Embedding, Head, Layer, Mixer, Operation,
-    ShortConvolution, StateSpace, StateSpaceScales, WeightRef, WeightTable,
+    Arrangement, Block, Decay, DecayScope, Decoder, DeltaRule, ElementType, Embedding, Head, Layer, Mixer,
+    Operation, ShortConvolution, StateSpace, StateSpaceScales, WeightRef, WeightTable,
 };
 
 use super::*;
@@ -32,6 +34,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         input_scale: 1.0,
         operation,
         norm_after: None,
+        laurel: None,
         residual_scale: 1.0,
         norm_output: None,
     };
@@ -45,7 +48,13 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         weights,
         embedding: Embedding { weight: id, scale: 1.0, positions: None, types: None, norm: None },
         layer_embeddings: None,
-        layers: vec![Layer { blocks: vec![block], arrangement: Arrangement::Sequential, scale: None }],
+        streams: None,
+        layers: vec![Layer {
+            blocks: vec![block],
+            arrangement: Arrangement::Sequential,
+            altup: None,
+            scale: None,
+        }],
         norm: Some(norm),
         head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
         gguf_architecture: None,
@@ -208,13 +217,16 @@ fn the_delta_rule_matches_its_recurrence() {
         query: linear(),
         key: linear(),
         value: linear(),
-        gate: linear(),
+        gate: linear().into(),
+        gate_activation: Activation::Silu,
         beta: linear(),
         beta_scale: 1.0,
-        alpha: linear(),
+        alpha: linear().into(),
         convolution: convolution(22, 4, None),
         alpha_bias: none(),
         decay: none(),
+        decay_form: Decay::Softplus,
+        decay_scope: DecayScope::Head,
         norm: Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon: 1e-6, offset: 0.0, width: 3 },
         output: linear(),
     });

@@ -52,11 +52,11 @@ impl Triangle {
         })
     }
 
-    /// The decay from each column's token to each row's, from cumulative sums of log decays (`[heads, length]`):
-    /// `[heads, length, length]`, zero for later columns.
+    /// The decay from each column's token to each row's, from cumulative sums of log decays (`[heads, length, channels]`):
+    /// `[heads, length, length, channels]`, zero for later columns.
     pub(super) fn decays(&self, sums: &Array) -> Result<Array> {
         let between = sums.expand_dims(&[2])?.subtract(&sums.expand_dims(&[1])?)?;
-        self.past.select(&between, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?.exp()
+        self.past.expand_dims(&[2])?.select(&between, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?.exp()
     }
 
     /// `(I + strict)⁻¹`, which reads only the part of `strict` (`[heads, length, length]`) below the diagonal. By blockwise
