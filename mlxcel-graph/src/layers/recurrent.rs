@@ -152,15 +152,13 @@ pub fn selective_state_space<'f>(
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &[x, dt, input, output], &[heads, width, size])?;
-    // Those of each number are computed token by token: all together they are as large as all states.
-    let decay = if by_number {
-        dt
-    } else {
-        let rate = b.broadcast_in_dim(rate, &[tokens, heads], &[0, 1])?;
-        b.multiply(dt, rate)?
-    };
-    let rates = if by_number { Some(b.reshape(rate, &[heads, size])?) } else { None };
-    // Heads of one element have no dimension for it while they are computed: compilers stumble over it.
+    // For all tokens at once: a rate that several rows' loops use makes IREE's compiler fuse across them wrongly.
+    let decay_shape = if by_number { vec![tokens, heads, size] } else { vec![tokens, heads] };
+    let rate = b.reshape(rate, &decay_shape[1..])?;
+    let rate = b.expand(rate, &decay_shape, &[0])?;
+    let decay = b.broadcast_in_dim(dt, &decay_shape, &[0, 1])?;
+    let decay = b.multiply(decay, rate)?;
+    // Heads of one element have no dimension for it while they are computed.
     let flat = width == 1;
     let full = if flat { vec![heads, size] } else { vec![heads, width, size] };
     let last = full.len() - 1;
@@ -177,18 +175,9 @@ pub fn selective_state_space<'f>(
             let [x, dt, decay, input, output] = *inputs else {
                 unreachable!("a token has as many inputs as its row");
             };
-            let decay = match rates {
-                Some(rates) => {
-                    let decay = b.broadcast_in_dim(decay, &[heads, size], &[0])?;
-                    let decay = b.multiply(decay, rates)?;
-                    let decay = b.exponential(decay)?;
-                    b.broadcast_in_dim(decay, &full, &[0, last])?
-                }
-                None => {
-                    let decay = b.exponential(decay)?;
-                    b.broadcast_in_dim(decay, &full, &[0])?
-                }
-            };
+            let decay = b.exponential(decay)?;
+            let kept: &[usize] = if by_number { &[0, last] } else { &[0] };
+            let decay = b.broadcast_in_dim(decay, &full, kept)?;
             let state = b.multiply(state, decay)?;
             let dt = b.broadcast_in_dim(dt, &mixed, &[0])?;
             let x = b.multiply(x, dt)?;
