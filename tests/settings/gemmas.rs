@@ -17,7 +17,7 @@ pub(crate) fn gemma4_text(d: &mut Draft) {
     shared_layers(d);
     layer_inputs(d);
     d.markers.push("model.layers.#.layer_scalar".to_owned());
-    let width = d.random.pick(if d.packable { &[32, 64] } else { &[8, 12, 24] });
+    let width = d.random.pick(if d.packable { &[32, 64][..] } else { &[8, 12, 24][..] });
     // A number of key/value heads that divides every number of query heads.
     let heads = d.random.pick(&[json!(1), Value::Null]);
     if d.random.one_in(2) {
@@ -68,7 +68,7 @@ fn shared_layers(d: &mut Draft) {
 
 /// Embeddings for each layer, or none.
 fn layer_inputs(d: &mut Draft) {
-    let width = d.random.pick(if d.packable { &[0, 32, 64] } else { &[0, 3, 8] });
+    let width = d.random.pick(if d.packable { &[0, 32, 64][..] } else { &[0, 3, 8][..] });
     d.set("hidden_size_per_layer_input", width);
     let rows = d.size("vocab_size") + d.random.pick(&[0, 5]);
     d.set("vocab_size_per_layer_input", rows);
@@ -92,7 +92,7 @@ pub(crate) fn gemma3n_text(d: &mut Draft) {
     }
     shared_layers(d);
     layer_inputs(d);
-    let width = d.random.pick(if d.packable { &[32, 64] } else { &[3, 8] });
+    let width = d.random.pick(if d.packable { &[32, 64][..] } else { &[3, 8][..] });
     d.set("hidden_size_per_layer_input", width);
     let rows = d.size("vocab_size") - d.random.pick(&[0, 5]);
     d.set("vocab_size_per_layer_input", rows);
@@ -100,7 +100,7 @@ pub(crate) fn gemma3n_text(d: &mut Draft) {
     d.set("altup_num_inputs", streams);
     let active = d.random.below(streams);
     d.set("altup_active_idx", active);
-    d.one("laurel_rank", if d.packable { &[32, 64] } else { &[1, 5] });
+    d.one("laurel_rank", if d.packable { &[32, 64][..] } else { &[1, 5][..] });
     if d.random.one_in(2) {
         d.any("rope_theta", &[json!(10_000.0), json!(1e6)]);
         d.any("rope_local_base_freq", &[json!(100.0), json!(10_000.0)]);

@@ -96,7 +96,7 @@ fn kimi_delta(d: &mut Draft) {
 pub(crate) fn kimi_linear(d: &mut Draft) {
     kimi_delta(d);
     let (heads, dim) =
-        (d.random.pick(&[1, 2, 3]), d.random.pick(if d.packable { &[32, 64] } else { &[4, 12] }));
+        (d.random.pick(&[1, 2, 3]), d.random.pick(if d.packable { &[32, 64][..] } else { &[4, 12][..] }));
     if d.random.one_in(2) {
         d.set("linear_num_heads", heads);
         d.set("linear_head_dim", dim);
@@ -112,7 +112,7 @@ pub(crate) fn bailing_hybrid(d: &mut Draft) {
     kimi_delta(d);
     d.config.remove("q_lora_rank");
     d.set("q_lora_rank", Value::Null);
-    let dim = d.random.pick(if d.packable { &[32, 64] } else { &[4, 12] });
+    let dim = d.random.pick(if d.packable { &[32, 64][..] } else { &[4, 12][..] });
     d.set("linear_head_dim", dim);
     d.flag("kda_safe_gate");
     d.any("kda_lower_bound", &[-5.0, -1.0]);

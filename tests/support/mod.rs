@@ -117,7 +117,7 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 /// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 19] = [
+const ALIKE: [&str; 21] = [
     "afmoe",
     "arcee",
     "bailing_hybrid",
