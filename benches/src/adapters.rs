@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let none = vec![None; slots];
     let one: Vec<_> = loaded.iter().take(1).map(Some).collect();
     let each: Vec<_> = loaded.iter().map(Some).collect();
-    let mut cases = vec![
+    let mut cases = [
         Case::new("1 row, no room", &*plain, &none[..1], arguments)?,
         Case::new("1 row, room, no adapter", &*room, &none[..1], arguments)?,
         Case::new("1 row, 1 adapter", &*room, &one, arguments)?,
