@@ -8,7 +8,7 @@ use mlxcel_models::read::{Float, Scratch, WeightRows};
 use mlxcel_models::{AdapterChanges, Checkpoint, ElementType, ModuleChange};
 use serde_json::json;
 
-use crate::OPERATION;
+use super::OPERATION;
 use crate::codec::Codec;
 use crate::names::module_of;
 
