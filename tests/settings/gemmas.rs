@@ -14,7 +14,11 @@ pub(crate) fn gemma4_text(d: &mut Draft) {
     d.any("use_bidirectional_attention", &[json!("vision"), Value::Null]);
     d.one("sliding_window", &[1, 3, 7, 16, 30]);
     d.layer_types(&[FULL, SLIDING]);
-    shared_layers(d);
+    let mut types = types(d, 6);
+    if let Some(last) = types.last_mut() {
+        FULL.clone_into(last);
+    }
+    shared_layers(d, &types);
     layer_inputs(d);
     d.markers.push("model.layers.#.layer_scalar".to_owned());
     let width = d.random.pick(if d.packable { &[32, 64][..] } else { &[8, 12, 24][..] });
@@ -24,16 +28,10 @@ pub(crate) fn gemma4_text(d: &mut Draft) {
         d.set("global_head_dim", width);
         d.set("num_global_key_value_heads", heads);
     } else {
-        let mut own = Map::new();
-        let types: Vec<String> = match d.config.get("layer_types") {
-            Some(types) => serde_json::from_value(types.clone()).unwrap(),
-            None => vec![SLIDING.to_owned(); d.layers()],
-        };
-        for (index, name) in types.iter().enumerate() {
-            if name == FULL || index + 1 == types.len() || index % 6 == 5 {
-                own.insert(index.to_string(), json!({"head_dim": width, "num_key_value_heads": 1}));
-            }
-        }
+        let full = types.iter().enumerate().filter(|(_, name)| *name == FULL);
+        let own: Map<_, _> = full
+            .map(|(index, _)| (index.to_string(), json!({"head_dim": width, "num_key_value_heads": 1})))
+            .collect();
         d.set("per_layer_config", own);
     }
     if d.random.one_in(2) {
@@ -59,10 +57,22 @@ pub(crate) fn gemma4_text(d: &mut Draft) {
     }
 }
 
-/// How many of the last layers read the keys of others.
-fn shared_layers(d: &mut Draft) {
-    let most = d.layers();
-    let shared = d.random.below(most);
+/// The type of each layer; where the settings name none, each `period`th is full.
+fn types(d: &Draft, period: usize) -> Vec<String> {
+    match d.config.get("layer_types") {
+        Some(types) => serde_json::from_value(types.clone()).unwrap(),
+        None => (1..=d.layers()).map(|n| if n % period == 0 { FULL } else { SLIDING }.to_owned()).collect(),
+    }
+}
+
+/// How many of the last layers read the keys of others: of the last before them that has their type.
+fn shared_layers(d: &mut Draft, types: &[String]) {
+    let has_sources = |shared: usize| {
+        let (own, reading) = types.split_at(types.len() - shared);
+        reading.iter().all(|name| own.contains(name))
+    };
+    let possible: Vec<_> = (0..types.len()).filter(|&shared| has_sources(shared)).collect();
+    let shared = d.random.pick(&possible);
     d.set("num_kv_shared_layers", shared);
 }
 
@@ -90,7 +100,7 @@ pub(crate) fn gemma3n_text(d: &mut Draft) {
         let parts: Vec<_> = (0..d.layers()).map(|_| d.random.pick(&[0.0, 0.3, 0.5, 0.95])).collect();
         d.set("activation_sparsity_pattern", parts);
     }
-    shared_layers(d);
+    shared_layers(d, &types(d, 5));
     layer_inputs(d);
     let width = d.random.pick(if d.packable { &[32, 64][..] } else { &[3, 8][..] });
     d.set("hidden_size_per_layer_input", width);
