@@ -151,7 +151,7 @@ fn invalid_settings_are_rejected_by_name() {
         (json!({"rope_theta": 1e300}), "rope_theta"),
         (
             json!({"rope_parameters": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4,
-                "high_freq_factor": 4}}),
+                "high_freq_factor": 3}}),
             "rope_parameters.high_freq_factor",
         ),
         (
