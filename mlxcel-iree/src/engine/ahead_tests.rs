@@ -17,7 +17,7 @@ use crate::backend::IreeBackend;
 use crate::testing::write_compiler;
 use mlxcel_iree_compile::compiler::Compiler;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A decoding row and chunks of 16 and 128.
 const AT_LOAD: usize = 3;
