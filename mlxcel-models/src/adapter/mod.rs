@@ -32,7 +32,7 @@ const MERGED_ONLY: &str =
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterWeights {
     /// Identifies the adapter: 64 hexadecimal digits of a SHA-256, made as that of a
-    /// [checkpoint](Checkpoint::fingerprint).
+    /// [checkpoint](crate::Checkpoint::fingerprint).
     pub identity: String,
     /// The matrices beside each weight that the adapter changes.
     pub products: HashMap<WeightId, LowRank>,

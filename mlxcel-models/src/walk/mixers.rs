@@ -65,9 +65,9 @@ fn attend<O: Ops>(
     let rotated_here = query_norm.iter().chain(key_norm).any(|norm| norm.scope == NormScope::RotatedHead);
     let unrotated = without_rope(core);
     let core = if rotated_here { &unrotated } else { core };
+    let projected_query = ops.linear(x, query)?;
     let projected_key = ops.linear(x, key)?;
     let projected_value = if value == key { projected_key.clone() } else { ops.linear(x, value)? };
-    let projected_query = ops.linear(x, query)?;
     let mut heads = |projected: O::Value, heads: usize, norm: Option<&HeadNorm>, rotated: bool| {
         let mut x = projected;
         x = match norm {
