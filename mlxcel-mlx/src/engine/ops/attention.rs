@@ -22,10 +22,9 @@ impl PassOps<'_> {
     ) -> Result<Array> {
         // The cache has the window, the slot determines which rotary embedding, and queries are already
         // scaled.
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale: _, mask, window, rope, soft_cap: _, sinks: _, query_scale: _ } = core;
         let chunk = window.filter(|_| *mask == AttentionMask::Chunked);
-        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
-        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
+        let scoring = self.scoring(core)?;
         let kv = self.network.numerics.kv;
         let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
@@ -41,20 +40,20 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // What is visible has the window, and queries are already scaled.
-        let AttentionCore { scale, mask: _, window: _, rope, soft_cap, sinks, query_scale: _ } = core;
-        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
-        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
-        let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
+        // What is visible has the window and the chunks, and queries are already scaled.
+        let scoring = self.scoring(core)?;
+        let rope = core.rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let Some(visible) = self.visible.get(&slot) else {
             return Err(inconsistent("a layer reads keys that no layer before it has written"));
         };
         let mut mixed = Vec::with_capacity(self.spans.len());
-        for (span, visible) in self.spans.iter().zip(visible) {
-            let own = query.slice_axis(0, span.start, span.start + span.count)?;
+        for (span, parts) in self.spans.iter().zip(visible) {
             let compute = self.network.compute;
-            mixed.push(compute.attention(&own, visible, query.dim(2), &scoring, &mut self.masks)?);
+            attend_parts(&query, span, parts, |query, visible| {
+                mixed.push(compute.attention(query, visible, query.dim(2), &scoring, &mut self.masks)?);
+                Ok(())
+            })?;
         }
         concatenate(&mixed, 0)
     }
@@ -68,9 +67,8 @@ impl PassOps<'_> {
         core: &AttentionCore,
     ) -> Result<Array> {
         // Queries are already scaled.
-        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
-        let sinks = sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
-        let scoring = Scoring { scale: *scale, soft_cap: *soft_cap, sinks };
+        let AttentionCore { scale: _, mask: _, window, rope, soft_cap: _, sinks: _, query_scale: _ } = core;
+        let scoring = self.scoring(core)?;
         let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?;
@@ -126,6 +124,12 @@ impl PassOps<'_> {
         attended.reshape(&[query.dim(0), *heads, rank])
     }
 
+    /// How scores become weights.
+    fn scoring(&self, core: &AttentionCore) -> Result<Scoring> {
+        let sinks = core.sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
+        Ok(Scoring { scale: core.scale, soft_cap: core.soft_cap, sinks })
+    }
+
     /// Queries or keys (`[tokens, heads, width]`) rotated by the embedding with this index.
     pub(super) fn rotated_by(&self, x: &Array, rope: Option<usize>) -> Result<Array> {
         match rope {
@@ -165,37 +169,18 @@ impl PassOps<'_> {
             let (cache, visible) =
                 layout.extend(before, span.position, &key, value.as_ref(), network.layout.element)?;
             self.filled[number].push(slot, LayerState::Cache(cache))?;
-            let own = match self.spans.len() {
-                1 => query.clone(),
-                _ => query.slice_axis(0, span.start, span.start + span.count)?,
+            let parts = match chunk {
+                Some(chunk) => visible.in_chunks(span.position, span.count, chunk)?,
+                None => vec![(span.count, visible)],
             };
-            match chunk {
-                None => {
-                    mixed.push(network.compute.attention(
-                        &own,
-                        &visible,
-                        value_width,
-                        scoring,
-                        &mut self.masks,
-                    )?);
-                }
-                Some(chunk) => {
-                    let mut start = 0;
-                    for (count, visible) in visible.in_chunks(span.position, span.count, chunk)? {
-                        let own = own.slice_axis(0, start, start + count)?;
-                        mixed.push(network.compute.attention(
-                            &own,
-                            &visible,
-                            value_width,
-                            scoring,
-                            &mut self.masks,
-                        )?);
-                        start += count;
-                    }
-                }
-            }
+            attend_parts(query, span, &parts, |query, visible| {
+                let attended =
+                    network.compute.attention(query, visible, value_width, scoring, &mut self.masks);
+                mixed.push(attended?);
+                Ok(())
+            })?;
             if is_shared {
-                seen.push(visible);
+                seen.push(parts);
             }
         }
         if is_shared {
@@ -206,6 +191,25 @@ impl PassOps<'_> {
             several => concatenate(several, 0),
         }
     }
+}
+
+/// Calls `attend` with the queries of each part of a span, and what they see; a part is so many queries long.
+fn attend_parts(
+    query: &Array,
+    span: &Span,
+    parts: &[(usize, Visible)],
+    mut attend: impl FnMut(&Array, &Visible) -> Result<()>,
+) -> Result<()> {
+    let mut start = span.start;
+    for (count, visible) in parts {
+        let end = start + count;
+        match (start, end) == (0, query.dim(0)) {
+            true => attend(query, visible)?,
+            false => attend(&query.slice_axis(0, start, end)?, visible)?,
+        }
+        start = end;
+    }
+    Ok(())
 }
 
 /// A span's part of `x` (`[tokens of all spans, heads, width]`) as `[1, heads, tokens, width]`.

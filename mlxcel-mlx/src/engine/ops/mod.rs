@@ -46,8 +46,9 @@ pub(super) struct PassOps<'a> {
     pub(super) rotations: Vec<RotaryAt<'a>>,
     pub(super) masks: Masks,
     pub(super) triangles: Triangles,
-    /// What attention of this pass has seen by the slots of caches that other layers read too, one a span.
-    pub(super) visible: HashMap<StateSlot, Vec<Visible>>,
+    /// What attention of this pass has seen by the slots of caches that other layers read too: for each span its parts, of so
+    /// many queries.
+    pub(super) visible: HashMap<StateSlot, Vec<Vec<(usize, Visible)>>>,
 }
 
 impl PassOps<'_> {
