@@ -117,13 +117,11 @@ impl AdapterChanges {
                 return Err(refuse(ErrorKind::Unsupported, message));
             }
             let magnitude = magnitude.map(|entry| reader.tensor(entry, &[outputs])).transpose()?;
-            let mut change =
-                ModuleChange { outputs, inputs, is_transposed, replaced, product: None, magnitude };
             if let Some(LowRank { rank, b, .. }) = &mut product {
                 let rows = order.rows_of_module(decoder, name, outputs)?;
                 *b = rows.iter().flat_map(|&row| b.iter().skip(row * *rank).take(*rank).copied()).collect();
             }
-            change.product = product;
+            let change = ModuleChange { outputs, inputs, is_transposed, replaced, product, magnitude };
             modules.insert(name.to_owned(), change);
         }
         Ok(Self { identity: reader.identity(), modules })

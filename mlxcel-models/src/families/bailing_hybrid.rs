@@ -9,7 +9,7 @@ use mlxcel_core::Result;
 use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
-use super::kimi_delta::{KimiDelta, KimiDeltaDefaults, LINEAR};
+use super::kimi_delta::{KimiDelta, LINEAR};
 use super::kimi_linear::{RENAMED, renamed_sizes};
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
@@ -74,18 +74,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let bound = number(config, "kda_lower_bound", -5.0)?;
     let decay_form =
         if flag(config, "kda_safe_gate", true)? { Decay::Bounded { bound } } else { Decay::Softplus };
-    let delta = KimiDelta::read(
-        config,
-        &KimiDeltaDefaults {
-            hidden: sizes.hidden,
-            heads: sizes.query_heads,
-            dim: config.size("head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(128),
-            taps: taps(config, "short_conv_kernel_size", 4)?,
-            decay_form,
-            activation,
-            epsilon,
-        },
-    )?;
+    let delta = KimiDelta {
+        hidden: sizes.hidden,
+        heads: sizes.query_heads,
+        dim: config.size("head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(128),
+        taps: taps(config, "short_conv_kernel_size", 4)?,
+        decay_form,
+        activation,
+        epsilon,
+    };
+    let delta = delta.read(config)?;
 
     // Published files have the first of the names.
     let words = roles.base("model.", "word_embeddings");

@@ -6,7 +6,7 @@ use super::roles::Roles;
 use super::settings::Sizes;
 use crate::decoder::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Gating, HeadNorm, Layer, Mixer,
-    Mlp, Norm, NormScope, Operation,
+    Mlp, Norm, NormKind, NormScope, Operation,
 };
 use crate::rope::Rope;
 
@@ -83,6 +83,11 @@ pub(super) fn core(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> At
         sinks: None,
         query_scale: None,
     }
+}
+
+/// A root-mean-square norm without factors.
+pub(super) fn plain_norm(width: usize, epsilon: f32) -> Norm {
+    Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon, offset: 0.0, width }
 }
 
 /// A norm of queries or keys, each head by itself.

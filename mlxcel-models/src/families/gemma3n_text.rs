@@ -18,7 +18,7 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Head, Laurel, Layer, Mlp, Streams};
+use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Laurel, Layer, Mlp, Streams};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -195,11 +195,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         embedding_scale: embedding_scale(&sizes),
         layer_embeddings: Some(layer_embeddings),
         streams: Some(streams),
+        logit_soft_cap: logit_cap,
+        wrapper_caps: true,
         ..Outline::new(&sizes, &base, tied)
     };
-    let decoder = roles.decoder(outline, norm, layer)?;
-    // The model that wraps this one caps its logits too.
-    Ok(Decoder { head: decoder.head.map(|head| Head { soft_cap: logit_cap, ..head }), ..decoder })
+    roles.decoder(outline, norm, layer)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, between_norms, by_head, core, post_norm};
+use super::blocks::{AttentionBiases, between_norms, by_head, core, plain_norm, post_norm};
 use super::experts::{ExpertSizes, MOST_EXPERTS, PROJECTIONS, softmax_router};
 use super::gemma::embedding_scale;
 use super::layer_inputs::{LayerInputs, shared_sources};
@@ -19,8 +19,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Arrangement, Attention, Decoder, Experts, Gating, Head, Layer, Mixer, Norm, NormKind,
-    Operation, Router, SharedAttention, SharedExpert,
+    Activation, Arrangement, Attention, Decoder, Experts, Gating, Layer, Mixer, Norm, Operation, Router,
+    SharedAttention, SharedExpert,
 };
 use crate::rope::{Rope, RopeSettings};
 
@@ -200,11 +200,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let outline = Outline {
         embedding_scale: embedding_scale(&sizes),
         layer_embeddings,
+        logit_soft_cap: logit_cap,
+        wrapper_caps: true,
         ..Outline::new(&sizes, &base, tied)
     };
-    let decoder = roles.decoder(outline, norm, layer)?;
-    // The model that wraps this one caps its logits too.
-    Ok(Decoder { head: decoder.head.map(|head| Head { soft_cap: logit_cap, ..head }), ..decoder })
+    roles.decoder(outline, norm, layer)
 }
 
 /// Attention over keys and values of its own, or of the mixer `source`.
@@ -255,11 +255,6 @@ pub(super) fn mixer(
         output_norm: None,
         core,
     }))
-}
-
-/// A root-mean-square norm without factors.
-fn plain_norm(width: usize, epsilon: f32) -> Norm {
-    Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon, offset: 0.0, width }
 }
 
 /// The router of `module`, which norms what it reads with factors of its own.

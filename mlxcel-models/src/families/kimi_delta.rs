@@ -15,18 +15,6 @@ pub(super) const LINEAR: &str = "linear_attention";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KimiDelta {
     pub(super) hidden: usize,
-    heads: usize,
-    dim: usize,
-    taps: usize,
-    pub(super) decay_form: Decay,
-    pub(super) activation: Activation,
-    pub(super) epsilon: f32,
-}
-
-/// The sizes where the settings have none.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct KimiDeltaDefaults {
-    pub(super) hidden: usize,
     pub(super) heads: usize,
     pub(super) dim: usize,
     pub(super) taps: usize,
@@ -36,13 +24,12 @@ pub(super) struct KimiDeltaDefaults {
 }
 
 impl KimiDelta {
-    /// Reads the sizes: from the settings by transformers' names, or those in the object `linear_attn_config`, which go first.
-    pub(super) fn read(config: Fields<'_>, defaults: &KimiDeltaDefaults) -> Result<Self> {
-        let &KimiDeltaDefaults { hidden, heads, dim, taps: taps_default, decay_form, activation, epsilon } =
-            defaults;
-        let heads = config.size("linear_num_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(heads);
-        let dim = config.size("linear_head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(dim);
-        let tap_count = taps(config, "linear_conv_kernel_dim", taps_default)?;
+    /// Reads the sizes, with these where there are none: from the settings by transformers' names, or those in the object
+    /// `linear_attn_config`, which go first.
+    pub(super) fn read(self, config: Fields<'_>) -> Result<Self> {
+        let heads = config.size("linear_num_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(self.heads);
+        let dim = config.size("linear_head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(self.dim);
+        let tap_count = taps(config, "linear_conv_kernel_dim", self.taps)?;
         let (heads, dim, taps) = match config.object("linear_attn_config")? {
             None => (heads, dim, tap_count),
             Some(inner) => (
@@ -51,7 +38,7 @@ impl KimiDelta {
                 taps(inner, "short_conv_kernel_size", tap_count)?,
             ),
         };
-        Ok(Self { hidden, heads, dim, taps, decay_form, activation, epsilon })
+        Ok(Self { heads, dim, taps, ..self })
     }
 
     /// The mixer of `module`.

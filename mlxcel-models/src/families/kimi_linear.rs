@@ -7,7 +7,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
-use super::kimi_delta::{KimiDelta, KimiDeltaDefaults, LINEAR};
+use super::kimi_delta::{KimiDelta, LINEAR};
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -107,18 +107,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         None if index > 0 && index % 4 == 0 => FULL,
         None => LINEAR,
     })?;
-    let delta = KimiDelta::read(
-        config,
-        &KimiDeltaDefaults {
-            hidden: sizes.hidden,
-            heads: 32,
-            dim: 128,
-            taps: 4,
-            decay_form: Decay::Softplus,
-            activation,
-            epsilon,
-        },
-    )?;
+    let delta = KimiDelta {
+        hidden: sizes.hidden,
+        heads: 32,
+        dim: 128,
+        taps: 4,
+        decay_form: Decay::Softplus,
+        activation,
+        epsilon,
+    };
+    let delta = delta.read(config)?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -5,7 +5,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
 use super::experts::{
     ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, shared_experts,
 };
@@ -18,8 +18,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, AttentionCore, AttentionMask, Decoder, Gating, HeadNorm, Norm, NormKind, NormScope,
-    Operation, PositionScale, Router, Scoring, WeightRef,
+    Activation, AttentionCore, AttentionMask, Decoder, Gating, HeadNorm, NormScope, Operation, PositionScale,
+    Router, Scoring, WeightRef,
 };
 use crate::rope::RopeSettings;
 
@@ -66,8 +66,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let chunks = chunks(config, &rotated)?;
     let sparse = sparse_layers(config)?;
     // Factors would not commute with the order of a rotated head's elements; there are none.
-    let unit =
-        Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon, offset: 0.0, width: sizes.head_dim };
+    let unit = plain_norm(sizes.head_dim, epsilon);
     let normed = flag(config, "use_qk_norm", true)?;
     let query_scale = query_scale(config)?;
 

@@ -70,6 +70,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         head_bias: false,
         logit_scale: 1.0,
         logit_soft_cap: None,
+        wrapper_caps: false,
     };
     let norm = |name: &str| roles.rms_norm(name, hidden, settings.epsilon);
     let layer = |index: usize| {

@@ -30,6 +30,8 @@ pub(super) struct Outline {
     pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
     pub(super) logit_soft_cap: Option<f32>,
+    /// Whether a model that wraps the text model caps its logits too.
+    pub(super) wrapper_caps: bool,
 }
 
 impl Outline {
@@ -51,6 +53,7 @@ impl Outline {
             head_bias: false,
             logit_scale: 1.0,
             logit_soft_cap: None,
+            wrapper_caps: false,
         }
     }
 }
@@ -79,6 +82,7 @@ impl Roles<'_> {
             head_bias,
             logit_scale,
             logit_soft_cap,
+            wrapper_caps,
         } = outline;
         let table = self.matrix(&embedding, vocabulary, hidden)?;
         refuse_order(&table, "embeddings")?;
@@ -97,8 +101,11 @@ impl Roles<'_> {
         let norm = norm(&norm_name)?;
         let (tied, weight) = self.head(&head, table, tied)?;
         let bias = if head_bias { Some(self.dense(&format!("{head}.bias"), &[vocabulary])?) } else { None };
-        // Models that wrap a text model have a head of their own, which neither scales nor caps.
-        let (scale, soft_cap) = if self.is_wrapped() { (1.0, None) } else { (logit_scale, logit_soft_cap) };
+        // Models that wrap a text model have a head of their own, which does not scale, and seldom caps.
+        let (scale, soft_cap) = match self.is_wrapped() {
+            true => (1.0, logit_soft_cap.filter(|_| wrapper_caps)),
+            false => (logit_scale, logit_soft_cap),
+        };
         let (model_type, notes) = self.title();
         Ok(Decoder {
             model_type,

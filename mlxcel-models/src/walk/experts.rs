@@ -1,7 +1,7 @@
 //! Mixtures of experts.
 
-use super::{Ops, run_mlp, scaled};
-use crate::decoder::{Activation, ExpertGroups, Experts, Norm, Router, Scoring, SharedExpert};
+use super::{Ops, normed, run_mlp, scaled};
+use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};
 
 pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
     let Experts { count, chosen, router, norm_before, gating, gate, up, down, norm_after, shared } = experts;
@@ -30,10 +30,6 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
         sum = ops.add(&sum, &own)?;
     }
     Ok(sum)
-}
-
-fn normed<O: Ops>(norm: Option<&Norm>, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
-    norm.map_or_else(|| Ok(x.clone()), |norm| ops.norm(x, norm))
 }
 
 /// The experts of each token and their weights, `[tokens, chosen]` each.

@@ -35,6 +35,19 @@ fn narrow<O: Ops>(x: O::Value, last: bool, ops: &mut O) -> Result<O::Value, O::E
     if last { ops.select(&x) } else { Ok(x) }
 }
 
+/// What a mixer's results are multiplied by: an activated projection of its input.
+fn gate_of<O: Ops>(
+    linear: &Linear,
+    activation: Activation,
+    x: &O::Value,
+    last: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let x = narrow(x.clone(), last, ops)?;
+    let gate = ops.linear(&x, linear)?;
+    ops.activate(&gate, activation)
+}
+
 fn attend<O: Ops>(
     attention: &Attention,
     x: &O::Value,
@@ -120,9 +133,7 @@ fn attend<O: Ops>(
         mixed = ops.join_heads(&split)?;
     }
     if let Some(gate) = gate {
-        let x = narrow(x.clone(), last, ops)?;
-        let gate = ops.linear(&x, gate)?;
-        let gate = ops.activate(&gate, Activation::Sigmoid)?;
+        let gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
         mixed = ops.multiply(&mixed, &gate)?;
     }
     if let Some(norm) = output_norm {
@@ -229,9 +240,7 @@ fn attend_latent<O: Ops>(
     let mixed = narrow(mixed, last, ops)?;
     let mut values = ops.head_linear(&mixed, value_up)?;
     if let Some(gate) = gate {
-        let x = narrow(x.clone(), last, ops)?;
-        let gate = ops.linear(&x, gate)?;
-        let gate = ops.activate(&gate, Activation::Sigmoid)?;
+        let gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
         let gate = ops.split_heads(&gate, *heads)?;
         values = ops.multiply(&values, &gate)?;
     }
@@ -478,9 +487,7 @@ fn selective_scan<O: Ops>(
     let skipped = ops.multiply(&own, &skip)?;
     let mixed = ops.add(&mixed, &skipped)?;
     let mixed = narrow(mixed, last, ops)?;
-    let x = narrow(x.clone(), last, ops)?;
-    let gate = ops.linear(&x, gate)?;
-    let gate = ops.activate(&gate, Activation::Silu)?;
+    let gate = gate_of(gate, Activation::Silu, x, last, ops)?;
     let gated = ops.multiply(&mixed, &gate)?;
     ops.linear(&gated, output)
 }

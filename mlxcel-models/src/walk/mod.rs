@@ -116,10 +116,7 @@ impl Walk {
                 residual_scale,
                 norm_output,
             } = block;
-            let input = match norm_before {
-                Some(norm) => ops.norm(&stream.hidden, norm)?,
-                None => stream.hidden.clone(),
-            };
+            let input = normed(norm_before.as_ref(), &stream.hidden, ops)?;
             let input = scaled(input, *input_scale, ops)?;
             // What the operation reads of the tokens that come out.
             let mut read = input.clone();
@@ -299,11 +296,13 @@ fn finish<O: Ops>(
     residual_scale: f32,
     ops: &mut O,
 ) -> Result<O::Value, O::Error> {
-    let result = match norm {
-        Some(norm) => ops.norm(&result, norm)?,
-        None => result,
-    };
+    let result = normed(norm, &result, ops)?;
     scaled(result, residual_scale, ops)
+}
+
+/// `x` after a norm, if there is one.
+fn normed<O: Ops>(norm: Option<&Norm>, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    norm.map_or_else(|| Ok(x.clone()), |norm| ops.norm(x, norm))
 }
 
 /// `x` times `factor`, which is often one.
