@@ -1,7 +1,7 @@
 //! Running other programs, with errors that say which one failed and how.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -40,6 +40,12 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("`{}` failed ({}): {}", display(command), output.status, said.trim());
     }
     String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote no UTF-8", display(command)))
+}
+
+/// The first file of this name in a folder of PATH.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// Runs `command`, passes each line of its standard output on and shows it to `see`.

@@ -28,7 +28,7 @@ pub(crate) fn nightly_has_sources() -> Result<bool> {
     Ok(Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())
 }
 
-/// The installed toolchain of a release, which continuous integration has rustup install; `None` where there is none.
+/// The installed toolchain of a release; `None` without one. In continuous integration rustup installs it.
 pub(crate) fn release(version: &Version) -> Result<Option<String>> {
     let name = format!("{}.{}", version.major, version.minor);
     if let Some(found) = installed(&name)? {

@@ -243,11 +243,7 @@ fn program(name: &str) -> Result<PathBuf> {
     if of_toolchain.is_file() {
         return Ok(of_toolchain);
     }
-    let path = std::env::var_os("PATH").context("there is no PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|program| program.is_file())
-        .with_context(|| format!("{name} is not on PATH"))
+    process::on_path(name).with_context(|| format!("{name} is not on PATH"))
 }
 
 /// Whether a line of `cargo tree`, `name v1.2.3 …`, names one of [`NATIVE`].

@@ -66,10 +66,7 @@ pub(super) fn by_frameworks(workspace: &Workspace) -> Result<Done> {
 
 /// By its page, in a browser.
 pub(super) fn by_page(workspace: &Workspace) -> Result<Done> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = || std::env::split_paths(&path);
-    let found = BROWSERS.iter().flat_map(|name| places().map(move |folder| folder.join(name)));
-    let Some(browser) = found.into_iter().find(|program| program.is_file()) else {
+    let Some(browser) = BROWSERS.into_iter().find_map(process::on_path) else {
         return Ok(Done::Unchecked(format!("there is no Chromium (`apt install {}`)", BROWSERS[0])));
     };
     drive(workspace, &PAGE, Some(browser))
