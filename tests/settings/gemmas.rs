@@ -101,7 +101,6 @@ pub(crate) fn gemma3n_text(d: &mut Draft) {
         d.set("activation_sparsity_pattern", parts);
     }
     shared_layers(d, &types(d, 5));
-    layer_inputs(d);
     let width = d.random.pick(if d.packable { &[32, 64][..] } else { &[3, 8][..] });
     d.set("hidden_size_per_layer_input", width);
     let rows = d.size("vocab_size") - d.random.pick(&[0, 5]);
