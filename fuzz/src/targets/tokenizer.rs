@@ -50,7 +50,7 @@ fn run(input: &[u8]) -> Outcome {
 
 pub(super) fn use_it(tokenizer: &Tokenizer) -> Outcome {
     let mut outcome = Outcome::default();
-    let long = "ab hello ".repeat(300);
+    let long = "ab hello ".repeat(100);
     for text in TEXTS.into_iter().chain([&*long]) {
         let words = match tokenizer.encode(text, true) {
             Ok(tokens) => {
