@@ -7,7 +7,7 @@ mod support;
 
 use mlxcel_core::{Control, InferenceSessionExt, Pooling, Precision, Row, RowResult, SessionOptions};
 use mlxcel_models::{Checkpoint, Decoder, ElementType, WeightRef};
-use support::{Fixture, engines, load};
+use support::{Fixture, engines, load, spares};
 
 /// A dense weight in float32.
 fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Vec<f32> {
@@ -44,6 +44,10 @@ fn head_times_hidden_states_equals_the_oracles_logits() {
         let checkpoint = Checkpoint::open(&fixture.path).unwrap();
         let decoder = checkpoint.decoder().unwrap();
         for engine in engines() {
+            // What follows the last norm is no part of the compiled programs.
+            if spares(&*engine) && !["llama", "phi3-longrope", "stablelm", "mamba2"].contains(&fixture.name) {
+                continue;
+            }
             let model = load(&*engine, &fixture, Precision::Exact);
             assert_eq!(model.capabilities().hidden_states, Some(decoder.hidden_size));
             let mut session = model.open_session(&SessionOptions::default()).unwrap();

@@ -1,12 +1,14 @@
 //! Fixtures with their oracles, and the engines that are compiled in.
 #![allow(unreachable_pub, dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use mlxcel_core::{Backend, LoadOptions, Model, Precision};
+use mlxcel_models::{Checkpoint, Decoder};
 
 /// What transformers computed for one prompt, in float32.
 #[derive(Clone, serde::Deserialize)]
@@ -116,39 +118,46 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
 /// A folder of checkpoints with oracles that replaces the repository's; every engine runs all of them, batches too.
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
-/// Folders whose layers are those of others in another order or with other names and constants.
-const ALIKE: [&str; 21] = [
-    "afmoe",
-    "arcee",
-    "bailing_hybrid",
-    "bamba",
-    "bitnet",
-    "deepseek_v2",
-    "dots1",
-    "ernie4_5_moe",
-    "exaone_moe",
-    "gemma4_unified_text",
-    "glm4_moe_lite",
-    "hunyuan_v1_moe",
-    "internlm3",
-    "lfm2_moe",
-    "minicpm3",
-    "minimax_m2",
-    "mistral4",
-    "olmo_hybrid",
-    "qwen3_5_moe_text",
-    "qwen3_5_text",
-    "solar_open",
-];
+/// The variable with which engines that compile run all folders, as `cargo xtask test --all` sets it.
+pub const ALL_VARIABLE: &str = "MLXCEL_TEST_ALL_FOLDERS";
+
+/// A folder for each kind of state: on engines that compile, batches run with these.
+pub const STATES: [&str; 8] =
+    ["deepseek_v3", "gemma2", "gemma3n_text", "gpt_oss", "kimi_linear", "lfm2", "mamba2", "qwen3_next"];
 
 /// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
 pub fn spares(engine: &dyn Backend) -> bool {
-    ["iree", "pjrt"].contains(&engine.name()) && std::env::var_os(FOLDER_VARIABLE).is_none()
+    let asked = [FOLDER_VARIABLE, ALL_VARIABLE].into_iter().any(|name| std::env::var_os(name).is_some());
+    ["iree", "pjrt"].contains(&engine.name()) && !asked
 }
 
-/// Whether an engine is spared a folder whose programs are like those of another.
-pub fn is_spared(engine: &dyn Backend, fixture: &Fixture) -> bool {
-    spares(engine) && ALIKE.contains(&fixture.name)
+/// The fixtures that engines which compile run: the `first` ones, and one with each item of `items` that these lack.
+pub fn covering(
+    fixtures: &[Fixture],
+    first: &[&'static str],
+    items: fn(&Decoder) -> BTreeSet<String>,
+) -> BTreeSet<&'static str> {
+    let items_of = |fixture: &Fixture| items(&Checkpoint::open(&fixture.path).unwrap().decoder().unwrap());
+    let items: BTreeMap<_, _> = fixtures.iter().map(|fixture| (fixture.name, items_of(fixture))).collect();
+    let mut chosen: BTreeSet<_> = first.iter().copied().filter(|name| items.contains_key(name)).collect();
+    loop {
+        let covered: BTreeSet<_> = chosen.iter().flat_map(|name| &items[name]).cloned().collect();
+        let lacking = |name: &str| items[name].difference(&covered).count();
+        match items.keys().max_by_key(|name| lacking(name)) {
+            Some(next) if lacking(next) > 0 => chosen.insert(next),
+            _ => return chosen,
+        };
+    }
+}
+
+/// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention window`, `mlp silu gate`.
+pub fn parts(decoder: &Decoder) -> BTreeSet<String> {
+    let summary = decoder.to_string().replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    let of_part = |line: &str| -> Vec<String> {
+        let Some((part, text)) = line.trim_start().split_once(' ') else { return Vec::new() };
+        text.split(", ").map(|phrase| format!("{part} {}", phrase.trim())).collect()
+    };
+    summary.lines().skip(1).flat_map(of_part).collect()
 }
 
 /// Where the tests keep compiled programs.

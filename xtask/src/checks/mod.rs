@@ -152,7 +152,7 @@ impl Check {
             Self::Newcomer => newcomer::check(workspace),
             Self::Docs => compile::document(workspace),
             Self::Beside => beside::check(workspace),
-            Self::Test => test_programs::check(workspace, &arguments.tests),
+            Self::Test => test_programs::check(workspace, &arguments.tests, arguments.all),
             Self::Dist => dist::check(workspace),
             Self::Fuzz => fuzz::check(workspace, arguments.all),
             Self::Soak => soak::check(workspace),

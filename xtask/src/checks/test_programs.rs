@@ -31,7 +31,8 @@ pub(crate) struct Options {
     slowest: Option<usize>,
 }
 
-pub(super) fn check(workspace: &Workspace, options: &Options) -> Result<String> {
+/// Runs all tests; with `all`, engines that compile run every checkpoint.
+pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Result<String> {
     let features = workspace.features()?;
     let selection = ["--locked", "--workspace", "--features", &features];
     let started = Instant::now();
@@ -40,7 +41,7 @@ pub(super) fn check(workspace: &Workspace, options: &Options) -> Result<String> 
 
     let mut total = Counts::default();
     let started = Instant::now();
-    let finished = run_all(programs, options, &mut total)?;
+    let finished = run_all(programs, options, all, &mut total)?;
     let ran = started.elapsed();
     if let Some(count) = options.slowest {
         report(&finished, count);
@@ -102,7 +103,12 @@ struct Finished {
 }
 
 /// Runs the programs, several at a time, and prints the output of each when it has ended.
-fn run_all(programs: Vec<Program>, options: &Options, total: &mut Counts) -> Result<Vec<Finished>> {
+fn run_all(
+    programs: Vec<Program>,
+    options: &Options,
+    all: bool,
+    total: &mut Counts,
+) -> Result<Vec<Finished>> {
     let queue = Mutex::new(VecDeque::from(programs));
     let next = || queue.lock().ok()?.pop_front();
     let workers = thread::available_parallelism().map_or(2, usize::from);
@@ -113,7 +119,7 @@ fn run_all(programs: Vec<Program>, options: &Options, total: &mut Counts) -> Res
             scope.spawn(move || {
                 while let Some(program) = next() {
                     let started = Instant::now();
-                    let output = run(&program, options);
+                    let output = run(&program, options, all);
                     // Nobody listens any more if another program could not be started.
                     if send.send((program, output, started.elapsed())).is_err() {
                         return;
@@ -136,13 +142,16 @@ fn run_all(programs: Vec<Program>, options: &Options, total: &mut Counts) -> Res
     })
 }
 
-fn run(program: &Program, options: &Options) -> std::io::Result<Output> {
+fn run(program: &Program, options: &Options, all: bool) -> std::io::Result<Output> {
     let mut command = Command::new(&program.path);
     // What cargo sets for tests, as far as tests read it while they run.
     command
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .env("CARGO", cargo_program());
+    if all {
+        command.env("MLXCEL_TEST_ALL_FOLDERS", "1");
+    }
     if options.slowest.is_some() {
         // The harness of the stable toolchain has the times too, behind this variable.
         command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
