@@ -51,7 +51,8 @@ fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
         norm.kind == NormKind::Rms
             && factors == Some(1)
             && norm.bias.is_none()
-            && norm::has_kernel(norm.width)
+            // Where rows are no whole vectors, products of them may be the compiler's.
+            && norm.width.is_multiple_of(norm::LANES)
     };
     let is_known = |operation: &Operation| match operation {
         Operation::Mixer(Mixer::Attention(Attention {

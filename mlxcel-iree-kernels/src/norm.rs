@@ -11,15 +11,15 @@ use crate::context::{Context, knows_attributes};
 /// Elements of one workgroup.
 const WORKGROUP: usize = 16 * 1024;
 
-/// Elements of one vector.
-const LANES: usize = 16;
+/// The most elements of one vector.
+pub(super) const LANES: usize = 16;
 
 /// Vectors whose squares are summed side by side if they divide the row.
 const TOGETHER: usize = 4;
 
-/// Whether there is a kernel for norms over `width` elements.
-pub(super) fn has_kernel(width: usize) -> bool {
-    width > 0 && width.is_multiple_of(LANES)
+/// The elements of one vector in rows of `width`: the largest power of two that divides the row.
+fn lanes(width: usize) -> usize {
+    1 << width.trailing_zeros().min(LANES.ilog2())
 }
 
 /// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with their consumers.
@@ -34,7 +34,7 @@ pub(super) fn lower<'f>(
     let Some((&width, outer)) = ty.shape.split_last() else { return Ok(None) };
     let rows: usize = outer.iter().product();
     let known = matches!(ty.element, ElementType::F32 | ElementType::BF16 | ElementType::F16);
-    if !known || !knows_attributes(composite, &["eps"]) || rows == 0 || !has_kernel(width) {
+    if !known || !knows_attributes(composite, &["eps"]) || rows == 0 || width == 0 {
         return Ok(None);
     }
     let flat = b.reshape(x, &[rows, width])?;
@@ -65,10 +65,11 @@ impl Scales {
         let workgroup = kernel.workgroup(0);
 
         let w = &mut kernel.body;
-        let together = if width % (TOGETHER * LANES) == 0 { TOGETHER } else { 1 };
+        let lanes = lanes(width);
+        let together = if width % (TOGETHER * lanes) == 0 { TOGETHER } else { 1 };
         let [zero, one, all, size, step] =
-            [0, 1, rows, width, together * LANES].map(|number| w.index(number));
-        let nothing = w.constant("0.0", Type::vector(LANES, "f32"));
+            [0, 1, rows, width, together * lanes].map(|number| w.index(number));
+        let nothing = w.constant("0.0", Type::vector(lanes, "f32"));
         let begin = w.scaled("begin", &workgroup, of_workgroup);
         let end = w.offset("end", &begin, of_workgroup);
         let end = w.arith("end", "minui", &end, &all);
@@ -76,8 +77,8 @@ impl Scales {
             let carried = vec![nothing; together];
             let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
                 let squared = sums.iter().enumerate().map(|(i, sum)| {
-                    let at = w.offset("at", first, i * LANES);
-                    let mut value = x.load(w, "value", &[row, &at], LANES);
+                    let at = w.offset("at", first, i * lanes);
+                    let mut value = x.load(w, "value", &[row, &at], lanes);
                     if element != ElementType::F32 {
                         value = w.cast("value", "extf", &value, "f32");
                     }

@@ -10,8 +10,9 @@ use super::linear::{computed, values};
 use super::{as_f32, rounding_to};
 use crate::testing::host;
 
-/// Rows, their width, and the type of elements: widths of one vector, and of several that are summed side by side or are not.
-const NORMS: [(usize, usize, ElementType); 8] = [
+/// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side or are not, and of vectors
+/// that are shorter since rows are no multiple of them.
+const NORMS: [(usize, usize, ElementType); 11] = [
     (1, 16, F32),
     (3, 80, F32),
     (40, 2048, F32),
@@ -20,6 +21,9 @@ const NORMS: [(usize, usize, ElementType); 8] = [
     (1, 2048, BF16),
     (33, 48, F16),
     (1, 16_400, F32),
+    (3, 24, F32),
+    (2, 36, BF16),
+    (5, 7, F16),
 ];
 
 const EPSILON: f32 = 1e-5;
