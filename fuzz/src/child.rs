@@ -7,8 +7,8 @@
 use std::io::{self, BufReader, Read, Write};
 use std::time::Instant;
 
-use crate::target::Part;
-use crate::{Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Part, Target};
 
 /// How long a reply is, in bytes.
 const REPLY: usize = 24;

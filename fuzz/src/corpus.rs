@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Target;
+use crate::target::Target;
 
 /// The repository.
 pub fn repository() -> PathBuf {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::Target;
 use crate::child::{Reply, encode};
-use crate::target::Part;
+use crate::outcome::Outcome;
+use crate::target::{Part, Target};
 
 /// How many inputs a process runs; a leak does not grow for hours.
 const RUNS: u64 = 20_000;
@@ -35,7 +35,7 @@ impl Death {
     /// What deaths are told apart by: the place in the code, mostly.
     pub fn key(&self) -> String {
         let first = self.words.lines().find(|line| line.contains(".rs:")).or(self.words.lines().next());
-        format!("{} {}", self.kind, crate::Outcome::new(first.unwrap_or_default()).words())
+        format!("{} {}", self.kind, Outcome::new(first.unwrap_or_default()).words())
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 
 use crate::child::Reply;
+use crate::corpus;
 use crate::mutate::mutate;
 use crate::process::{Death, Process};
-use crate::target::Part;
-use crate::{Target, corpus};
+use crate::target::{Part, Target};
 
 /// How many inputs are sent at once, so that the process never waits for the next.
 const BATCH: usize = 64;

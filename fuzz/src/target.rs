@@ -1,6 +1,6 @@
 //! What can be fuzzed.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// How inputs of a target are made of others; see [`mutate`](crate::mutate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -212,7 +212,7 @@ macro_rules! checks {
             ($d expectations:expr) => {$(
                 #[test]
                 fn $name() {
-                    $d crate::__hold(stringify!($name), __subject(), &$d expectations);
+                    __hold(stringify!($name), __subject(), &$d expectations);
                 }
             )*};
         }

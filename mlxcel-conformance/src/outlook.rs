@@ -6,8 +6,8 @@ use mlxcel_core::{
     Control, InferenceSession, Row, RowResult, SampledToken, SamplingPlan, SequenceId, TokenId, Want,
 };
 
-use crate::Subject;
 use crate::failure::{Failure, Outcome, ensure};
+use crate::subject::Subject;
 use crate::tolerance::{Bounds, Tolerance, largest};
 
 /// A model's expected result after some tokens.

@@ -11,8 +11,8 @@ use mlxcel_core::{
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
-use crate::Tolerance;
 use crate::outlook::Outlook;
+use crate::tolerance::Tolerance;
 
 /// An engine whose device fails.
 struct Faulty<'a> {

@@ -23,6 +23,8 @@ use crate::subject::Subject;
 #[macro_export]
 macro_rules! suite {
     ($factory:expr, $expectations:expr $(,)?) => {
+        use $crate::__hold;
+
         fn __subject() -> &'static $crate::Subject<'static> {
             static SUBJECT: ::std::sync::OnceLock<$crate::Subject<'static>> = ::std::sync::OnceLock::new();
             SUBJECT.get_or_init(|| $factory)

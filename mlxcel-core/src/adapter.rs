@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The room for adapters in a model: fixed when it is loaded, so that programs are the same whatever adapters come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

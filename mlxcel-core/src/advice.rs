@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// How to handle an [`Error`], by its kind: for programs that react without a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

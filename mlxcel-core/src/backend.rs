@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::{AdapterLimits, CancelToken, Error, ErrorKind, MemoryEstimate, Model, Result};
+use crate::adapter::AdapterLimits;
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::MemoryEstimate;
+use crate::model::Model;
 
 /// An engine: loads models.
 ///

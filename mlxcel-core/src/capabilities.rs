@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{AdapterLimits, Error, ErrorKind, Result, SamplingFields};
+use crate::adapter::AdapterLimits;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sampling::SamplingFields;
 
 /// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`], its field,
 /// type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing, listings and the conformance kit's

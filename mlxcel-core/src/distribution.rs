@@ -1,6 +1,9 @@
 //! The distribution of the next token.
 
-use crate::{Error, ErrorKind, PositionResult, Result, SampledToken, TokenId, TokenLogprob, TokenMask};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sampling::TokenMask;
+use crate::step::{PositionResult, SampledToken, TokenLogprob};
+use crate::token::TokenId;
 
 /// How many sums run side by side, so that compilers vectorize them.
 const LANES: usize = 16;

@@ -90,6 +90,7 @@ mod step;
 mod stopwatch;
 mod support;
 mod table;
+mod token;
 mod want;
 
 pub use adapter::{Adapter, AdapterLimits, AdapterSlots};
@@ -122,7 +123,5 @@ pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput
 pub use stopwatch::Stopwatch;
 pub use support::{CheckedOptions, OptionSupport};
 pub use table::{SequenceTable, StepRow, StepRows};
+pub use token::TokenId;
 pub use want::{Answer, Positions, Want};
-
-/// A token id: its index in the model's vocabulary.
-pub type TokenId = u32;

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{
-    Adapter, Capabilities, Error, ErrorKind, InferenceSession, ModelSource, Precision, Result, TokenId,
-};
+use crate::adapter::Adapter;
+use crate::backend::{ModelSource, Precision};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::InferenceSession;
+use crate::token::TokenId;
 
 /// Weights on a device and programs to run them: shared by any number of sessions and threads.
 ///

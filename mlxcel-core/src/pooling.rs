@@ -1,6 +1,7 @@
 //! Pooling of hidden states into one vector.
 
-use crate::{Answer, Error, ErrorKind, Positions, Result, Want};
+use crate::error::{Error, ErrorKind, Result};
+use crate::want::{Answer, Positions, Want};
 
 /// How [`Want::hidden`] pools the hidden states of a row.
 ///

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{
-    Adapter, Capabilities, Control, Result, Row, RowResult, SampledToken, SamplingPlan, Snapshot, StepOutput,
-    TokenId,
-};
+use crate::adapter::Adapter;
+use crate::capabilities::Capabilities;
+use crate::error::Result;
+use crate::sampling::SamplingPlan;
+use crate::snapshot::Snapshot;
+use crate::step::{Control, Row, RowResult, SampledToken, StepOutput};
+use crate::token::TokenId;
 
 /// The id of a sequence of one session. Ids are never reused within a session, so stale ones are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

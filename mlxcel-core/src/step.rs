@@ -2,7 +2,13 @@
 
 use std::time::Instant;
 
-use crate::{CancelToken, Error, ErrorKind, Pooling, Result, SamplingPlan, SequenceId, TokenId, Want};
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pooling::Pooling;
+use crate::sampling::SamplingPlan;
+use crate::session::SequenceId;
+use crate::token::TokenId;
+use crate::want::Want;
 
 /// One row of a step: the next tokens of one sequence, and the result wanted after them.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,9 @@
 //! Checking load options.
 
-use crate::{AdapterLimits, CancelToken, Error, ErrorKind, LoadOptions, Precision, Result};
+use crate::adapter::AdapterLimits;
+use crate::backend::{LoadOptions, Precision};
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "load model";
 

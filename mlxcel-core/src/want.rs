@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::{Pooling, SamplingPlan, TokenMask};
+use crate::pooling::Pooling;
+use crate::sampling::{SamplingPlan, TokenMask};
 
 /// The result that a [`Row`](crate::Row) wants: an [answer](Answer) after each token that [`Positions`] selects.
 ///

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{Adapter, AdapterSlots, CancelToken, Error, ErrorKind, ModelSource, Result};
 
-use crate::Model;
+use crate::model::Model;
 
 /// How often a call that waits looks for idle adapters: requests that end notify nobody here.
 const LOOK: Duration = Duration::from_millis(10);

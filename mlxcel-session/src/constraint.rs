@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
-use crate::Model;
+use crate::model::Model;
 
 /// Starts a [`Constraint`] for each generation; pass one to
 /// [`Options::with_constraint`](crate::Options::with_constraint). With the feature `structured`, `Grammar` implements
@@ -196,8 +196,9 @@ mod tests {
     use mlxcel_core::{LoadOptions, Model as _};
 
     use super::*;
+    use crate::engine::Engine;
+    use crate::options::Options;
     use crate::sync::explore_once;
-    use crate::{Engine, Options};
 
     /// Allows one token, up to a mask that fails.
     #[derive(Debug)]

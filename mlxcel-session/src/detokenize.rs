@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Result, TokenId};
 
-use crate::Tokenizer;
+use crate::tokenizer::Tokenizer;
 
 /// How many tokens of a prompt are decoded along with what follows it: enough for the longest character.
 const CONTEXT: usize = 8;

@@ -3,7 +3,7 @@
 use mlxcel_core::{CancelToken, Error, ErrorKind, Pooling, Result, RowResult, TokenId};
 use mlxcel_models::text_head::{TextHead, normalized};
 
-use crate::Model;
+use crate::model::Model;
 use crate::texts::{self, TextAnswer, TextRow};
 
 const OPERATION: &str = "embed text";

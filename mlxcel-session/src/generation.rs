@@ -8,10 +8,15 @@ use mlxcel_core::{
     SequenceId, SequenceOptions, Stopwatch, TokenChoice, TokenId,
 };
 
+use crate::chat::ReasoningSplitter;
 use crate::constraint::Constrained;
+use crate::detokenize::Detokenizer;
+use crate::model::Model;
+use crate::options::Options;
+use crate::sampling::HostSampler;
 use crate::speculation::Speculator;
 use crate::stop::StopStrings;
-use crate::{Detokenizer, HostSampler, Model, Options, ReasoningSplitter, Usage};
+use crate::usage::Usage;
 
 /// A generation as a state machine: decides which row to compute next, and turns the results into text.
 ///

@@ -2,7 +2,7 @@
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, PositionResult, Result, SequenceId, TokenId};
 
-use crate::Model;
+use crate::model::Model;
 use crate::score::Scorer;
 
 const OPERATION: &str = "score continuations";

@@ -7,14 +7,19 @@ use mlxcel_core::{
     Adapter, Backend, Capabilities, Error, ErrorKind, LoadOptions, MemoryEstimate, ModelInfo, ModelSource,
     Result, SamplingParams, SequenceOptions, SessionOptions, TokenId,
 };
+use mlxcel_hub as hub;
 
+use crate::chat::{Message, ReasoningSplitter};
+use crate::conversation::Conversation;
+use crate::generation::TextGeneration;
+use crate::options::{OpenOptions, Options};
+use crate::prefix::PrefixCache;
+use crate::prompt::Prompt;
 use crate::sampling::defaults;
-use crate::stream::Keeper;
+use crate::select::select_backend;
+use crate::stream::{Keeper, TextStream};
 use crate::text_settings::TextSettings;
-use crate::{
-    Conversation, Message, OpenOptions, Options, PrefixCache, Prompt, ReasoningSplitter, TextGeneration,
-    TextStream, Tokenizer, hub, select_backend, tokenizer,
-};
+use crate::tokenizer::{self, Tokenizer};
 
 /// A language model, ready to generate: a model loaded by an engine, with the checkpoint's tokenizer and chat template.
 ///

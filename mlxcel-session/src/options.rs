@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use mlxcel_core::{Adapter, AdapterLimits, CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
 
-use crate::{ChatOptions, ConstraintSource, SamplingStep, Speculation};
+use crate::chat::ChatOptions;
+use crate::constraint::ConstraintSource;
+use crate::sampling::SamplingStep;
+use crate::speculation::Speculation;
 
 /// Options of [`Model::open_with`](crate::Model::open_with); start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -170,7 +173,7 @@ impl Options {
     /// Sets a grammar as the constraint. Needs the feature `structured`.
     #[cfg(feature = "structured")]
     #[must_use]
-    pub fn with_grammar(self, grammar: crate::Grammar) -> Self {
+    pub fn with_grammar(self, grammar: crate::structured::Grammar) -> Self {
         self.with_constraint(grammar)
     }
 

@@ -2,7 +2,10 @@
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
-use crate::{Detokenizer, Message, Model, Options};
+use crate::chat::Message;
+use crate::detokenize::Detokenizer;
+use crate::model::Model;
+use crate::options::Options;
 
 /// A prompt: text, messages or token ids. Converts from each of them.
 #[derive(Clone, Copy, Debug)]

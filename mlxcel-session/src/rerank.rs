@@ -3,7 +3,7 @@
 use mlxcel_core::{CancelToken, Capabilities, Error, ErrorKind, Result, RowResult, TokenId};
 use mlxcel_models::text_head::TextHead;
 
-use crate::Model;
+use crate::model::Model;
 use crate::texts::{self, TextAnswer, TextRow};
 
 const OPERATION: &str = "rerank";

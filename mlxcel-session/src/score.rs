@@ -5,7 +5,7 @@ use mlxcel_core::{
     PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
 };
 
-use crate::Model;
+use crate::model::Model;
 use crate::texts::{self, TextAnswer, TextRow, control};
 
 const OPERATION: &str = "score text";

@@ -17,7 +17,7 @@ use mlxcel_models::files::{open_regular, parse_json};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Message;
+use crate::chat::Message;
 
 const MAGIC: &[u8; 8] = b"mlxcelST";
 const VERSION: u32 = 1;

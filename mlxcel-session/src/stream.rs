@@ -8,7 +8,10 @@ use mlxcel_core::{
     StateIdentity, TokenId, TokenLogprob,
 };
 
-use crate::{AnswerParts, PrefixCache, ReasoningSplitter, TextGeneration, Usage};
+use crate::chat::{AnswerParts, ReasoningSplitter};
+use crate::generation::TextGeneration;
+use crate::prefix::PrefixCache;
+use crate::usage::Usage;
 
 /// The complete result of a generation.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +84,7 @@ macro_rules! reads_progress {
             /// # Errors
             ///
             /// The error that ended the generation.
-            pub fn complete(self) -> Result<crate::Completion> {
+            pub fn complete(self) -> Result<crate::stream::Completion> {
                 self.complete_with(|_| std::ops::ControlFlow::Continue(()))
             }
 
@@ -94,7 +97,7 @@ macro_rules! reads_progress {
             pub fn complete_with(
                 mut self,
                 mut on_piece: impl FnMut(&str) -> std::ops::ControlFlow<()>,
-            ) -> Result<crate::Completion> {
+            ) -> Result<crate::stream::Completion> {
                 let mut text = String::new();
                 for piece in &mut self {
                     let piece = piece?;

@@ -5,7 +5,7 @@ use mlxcel_core::{
     StepOutput, TokenId, Want,
 };
 
-use crate::Model;
+use crate::model::Model;
 
 /// A text, or a part of one, in a sequence of its own.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ mod template;
 
 use fastrand::Rng;
 
-use crate::Format;
+use crate::target::Format;
 
 /// Makes an input of `base`; parts of `other` may go into it.
 pub fn mutate(format: Format, base: &[u8], other: &[u8], longest: usize, rng: &mut Rng) -> Vec<u8> {

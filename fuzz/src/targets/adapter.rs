@@ -10,7 +10,8 @@ use mlxcel_models::{
 
 use super::place::{Place, fixture};
 use crate::corpus::repository;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const CONFIG: Target = Target {
     name: "adapter-config",

@@ -1,6 +1,7 @@
 //! A target that ends badly in each way, for tests of what catches it.
 
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 /// No one of [`Target::all`].
 pub(crate) const TARGET: Target = Target {

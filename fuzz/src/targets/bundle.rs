@@ -9,7 +9,8 @@ use mlxcel_iree::bundle::{Bundle, BundleOptions, STABLEHLO, write};
 use tempfile::TempDir;
 
 use super::place::fixture;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "bundle",

@@ -11,7 +11,8 @@ use mlxcel_portable::PortableBackend;
 use serde_json::Value;
 
 use super::place::{Place, QUANTIZED, fixture, fixtures, quantized};
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const CONFIG: Target = Target {
     name: "config",

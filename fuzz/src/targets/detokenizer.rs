@@ -6,7 +6,8 @@ use mlxcel_core::Result;
 use mlxcel_session::{Detokenizer, Tokenizer};
 
 use super::place::storyteller;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "detokenizer",

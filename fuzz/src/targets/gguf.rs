@@ -9,7 +9,8 @@ use mlxcel_session::Tokenizer;
 use super::place::Place;
 use super::tokenizer::use_it;
 use crate::corpus::repository;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "gguf",

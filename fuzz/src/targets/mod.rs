@@ -18,7 +18,7 @@ mod stop;
 mod template;
 mod tokenizer;
 
-use crate::Target;
+use crate::target::Target;
 
 /// All targets.
 pub(crate) const ALL: &[Target] = &[

@@ -3,7 +3,8 @@
 use mlxcel_portable::eval::{Input, Program, Tensor};
 use mlxcel_stablehlo::{ElementType, Module, OpKind, TensorType};
 
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 #[path = "../../../mlxcel-stablehlo/tests/support/mod.rs"]
 #[allow(clippy::unwrap_used, missing_docs, reason = "a part of the tests of another package")]

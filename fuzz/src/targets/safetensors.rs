@@ -8,7 +8,8 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::place::{Place, fixture};
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "safetensors",

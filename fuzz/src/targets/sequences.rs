@@ -13,7 +13,8 @@ use mlxcel_core::{Backend, FaultPoint, Faults, LoadOptions, Model, Precision, Re
 use mlxcel_portable::PortableBackend;
 
 use super::place::fixture;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 use mirror::Mirror;
 use oracle::Oracle;
 

@@ -8,7 +8,8 @@ use mlxcel_session::{ChatOptions, Message, Model, Options};
 use serde_json::{Map, Value, json};
 
 use super::place::{Place, fixture, storyteller};
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "settings",

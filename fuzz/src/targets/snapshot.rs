@@ -11,7 +11,8 @@ use mlxcel_core::{
 use mlxcel_portable::PortableBackend;
 
 use super::place::fixture;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "snapshot",

@@ -8,7 +8,8 @@ use mlxcel_core::{Result, RowResult, SampledToken, SequenceId, TokenId};
 use mlxcel_session::{Model, Options, Tokenizer};
 
 use super::place::storyteller;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "stop-strings",

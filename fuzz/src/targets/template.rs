@@ -6,7 +6,8 @@ use mlxcel_session::{ChatOptions, ChatTemplate, Message};
 use serde_json::json;
 
 use crate::corpus::repository;
-use crate::{Format, Outcome, Target};
+use crate::outcome::Outcome;
+use crate::target::{Format, Target};
 
 pub(super) const TARGET: Target = Target {
     name: "template",

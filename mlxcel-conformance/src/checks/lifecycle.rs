@@ -4,7 +4,7 @@ use mlxcel_core::{
     AdapterLimits, CancelToken, ErrorKind, LoadOptions, Model, Precision, Row, SessionOptions,
 };
 
-use crate::failure::{Outcome, ensure, refused};
+use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{Walk, extend, greedy, stands_at, step};
 use crate::subject::Subject;
 
@@ -245,7 +245,7 @@ pub fn sessions_move_between_threads(subject: &Subject<'_>) -> Outcome {
     for number in 2..4 {
         let outcome = std::thread::scope(|scope| {
             let thread = scope.spawn(|| walk.run(subject, &mut *session, 2, "on another thread"));
-            thread.join().map_err(|_| crate::Failure::new(format!("it panicked on thread {number}")))?
+            thread.join().map_err(|_| Failure::new(format!("it panicked on thread {number}")))?
         });
         outcome?;
     }

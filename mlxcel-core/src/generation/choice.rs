@@ -1,6 +1,9 @@
 //! Where tokens are sampled: by the engine, or by a sampler on the host.
 
-use crate::{Result, SampledToken, SamplingPlan, TokenId, TokenMask};
+use crate::error::Result;
+use crate::sampling::{SamplingPlan, TokenMask};
+use crate::step::SampledToken;
+use crate::token::TokenId;
 
 /// The context of a [`LogitsSampler`]: what it gets besides the logits.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use super::{Generation, SamplingContext, TokenChoice};
-use crate::{
-    Error, ErrorKind, InferenceSession, Result, RowResult, SampledToken, SequenceId, TokenId, TokenMask,
-};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sampling::TokenMask;
+use crate::session::{InferenceSession, SequenceId};
+use crate::step::{RowResult, SampledToken};
+use crate::token::TokenId;
 
 /// Tokens ahead of a generation's text.
 #[derive(Default)]

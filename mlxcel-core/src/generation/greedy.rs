@@ -1,7 +1,11 @@
 //! Generation in one call.
 
-use super::{GenerateOptions, Generated, TokenChoice, TokenStream};
-use crate::{FinishReason, InferenceSession, Result, SampledToken, SamplingPlan, SequenceId, TokenId};
+use super::{FinishReason, GenerateOptions, Generated, TokenChoice, TokenStream};
+use crate::error::Result;
+use crate::sampling::SamplingPlan;
+use crate::session::{InferenceSession, SequenceId};
+use crate::step::SampledToken;
+use crate::token::TokenId;
 
 /// Generation in one call, for every session.
 pub trait GenerateExt: InferenceSession {

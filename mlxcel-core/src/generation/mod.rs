@@ -16,10 +16,13 @@ pub use stream::TokenStream;
 
 use drafts::Ahead;
 
-use crate::{
-    CancelToken, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt, Result, Row, RowResult,
-    SampledToken, SequenceId, TokenId, TokenMask, Want,
-};
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sampling::TokenMask;
+use crate::session::{InferenceSession, InferenceSessionExt, SequenceId};
+use crate::step::{Control, Row, RowResult, SampledToken};
+use crate::token::TokenId;
+use crate::want::Want;
 
 /// A generation as a state machine: decides which row to compute next, and handles its result.
 ///

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::{CancelToken, TokenId};
+use crate::cancel::CancelToken;
+use crate::token::TokenId;
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,11 @@
 //! One generation on one session, as an iterator.
 
-use super::{GenerateOptions, Generation, TokenChoice};
-use crate::{Capabilities, FinishReason, InferenceSession, Result, SampledToken, SequenceId, TokenId};
+use super::{FinishReason, GenerateOptions, Generation, TokenChoice};
+use crate::capabilities::Capabilities;
+use crate::error::Result;
+use crate::session::{InferenceSession, SequenceId};
+use crate::step::SampledToken;
+use crate::token::TokenId;
 
 /// A running generation: an iterator over the tokens that follow a prompt.
 ///

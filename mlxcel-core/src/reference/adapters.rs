@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::language::mix;
-use crate::{Adapter, AdapterLimits, AdapterSlots, Capabilities, Error, ErrorKind, ModelSource, Result};
+use crate::adapter::{Adapter, AdapterLimits, AdapterSlots};
+use crate::backend::ModelSource;
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What the built-in adapters are called, before their number.
 const PREFIX: &str = "adapter-";

@@ -1,6 +1,6 @@
 //! The model: from the tokens of a sequence to logits, with a KV cache.
 
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// The increment of SplitMix64: 2⁶⁴ over the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -51,10 +51,15 @@ use adapters::AdapterRoom;
 use language::Language;
 use model::{Memory, ReferenceModel};
 
-use crate::{
-    Backend, Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, Faults, LoadOptions, LoadProgress,
-    LoadStage, Model, ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields, TokenId,
-};
+use crate::backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::faults::{FaultPoint, Faults};
+use crate::model::{Model, ModelInfo};
+use crate::sampling::SamplingFields;
+use crate::stopwatch::Stopwatch;
+use crate::support::{CheckedOptions, OptionSupport};
+use crate::token::TokenId;
 
 /// The engine's name and that of its model.
 const NAME: &str = "reference";
@@ -276,7 +281,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        let started = crate::Stopwatch::start();
+        let started = Stopwatch::start();
         check_source(source)?;
         self.check()?;
         let limits = self.limits.as_ref();

@@ -6,10 +6,13 @@ use std::time::Duration;
 use super::adapters::AdapterRoom;
 use super::language::{Entry, Language};
 use super::session::ReferenceSession;
-use crate::{
-    Adapter, Capabilities, Error, Faults, InferenceSession, Model, ModelInfo, ModelSource, Result,
-    SequenceOptions, SessionOptions,
-};
+use crate::adapter::Adapter;
+use crate::backend::ModelSource;
+use crate::capabilities::Capabilities;
+use crate::error::{Error, Result};
+use crate::faults::Faults;
+use crate::model::{Model, ModelInfo, SessionOptions};
+use crate::session::{InferenceSession, SequenceOptions};
 
 /// What of earlier tokens a position sees, and so what a sequence must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

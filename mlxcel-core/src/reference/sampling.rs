@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::language::{Entry, mix};
-use crate::{Result, SamplingField, SamplingParams, SamplingPlan, TokenId, TokenMask};
+use crate::error::Result;
+use crate::sampling::{SamplingField, SamplingParams, SamplingPlan, TokenMask};
+use crate::token::TokenId;
 
 /// What this engine applies itself.
 pub(super) const FIELDS: [SamplingField; 8] = [

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use super::adapters;
 use super::language::Entry;
 use super::model::{Cache, Shared};
-use crate::{
-    Capabilities, Control, Error, ErrorKind, FaultPoint, InferenceSession, Result, Row, SequenceId,
-    SequenceOptions, SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput,
-    StepRows,
-};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::faults::FaultPoint;
+use crate::identity::StateIdentity;
+use crate::session::{InferenceSession, SequenceId, SequenceOptions, SequenceState, SessionStats};
+use crate::snapshot::Snapshot;
+use crate::step::{Control, Row, StepOutput};
+use crate::table::{SequenceTable, StepRows};
 
 /// The bytes of the payload of a snapshot of `tokens` tokens.
 pub(super) fn payload_bytes(tokens: usize) -> u64 {

@@ -1,6 +1,6 @@
 //! Groups of sampling parameters.
 
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// Dynamic temperature, by the entropy of the distribution (llama.cpp's `dynatemp`).
 ///

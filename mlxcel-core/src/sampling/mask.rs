@@ -1,6 +1,6 @@
 //! Token masks.
 
-use crate::TokenId;
+use crate::token::TokenId;
 
 /// The set of allowed tokens, for constrained decoding.
 ///

@@ -1,7 +1,7 @@
 //! The numbers of the sampling parameters, by name, and their ranges.
 
 use super::{SamplingField, SamplingParams};
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A number of [`SamplingParams`] that programs set by name: an argument of a command line, a field of a request or a file.
 ///
@@ -177,7 +177,7 @@ impl SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dry, DynamicTemperature, Mirostat, Xtc};
+    use crate::sampling::{Dry, DynamicTemperature, Mirostat, Xtc};
 
     #[test]
     fn out_of_range_values_are_rejected_by_field() {

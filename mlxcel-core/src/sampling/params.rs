@@ -8,7 +8,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use super::number::{COUNT, FINITE, GROWTH, MASS, NOT_NEGATIVE, Number, POSITIVE, PROBABILITY, WINDOW};
 use super::{Dry, DynamicTemperature, Mirostat, SamplingFields, SamplingNumber, Xtc};
-use crate::{Error, ErrorKind, Result, TokenId};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::TokenId;
 
 /// Where a number is: a field of the parameters, or a member of a group.
 macro_rules! place {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{SamplingFields, SamplingParams};
-use crate::{Capabilities, Error, Result};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, Result};
 
 /// Where a token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -170,7 +171,8 @@ impl fmt::Display for SamplingPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ErrorKind, SamplingField};
+    use crate::error::ErrorKind;
+    use crate::sampling::SamplingField;
 
     #[test]
     fn an_unsupported_sampling_field_is_named() {

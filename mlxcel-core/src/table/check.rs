@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::{
-    Answer, Capabilities, Error, ErrorKind, Positions, Result, Row, SamplingPlace, SamplingPlan, SequenceId,
-    SequenceState, TokenMask, Want,
-};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sampling::{SamplingPlace, SamplingPlan, TokenMask};
+use crate::session::{SequenceId, SequenceState};
+use crate::step::Row;
+use crate::want::{Answer, Positions, Want};
 
 const STEP: &str = "step";
 
@@ -185,7 +187,9 @@ fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pooling, SamplingField, SamplingParams, TokenId};
+    use crate::pooling::Pooling;
+    use crate::sampling::{SamplingField, SamplingParams};
+    use crate::token::TokenId;
 
     const VOCABULARY: usize = 10;
 
@@ -260,7 +264,7 @@ mod tests {
         let verify = |plan, masks, drafts| Want::token(plan).with_masks(masks).with_drafts(drafts);
         let ask =
             |want, capabilities: &Capabilities| kind(Row::new(SequenceId::new(0), &[1], want), capabilities);
-        let without = everything().with_sampling(crate::SamplingFields::NONE);
+        let without = everything().with_sampling(crate::sampling::SamplingFields::NONE);
         for (want, lacking) in [
             (Want::logits(), everything().with_logits(false)),
             (Want::likelihoods(0), everything().with_every_position(false)),

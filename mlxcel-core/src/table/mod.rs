@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 
 pub use rows::{StepRow, StepRows};
 
-use crate::{
-    Capabilities, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, Snapshot,
-    StateIdentity, StepOutput,
-};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::StateIdentity;
+use crate::session::{SequenceId, SequenceState};
+use crate::snapshot::Snapshot;
+use crate::step::{Row, RowResult, StepOutput};
 
 /// For engines: the sequences of a session, each with the engine's state `S`, such as its KV cache or a handle of it.
 ///

@@ -2,10 +2,12 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::{
-    Answer, Control, Error, ErrorKind, HiddenPool, Result, Row, RowResult, SequenceId, StepOutput, TokenId,
-    Want,
-};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pooling::HiddenPool;
+use crate::session::SequenceId;
+use crate::step::{Control, Row, RowResult, StepOutput};
+use crate::token::TokenId;
+use crate::want::{Answer, Want};
 
 const STEP: &str = "step";
 

@@ -1,8 +1,11 @@
 use super::*;
-use crate::{
-    CancelToken, Control, ModelInfo, Pooling, PositionResult, SampledToken, SamplingPlan, TokenId,
-    TokenLogprob, Want,
-};
+use crate::cancel::CancelToken;
+use crate::model::ModelInfo;
+use crate::pooling::Pooling;
+use crate::sampling::SamplingPlan;
+use crate::step::{Control, PositionResult, SampledToken, TokenLogprob};
+use crate::token::TokenId;
+use crate::want::Want;
 
 type Table = SequenceTable<Vec<TokenId>>;
 

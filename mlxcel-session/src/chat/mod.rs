@@ -11,7 +11,7 @@ pub use options::ChatOptions;
 pub use reasoning::{AnswerPart, AnswerParts, ReasoningFormat, ReasoningSplitter};
 pub use template::ChatTemplate;
 
-use crate::ToolCall;
+use crate::tools::ToolCall;
 
 /// One message of a conversation.
 ///

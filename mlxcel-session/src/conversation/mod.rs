@@ -11,10 +11,12 @@ use mlxcel_core::{
     TokenId,
 };
 
-use crate::stream::Record;
-use crate::{
-    ChatOptions, Detokenizer, Message, Model, Options, ReasoningSplitter, TextGeneration, TextStream,
-};
+use crate::chat::{ChatOptions, Message, ReasoningSplitter};
+use crate::detokenize::Detokenizer;
+use crate::generation::TextGeneration;
+use crate::model::Model;
+use crate::options::Options;
+use crate::stream::{Record, TextStream};
 use shared::SharedSession;
 
 /// What a conversation does if a turn does not fit into the context.

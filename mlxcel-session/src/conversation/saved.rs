@@ -10,7 +10,7 @@ use mlxcel_core::{Capabilities, Error, ErrorKind, Result, Snapshot, StateIdentit
 use mlxcel_models::files::{Workplace, parse_json, read_bounded};
 use serde::{Deserialize, Serialize};
 
-use crate::Message;
+use crate::chat::Message;
 use crate::state_file::{self, LONGEST_HEAD, SavedState, StateReader, corrupt, too_large};
 
 const FORMAT: &str = "mlxcel-conversation";

@@ -8,7 +8,7 @@ use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToke
 use super::channel::Item;
 use super::guard::{EngineId, caught};
 use super::scheduler::{Running, Scheduler};
-use crate::TextGeneration;
+use crate::generation::TextGeneration;
 
 /// Sampling this many logits on one thread takes less time than starting other threads.
 const FEW_LOGITS: usize = 1 << 16;

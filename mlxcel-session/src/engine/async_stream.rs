@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use mlxcel_core::{Result, SampledToken};
 
 use super::RequestStream;
-use crate::{AnswerParts, Completion};
+use crate::chat::AnswerParts;
+use crate::stream::Completion;
 
 /// A request run by an [`Engine`](super::Engine), for async tasks under any executor.
 ///

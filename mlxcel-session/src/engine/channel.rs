@@ -10,8 +10,8 @@ use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
 
 use super::bell::{Bell, lock};
 use super::guard::EngineId;
-use crate::Usage;
 use crate::sync::{AtomicBool, Condvar, Mutex};
+use crate::usage::Usage;
 
 /// A token, the text that became whole by it, and what the request took so far.
 #[derive(Clone, Debug)]

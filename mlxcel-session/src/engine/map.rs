@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use mlxcel_core::Result;
 
-use super::Engine;
-use crate::{AsPrompt, Completion, Options, Request, RequestStream};
+use super::{Engine, Request, RequestStream};
+use crate::options::Options;
+use crate::prompt::AsPrompt;
+use crate::stream::Completion;
 
 /// How long a request waits for room that requests of others take.
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);

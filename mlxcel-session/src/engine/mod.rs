@@ -35,9 +35,11 @@ pub use request::{Request, Share};
 pub use stats::EngineStats;
 pub use stream::RequestStream;
 
+use crate::chat::Message;
+use crate::model::Model;
+use crate::options::Options;
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
-use crate::{Message, Model, Options};
 use bell::lock;
 use queue::Queue;
 use scheduler::Scheduler;

@@ -14,7 +14,7 @@ use super::options::Limits;
 use super::request::Share;
 use super::stats::EngineStats;
 use super::texts::Job;
-use crate::TextGeneration;
+use crate::generation::TextGeneration;
 use crate::sync::{Condvar, Mutex};
 
 /// A request that has no sequence.

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::{Options, Prompt};
+use crate::options::Options;
+use crate::prompt::Prompt;
 
 /// Whom a request counts for, in an engine that serves several clients.
 ///

@@ -18,7 +18,7 @@ use super::queue::{Entry, Queue, Waiting};
 use super::sequences::copies;
 use super::stats::EngineStats;
 use super::texts::Job;
-use crate::Model;
+use crate::model::Model;
 
 /// A request that has a sequence.
 pub(super) struct Running {

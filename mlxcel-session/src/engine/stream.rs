@@ -8,8 +8,10 @@ use mlxcel_core::{CancelToken, FinishReason, Result, SampledToken, TokenId, Toke
 
 use super::channel::{Event, Receiver};
 use super::{AsyncRequestStream, Life};
-use crate::stream::{Progress, reads_progress};
-use crate::{AnswerParts, Completion, ReasoningSplitter, TextGeneration, Usage};
+use crate::chat::{AnswerParts, ReasoningSplitter};
+use crate::generation::TextGeneration;
+use crate::stream::{Completion, Progress, reads_progress};
+use crate::usage::Usage;
 
 /// A request run by an [`Engine`](super::Engine), as an iterator over pieces of text.
 ///

@@ -6,9 +6,11 @@ use super::Engine;
 use super::channel::thread_is_gone;
 use super::guard::EngineId;
 use super::scheduler::Scheduler;
+use crate::embed::{self, EmbedOptions};
+use crate::rerank::RerankOptions;
+use crate::score::{self, ScoreOptions, TextScore};
 use crate::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::texts::{TextRow, by_length, complete};
-use crate::{EmbedOptions, RerankOptions, ScoreOptions, TextScore, embed, score};
 
 /// Texts of one call.
 pub(super) struct Job {

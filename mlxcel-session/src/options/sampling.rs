@@ -5,7 +5,8 @@ use std::sync::Arc;
 // Every type that a sampling parameter has.
 use mlxcel_core::*;
 
-use crate::{Options, SamplingStep};
+use super::Options;
+use crate::sampling::SamplingStep;
 
 mlxcel_core::__sampling_builders!(Options.sampling);
 

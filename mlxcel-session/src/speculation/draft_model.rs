@@ -6,7 +6,8 @@ use mlxcel_core::{
 };
 
 use super::{DraftContext, DraftSource, Drafter};
-use crate::{HostSampler, Model};
+use crate::model::Model;
+use crate::sampling::HostSampler;
 
 /// Drafts tokens with a smaller model of the same vocabulary, on any engine. It samples with the same parameters and
 /// seed as the generation, so that both draw the same token when their distributions agree.

@@ -4,7 +4,7 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
-use crate::Constraint;
+use crate::constraint::Constraint;
 
 /// Follows one text.
 pub(super) struct Follower {

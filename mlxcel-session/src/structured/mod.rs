@@ -17,7 +17,8 @@ use llguidance::{JsonCompileOptions, ParserFactory};
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 
-use crate::{Constraint, ConstraintSource, Model};
+use crate::constraint::{Constraint, ConstraintSource};
+use crate::model::Model;
 pub(crate) use closed::close_fields;
 use matcher::Follower;
 pub(crate) use schema::check as check_schema;

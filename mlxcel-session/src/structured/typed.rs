@@ -6,7 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Grammar, closed};
-use crate::{Completion, Model, Options, Prompt};
+use crate::model::Model;
+use crate::options::Options;
+use crate::prompt::Prompt;
+use crate::stream::Completion;
 
 impl Grammar {
     /// JSON of the type `T`, by the schema that `schemars` derives for it, with closed objects: the model cannot invent

@@ -9,7 +9,8 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
-use crate::{Model, Tokenizer};
+use crate::model::Model;
+use crate::tokenizer::Tokenizer;
 
 /// What the parser of a text may take. Some 15 million units of a lexer's fuel and 20 million items are a second.
 fn limits() -> ParserLimits {

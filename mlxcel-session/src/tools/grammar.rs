@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::styles::Call;
 use super::{ToolChoice, Tools};
-use crate::Grammar;
-use crate::structured::{check_schema, close_fields, compact};
+use crate::structured::{Grammar, check_schema, close_fields, compact};
 
 impl Tools {
     /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from text.

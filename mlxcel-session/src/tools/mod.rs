@@ -14,8 +14,9 @@ use std::sync::atomic::AtomicU64;
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::chat::ChatTemplate;
-use crate::{AnswerPart, Message, Options, ReasoningFormat, ReasoningSplitter, Tokenizer};
+use crate::chat::{AnswerPart, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter};
+use crate::options::Options;
+use crate::tokenizer::Tokenizer;
 pub use parser::{ToolCall, ToolParser, ToolPart};
 use styles::{Call, Style};
 pub use tool::Tool;

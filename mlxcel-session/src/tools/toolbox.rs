@@ -8,7 +8,12 @@ use mlxcel_core::{FinishReason, Result};
 use serde_json::json;
 
 use super::{Tool, ToolCall, ToolChoice, Tools};
-use crate::{Completion, Engine, Message, Model, Options, ReasoningSplitter, Tokenizer};
+use crate::chat::{Message, ReasoningSplitter};
+use crate::engine::Engine;
+use crate::model::Model;
+use crate::options::Options;
+use crate::stream::Completion;
+use crate::tokenizer::Tokenizer;
 
 /// How often a model may call tools before it has to answer.
 const ROUNDS: usize = 8;

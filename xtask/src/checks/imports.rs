@@ -8,9 +8,6 @@ use anyhow::{Context, Result};
 
 use super::architecture::rust_files;
 
-/// Crates whose modules still import through `lib.rs`; no other may.
-const THROUGH_THE_ROOT: &[&str] = &["mlxcel-conformance", "mlxcel-core", "mlxcel-fuzz", "mlxcel-session"];
-
 /// Modules that import each other, by crate; no others may.
 const CIRCLES: &[(&str, &[&str])] = &[
     // The module of bundles shows the function that writes one, which a backend calls with its own bundle.
@@ -42,7 +39,7 @@ pub(super) fn defects(name: &str, folder: &Path) -> Result<Vec<String>> {
                 if used != own {
                     arrows.entry(own.to_owned()).or_default().insert(used);
                 }
-            } else if !THROUGH_THE_ROOT.contains(&name) {
+            } else {
                 defects.push(format!(
                     "{}: imports `crate::{used}` through lib.rs; import it from the module that defines it",
                     file.display()

@@ -11,7 +11,7 @@ use mlxcel_core::{
 
 use super::oracle::Oracle;
 use super::{CAPACITY, SEQUENCES};
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// How far a logit may be off where an engine does not claim that batches change nothing, relative to the largest.
 const TOLERANCE: f32 = 2e-3;

@@ -1,11 +1,13 @@
 //! What a pass computes of a row.
 
-use crate::reference::adapters;
+use crate::distribution::Distribution;
+use crate::error::{Error, ErrorKind, Result};
 use crate::reference::model::{Cache, Shared};
-use crate::reference::sampling;
-use crate::{
-    Answer, Distribution, Error, ErrorKind, Result, RowResult, SampledToken, SamplingPlan, StepRow, TokenMask,
-};
+use crate::reference::{adapters, sampling};
+use crate::sampling::{SamplingPlan, TokenMask};
+use crate::step::{RowResult, SampledToken};
+use crate::table::StepRow;
+use crate::want::Answer;
 
 /// Feeds the next `count` tokens of a row into its cache, and gives what they say.
 pub(super) fn run(

@@ -5,7 +5,7 @@
 use mlxcel_core::{Result, TokenId};
 
 use super::{AnswerPart, begun};
-use crate::Tokenizer;
+use crate::tokenizer::Tokenizer;
 
 pub(super) const CHANNEL: &str = "<|channel|>";
 pub(super) const MESSAGE: &str = "<|message|>";

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, ready};
 use mlxcel_core::{Result, TokenId};
 
 use super::ChatTemplate;
-use crate::{AsyncRequestStream, Tokenizer};
+use crate::engine::AsyncRequestStream;
+use crate::tokenizer::Tokenizer;
 use channels::Channels;
 use tags::Tags;
 

@@ -3,7 +3,7 @@
 use mlxcel_core::{Result, TokenId};
 
 use super::{AnswerPart, begun};
-use crate::Tokenizer;
+use crate::tokenizer::Tokenizer;
 
 /// How many tokens of a prompt's end are looked at for a tag of several tokens.
 const TAIL: usize = 16;

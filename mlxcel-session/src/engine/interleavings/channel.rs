@@ -11,8 +11,8 @@ use shuttle::future::block_on;
 
 use super::super::bell::Bell;
 use super::super::channel::{End, Event, Item, Receiver, Sender, channel};
-use crate::Usage;
 use crate::sync::{explore, explore_once, thread};
+use crate::usage::Usage;
 
 fn item(token: u32) -> Item {
     Item { token: SampledToken::new(token, 0.0), text: token.to_string(), usage: Usage::default() }

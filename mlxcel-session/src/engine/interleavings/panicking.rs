@@ -13,7 +13,7 @@ pub(super) struct Panicking {
 }
 
 impl Panicking {
-    pub(super) fn at_step(model: &crate::Model, step: usize) -> Arc<dyn Model> {
+    pub(super) fn at_step(model: &crate::model::Model, step: usize) -> Arc<dyn Model> {
         Arc::new(Self { inner: Arc::clone(model.engine()), step })
     }
 }

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Backend, CancelToken, ErrorKind, FinishReason, LoadOptions, TokenId};
+use mlxcel_core::{Backend, CancelToken, ErrorKind, FinishReason, LoadOptions, Result, TokenId};
 
 use super::panicking::Panicking;
 use crate::engine::{Engine, EngineOptions, EngineStats, Request, RequestStream, Share};
+use crate::model::Model;
+use crate::options::Options;
+use crate::prefix::PrefixCache;
+use crate::score::ScoreOptions;
+use crate::stream::Completion;
 use crate::sync::{FOREVER, explore, thread};
-use crate::{Completion, Model, Options, PrefixCache, Result, ScoreOptions};
 
 /// The reference model with this many sequences and no stop token: its texts always reach the token limit.
 fn reference(sequences: usize) -> Model {
