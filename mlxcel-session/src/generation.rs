@@ -8,11 +8,12 @@ use mlxcel_core::{
     SequenceId, SequenceOptions, Stopwatch, TokenChoice, TokenId,
 };
 
-use crate::chat::ReasoningSplitter;
 use crate::constraint::Constrained;
 use crate::detokenize::Detokenizer;
 use crate::model::Model;
 use crate::options::Options;
+use crate::prompt::Prompt;
+use crate::reasoning::ReasoningSplitter;
 use crate::sampling::HostSampler;
 use crate::speculation::Speculator;
 use crate::stop::StopStrings;
@@ -522,5 +523,22 @@ impl TextGeneration {
         if let Some(piece) = piece {
             self.text.push_str(&self.stops.push(&piece));
         }
+    }
+}
+
+impl Model {
+    /// A generation for applications that drive sessions themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] for text without a tokenizer or messages without a chat template,
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, a token outside the vocabulary, an empty stop string or a
+    /// sampling parameter out of range, [`ErrorKind::CapacityExceeded`] for a prompt beyond the context,
+    /// [`ErrorKind::Unsupported`] for a sampling parameter that neither the engine nor the host can apply,
+    /// [`ErrorKind::Cancelled`] if the options' cancel token was already cancelled, and the errors of
+    /// [`Tokenizer::encode_chat`](crate::Tokenizer::encode_chat).
+    pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
+        let (tokens, detokenizer) = prompt.into().encode(self, options)?;
+        TextGeneration::new(self, &tokens, options, detokenizer)
     }
 }

@@ -58,9 +58,11 @@ mod files;
 mod generation;
 mod likelihood;
 mod model;
+mod open;
 mod options;
 mod prefix;
 mod prompt;
+mod reasoning;
 mod rerank;
 mod sampling;
 mod score;
@@ -77,11 +79,11 @@ mod texts;
 mod tokenizer;
 mod tools;
 mod usage;
+#[cfg(feature = "structured")]
+mod vocabulary;
 
 pub use adapters::{AdapterPool, PooledAdapter};
-pub use chat::{
-    AnswerPart, AnswerParts, ChatOptions, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter,
-};
+pub use chat::{AnswerPart, ChatOptions, ChatTemplate, Message, ReasoningFormat, ToolCall};
 pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
@@ -109,9 +111,11 @@ pub use mlxcel_pjrt as pjrt;
 #[cfg(feature = "portable")]
 pub use mlxcel_portable as portable;
 pub use model::Model;
-pub use options::{OpenOptions, Options};
+pub use open::OpenOptions;
+pub use options::Options;
 pub use prefix::{PrefixCache, PrefixStats};
 pub use prompt::{AsPrompt, Prompt};
+pub use reasoning::{AnswerParts, ReasoningSplitter};
 pub use rerank::RerankOptions;
 pub use sampling::{Candidate, Candidates, HostSampler, SamplingStep, StepContext};
 #[cfg(feature = "schemars")]
@@ -125,5 +129,5 @@ pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]
 pub use structured::Grammar;
 pub use tokenizer::Tokenizer;
-pub use tools::{Tool, ToolCall, ToolChoice, ToolParser, ToolPart, Toolbox, Tools};
+pub use tools::{Tool, ToolChoice, ToolParser, ToolPart, Toolbox, Tools};
 pub use usage::Usage;

@@ -1,66 +1,19 @@
-//! Options of generation and of opening models.
+//! Options of generation.
 
 mod sampling;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlxcel_core::{Adapter, AdapterLimits, CancelToken, LoadOptions, Precision, SamplingParams, TokenId};
+use mlxcel_core::{Adapter, CancelToken, SamplingParams, TokenId};
 
 use crate::chat::ChatOptions;
 use crate::constraint::ConstraintSource;
+use crate::model::Model;
 use crate::sampling::SamplingStep;
 use crate::speculation::Speculation;
-
-/// Options of [`Model::open_with`](crate::Model::open_with); start from [`OpenOptions::default`].
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct OpenOptions {
-    /// The engine's name, passed to [`select_backend`](crate::select_backend), which also defines the default.
-    pub backend: Option<String>,
-    /// Options passed to the engine: precision, capacity, threads, progress and so on.
-    pub load: LoadOptions,
-    /// The most bytes that the model may take by [`Model::estimate`](crate::Model::estimate); if it would take more, opening
-    /// fails before anything is loaded. Not limited by default.
-    pub memory_budget: Option<u64>,
-}
-
-impl OpenOptions {
-    /// Sets the engine by name.
-    #[must_use]
-    pub fn with_backend(mut self, name: impl Into<String>) -> Self {
-        self.backend = Some(name.into());
-        self
-    }
-
-    /// Sets the numeric precision.
-    #[must_use]
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.load.precision = precision;
-        self
-    }
-
-    /// Sets the room for adapters; see [`Model::load_adapter`](crate::Model::load_adapter).
-    #[must_use]
-    pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
-        self.load.adapters = Some(room);
-        self
-    }
-
-    /// Sets the most bytes that the model may take.
-    #[must_use]
-    pub fn with_memory_budget(mut self, bytes: u64) -> Self {
-        self.memory_budget = Some(bytes);
-        self
-    }
-
-    /// Sets all options passed to the engine.
-    #[must_use]
-    pub fn with_load(mut self, load: LoadOptions) -> Self {
-        self.load = load;
-        self
-    }
-}
+#[cfg(feature = "structured")]
+use crate::structured::Grammar;
 
 /// Options of a generation: limits, sampling, chat template. The default is greedy decoding of up to 512 tokens.
 ///
@@ -173,7 +126,7 @@ impl Options {
     /// Sets a grammar as the constraint. Needs the feature `structured`.
     #[cfg(feature = "structured")]
     #[must_use]
-    pub fn with_grammar(self, grammar: crate::structured::Grammar) -> Self {
+    pub fn with_grammar(self, grammar: Grammar) -> Self {
         self.with_constraint(grammar)
     }
 
@@ -217,5 +170,18 @@ impl Options {
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = Some(cancel);
         self
+    }
+}
+
+impl Model {
+    /// [`Options::default`] with the checkpoint's [`default_sampling`](Self::default_sampling).
+    ///
+    /// ```no_run
+    /// let model = mlxcel_session::Model::open("models/qwen3-0.6b")?;
+    /// let options = model.default_options().with_temperature(0.5).with_random_seed();
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    pub fn default_options(&self) -> Options {
+        Options::default().with_sampling(self.default_sampling().clone())
     }
 }

@@ -1,16 +1,23 @@
 //! A running generation as an iterator over text.
 
+#[cfg(feature = "schemars")]
+mod typed;
+
 use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionStats,
-    StateIdentity, TokenId, TokenLogprob,
+    CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionOptions,
+    SessionStats, StateIdentity, TokenId, TokenLogprob,
 };
 
-use crate::chat::{AnswerParts, ReasoningSplitter};
+use crate::chat::Message;
 use crate::generation::TextGeneration;
+use crate::model::Model;
+use crate::options::Options;
 use crate::prefix::PrefixCache;
+use crate::prompt::Prompt;
+use crate::reasoning::{AnswerParts, ReasoningSplitter};
 use crate::usage::Usage;
 
 /// The complete result of a generation.
@@ -321,6 +328,60 @@ impl<'a> TextStream<'a> {
     /// The sequence of the session that holds the tokens.
     pub fn sequence(&self) -> SequenceId {
         self.sequence
+    }
+}
+
+impl Model {
+    /// Continues a text without a chat template. The tokenizer's leading special tokens (such as BOS) are added.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`stream`](Self::stream).
+    pub fn generate(&self, text: &str, options: &Options) -> Result<TextStream<'static>> {
+        self.stream(text, options)
+    }
+
+    /// Answers a conversation, rendered by the checkpoint's chat template.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`stream`](Self::stream).
+    pub fn chat(&self, messages: &[Message], options: &Options) -> Result<TextStream<'static>> {
+        self.stream(messages, options)
+    }
+
+    /// Continues a prompt of token ids. A model without a tokenizer yields no text; read its
+    /// [`tokens`](TextStream::next_token).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`stream`](Self::stream).
+    pub fn generate_tokens(&self, prompt: &[TokenId], options: &Options) -> Result<TextStream<'static>> {
+        self.stream(prompt, options)
+    }
+
+    /// Continues a [`Prompt`] in its own session.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`generation`](Self::generation) and of [`Model::open_session`](mlxcel_core::Model::open_session).
+    pub fn stream<'a>(
+        &self,
+        prompt: impl Into<Prompt<'a>>,
+        options: &Options,
+    ) -> Result<TextStream<'static>> {
+        let mut generation = self.generation(prompt, options)?;
+        let mut session = self.engine().open_session(&SessionOptions::default())?;
+        let Some(cache) = self.prefix_cache() else {
+            let sequence = session.open_with(generation.sequence_options())?;
+            return Ok(TextStream::new(session, sequence, generation, None));
+        };
+        let tokens = generation.tokens().tokens();
+        let options = generation.sequence_options();
+        let (sequence, known) = cache.open_sequence(self.info(), &mut *session, options, tokens)?;
+        generation.set_computed(known);
+        let keeper = Keeper { cache: cache.clone(), engine: self.engine().clone(), begun: false };
+        Ok(TextStream::new(session, sequence, generation, None).kept_by(keeper))
     }
 }
 

@@ -1,17 +1,24 @@
-//! Messages, and the checkpoint's chat template that renders them as a prompt.
+//! Messages, the chat template that renders them as a prompt, and the formats of reasoning and calls.
 
+mod call;
+pub(crate) mod marks;
 mod options;
+mod part;
 mod reasoning;
+mod special_tokens;
+pub(crate) mod styles;
 mod template;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+pub use call::ToolCall;
 pub use options::ChatOptions;
-pub use reasoning::{AnswerPart, AnswerParts, ReasoningFormat, ReasoningSplitter};
+pub use part::AnswerPart;
+pub use reasoning::ReasoningFormat;
+pub(crate) use reasoning::ReasoningMarks;
+pub(crate) use special_tokens::SpecialTokens;
 pub use template::ChatTemplate;
-
-use crate::tools::ToolCall;
 
 /// One message of a conversation.
 ///

@@ -7,9 +7,8 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use mlxcel_template::{Field, Origin, Origins, Rendered, Template, Variable};
 use serde_json::Map;
 
-use super::{ChatOptions, Message};
+use super::{ChatOptions, Message, SpecialTokens};
 use crate::files;
-use crate::tokenizer::SpecialTokens;
 
 /// How many bytes the templates of a checkpoint may have together.
 const LONGEST_SOURCES: usize = 1 << 20;

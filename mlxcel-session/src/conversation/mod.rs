@@ -2,6 +2,7 @@
 
 mod saved;
 mod shared;
+mod start;
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,12 +12,14 @@ use mlxcel_core::{
     TokenId,
 };
 
-use crate::chat::{ChatOptions, Message, ReasoningSplitter};
+use crate::chat::{ChatOptions, Message};
 use crate::detokenize::Detokenizer;
 use crate::generation::TextGeneration;
 use crate::model::Model;
 use crate::options::Options;
+use crate::reasoning::ReasoningSplitter;
 use crate::stream::{Record, TextStream};
+use crate::tokenizer::Tokenizer;
 use shared::SharedSession;
 
 /// What a conversation does if a turn does not fit into the context.
@@ -288,7 +291,7 @@ impl Conversation {
         let record = std::mem::take(&mut self.record);
         self.tokens.extend_from_slice(&record.tokens);
         if let Some(splitter) = self.asked.take() {
-            self.messages.push(self.model.answer_message(record.text, splitter));
+            self.messages.push(answer_message(&self.model, record.text, splitter));
         }
     }
 
@@ -404,6 +407,16 @@ impl Drop for Conversation {
         // Branches may go on in the session; what this one held is free. A session that failed has nothing to free.
         let _ = self.session.close(self.sequence);
     }
+}
+
+/// The message that an answer becomes, with separate reasoning if the template supports it.
+fn answer_message(model: &Model, text: String, mut splitter: ReasoningSplitter) -> Message {
+    if !model.tokenizer().is_ok_and(Tokenizer::reads_reasoning) {
+        return Message::assistant(text);
+    }
+    let mut parts = splitter.push(&text);
+    parts.extend(splitter.finish());
+    Message::of_parts(parts)
 }
 
 /// Where the turns are: a message of the user each, and what follows until the next one.

@@ -2,12 +2,13 @@
 
 use std::future::poll_fn;
 use std::ops::Deref;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use mlxcel_core::{Result, SampledToken};
 
 use super::RequestStream;
-use crate::chat::AnswerParts;
+use crate::chat::AnswerPart;
+use crate::reasoning::AnswerParts;
 use crate::stream::Completion;
 
 /// A request run by an [`Engine`](super::Engine), for async tasks under any executor.
@@ -102,5 +103,31 @@ impl futures_core::Stream for AsyncRequestStream {
 
     fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.get_mut().poll_piece(context)
+    }
+}
+
+impl AnswerParts<AsyncRequestStream> {
+    /// The next part; `None` at the end.
+    pub async fn next(&mut self) -> Option<Result<AnswerPart>> {
+        poll_fn(|context| self.poll_part(context)).await
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerPart>>> {
+        while self.wants_piece() {
+            let piece = ready!(self.stream.poll_piece(context));
+            if let Err(error) = self.push(piece) {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+        Poll::Ready(self.ready.pop_front().map(Ok))
+    }
+}
+
+#[cfg(feature = "async")]
+impl futures_core::Stream for AnswerParts<AsyncRequestStream> {
+    type Item = Result<AnswerPart>;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_part(context)
     }
 }

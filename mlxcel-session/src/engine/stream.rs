@@ -8,8 +8,8 @@ use mlxcel_core::{CancelToken, FinishReason, Result, SampledToken, TokenId, Toke
 
 use super::channel::{Event, Receiver};
 use super::{AsyncRequestStream, Life};
-use crate::chat::{AnswerParts, ReasoningSplitter};
 use crate::generation::TextGeneration;
+use crate::reasoning::{AnswerParts, ReasoningSplitter};
 use crate::stream::{Completion, Progress, reads_progress};
 use crate::usage::Usage;
 

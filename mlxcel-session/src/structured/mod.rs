@@ -7,7 +7,6 @@ mod matcher;
 mod schema;
 #[cfg(feature = "schemars")]
 mod typed;
-mod vocabulary;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,7 +23,6 @@ use matcher::Follower;
 pub(crate) use schema::check as check_schema;
 #[cfg(feature = "schemars")]
 pub(crate) use typed::closed_schema_of;
-pub(crate) use vocabulary::Vocabulary;
 
 /// The most bytes of a regular expression, a grammar, and of all choices.
 const LONGEST: usize = 256 << 10;
@@ -170,7 +168,8 @@ impl Grammar {
 
 impl ConstraintSource for Grammar {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
-        let factory = model.vocabulary().factory(model)?;
+        let (size, stops) = (model.info().vocabulary_size, model.stop_tokens());
+        let factory = model.vocabulary().factory(model.tokenizer()?, size, &stops)?;
         let mut compiled = self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = compiled.as_ref().filter(|(of, _)| of.ptr_eq(&Arc::downgrade(&factory)));
         if let Some((_, follower)) = known {

@@ -18,8 +18,9 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 use mlxcel_template::Rendered;
 use serde_json::{Map, Value};
 
-use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat};
-use crate::{files, tools};
+use crate::chat::styles::Style;
+use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, SpecialTokens};
+use crate::files;
 use file::Checked;
 
 /// The file that holds the tokenizer itself.
@@ -68,7 +69,7 @@ impl Tokenizer {
         let reasoning =
             ReasoningFormat::find(chat_template.as_ref(), |token| tokenizer.token_id(token).is_some());
         let marks = reasoning.iter().flat_map(ReasoningFormat::marks);
-        let marks = marks.chain(tools::marks(chat_template.as_ref()).iter().copied());
+        let marks = marks.chain(Style::marks_of(chat_template.as_ref()).iter().copied());
         let marks = marks.filter_map(|mark| tokenizer.token_id(mark)).collect();
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }
@@ -279,41 +280,5 @@ pub(crate) fn missing(source: &ModelSource) -> Error {
         .with_context("path", files::locate(source, FILE)),
         _ => refuse("the model has no tokenizer.json; download it, or pass token ids")
             .with_context("path", files::locate(source, FILE)),
-    }
-}
-
-/// The special tokens by their role, as `tokenizer_config.json` or the older `special_tokens_map.json` name them.
-#[derive(Debug)]
-pub(crate) struct SpecialTokens(Vec<(&'static str, String)>);
-
-impl SpecialTokens {
-    const ROLES: [&'static str; 7] =
-        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-
-    fn of_checkpoint(source: &ModelSource, config: &Map<String, Value>) -> Result<Self> {
-        let map: Map<String, Value> =
-            files::read_json(source, "special_tokens_map.json")?.unwrap_or_default();
-        let text = |file: &Map<String, Value>, role: &str| -> Option<String> {
-            let value = file.get(role)?;
-            // A token is its text, or an object that says more about it.
-            Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
-        };
-        let tokens = Self::ROLES.into_iter().filter_map(|role| {
-            let token = match config.get(role) {
-                Some(_) => text(config, role),
-                None => text(&map, role),
-            };
-            Some((role, token?))
-        });
-        Ok(Self(tokens.collect()))
-    }
-
-    /// Roles and tokens.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.0.iter().map(|(role, token)| (*role, token.as_str()))
-    }
-
-    fn get(&self, role: &str) -> Option<&str> {
-        self.iter().find(|(name, _)| *name == role).map(|(_, token)| token)
     }
 }

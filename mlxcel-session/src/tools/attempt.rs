@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use serde_json::value::RawValue;
 
-use super::styles::{Call, Style};
 use super::{LONGEST_NAME, is_of_name};
+use crate::chat::styles::{Call, Style};
 
 /// The deepest nesting of arguments.
 const DEEPEST: usize = 128;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use mlxcel_core::Result;
 use serde_json::{Value, json};
 
-use super::styles::Call;
 use super::{ToolChoice, Tools};
+use crate::chat::styles::Call;
 use crate::structured::{Grammar, check_schema, close_fields, compact};
 
 impl Tools {

@@ -4,7 +4,6 @@ mod attempt;
 #[cfg(feature = "structured")]
 mod grammar;
 mod parser;
-mod styles;
 mod tool;
 mod toolbox;
 
@@ -14,11 +13,12 @@ use std::sync::atomic::AtomicU64;
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::chat::{AnswerPart, ChatTemplate, Message, ReasoningFormat, ReasoningSplitter};
+use crate::chat::styles::{Call, Style};
+use crate::chat::{AnswerPart, Message, ReasoningFormat, ToolCall};
 use crate::options::Options;
+use crate::reasoning::ReasoningSplitter;
 use crate::tokenizer::Tokenizer;
-pub use parser::{ToolCall, ToolParser, ToolPart};
-use styles::{Call, Style};
+pub use parser::{ToolParser, ToolPart};
 pub use tool::Tool;
 pub use toolbox::Toolbox;
 
@@ -105,7 +105,7 @@ impl Tools {
             names.push(name.to_owned());
         }
         Ok(Self {
-            style: style_of(tokenizer.chat_template()),
+            style: Style::of(tokenizer.chat_template()),
             definitions,
             names: names.into(),
             choice: ToolChoice::Auto,
@@ -262,16 +262,6 @@ impl Tools {
         let tools = self.definitions.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
         format!("You can call these tools:\n{tools}\n\nTo call one, answer only in this form:\n{example}")
     }
-}
-
-/// How calls are written by a model with this chat template.
-fn style_of(template: Option<&ChatTemplate>) -> &'static Style {
-    Style::find(|text| template.is_some_and(|template| template.spells(text)))
-}
-
-/// The texts that a model with this chat template marks calls with: shown where other special tokens are left out.
-pub(crate) fn marks(template: Option<&ChatTemplate>) -> &'static [&'static str] {
-    template.map_or(&[], |template| style_of(Some(template)).marks)
 }
 
 /// Whether names of tools may have it.

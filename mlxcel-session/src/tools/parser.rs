@@ -3,56 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mlxcel_core::{Error, ErrorKind, Result};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::attempt::{Attempt, Found, is_object};
-use super::styles::Style;
-use crate::chat::{AnswerPart, ReasoningSplitter};
-
-/// A tool call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ToolCall {
-    /// Tells the calls of a conversation apart: nine letters and digits, which all families accept.
-    pub id: String,
-    /// The name of the tool, one of those offered.
-    pub name: String,
-    /// The arguments, a JSON object as text.
-    pub arguments: String,
-}
-
-impl ToolCall {
-    /// A call with an id of the application's, such as one read from a stored conversation.
-    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
-        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
-    }
-
-    /// Parses the arguments as a `T`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidInput`] if they are not a value of `T`.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(&self.arguments).map_err(|fault| {
-            let reason = "the arguments are not a value of the type";
-            Error::new(ErrorKind::InvalidInput, "parse tool call", reason)
-                .with_context("tool", &self.name)
-                .with_source(fault)
-        })
-    }
-
-    /// The call in the format of messages, as chat templates read it.
-    pub(crate) fn to_json(&self) -> Value {
-        let arguments: Value =
-            serde_json::from_str(&self.arguments).unwrap_or_else(|_| Value::from(self.arguments.as_str()));
-        serde_json::json!({
-            "id": self.id, "type": "function", "function": { "name": self.name, "arguments": arguments }
-        })
-    }
-}
+use crate::chat::styles::Style;
+use crate::chat::{AnswerPart, ToolCall};
+use crate::reasoning::ReasoningSplitter;
 
 /// A part of an answer that may call tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,8 +279,8 @@ fn begun(text: &str, mark: &str) -> usize {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::styles::STYLES;
     use super::*;
+    use crate::chat::styles::STYLES;
 
     /// What the work is for a text in pieces of `size` bytes, with what is found.
     fn work(style: &'static Style, text: &str, size: usize) -> (usize, Vec<ToolPart>) {

@@ -7,11 +7,12 @@ use std::fmt::{self, Display};
 use mlxcel_core::{FinishReason, Result};
 use serde_json::json;
 
-use super::{Tool, ToolCall, ToolChoice, Tools};
-use crate::chat::{Message, ReasoningSplitter};
+use super::{Tool, ToolChoice, Tools};
+use crate::chat::{Message, ToolCall};
 use crate::engine::Engine;
 use crate::model::Model;
 use crate::options::Options;
+use crate::reasoning::ReasoningSplitter;
 use crate::stream::Completion;
 use crate::tokenizer::Tokenizer;
 

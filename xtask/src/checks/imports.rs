@@ -16,7 +16,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("mlxcel-iree", &["devices", "ffi"]),
     // A target is named after the backend that compiles for it, and the backend describes targets.
     ("mlxcel-iree-target", &["backend", "target"]),
-    ("mlxcel-session", &["chat", "tokenizer", "tools"]),
 ];
 
 /// What is out of order in the crate `name` with sources in `folder`.

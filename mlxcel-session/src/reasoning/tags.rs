@@ -2,7 +2,8 @@
 
 use mlxcel_core::{Result, TokenId};
 
-use super::{AnswerPart, begun};
+use super::begun;
+use crate::chat::AnswerPart;
 use crate::tokenizer::Tokenizer;
 
 /// How many tokens of a prompt's end are looked at for a tag of several tokens.

@@ -4,19 +4,13 @@
 
 use mlxcel_core::{Result, TokenId};
 
-use super::{AnswerPart, begun};
+use super::begun;
+use crate::chat::AnswerPart;
+use crate::chat::marks::{self, CHANNEL, ENDS, MESSAGE, START};
 use crate::tokenizer::Tokenizer;
 
-pub(super) const CHANNEL: &str = "<|channel|>";
-pub(super) const MESSAGE: &str = "<|message|>";
-const START: &str = "<|start|>";
-const CONSTRAIN: &str = "<|constrain|>";
 /// What all marks begin with.
 const MARK: &str = "<|";
-/// What ends a message.
-const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
-/// All marks.
-pub(super) const MARKS: [&str; 7] = [CHANNEL, MESSAGE, START, CONSTRAIN, "<|end|>", "<|return|>", "<|call|>"];
 
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
@@ -56,9 +50,9 @@ impl Channels {
     /// After `prompt`, which may end within a header, or within a message that continues.
     pub(super) fn after(tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<Self> {
         let mut channels = Self::default();
-        let ids = MARKS.map(|mark| tokenizer.token_id(mark));
+        let ids = marks::ALL.map(|mark| tokenizer.token_id(mark));
         let mark = |token: &TokenId| {
-            MARKS.iter().zip(ids).find(|(_, id)| *id == Some(*token)).map(|(mark, _)| *mark)
+            marks::ALL.iter().zip(ids).find(|(_, id)| *id == Some(*token)).map(|(mark, _)| *mark)
         };
         let marks = || prompt.iter().enumerate().rev().filter_map(|(at, token)| Some((at, mark(token)?)));
         let Some((at, last)) = marks().next().filter(|(_, last)| !ENDS.contains(last)) else {
@@ -130,7 +124,7 @@ impl Channels {
             _ if held.is_empty() => Vec::new(),
             Place::Message(reader) => vec![reader.part(held)],
             // A header without a message says nothing, and a text without marks is none.
-            Place::Header { .. } if MARKS.iter().any(|mark| held.contains(mark)) => Vec::new(),
+            Place::Header { .. } if marks::ALL.iter().any(|mark| held.contains(mark)) => Vec::new(),
             Place::Header { .. } => vec![AnswerPart::Answer(held)],
         }
     }

@@ -1,27 +1,29 @@
 //! The call formats of published models, one entry each, from which grammar and parser are built.
 
+use super::ChatTemplate;
+
 /// How a family writes calls: `open`, the calls with `separator` between them, `close`.
 #[derive(Debug)]
-pub(super) struct Style {
-    pub(super) name: &'static str,
+pub(crate) struct Style {
+    pub(crate) name: &'static str,
     /// What its chat templates spell out, all of it.
-    pub(super) spelled: &'static [&'static str],
+    pub(crate) spelled: &'static [&'static str],
     /// Whether a template of this style shows the tools to the model by itself.
-    pub(super) shows_tools: bool,
+    pub(crate) shows_tools: bool,
     /// What is written as a token of its own, where the vocabulary has that.
-    pub(super) marks: &'static [&'static str],
-    pub(super) open: &'static str,
-    pub(super) call: Call,
-    pub(super) separator: &'static str,
-    pub(super) close: &'static str,
+    pub(crate) marks: &'static [&'static str],
+    pub(crate) open: &'static str,
+    pub(crate) call: Call,
+    pub(crate) separator: &'static str,
+    pub(crate) close: &'static str,
     /// Whether one answer has several calls.
     #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
-    pub(super) parallel: bool,
+    pub(crate) parallel: bool,
 }
 
 /// How one call is written. Space around the texts is written as it stands, and read in any amount.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// `before`, a JSON object with the name and the arguments in fields, `after`.
     Object { before: &'static str, name: &'static str, arguments: &'static str, after: &'static str },
     /// `before`, the bare name, `between`, the arguments as a JSON object, `after`.
@@ -31,7 +33,7 @@ pub(super) enum Call {
 }
 
 /// In the order in which they are looked for; the last one is for every other model.
-pub(super) const STYLES: [Style; 10] = [
+pub(crate) const STYLES: [Style; 10] = [
     Style {
         name: "gpt-oss",
         spelled: &["<|channel|>", "<|message|>"],
@@ -180,14 +182,20 @@ const DEEPSEEK: [&str; 5] = [
 ];
 
 impl Style {
-    /// The first whose templates spell what `spells` finds.
-    pub(super) fn find(spells: impl Fn(&str) -> bool) -> &'static Self {
+    /// How calls are written by a model with this chat template.
+    pub(crate) fn of(template: Option<&ChatTemplate>) -> &'static Self {
+        let spells = |text: &str| template.is_some_and(|template| template.spells(text));
         let found = STYLES.iter().find(|style| style.spelled.iter().all(|text| spells(text)));
         found.unwrap_or(&STYLES[STYLES.len() - 1])
     }
 
+    /// The texts that a model with this chat template marks calls with: shown where other special tokens are left out.
+    pub(crate) fn marks_of(template: Option<&ChatTemplate>) -> &'static [&'static str] {
+        template.map_or(&[], |template| Self::of(Some(template)).marks)
+    }
+
     /// What a text begins to be a call with; nothing where the call is the whole answer.
-    pub(super) fn trigger(&self) -> &'static str {
+    pub(crate) fn trigger(&self) -> &'static str {
         let before = match self.call {
             Call::Object { before, .. } | Call::Named { before, .. } | Call::Channel { before, .. } => before,
         };

@@ -9,7 +9,6 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
-use crate::model::Model;
 use crate::tokenizer::Tokenizer;
 
 /// What the parser of a text may take. Some 15 million units of a lexer's fuel and 20 million items are a second.
@@ -32,16 +31,19 @@ fn limits() -> ParserLimits {
 pub(crate) struct Vocabulary(Arc<Mutex<Option<Arc<ParserFactory>>>>);
 
 impl Vocabulary {
-    /// What compiles grammars for `model`, whose vocabulary this is.
-    pub(super) fn factory(&self, model: &Model) -> Result<Arc<ParserFactory>> {
+    /// What compiles grammars for the model whose vocabulary this is: of `size` tokens, of which `stops` end a text.
+    pub(crate) fn factory(
+        &self,
+        tokenizer: &Tokenizer,
+        size: usize,
+        stops: &[TokenId],
+    ) -> Result<Arc<ParserFactory>> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(factory) = &*made {
             return Ok(Arc::clone(factory));
         }
-        let tokenizer = model.tokenizer()?.clone();
-        let (size, stops) = (model.info().vocabulary_size, model.stop_tokens());
         let factory = catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let env: TokEnv = Arc::new(Env::new(tokenizer, size, &stops));
+            let env: TokEnv = Arc::new(Env::new(tokenizer.clone(), size, stops));
             let capabilities = InferenceCapabilities { ff_tokens: true, ..InferenceCapabilities::default() };
             let mut factory = ParserFactory::new(&env, capabilities, &SlicedBiasComputer::general_slices())?;
             factory.quiet();

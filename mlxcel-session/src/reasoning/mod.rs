@@ -4,98 +4,20 @@ mod channels;
 mod tags;
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::task::{Context, Poll, ready};
 
 use mlxcel_core::{Result, TokenId};
 
-use super::ChatTemplate;
-use crate::engine::AsyncRequestStream;
+use crate::chat::{AnswerPart, ReasoningFormat, ReasoningMarks};
 use crate::tokenizer::Tokenizer;
 use channels::Channels;
 use tags::Tags;
 
-/// A part of a model's output. Consecutive parts of one kind form one text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AnswerPart {
-    /// Reasoning before the answer.
-    Reasoning(String),
-    /// The answer.
-    Answer(String),
-    /// A tool call in a channel of its own (gpt-oss). Tool calls written into the answer are part of
-    /// [`Answer`](Self::Answer).
-    Call {
-        /// Whom it calls, such as `functions.get_weather`.
-        to: String,
-        /// What it hands over: JSON, as a rule.
-        text: String,
-    },
-}
-
-/// Tags around reasoning that models are trained on.
-const TAGS: [(&str, &str); 6] = [
-    // DeepSeek R1, Qwen 3, SmolLM3, GLM, Granite 3.3
-    ("<think>", "</think>"),
-    // Magistral
-    ("[THINK]", "[/THINK]"),
-    // Seed
-    ("<seed:think>", "</seed:think>"),
-    // Command A
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    // Phi 4 reasoning, with its own template
-    ("<thinking>", "</thinking>"),
-    // Granite 3.2
-    ("Here is my thought process:", "Here is my response:"),
-];
-
-/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels of
-/// gpt-oss. [`Tokenizer::reasoning`] returns the format of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReasoningFormat(Format);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Tags { open: &'static str, close: &'static str },
-    Channels,
-}
-
 impl ReasoningFormat {
-    /// The format whose marks the template spells out, or the vocabulary has.
-    pub(crate) fn find(
-        template: Option<&ChatTemplate>,
-        has_token: impl Fn(&str) -> bool,
-    ) -> Option<ReasoningFormat> {
-        let spells = |mark: &str| template.is_some_and(|template| template.spells(mark));
-        if [channels::CHANNEL, channels::MESSAGE].into_iter().all(spells) {
-            return Some(Self(Format::Channels));
-        }
-        let tags = |known: &dyn Fn(&str) -> bool| {
-            let found = TAGS.into_iter().find(|(open, close)| known(open) && known(close));
-            found.map(|(open, close)| Self(Format::Tags { open, close }))
-        };
-        tags(&spells).or_else(|| tags(&has_token))
-    }
-
-    /// The texts that mark parts. They are shown where special tokens are left out, too.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = &'static str> {
-        let marks = match self.0 {
-            Format::Tags { open, close } => vec![open, close],
-            Format::Channels => channels::MARKS.to_vec(),
-        };
-        marks.into_iter()
-    }
-
-    /// Whether it writes calls and reasoning under separate headers, so that message content has no markers.
-    pub(crate) fn has_channels(&self) -> bool {
-        self.0 == Format::Channels
-    }
-
     /// A splitter for output after a prompt that ends at the beginning of an answer.
     pub fn splitter(&self) -> ReasoningSplitter {
         ReasoningSplitter(match self.0 {
-            Format::Tags { open, close } => State::Tags(Tags::new(open, close)),
-            Format::Channels => State::Channels(Channels::default()),
+            ReasoningMarks::Tags { open, close } => State::Tags(Tags::new(open, close)),
+            ReasoningMarks::Channels => State::Channels(Channels::default()),
         })
     }
 
@@ -106,8 +28,8 @@ impl ReasoningFormat {
     /// The errors of [`Tokenizer::decode`].
     pub fn splitter_after(&self, tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<ReasoningSplitter> {
         Ok(ReasoningSplitter(match self.0 {
-            Format::Tags { open, close } => State::Tags(Tags::after(open, close, tokenizer, prompt)?),
-            Format::Channels => State::Channels(Channels::after(tokenizer, prompt)?),
+            ReasoningMarks::Tags { open, close } => State::Tags(Tags::after(open, close, tokenizer, prompt)?),
+            ReasoningMarks::Channels => State::Channels(Channels::after(tokenizer, prompt)?),
         }))
     }
 }
@@ -175,9 +97,9 @@ impl ReasoningSplitter {
 /// [`AsyncRequestStream::parts`](crate::AsyncRequestStream::parts).
 #[derive(Debug)]
 pub struct AnswerParts<S> {
-    stream: S,
+    pub(crate) stream: S,
     splitter: ReasoningSplitter,
-    ready: VecDeque<AnswerPart>,
+    pub(crate) ready: VecDeque<AnswerPart>,
     ended: bool,
 }
 
@@ -192,12 +114,12 @@ impl<S> AnswerParts<S> {
     }
 
     /// Whether the next part depends on the next piece.
-    fn wants_piece(&self) -> bool {
+    pub(crate) fn wants_piece(&self) -> bool {
         self.ready.is_empty() && !self.ended
     }
 
     /// Splits the next piece of the stream, or its end.
-    fn push(&mut self, piece: Option<Result<String>>) -> Result<()> {
+    pub(crate) fn push(&mut self, piece: Option<Result<String>>) -> Result<()> {
         match piece.transpose()? {
             Some(piece) => self.ready.extend(self.splitter.push(&piece)),
             None => {
@@ -220,32 +142,6 @@ impl<S: Iterator<Item = Result<String>>> Iterator for AnswerParts<S> {
             }
         }
         self.ready.pop_front().map(Ok)
-    }
-}
-
-impl AnswerParts<AsyncRequestStream> {
-    /// The next part; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<AnswerPart>> {
-        poll_fn(|context| self.poll_part(context)).await
-    }
-
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerPart>>> {
-        while self.wants_piece() {
-            let piece = ready!(self.stream.poll_piece(context));
-            if let Err(error) = self.push(piece) {
-                return Poll::Ready(Some(Err(error)));
-            }
-        }
-        Poll::Ready(self.ready.pop_front().map(Ok))
-    }
-}
-
-#[cfg(feature = "async")]
-impl futures_core::Stream for AnswerParts<AsyncRequestStream> {
-    type Item = Result<AnswerPart>;
-
-    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll_part(context)
     }
 }
 

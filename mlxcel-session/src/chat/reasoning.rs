@@ -1,0 +1,63 @@
+//! How models mark their reasoning.
+
+use super::{ChatTemplate, marks};
+
+/// Tags around reasoning that models are trained on.
+const TAGS: [(&str, &str); 6] = [
+    // DeepSeek R1, Qwen 3, SmolLM3, GLM, Granite 3.3
+    ("<think>", "</think>"),
+    // Magistral
+    ("[THINK]", "[/THINK]"),
+    // Seed
+    ("<seed:think>", "</seed:think>"),
+    // Command A
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Phi 4 reasoning, with its own template
+    ("<thinking>", "</thinking>"),
+    // Granite 3.2
+    ("Here is my thought process:", "Here is my response:"),
+];
+
+/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels of
+/// gpt-oss. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReasoningFormat(pub(crate) ReasoningMarks);
+
+/// The marks of a [`ReasoningFormat`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReasoningMarks {
+    Tags { open: &'static str, close: &'static str },
+    Channels,
+}
+
+impl ReasoningFormat {
+    /// The format whose marks the template spells out, or the vocabulary has.
+    pub(crate) fn find(
+        template: Option<&ChatTemplate>,
+        has_token: impl Fn(&str) -> bool,
+    ) -> Option<ReasoningFormat> {
+        let spells = |mark: &str| template.is_some_and(|template| template.spells(mark));
+        if [marks::CHANNEL, marks::MESSAGE].into_iter().all(spells) {
+            return Some(Self(ReasoningMarks::Channels));
+        }
+        let tags = |known: &dyn Fn(&str) -> bool| {
+            let found = TAGS.into_iter().find(|(open, close)| known(open) && known(close));
+            found.map(|(open, close)| Self(ReasoningMarks::Tags { open, close }))
+        };
+        tags(&spells).or_else(|| tags(&has_token))
+    }
+
+    /// The texts that mark parts. They are shown where special tokens are left out, too.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = &'static str> {
+        let marks = match self.0 {
+            ReasoningMarks::Tags { open, close } => vec![open, close],
+            ReasoningMarks::Channels => marks::ALL.to_vec(),
+        };
+        marks.into_iter()
+    }
+
+    /// Whether it writes calls and reasoning under separate headers, so that message content has no markers.
+    pub(crate) fn has_channels(&self) -> bool {
+        self.0 == ReasoningMarks::Channels
+    }
+}
