@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::backend::Precision;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::ModelInfo;
-use crate::session::SequenceOptions;
+use crate::info::ModelInfo;
+use crate::load::Precision;
+use crate::sequence::SequenceOptions;
 
 /// What the state of a sequence belongs to: a [`Snapshot`](crate::Snapshot), an entry of a prefix cache or a saved
 /// conversation continues only where all of this is equal.

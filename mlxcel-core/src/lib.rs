@@ -79,11 +79,15 @@ mod error;
 mod faults;
 mod generation;
 mod identity;
+mod info;
+mod load;
 mod memory;
 mod model;
+mod plan;
 mod pooling;
 pub mod reference;
 mod sampling;
+mod sequence;
 mod session;
 mod snapshot;
 mod step;
@@ -95,9 +99,7 @@ mod want;
 
 pub use adapter::{Adapter, AdapterLimits, AdapterSlots};
 pub use advice::ErrorAdvice;
-pub use backend::{
-    Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn,
-};
+pub use backend::Backend;
 pub use cancel::CancelToken;
 pub use capabilities::{Capabilities, Capability, CapabilityValue};
 pub use distribution::{Distribution, most_likely};
@@ -108,20 +110,22 @@ pub use generation::{
     TokenChoice, TokenStream,
 };
 pub use identity::StateIdentity;
+pub use info::ModelInfo;
+pub use load::{LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn};
 pub use memory::MemoryEstimate;
-pub use model::{Model, ModelInfo, SessionOptions};
-pub use pooling::{HiddenPool, Pooling};
+pub use model::{Model, SessionOptions};
+pub use plan::{SamplingNeeds, SamplingPlace, SamplingPlan};
+pub use pooling::HiddenPool;
 pub use sampling::{
-    Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNeeds, SamplingNumber,
-    SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Xtc,
+    Dry, DynamicTemperature, Mirostat, SamplingField, SamplingFields, SamplingNumber, SamplingParams,
+    TokenMask, Xtc,
 };
-pub use session::{
-    InferenceSession, InferenceSessionExt, SequenceId, SequenceOptions, SequenceState, SessionStats,
-};
+pub use sequence::{SequenceId, SequenceOptions, SequenceState};
+pub use session::{InferenceSession, InferenceSessionExt, SessionStats};
 pub use snapshot::Snapshot;
 pub use step::{Control, PositionResult, Row, RowResult, SampledToken, StepOutput, TokenLogprob};
 pub use stopwatch::Stopwatch;
 pub use support::{CheckedOptions, OptionSupport};
 pub use table::{SequenceTable, StepRow, StepRows};
 pub use token::TokenId;
-pub use want::{Answer, Positions, Want};
+pub use want::{Answer, Pooling, Positions, Want};

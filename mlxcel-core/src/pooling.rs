@@ -1,24 +1,7 @@
 //! Pooling of hidden states into one vector.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::want::{Answer, Positions, Want};
-
-/// How [`Want::hidden`] pools the hidden states of a row.
-///
-/// A hidden state is the residual stream at one position after the last norm, the input of the LM head. transformers
-/// calls the states of all positions `last_hidden_state`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Pooling {
-    /// The state of the row's last token, which attends to all tokens before it.
-    #[default]
-    Last,
-    /// The state of the row's first token, such as `[CLS]`, if attention is bidirectional; see
-    /// [`Capabilities::generation`](crate::Capabilities::generation). A causal model's first token attends to nothing else.
-    First,
-    /// The mean over the row's tokens. Earlier tokens of the sequence are attended to, but not averaged.
-    Mean,
-}
+use crate::want::{Answer, Pooling, Positions, Want};
 
 /// For engines: pools the hidden states of a row's tokens pass by pass.
 ///

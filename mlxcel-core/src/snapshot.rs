@@ -1,8 +1,8 @@
 //! Snapshots: the state of a sequence outside of its session.
 
-use crate::backend::Precision;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::StateIdentity;
+use crate::load::Precision;
 
 const MAGIC: &[u8; 8] = b"mlxcelSN";
 const VERSION: u32 = 1;
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn snapshots_round_trip_and_truncation_or_corruption_is_rejected() {
-        let mut info = crate::model::ModelInfo::new("iree", "llama", 4);
+        let mut info = crate::info::ModelInfo::new("iree", "llama", 4);
         (info.fingerprint, info.state_format) = ("abc".to_owned(), "kv/1".to_owned());
         let identity = StateIdentity::of(&info);
         for identity in [identity.clone(), identity.clone().with_adapter("")] {

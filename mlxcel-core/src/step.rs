@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pooling::Pooling;
-use crate::sampling::SamplingPlan;
-use crate::session::SequenceId;
+use crate::plan::SamplingPlan;
+use crate::sequence::SequenceId;
 use crate::token::TokenId;
-use crate::want::Want;
+use crate::want::{Pooling, Want};
 
 /// One row of a step: the next tokens of one sequence, and the result wanted after them.
 #[derive(Clone, Copy, Debug)]

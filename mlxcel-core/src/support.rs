@@ -1,9 +1,9 @@
 //! Checking load options.
 
 use crate::adapter::AdapterLimits;
-use crate::backend::{LoadOptions, Precision};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
+use crate::load::{LoadOptions, Precision};
 
 const OPERATION: &str = "load model";
 

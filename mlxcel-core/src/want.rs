@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::pooling::Pooling;
-use crate::sampling::{SamplingPlan, TokenMask};
+use crate::plan::SamplingPlan;
+use crate::sampling::TokenMask;
 
 /// The result that a [`Row`](crate::Row) wants: an [answer](Answer) after each token that [`Positions`] selects.
 ///
@@ -86,6 +86,23 @@ pub enum Answer<'a> {
     /// The state of a token depends only on the tokens before it, unless the model [reads in both
     /// directions](crate::Capabilities::generation).
     Hidden,
+}
+
+/// How [`Want::hidden`] pools the hidden states of a row.
+///
+/// A hidden state is the residual stream at one position after the last norm, the input of the LM head. transformers
+/// calls the states of all positions `last_hidden_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// The state of the row's last token, which attends to all tokens before it.
+    #[default]
+    Last,
+    /// The state of the row's first token, such as `[CLS]`, if attention is bidirectional; see
+    /// [`Capabilities::generation`](crate::Capabilities::generation). A causal model's first token attends to nothing else.
+    First,
+    /// The mean over the row's tokens. Earlier tokens of the sequence are attended to, but not averaged.
+    Mean,
 }
 
 impl<'a> Want<'a> {

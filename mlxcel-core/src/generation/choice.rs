@@ -1,7 +1,8 @@
 //! Where tokens are sampled: by the engine, or by a sampler on the host.
 
 use crate::error::Result;
-use crate::sampling::{SamplingPlan, TokenMask};
+use crate::plan::SamplingPlan;
+use crate::sampling::TokenMask;
 use crate::step::SampledToken;
 use crate::token::TokenId;
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::{Generation, SamplingContext, TokenChoice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sampling::TokenMask;
-use crate::session::{InferenceSession, SequenceId};
+use crate::sequence::SequenceId;
+use crate::session::InferenceSession;
 use crate::step::{RowResult, SampledToken};
 use crate::token::TokenId;
 

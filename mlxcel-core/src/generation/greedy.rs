@@ -2,8 +2,9 @@
 
 use super::{FinishReason, GenerateOptions, Generated, TokenChoice, TokenStream};
 use crate::error::Result;
-use crate::sampling::SamplingPlan;
-use crate::session::{InferenceSession, SequenceId};
+use crate::plan::SamplingPlan;
+use crate::sequence::SequenceId;
+use crate::session::InferenceSession;
 use crate::step::SampledToken;
 use crate::token::TokenId;
 

@@ -3,7 +3,8 @@
 use super::{FinishReason, GenerateOptions, Generation, TokenChoice};
 use crate::capabilities::Capabilities;
 use crate::error::Result;
-use crate::session::{InferenceSession, SequenceId};
+use crate::sequence::SequenceId;
+use crate::session::InferenceSession;
 use crate::step::SampledToken;
 use crate::token::TokenId;
 

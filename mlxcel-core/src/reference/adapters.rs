@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::language::mix;
 use crate::adapter::{Adapter, AdapterLimits, AdapterSlots};
-use crate::backend::ModelSource;
 use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
+use crate::load::ModelSource;
 
 /// What the built-in adapters are called, before their number.
 const PREFIX: &str = "adapter-";

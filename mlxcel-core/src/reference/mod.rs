@@ -51,11 +51,13 @@ use adapters::AdapterRoom;
 use language::Language;
 use model::{Memory, ReferenceModel};
 
-use crate::backend::{Backend, LoadOptions, LoadProgress, LoadStage, ModelSource, Precision};
+use crate::backend::Backend;
 use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::faults::{FaultPoint, Faults};
-use crate::model::{Model, ModelInfo};
+use crate::info::ModelInfo;
+use crate::load::{LoadOptions, LoadProgress, LoadStage, ModelSource, Precision};
+use crate::model::Model;
 use crate::sampling::SamplingFields;
 use crate::stopwatch::Stopwatch;
 use crate::support::{CheckedOptions, OptionSupport};

@@ -7,12 +7,14 @@ use super::adapters::AdapterRoom;
 use super::language::{Entry, Language};
 use super::session::ReferenceSession;
 use crate::adapter::Adapter;
-use crate::backend::ModelSource;
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
 use crate::faults::Faults;
-use crate::model::{Model, ModelInfo, SessionOptions};
-use crate::session::{InferenceSession, SequenceOptions};
+use crate::info::ModelInfo;
+use crate::load::ModelSource;
+use crate::model::{Model, SessionOptions};
+use crate::sequence::SequenceOptions;
+use crate::session::InferenceSession;
 
 /// What of earlier tokens a position sees, and so what a sequence must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use super::language::{Entry, mix};
 use crate::error::Result;
-use crate::sampling::{SamplingField, SamplingParams, SamplingPlan, TokenMask};
+use crate::plan::SamplingPlan;
+use crate::sampling::{SamplingField, SamplingParams, TokenMask};
 use crate::token::TokenId;
 
 /// What this engine applies itself.

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sampling::{SamplingPlace, SamplingPlan, TokenMask};
-use crate::session::{SequenceId, SequenceState};
+use crate::plan::{SamplingPlace, SamplingPlan};
+use crate::sampling::TokenMask;
+use crate::sequence::{SequenceId, SequenceState};
 use crate::step::Row;
 use crate::want::{Answer, Positions, Want};
 
@@ -187,9 +188,9 @@ fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pooling::Pooling;
     use crate::sampling::{SamplingField, SamplingParams};
     use crate::token::TokenId;
+    use crate::want::Pooling;
 
     const VOCABULARY: usize = 10;
 

@@ -10,7 +10,7 @@ pub use rows::{StepRow, StepRows};
 use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::StateIdentity;
-use crate::session::{SequenceId, SequenceState};
+use crate::sequence::{SequenceId, SequenceState};
 use crate::snapshot::Snapshot;
 use crate::step::{Row, RowResult, StepOutput};
 

@@ -4,7 +4,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pooling::HiddenPool;
-use crate::session::SequenceId;
+use crate::sequence::SequenceId;
 use crate::step::{Control, Row, RowResult, StepOutput};
 use crate::token::TokenId;
 use crate::want::{Answer, Want};

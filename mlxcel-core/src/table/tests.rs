@@ -1,11 +1,10 @@
 use super::*;
 use crate::cancel::CancelToken;
-use crate::model::ModelInfo;
-use crate::pooling::Pooling;
-use crate::sampling::SamplingPlan;
+use crate::info::ModelInfo;
+use crate::plan::SamplingPlan;
 use crate::step::{Control, PositionResult, SampledToken, TokenLogprob};
 use crate::token::TokenId;
-use crate::want::Want;
+use crate::want::{Pooling, Want};
 
 type Table = SequenceTable<Vec<TokenId>>;
 

@@ -2,9 +2,10 @@
 
 use crate::distribution::Distribution;
 use crate::error::{Error, ErrorKind, Result};
+use crate::plan::SamplingPlan;
 use crate::reference::model::{Cache, Shared};
 use crate::reference::{adapters, sampling};
-use crate::sampling::{SamplingPlan, TokenMask};
+use crate::sampling::TokenMask;
 use crate::step::{RowResult, SampledToken};
 use crate::table::StepRow;
 use crate::want::Answer;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{SamplingFields, SamplingParams};
 use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
+use crate::sampling::{SamplingFields, SamplingParams};
 
 /// Where a token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,300 @@
+//! Loading: sources of models, options and progress.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::adapter::AdapterLimits;
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ModelSource {
+    /// A folder or a single file, in a format that the engine reads. All engines of this project read Hugging Face
+    /// checkpoint folders and GGUF files.
+    Folder(PathBuf),
+    /// Files embedded in the application's binary: name and content of each.
+    Embedded(&'static [(&'static str, &'static [u8])]),
+    /// A model built into the engine, by name.
+    BuiltIn(String),
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        Self::Folder(path.to_owned())
+    }
+}
+
+impl From<PathBuf> for ModelSource {
+    fn from(path: PathBuf) -> Self {
+        Self::Folder(path)
+    }
+}
+
+impl From<&PathBuf> for ModelSource {
+    fn from(path: &PathBuf) -> Self {
+        Self::Folder(path.clone())
+    }
+}
+
+impl From<&String> for ModelSource {
+    fn from(path: &String) -> Self {
+        Self::Folder(path.into())
+    }
+}
+
+impl From<String> for ModelSource {
+    fn from(path: String) -> Self {
+        Self::Folder(path.into())
+    }
+}
+
+impl From<&str> for ModelSource {
+    fn from(path: &str) -> Self {
+        Self::Folder(path.into())
+    }
+}
+
+/// The numeric precision that a model runs with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Precision {
+    /// float32 activations and accumulation, for any weight type: the precision that oracles are compared with.
+    Exact,
+    /// Activations in the checkpoint's own type, accumulation in float32: as the model's authors run it.
+    #[default]
+    Native,
+    /// Engine-specific and faster; the engine documents the measured error.
+    Fast,
+}
+
+impl Precision {
+    /// The lower-case name: `exact`, `native`, `fast`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Native => "native",
+            Self::Fast => "fast",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Exact, Self::Native, Self::Fast]
+            .into_iter()
+            .find(|precision| precision.as_str().eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                Error::new(ErrorKind::InvalidInput, "choose precision", "use exact, native or fast")
+                    .with_context("field", "precision")
+                    .with_context("value", text)
+            })
+    }
+}
+
+/// Which programs an engine compiles while it loads a model. Ignored by engines that compile nothing.
+///
+/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the length of the
+/// KV cache. A program that is not ready when a step needs it is compiled then, which takes seconds the first time and
+/// milliseconds from the engine's cache. Engines document the number of programs and their cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Prepare {
+    /// Only the programs that a short prompt and the text after it need. Those for longer prompts are compiled in the
+    /// background or on first use, others on first use. Loads fastest.
+    #[default]
+    OnDemand,
+    /// Every program that generation with these options can use, for all batch sizes and lengths, with results at the
+    /// last token of each row. A server then never compiles while serving. Fewer sequences and a lower capacity need
+    /// fewer programs.
+    Generation,
+    /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and hidden states
+    /// (embeddings).
+    Everything,
+}
+
+impl Prepare {
+    /// All variants.
+    pub const ALL: [Self; 3] = [Self::OnDemand, Self::Generation, Self::Everything];
+
+    /// The lower-case name: `on-demand`, `generation`, `everything`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Generation => "generation",
+            Self::Everything => "everything",
+        }
+    }
+}
+
+impl fmt::Display for Prepare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Prepare {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|prepare| prepare.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "choose programs", "use on-demand, generation or everything")
+                .with_context("field", "prepare")
+                .with_context("value", text)
+        })
+    }
+}
+
+/// A stage of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoadStage {
+    /// Downloading files of a checkpoint; in bytes.
+    Download,
+    /// Compiling programs; in programs.
+    Compile,
+    /// Copying weights to the device; in bytes.
+    Weights,
+}
+
+/// Progress of a [`LoadStage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadProgress {
+    /// The stage.
+    pub stage: LoadStage,
+    /// The amount done, in the stage's unit.
+    pub done: u64,
+    /// The total, in the stage's unit.
+    pub total: u64,
+}
+
+impl LoadProgress {
+    /// `done` of `total` of `stage`.
+    pub fn new(stage: LoadStage, done: u64, total: u64) -> Self {
+        Self { stage, done, total }
+    }
+}
+
+/// A progress callback, called from any thread, rarely enough to draw a progress bar each time.
+pub type ProgressFn = Arc<dyn Fn(LoadProgress) + Send + Sync>;
+
+/// Options of [`Backend::load`](crate::Backend::load); start from [`LoadOptions::default`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// The numeric precision.
+    pub precision: Precision,
+    /// The maximum number of tokens per sequence; defaults to the model's limit. Engines allocate on demand, so a large
+    /// capacity costs nothing until it is used.
+    pub capacity: Option<usize>,
+    /// The maximum number of concurrent sequences per session; defaults to the engine's choice.
+    pub sequences: Option<usize>,
+    /// The number of compute threads; defaults to the engine's choice, usually one per core.
+    pub threads: Option<usize>,
+    /// The device, by the engine's name for it; defaults to the engine's choice.
+    pub device: Option<String>,
+    /// The room for adapters; defaults to none. It takes memory, and a part of the time of every step.
+    pub adapters: Option<AdapterLimits>,
+    /// Which programs are compiled while loading.
+    pub prepare: Prepare,
+    /// Called with progress while loading, and later when a step waits for compilation.
+    pub progress: Option<ProgressFn>,
+    /// Cancels loading at the next opportunity.
+    pub cancel: Option<CancelToken>,
+}
+
+impl LoadOptions {
+    /// The maximum of [`threads`](Self::threads).
+    pub const MAX_THREADS: usize = 256;
+
+    /// Sets the precision.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// Sets the maximum number of tokens per sequence.
+    #[must_use]
+    pub fn with_capacity(mut self, tokens: usize) -> Self {
+        self.capacity = Some(tokens);
+        self
+    }
+
+    /// Sets the maximum number of concurrent sequences per session.
+    #[must_use]
+    pub fn with_sequences(mut self, sequences: usize) -> Self {
+        self.sequences = Some(sequences);
+        self
+    }
+
+    /// Sets the number of compute threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Sets the device.
+    #[must_use]
+    pub fn with_device(mut self, device: impl Into<String>) -> Self {
+        self.device = Some(device.into());
+        self
+    }
+
+    /// Sets the room for adapters.
+    #[must_use]
+    pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
+        self.adapters = Some(room);
+        self
+    }
+
+    /// Sets which programs are compiled while loading.
+    #[must_use]
+    pub fn with_prepare(mut self, prepare: Prepare) -> Self {
+        self.prepare = prepare;
+        self
+    }
+
+    /// Sets the progress callback.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Sets the cancel token.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+}
+
+impl fmt::Debug for LoadOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadOptions")
+            .field("precision", &self.precision)
+            .field("capacity", &self.capacity)
+            .field("sequences", &self.sequences)
+            .field("threads", &self.threads)
+            .field("device", &self.device)
+            .field("adapters", &self.adapters)
+            .field("prepare", &self.prepare)
+            .field("progress", &self.progress.is_some())
+            .field("cancel", &self.cancel)
+            .finish()
+    }
+}
