@@ -49,6 +49,7 @@ mod report;
 mod subject;
 mod suite;
 mod tolerance;
+mod walk;
 
 pub use checks::{Check, Need};
 pub use differential::{Comparison, Differential, Divergence, Trace, TraceStep, differential};

@@ -7,7 +7,6 @@ use mlxcel_core::{
 };
 
 use crate::failure::{Failure, Outcome, ensure};
-use crate::subject::Subject;
 use crate::tolerance::{Bounds, Tolerance, largest};
 
 /// A model's expected result after some tokens.
@@ -112,31 +111,6 @@ pub(crate) fn logits_error(logits: &[f32], expected: &[f32]) -> Option<f32> {
     Some(error.map(|e| if e.is_nan() { f32::INFINITY } else { e }).fold(0.0, f32::max) / largest(expected))
 }
 
-impl Subject<'_> {
-    /// The model's expected result after `tokens`: that of a fresh session with one sequence, fed all at once.
-    pub(crate) fn outlook(&self, tokens: &[TokenId]) -> Outcome<Outlook> {
-        if let Some(known) = self.known_outlook(tokens) {
-            return Ok(known);
-        }
-        let mut session = self.session()?;
-        let sequence = session.open()?;
-        let outlook = outlook_in(&mut *session, sequence, tokens)?;
-        session.close(sequence)?;
-        self.learn_outlook(tokens, outlook.clone());
-        Ok(outlook)
-    }
-
-    /// Fails if `chosen` differs from the expected result after `tokens`.
-    pub(crate) fn agrees(
-        &self,
-        chosen: &SampledToken,
-        tokens: &[TokenId],
-        what: impl fmt::Display,
-    ) -> Outcome {
-        self.outlook(tokens)?.agrees(chosen, &self.tolerance()?, what)
-    }
-}
-
 /// The result of `sequence`, which is empty, after it is fed all of `tokens` at once.
 pub(crate) fn outlook_in(
     session: &mut dyn InferenceSession,
@@ -223,67 +197,6 @@ pub(crate) fn unexpected(wanted: &str, got: &RowResult) -> Failure {
         _ => "something unknown",
     };
     Failure::new(format!("a row that wanted {wanted} got {got}"))
-}
-
-/// A sequence being generated, with all tokens that it was fed: each choice is compared with the model's expected result after
-/// these tokens.
-pub(crate) struct Walk {
-    pub(crate) sequence: SequenceId,
-    /// The tokens that were fed.
-    pub(crate) held: Vec<TokenId>,
-    /// The tokens to feed next.
-    pub(crate) pending: Vec<TokenId>,
-}
-
-impl Walk {
-    /// A fresh sequence with `prompt` pending.
-    pub(crate) fn open(session: &mut dyn InferenceSession, prompt: Vec<TokenId>) -> Outcome<Self> {
-        Ok(Self { sequence: session.open()?, held: Vec::new(), pending: prompt })
-    }
-
-    /// Records the pending tokens as fed, and compares their result.
-    pub(crate) fn take(
-        &mut self,
-        subject: &Subject<'_>,
-        chosen: &SampledToken,
-        what: impl fmt::Display,
-    ) -> Outcome {
-        self.held.append(&mut self.pending);
-        subject.agrees(chosen, &self.held, what)?;
-        self.pending = vec![chosen.token];
-        Ok(())
-    }
-
-    /// Continues as a single sequence for `steps` steps.
-    pub(crate) fn run(
-        &mut self,
-        subject: &Subject<'_>,
-        session: &mut dyn InferenceSession,
-        steps: usize,
-        what: impl fmt::Display,
-    ) -> Outcome {
-        for step in 0..steps {
-            let chosen = greedy(session, self.sequence, &self.pending)?;
-            self.take(subject, &chosen, format_args!("{what}, step {step}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// Runs one step of all walks together.
-pub(crate) fn step_together(
-    subject: &Subject<'_>,
-    session: &mut dyn InferenceSession,
-    walks: &mut [Walk],
-    what: impl fmt::Display,
-) -> Outcome {
-    let plan = SamplingPlan::greedy();
-    let rows: Vec<_> = walks.iter().map(|walk| Row::next(walk.sequence, &walk.pending, &plan)).collect();
-    let results = step(session, &rows)?;
-    for (i, (walk, result)) in walks.iter_mut().zip(results).enumerate() {
-        walk.take(subject, &expect_token(result?)?, format_args!("{what}, row {i}"))?;
-    }
-    Ok(())
 }
 
 /// Runs a step and returns its results, one per row.

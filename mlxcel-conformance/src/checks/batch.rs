@@ -3,8 +3,9 @@
 use mlxcel_core::{InferenceSession, Row, RowResult, SamplingPlan};
 
 use crate::failure::{Failure, Outcome, ensure};
-use crate::outlook::{Walk, expect_token, extend, greedy, step, step_together, unexpected};
+use crate::outlook::{expect_token, extend, greedy, step, unexpected};
 use crate::subject::Subject;
+use crate::walk::{Walk, step_together};
 
 /// Opens walks over different texts of different lengths, as many as fit into one batch.
 fn companions(subject: &Subject<'_>, session: &mut dyn InferenceSession, most: usize) -> Outcome<Vec<Walk>> {

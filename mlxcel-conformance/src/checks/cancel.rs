@@ -8,8 +8,9 @@ use mlxcel_core::{
 };
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, expect_token, extend, stands_at, step};
+use crate::outlook::{expect_token, extend, stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// A step that is cancelled before it starts computes nothing and does not affect its sequences.
 ///

@@ -3,8 +3,9 @@
 use mlxcel_core::{ErrorKind, Row, SamplingPlan, SessionOptions};
 
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, stands_at, step};
+use crate::outlook::{extend, stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// A sequence holds exactly as many tokens as its capacity, and is correct up to the last one.
 ///

@@ -3,8 +3,9 @@
 use mlxcel_core::{Control, ErrorKind, Row, RowResult, SamplingPlan, SequenceId, StepOutput};
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, expect_token, extend, stands_at, step};
+use crate::outlook::{expect_token, extend, stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// A step without rows is rejected.
 ///

@@ -6,8 +6,9 @@ use mlxcel_core::{
 };
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, expect_token, extend, stands_at, step};
+use crate::outlook::{expect_token, extend, stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// How often a point succeeds before it fails: all early ones, and samples of later ones, which loading has many of.
 const GOOD: [u64; 12] = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144];

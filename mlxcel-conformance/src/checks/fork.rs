@@ -3,8 +3,9 @@
 use mlxcel_core::{ErrorKind, InferenceSession};
 
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, stands_at, step_together};
+use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
+use crate::walk::{Walk, step_together};
 
 /// A walk over a text, and a fork of it with other pending tokens.
 fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usize) -> Outcome<(Walk, Walk)> {

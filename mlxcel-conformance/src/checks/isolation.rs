@@ -3,8 +3,9 @@
 use mlxcel_core::{ErrorKind, SequenceId};
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, greedy, stands_at};
+use crate::outlook::{extend, greedy, stands_at};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// Interleaved sequences generate the same as each one alone, and closing one does not affect the others. Needs two
 /// sequences.

@@ -5,8 +5,9 @@ use mlxcel_core::{
 };
 
 use crate::failure::{Failure, Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, greedy, stands_at, step};
+use crate::outlook::{extend, greedy, stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// Metadata of the model, its capabilities and its sessions are consistent.
 ///

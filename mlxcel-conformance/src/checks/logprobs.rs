@@ -5,6 +5,7 @@ use mlxcel_core::{InferenceSessionExt, PositionResult, Row, RowResult, SampledTo
 use crate::failure::{Outcome, ensure};
 use crate::outlook::{choose, expect_token, log_softmax, logits, step, unexpected};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// Logits are finite, one per token of the vocabulary, and not all equal. Needs logits.
 ///
@@ -214,11 +215,8 @@ pub fn scored_drafts_can_be_rewound(subject: &Subject<'_>) -> Outcome {
             subject.agrees(&best, &held, format_args!("after drafted token {i}"))?;
         }
         session.rewind(sequence, prompt.len() + wrong)?;
-        let mut walk = crate::outlook::Walk {
-            sequence,
-            held: truth[..prompt.len() + wrong].to_vec(),
-            pending: vec![own[wrong]],
-        };
+        let mut walk =
+            Walk { sequence, held: truth[..prompt.len() + wrong].to_vec(), pending: vec![own[wrong]] };
         walk.run(subject, &mut *session, 3, format_args!("after token {wrong} of the draft was wrong"))?;
         session.close(sequence)?;
     }

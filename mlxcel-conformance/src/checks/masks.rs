@@ -8,6 +8,7 @@ use mlxcel_core::{
 use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{argmax, expect_token, log_softmax, stands_at};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 fn masked(
     session: &mut dyn InferenceSession,
@@ -78,7 +79,7 @@ pub fn stop_tokens_are_tokens(subject: &Subject<'_>) -> Outcome {
         ensure!(chosen.token == stop, "token {} was chosen where only {stop} is allowed", chosen.token);
         tokens.push(stop);
         let mut session = subject.session()?;
-        let mut walk = crate::outlook::Walk::open(&mut *session, tokens)?;
+        let mut walk = Walk::open(&mut *session, tokens)?;
         walk.run(subject, &mut *session, 2, format_args!("after stop token {stop}"))?;
     }
     Ok(())

@@ -3,8 +3,9 @@
 use mlxcel_core::SequenceId;
 
 use crate::failure::{Failure, Outcome, ensure};
-use crate::outlook::{Walk, extend, greedy, logits, same_logits, stands_at};
+use crate::outlook::{extend, greedy, logits, same_logits, stands_at};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// A prompt in chunks of any size, also near the border of a window, continues the same as the whole prompt.
 ///

@@ -3,8 +3,9 @@
 use mlxcel_core::ErrorKind;
 
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, stands_at};
+use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// After a rewind, a sequence continues as if the removed tokens had never been fed.
 ///

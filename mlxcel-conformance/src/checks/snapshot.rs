@@ -3,8 +3,9 @@
 use mlxcel_core::{ErrorKind, Precision, SessionOptions, Snapshot, StateIdentity};
 
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{Walk, extend, stands_at};
+use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// A restored sequence continues as the original, also via bytes and from an empty sequence.
 ///

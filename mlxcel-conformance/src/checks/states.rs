@@ -1,8 +1,9 @@
 //! Memory of sequences. Needs [`Subject::with_bounded_state`].
 
 use crate::failure::{Failure, Outcome, ensure};
-use crate::outlook::{Walk, extend};
+use crate::outlook::extend;
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// The memory of a sequence does not grow beyond the bound, also as a fork, and results stay correct.
 ///

@@ -7,8 +7,9 @@ use mlxcel_core::{
 
 use crate::checks::sampling::unclaimed_plans;
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{Walk, stands_at, step};
+use crate::outlook::{stands_at, step};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for the host
 /// never runs on the device.

@@ -6,8 +6,9 @@ use mlxcel_core::{
 };
 
 use crate::failure::{Outcome, ensure};
-use crate::outlook::{Walk, expect_token, extend, same_logits, stands_at, step, unexpected};
+use crate::outlook::{expect_token, extend, same_logits, stands_at, step, unexpected};
 use crate::subject::Subject;
+use crate::walk::Walk;
 
 /// The results of a row with draft tokens at its end: one for each of them and one after them.
 fn verified(
