@@ -55,17 +55,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// All targets.
-    pub fn all() -> &'static [Self] {
-        crate::targets::ALL
-    }
-
-    /// The target called `name`: one of [`all`](Self::all), or `broken`, which tests have.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        let broken = &crate::targets::broken::TARGET;
-        Self::all().iter().chain([broken]).find(|target| target.name == name)
-    }
-
     /// The function that does `part`.
     pub fn part(&self, part: Part) -> fn(&[u8]) -> Outcome {
         match part {

@@ -4,7 +4,7 @@ use crate::outcome::Outcome;
 use crate::target::{Format, Target};
 
 /// No one of [`Target::all`].
-pub(crate) const TARGET: Target = Target {
+pub(super) const TARGET: Target = Target {
     name: "broken",
     about: "ends as its input says",
     format: Format::Decisions,

@@ -1,7 +1,7 @@
 //! The targets, one a file.
 
 mod adapter;
-pub(crate) mod broken;
+mod broken;
 #[cfg(feature = "iree")]
 mod bundle;
 mod chat;
@@ -20,8 +20,8 @@ mod tokenizer;
 
 use crate::target::Target;
 
-/// All targets.
-pub(crate) const ALL: &[Target] = &[
+/// In the order in which they are listed and run.
+const ALL: &[Target] = &[
     config::CONFIG,
     config::INDEX,
     safetensors::TARGET,
@@ -44,6 +44,19 @@ pub(crate) const ALL: &[Target] = &[
     #[cfg(feature = "iree")]
     bundle::TARGET,
 ];
+
+impl Target {
+    /// All targets.
+    pub fn all() -> &'static [Self] {
+        ALL
+    }
+
+    /// The target called `name`: one of [`all`](Self::all), or `broken`, which tests have.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        let broken = &broken::TARGET;
+        Self::all().iter().chain([broken]).find(|target| target.name == name)
+    }
+}
 
 /// No inputs of the repository's own.
 fn none() -> Vec<Vec<u8>> {
