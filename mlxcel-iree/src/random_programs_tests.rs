@@ -24,10 +24,11 @@ mod support;
 use support::random::{Extent, program};
 
 /// How many programs are tried; more by `MLXCEL_RANDOM_PROGRAMS`.
-const PROGRAMS: u64 = 40;
+const PROGRAMS: u64 = 16;
 
-/// How many are compiled at once, as functions of one module: starting the compiler takes longer than one does.
-const AT_ONCE: u64 = 40;
+/// How many are compiled at once, as functions of one module: starting the compiler takes longer than one does, but one without code
+/// takes further runs of the compiler over its neighbours.
+const AT_ONCE: u64 = 16;
 
 /// Programs that the stock compiler is known to have no code for: they are tried with more programs only, since finding that out
 /// takes another run of it.

@@ -11,7 +11,7 @@ use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
-use super::{as_f32, lower};
+use super::{as_f32, lesser, lower};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
@@ -433,11 +433,8 @@ fn a_row_that_does_not_fit_is_written_at_the_end() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn narrower_vectors_give_the_same_result() {
-    if !std::arch::is_x86_feature_detected!("avx2") || !std::arch::is_x86_feature_detected!("fma") {
-        return;
-    }
+    let Some(lesser) = lesser() else { return };
     let mut cases = [(1, BF16), (24, F16), (1, I8), (7, F32)]
         .map(|(tokens, cache)| Case {
             rows: vec![tokens],
@@ -456,7 +453,7 @@ fn narrower_vectors_give_the_same_result() {
         sinks: Some(BF16),
         ..Case::default()
     });
-    check(&cases, &crate::testing::resolved("llvm-cpu:x86-64-v3"));
+    check(&cases, &lesser);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
-use super::{as_f32, laid_out, layouts, lower, rounding_to, schedules_of};
+use super::{as_f32, laid_out, layouts, lesser, lower, rounding_to, schedules_of};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::host;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -192,10 +192,9 @@ fn linear_kernels_match_a_plain_matrix_product() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn linear_kernels_give_the_same_result_on_lesser_processors() {
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        check_linear_layers(&crate::testing::resolved("llvm-cpu:x86-64-v3"), &LAYERS);
+    if let Some(lesser) = lesser() {
+        check_linear_layers(&lesser, &LAYERS);
     }
 }
 

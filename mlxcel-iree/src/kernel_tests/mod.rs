@@ -13,13 +13,24 @@ mod speed;
 use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
-use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{Argument, ElementType, Module, TensorType};
+
+use crate::testing::{host, resolved};
 
 /// The text of `module` for `target`.
 fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {
     Ok(mlxcel_iree_kernels::lower(module, target.hardware()?, precision)?.text)
+}
+
+/// A lesser processor than this one, whose programs it runs beside its own; none if its own have the same instructions.
+fn lesser() -> Option<ResolvedTarget> {
+    let lesser = resolved("llvm-cpu:x86-64-v3");
+    lesser.check_device(&DeviceDescription::of_driver("local-task")).ok()?;
+    let [of_lesser, own] = [&lesser, &host()].map(|target| target.hardware().unwrap().instructions());
+    let same = of_lesser.zip(own).is_some_and(|(lesser, own)| own.scheduled(lesser.schedule) == lesser);
+    (!same).then_some(lesser)
 }
 
 /// `target` with schedules that differ in everything.

@@ -4,15 +4,14 @@
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, packed_linear};
-use mlxcel_iree_target::DeviceDescription;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
 
 use super::linear::{computed, values};
 use super::packed::{Random, example};
-use super::schedules_of;
-use crate::testing::{host, resolved};
+use super::{lesser, schedules_of};
+use crate::testing::host;
 
 /// Rows that a weight streams past, and rows that are computed in blocks.
 const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 40];
@@ -79,12 +78,7 @@ fn a_rows_result_does_not_depend_on_the_batch_size() {
         })
         .unwrap();
     let module = module.finish();
-    // Whatever this processor has beside it runs what is compiled for less.
-    let other = resolved("llvm-cpu:x86-64-v3");
-    for target in schedules_of(&host()).into_iter().chain([other]) {
-        if target.check_device(&DeviceDescription::of_driver("local-task")).is_err() {
-            continue;
-        }
+    for target in schedules_of(&host()).into_iter().chain(lesser()) {
         let results = computed(&module, &tensors, &target, Precision::Native);
         let wanted = &results[results.len() - 2..];
         for (count, results) in COUNTS.iter().zip(results.chunks(2)) {
