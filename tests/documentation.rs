@@ -31,6 +31,10 @@ mod documentation {
     struct Quantization;
     #[doc = include_str!("../docs/guides/sampling.md")]
     struct Sampling;
+    #[doc = include_str!("../docs/guides/scores.md")]
+    struct Scores;
+    #[doc = include_str!("../docs/guides/sessions.md")]
+    struct Sessions;
     #[doc = include_str!("../docs/guides/speculation.md")]
     struct SpeculativeDecoding;
     #[doc = include_str!("../docs/guides/structured-output.md")]
