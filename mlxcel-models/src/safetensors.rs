@@ -148,7 +148,7 @@ impl<'de> Deserialize<'de> for Header {
                 let mut tensors = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        // Of no use here, and an error where it is not what the format demands.
+                        // Not used here, but an error if it violates the format.
                         map.next_value::<Option<HashMap<String, String>>>()?;
                     } else {
                         tensors.push((name, map.next_value()?));

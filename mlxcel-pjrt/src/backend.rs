@@ -152,7 +152,7 @@ impl PjrtBackend {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::InvalidInput`] where the environment has several and none is named.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several and none is named.
     pub fn plugin_path(&self) -> Result<PathBuf> {
         locate(self.plugin.as_deref())
     }

@@ -15,7 +15,7 @@ pub const PLUGIN_VARIABLE: &str = "MLXCEL_PJRT_PLUGIN";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::InvalidInput`] where the environment has several; both say how to name
+/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several; both say how to name
 /// one.
 pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
     let variable = env::var_os(PLUGIN_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -6,7 +6,7 @@ use mlxcel_core::ModelSource;
 
 use crate::{PLUGIN_VARIABLE, PjrtBackend};
 
-/// The engine on the plugin that `cargo xtask setup --pjrt` provides, or another that the environment names; none where there is none.
+/// The engine on the plugin that `cargo xtask setup --pjrt` provides, or another that the environment names, if there is one.
 /// Continuous integration provides it where it is published for the machine.
 pub(crate) fn engine() -> Option<PjrtBackend> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -112,7 +112,7 @@ impl Folder {
             .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
     }
 
-    /// The record of the complete file `name`; `None` where it is not there.
+    /// The record of the complete file `name`; `None` if it is not there.
     pub(super) fn finished(&self, name: &str) -> Option<Vec<u8>> {
         self.folder.join(name).is_file().then(|| read_regular(&self.note(name), LONGEST_NOTE).ok()).flatten()
     }

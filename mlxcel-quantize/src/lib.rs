@@ -61,7 +61,7 @@ const OPERATION: &str = "quantize checkpoint";
 /// The settings of a quantized checkpoint in `config.json`, under both names by which tools look for them.
 const KEYS: [&str; 2] = ["quantization", "quantization_config"];
 
-/// Files beside the weights that only tell how these were packed before.
+/// Files that only describe how the weights were packed before.
 const SETTINGS_BEFORE: [&str; 3] = ["quantize_config.json", "quant_config.json", plan::INDEX];
 
 /// The result of [`quantize`].

@@ -106,7 +106,7 @@ impl Slot {
                 for slot in slots {
                     // The generation may have ended meanwhile.
                     if Arc::strong_count(&slot) > 1 {
-                        // Who needs the mask meets the panic again.
+                        // If it panics, the slot stays empty: the generation computes the mask again and gets the panic as an error.
                         let _ = catch_unwind(AssertUnwindSafe(|| slot.mask().is_ok()));
                     }
                 }

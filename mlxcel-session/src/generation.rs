@@ -180,7 +180,7 @@ impl TextGeneration {
     pub fn draft(&mut self, most: usize) -> Result<usize> {
         let Some(speculator) = &mut self.speculator else { return Ok(0) };
         let generation = &mut self.generation;
-        // A prompt's last row would be cut where it is not without draft tokens.
+        // Draft tokens after a prompt would move the places at which its rows are cut.
         if generation.generated().is_empty() || generation.pending().len() != 1 || generation.has_ready() {
             return Ok(0);
         }

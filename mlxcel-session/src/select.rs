@@ -13,7 +13,7 @@ struct Engine {
     aliases: &'static [&'static str],
     /// The feature of this crate that compiles it in.
     feature: &'static str,
-    /// Makes it with its default options; none where it is not compiled in.
+    /// Makes it with its default options; `None` if it is not compiled in.
     make: Option<fn() -> Arc<dyn Backend>>,
 }
 

@@ -44,7 +44,7 @@ impl<'a> Values<'a> {
 }
 
 impl Value<'_> {
-    /// An integer argument; `default` where it is not given.
+    /// An integer argument; `default` if it is missing.
     pub(super) fn int_or(&self, default: i128) -> Result<i128> {
         match self {
             Self::Undefined => Ok(default),
@@ -59,7 +59,7 @@ impl Value<'_> {
         Ok(usize::try_from(self.int_or(default as i128)?.max(0)).unwrap_or(usize::MAX))
     }
 
-    /// A text argument; `default` where it is not given.
+    /// A text argument; `default` if it is missing.
     pub(super) fn text_or<'s>(&'s self, default: &'s str) -> Result<&'s str> {
         match self {
             Self::Undefined => Ok(default),

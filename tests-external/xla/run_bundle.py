@@ -152,7 +152,7 @@ class Model:
         return int(token), float(np.int32(bits).view(np.float32)), {**results, "length": length}
 
     def generate(self, prompt, count):
-        """The likeliest tokens after a prompt, with their log probabilities."""
+        """The most likely tokens after a prompt, with their log probabilities."""
         states, position, chunk = {"length": 0}, 0, self.manifest["chunk"]
         for start in range(0, len(prompt), chunk):
             part = prompt[start : start + chunk]

@@ -29,7 +29,7 @@ struct Tensor {
     offset: u64,
 }
 
-/// Changes a file; what is none is changed by bytes.
+/// Changes a GGUF file; other bytes are changed one by one.
 pub(super) fn mutate(base: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let Some(mut file) = File::parse(base) else { return bytes::mutate(base, other, rng) };
     let other = File::parse(other);

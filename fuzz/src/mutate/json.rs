@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::{bytes, choose, interesting, rounds};
 
-/// Changes values of the JSON text `base`; what is none is changed by bytes.
+/// Changes values of the JSON text `base`; text that is not JSON is changed by bytes.
 pub(super) fn mutate(base: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(base) else { return bytes::mutate(base, other, rng) };
     let other = serde_json::from_slice(other).unwrap_or(Value::Null);

@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     /// compiled in
     #[arg(long, value_name = "NAME", requires = "perplexity")]
     backend: Option<String>,
-    /// Tell of each matrix how it is packed and how far its values are from those before
+    /// Print how each matrix is packed, and how far its values are from the originals
     #[arg(long)]
     verbose: bool,
     /// Print one JSON object

@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     /// Distribute the model over this many devices, with the engine pjrt
     #[arg(long, value_name = "N")]
     mesh: Option<usize>,
-    /// The Python that has transformers and torch; where it is not given, `python3` is asked, and goes without
+    /// The Python that has transformers and torch; by default `python3`, if it has them
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
     /// Print one JSON object: model_type, vocabulary, precision, prompts (their number), tokens (compared after each), reference,

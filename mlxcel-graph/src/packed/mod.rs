@@ -29,7 +29,7 @@ pub fn operand_parts(packing: &Packing) -> impl Iterator<Item = Part> + use<> {
     packing.parts().filter(|part| *part != Part::Order)
 }
 
-/// The packing that the attributes of a composite tell of; none where they tell of anything else.
+/// The packing that the attributes of a composite describe; `None` if they describe something else.
 pub fn packing_of(attributes: &[(String, Attribute)]) -> Option<Packing> {
     match attributes {
         [(name, Attribute::Text(text))] if name == ATTRIBUTE => text.parse().ok(),

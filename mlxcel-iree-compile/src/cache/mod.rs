@@ -119,7 +119,7 @@ impl Cache {
     /// An artifact of `program`, whichever compiler made it; for where there is no compiler to disagree.
     ///
     /// # Errors
-    /// Where there is none, and something stood in the way of looking.
+    /// The error of reading the folder, if no artifact was found.
     pub(crate) fn read_any(&self, program: &ProgramSum) -> Result<Option<Vec<u8>>> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let stem = program.stem();

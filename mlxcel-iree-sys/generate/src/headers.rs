@@ -67,7 +67,7 @@ fn compile_flatcc(flatcc: &Path, program: &Path) -> Result<()> {
     run(command.args(FLATCC_FILES.map(|file| flatcc.join(file))))
 }
 
-/// The folder of a file, which is made where it is not there.
+/// The folder of a file, which is made if it is missing.
 fn parent(file: &Path) -> Result<&Path> {
     let folder = file.parent().with_context(|| format!("{} has no folder", file.display()))?;
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

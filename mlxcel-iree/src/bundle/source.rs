@@ -44,7 +44,7 @@ impl Source {
         }
     }
 
-    /// The text of the manifest; none where there is none.
+    /// The text of the manifest, if there is one.
     pub(super) fn manifest(&self) -> Result<Option<Cow<'static, [u8]>>> {
         read_file(&self.0, MANIFEST)
     }

@@ -170,7 +170,7 @@ impl Device {
         self.0.threads
     }
 
-    /// What the device has run since this was last asked; nothing where it is not profiled.
+    /// The programs that the device ran since the last call; empty if it is not profiled.
     pub(crate) fn take_events(&self) -> Result<Events> {
         self.0.profiling.as_ref().map_or_else(|| Ok(Events::default()), Profiling::take)
     }

@@ -76,7 +76,7 @@ impl Place {
         Ok(Some(Self { root: Root::File(folder), path: Some(path.to_owned()), names }))
     }
 
-    /// The only model among files; none where there is none.
+    /// The only model among files, if there is one.
     fn among(names: &[String], root: Root, shown: impl std::fmt::Display) -> Result<Option<Self>> {
         let models = gguf_models(names);
         let [model] = &models[..] else {

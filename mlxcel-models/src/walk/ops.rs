@@ -273,8 +273,8 @@ pub trait Ops {
         tolerance: f32,
     ) -> Result<(Self::Value, Self::Value), Self::Error>;
 
-    /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; of equals the
-    /// lowest index first.
+    /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; equal elements
+    /// are in the order of their indices.
     fn top(&mut self, x: &Self::Value, count: usize) -> Result<Self::Value, Self::Error>;
 
     /// Of each row of `[tokens, n]` the elements at `indices` (`[tokens, count]` integers).

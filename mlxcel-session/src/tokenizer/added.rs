@@ -34,7 +34,7 @@ pub(super) struct AddedTokens {
     control: HashMap<TokenId, (Origin, [String; 2])>,
 }
 
-/// A part of a text: a token, or what is none.
+/// A part of a text: a token, or the text between two.
 type Part = (Range<usize>, Option<TokenId>);
 
 impl AddedTokens {

@@ -133,7 +133,7 @@ impl ModelSection {
     }
 }
 
-/// An affix of parts of words; empty where there is none.
+/// An affix of parts of words; empty if there is none.
 fn affix(affix: Option<String>) -> Result<String, String> {
     let affix = affix.unwrap_or_default();
     if affix.len() > LONGEST_AFFIX {

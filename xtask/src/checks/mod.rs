@@ -1,7 +1,7 @@
 //! `test`: every check, each timed, all reported at the end.
 //!
 //! Cheap checks go first. A failed check does not stop the others: one run shows everything. There are two tiers: the checks of a
-//! change, which take at most half an hour on two cores, and with `--all` those of a night as well.
+//! change, and with `--all` those of a night as well.
 
 mod architecture;
 mod aside;

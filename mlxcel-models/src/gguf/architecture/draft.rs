@@ -102,7 +102,7 @@ impl<'g> Draft<'g> {
         } else if let Some(size) = self.size(key).ok().flatten() {
             Value::from(size)
         } else {
-            // The error of what is none of all is that of a number, or that of layers that differ.
+            // If the value is of none of these types, the error is that of a number, or that of layers that differ.
             match self.metadata.sizes(&full, MOST_LAYERS) {
                 Ok(Some(Sizes::Each(_))) => return self.size(key).map(drop),
                 _ => Value::from(self.metadata.number(&full)?),

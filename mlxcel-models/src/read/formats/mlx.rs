@@ -184,8 +184,8 @@ fn one_of(settings: Fields<'_>, key: &str, mode: Mode, allowed: &[usize]) -> Res
 /// The matrix of `shape`, or several along a dimension in front, whose tensor is `{module}.weight`: dense, or packed with
 /// companions beside it.
 ///
-/// It is quantized if `{module}.scales` is there, and then as the settings say; where one tells of a quantization and the
-/// other does not, the checkpoint is refused.
+/// It is quantized if `{module}.scales` exists, with the parameters of the settings; if only one of the two describes a
+/// quantization, the checkpoint is refused.
 pub(super) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
     let weight = format!("{module}.weight");
     let has_scales = checkpoint.has(&format!("{module}.scales"));
