@@ -121,7 +121,7 @@ pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 /// The variable with which engines that compile run all folders, as `cargo xtask test --all` sets it.
 pub const ALL_VARIABLE: &str = "MLXCEL_TEST_ALL_FOLDERS";
 
-/// A folder for each kind of state: on engines that compile, batches run with these.
+/// A folder for each kind of state.
 pub const STATES: [&str; 8] =
     ["deepseek_v3", "gemma2", "gemma3n_text", "gpt_oss", "kimi_linear", "lfm2", "mamba2", "qwen3_next"];
 
@@ -148,6 +148,13 @@ pub fn covering(
             _ => return chosen,
         };
     }
+}
+
+/// Whether an engine runs a fixture, of those that are chosen for engines which compile. PJRT runs those of [`STATES`]: its programs are
+/// IREE's without our kernels.
+pub fn runs(engine: &dyn Backend, fixture: &Fixture, chosen: &BTreeSet<&str>) -> bool {
+    let is_state = STATES.contains(&fixture.name);
+    !spares(engine) || (if engine.name() == "pjrt" { is_state } else { chosen.contains(fixture.name) })
 }
 
 /// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention window`, `mlp silu gate`.
