@@ -26,7 +26,7 @@ fn manifests_of_earlier_versions_are_read_or_rejected_by_name() {
 #[test]
 fn manifests_of_other_formats_are_rejected_with_the_version_that_wrote_them() {
     for version in [4, 94] {
-        let other = MANIFEST.replace("\"format_version\": 4", &format!("\"format_version\": {version}"));
+        let other = MANIFEST.replace("\"format_version\": 5", &format!("\"format_version\": {version}"));
         let error = Manifest::parse(other.as_bytes(), "bundle.json").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.context("written_by").is_some());
