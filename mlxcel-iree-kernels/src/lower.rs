@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::instructions::Instructions;
 use crate::layouts::{Layouts, Panels};
 use crate::reads::Reads;
-use crate::{attention, embedding, linear, norm, quantized, spirv};
+use crate::{attention, embedding, gpu, linear, norm, quantized};
 
 /// A program as given to the compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,9 @@ pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Resul
     match hardware {
         Hardware::Processor(Some(instructions)) => lower_for_cpu(module, instructions, precision),
         Hardware::Processor(None) => Ok(Lowered::as_stored(module.to_string())),
-        Hardware::Spirv => Ok(Lowered::as_stored(spirv::text(decomposed(module)?))),
-        Hardware::Other => Ok(Lowered::as_stored(decomposed(module)?.to_string())),
+        Hardware::Spirv | Hardware::Other => {
+            Ok(Lowered::as_stored(gpu::text(decomposed(module)?, hardware == Hardware::Spirv)))
+        }
     }
 }
 

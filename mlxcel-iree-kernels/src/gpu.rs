@@ -1,9 +1,12 @@
-//! Keeps the compiler's code for SPIR-V (Vulkan, Metal) within what it can express.
+//! Keeps the compiler's code for GPUs within what it can express.
 //!
-//! The compiler fuses operations into kernels and then fails, for these targets only, to write the kernel: table lookups, or
-//! counted positions, next to a reduction make it share indices between threads, which SPIR-V has no type for; half precision
-//! next to a matrix product or a reduction makes it load two numbers as one, and so does a bias in half precision that is added to
-//! a product. A barrier after each of these keeps it in a kernel of its own.
+//! The compiler fuses operations into kernels and then fails to write the kernel: counted positions next to a reduction make it
+//! share indices between threads, which it cannot distribute, and SPIR-V (Vulkan, Metal) has no type for. In SPIR-V, table lookups
+//! do so too; half precision next to a matrix product or a reduction makes it load two numbers as one, and so does a bias in half
+//! precision that is added to a product. A barrier after each of these keeps it in a kernel of its own.
+//!
+//! Where it sees that integers are not negative, it divides them as unsigned ones, which it cannot write in SPIR-V for single
+//! elements. A barrier before a division hides where its numbers come from.
 
 use std::collections::HashSet;
 
@@ -12,9 +15,9 @@ use mlxcel_stablehlo::{BinaryOp, ElementType, Function, Module, Op, OpKind, Prin
 /// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
 
-/// The text of `module`, which has no composites, for a SPIR-V target.
-pub(super) fn text(mut module: Module) -> String {
-    module.functions.iter_mut().for_each(part);
+/// The text of `module`, which has no composites, for a GPU; `in_spirv` if that is programmed in SPIR-V.
+pub(super) fn text(mut module: Module, in_spirv: bool) -> String {
+    module.functions.iter_mut().for_each(|function| part(function, in_spirv));
     let print = |call: &mlxcel_stablehlo::print::CustomCall<'_>| {
         let (operand, ty) = (call.operands.first()?, call.signature.rsplit_once("-> ")?.1);
         (call.target == BARRIER).then(|| format!("stablehlo.optimization_barrier {operand} : {ty}"))
@@ -23,7 +26,7 @@ pub(super) fn text(mut module: Module) -> String {
 }
 
 /// Inserts barriers where the compiler would fuse too much.
-fn part(function: &mut Function) {
+fn part(function: &mut Function, in_spirv: bool) {
     let weights: HashSet<ValueId> = function.arguments.iter().map(|argument| argument.value).collect();
     let multiplied: HashSet<ValueId> = function
         .body
@@ -36,9 +39,15 @@ fn part(function: &mut Function) {
     let ops = std::mem::take(&mut function.body.ops);
     let mut parted = Vec::with_capacity(ops.len());
     for mut op in ops {
-        let barrier = match op.kind {
-            OpKind::Gather { .. } | OpKind::Iota { .. } => true,
-            OpKind::Convert => {
+        if in_spirv && divides_signed(&op, function) {
+            let hidden = function.add_value(function.value_type(op.operands[0]).clone());
+            parted.push(barrier(op.operands[0], hidden));
+            op.operands[0] = hidden;
+        }
+        let ends_kernel = match op.kind {
+            OpKind::Iota { .. } => true,
+            OpKind::Gather { .. } => in_spirv,
+            OpKind::Convert if in_spirv => {
                 let from = function.value_type(op.operands[0]);
                 let half = matches!(from.element, ElementType::BF16 | ElementType::F16);
                 let on_the_way = weights.contains(&op.operands[0]) && !multiplied.contains(&op.results[0]);
@@ -47,19 +56,29 @@ fn part(function: &mut Function) {
             }
             _ => false,
         };
-        if !barrier {
+        if !ends_kernel {
             parted.push(op);
             continue;
         }
         let result = op.results[0];
         let ty = function.value_type(result).clone();
         op.results[0] = function.add_value(ty);
-        let kind =
-            OpKind::CustomCall { target: BARRIER.to_owned(), attributes: Vec::new(), has_side_effect: false };
-        let barrier = Op { kind, operands: op.results.clone(), results: vec![result], regions: Vec::new() };
+        let barrier = barrier(op.results[0], result);
         parted.extend([op, barrier]);
     }
     function.body.ops = parted;
+}
+
+fn barrier(operand: ValueId, result: ValueId) -> Op {
+    let kind =
+        OpKind::CustomCall { target: BARRIER.to_owned(), attributes: Vec::new(), has_side_effect: false };
+    Op { kind, operands: vec![operand], results: vec![result], regions: Vec::new() }
+}
+
+/// Whether an operation divides signed integers.
+fn divides_signed(op: &Op, function: &Function) -> bool {
+    matches!(op.kind, OpKind::Binary(BinaryOp::Divide | BinaryOp::Remainder))
+        && function.value_type(op.operands[0]).element.is_signed()
 }
 
 /// The values that are broadcast and then added to others, as biases are.
@@ -108,7 +127,7 @@ mod tests {
                 Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?, positions])
             })
             .unwrap();
-        text(module.finish().decompose_composites(|_| true).unwrap())
+        text(module.finish().decompose_composites(|_| true).unwrap(), true)
     }
 
     #[test]
@@ -132,18 +151,53 @@ mod tests {
                     Ok(vec![b.linear(x, w, Some(bias), ElementType::F32)?])
                 })
                 .unwrap();
-            let text = text(module.finish().decompose_composites(|_| true).unwrap());
+            let text = text(module.finish().decompose_composites(|_| true).unwrap(), true);
             text.matches("stablehlo.optimization_barrier").count()
         };
         assert_eq!([ElementType::BF16, ElementType::F16, ElementType::F32].map(barriers), [1, 1, 0]);
     }
 
     #[test]
+    fn outside_spirv_only_counted_positions_are_kept_apart() {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+                let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+                let halves = b.divide(positions, positions)?;
+                Ok(vec![b.convert(w, ElementType::F32)?, halves])
+            })
+            .unwrap();
+        assert_eq!(text(module.finish(), false).matches("stablehlo.optimization_barrier").count(), 1);
+    }
+
+    #[test]
+    fn the_sign_of_what_is_divided_is_hidden() {
+        let barriers = |element| {
+            let mut module = ModuleBuilder::new("test");
+            module
+                .function("main", |b| {
+                    let x = b.argument("x", TensorType::new(element, [8]))?;
+                    let y = b.argument("y", TensorType::new(element, [8]))?;
+                    Ok(vec![b.divide(x, y)?, b.remainder(x, y)?])
+                })
+                .unwrap();
+            text(module.finish(), true).matches("stablehlo.optimization_barrier %x").count()
+        };
+        assert_eq!([ElementType::I32, ElementType::U32, ElementType::F32].map(barriers), [2, 0, 0]);
+    }
+
+    #[test]
     fn a_module_with_barriers_is_well_formed() {
         let mut module = ModuleBuilder::new("test");
-        module.function("main", |b| Ok(vec![b.iota(TensorType::new(ElementType::I32, [8]), 0)?])).unwrap();
+        module
+            .function("main", |b| {
+                let numbers = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+                Ok(vec![b.divide(numbers, numbers)?])
+            })
+            .unwrap();
         let mut module = module.finish();
-        module.functions.iter_mut().for_each(part);
+        module.functions.iter_mut().for_each(|function| part(function, true));
         module.verify().unwrap();
     }
 }
