@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "mlx/backend/cuda/cuda.h"
 #include "mlx/compile.h"
 #include "mlx/device.h"
 #include "mlx/fast.h"
@@ -73,6 +74,11 @@ void expect_filled(Integers shape, mx::Dtype dtype, size_t bytes) {
   if (expected != bytes) {
     throw std::invalid_argument("the bytes are not as many as the shape takes");
   }
+}
+
+// Whether kernels may rely on rows being sorted by their matrix. With CUDA they give wrong numbers then, for rows that are a view.
+bool may_rely_on(bool sorted) {
+  return sorted && !mx::cu::is_available();
 }
 
 mx::Device device_of(bool gpu) {
@@ -312,7 +318,7 @@ Handle matmul(const array& a, const array& b) {
 }
 
 Handle gather_mm(const array& a, const array& b, const array& indices, bool sorted) {
-  return give(mx::gather_mm(a, b, std::nullopt, indices, sorted));
+  return give(mx::gather_mm(a, b, std::nullopt, indices, may_rely_on(sorted)));
 }
 
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep) {
@@ -395,7 +401,7 @@ Handle gather_qmm(const array& x, const array& w, const array& scales, const arr
                   bool transposed, int32_t group_size, int32_t bits, rust::Str mode, bool sorted) {
   return give(mx::gather_qmm(
       x, w, scales, maybe(biases), std::nullopt, indices, transposed, positive(group_size), positive(bits),
-      std::string(mode), std::nullopt, sorted));
+      std::string(mode), std::nullopt, may_rely_on(sorted)));
 }
 
 } // namespace mlxcel

@@ -19,7 +19,7 @@ use super::thread::Engine;
 use super::weights::{Treatment, Weights};
 use super::worker::Worker;
 use super::{MlxBackend, NAME};
-use crate::array::DType;
+use crate::array::{Array, DType};
 use crate::device::Device;
 use crate::kernels::Kernels;
 
@@ -98,8 +98,12 @@ pub(super) fn load(
     let faults = backend.faults.clone();
     let room = adapters.map(|room| AdapterRoom::new(room, decoder.clone()));
     let load_options = options.clone();
+    let is_exact_on_gpu = options.precision == Precision::Exact && device == Device::Gpu;
     let worker = Worker::start(move || {
         device.select()?;
+        if is_exact_on_gpu {
+            check_products()?;
+        }
         if let Some(faults) = &faults {
             faults.check(FaultPoint::Allocation, OPERATION)?;
         }
@@ -167,6 +171,23 @@ fn device(name: Option<&str>) -> Result<Device> {
     Ok(device)
 }
 
+/// Refuses a GPU whose products of float32 have fewer bits: MLX takes those of TF32 where there are any, unless its environment
+/// variable says otherwise, which it reads once.
+fn check_products() -> Result<()> {
+    // A sum of 32 numbers of which TF32 keeps 1.
+    let one_more = 1.0 + f32::exp2(-12.0);
+    let (ones, more) =
+        (Array::full(&[32, 32], 1.0, DType::F32)?, Array::full(&[32, 32], one_more, DType::F32)?);
+    if ones.matmul(&more)?.to_vec::<f32>()?.iter().all(|sum| *sum == 32.0 * one_more) {
+        return Ok(());
+    }
+    let message = "MLX multiplies float32 in TF32 on this GPU: set MLX_ENABLE_TF32=0 before the program starts, or load the model with \
+                   native precision";
+    Err(Error::unsupported(OPERATION, message)
+        .with_context("device", "gpu")
+        .with_context("precision", Precision::Exact))
+}
+
 /// The element types of a precision.
 fn numerics(precision: Precision, device: Device, decoder: &Decoder) -> Result<Numerics> {
     let native = DType::of(decoder.element_type).filter(|_| decoder.element_type.is_dense_float());
@@ -200,4 +221,15 @@ fn info(
     info.capacity = capacity;
     info.precision = options.precision;
     info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_the_cpu_are_exact() {
+        Device::Cpu.select().unwrap();
+        check_products().unwrap();
+    }
 }
