@@ -26,8 +26,10 @@ use crate::store::Store;
 
 /// The name of this engine.
 const NAME: &str = "pjrt";
-/// How many tokens of a prompt a pass takes at most by default: twice as many took twice as long on XLA for CPUs.
-const PREFILL_CHUNK: usize = 128;
+/// How many tokens of a prompt a pass takes at most by default on CPUs: twice as many took twice as long on XLA's.
+const CPU_PREFILL_CHUNK: usize = 128;
+/// The same on everything else, where passes over few tokens leave most of the device idle.
+const PREFILL_CHUNK: usize = 512;
 
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
@@ -114,7 +116,7 @@ impl PjrtBackend {
         self
     }
 
-    /// Computes up to this many tokens of a prompt in one pass, 128 by default; what remains of it goes in passes of a quarter
+    /// Computes up to this many tokens of a prompt in one pass, by default 128 on CPUs and 512 elsewhere; what remains of it goes in passes of a quarter
     /// of that where
     /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it less often.
     #[must_use]
@@ -192,7 +194,7 @@ impl PjrtBackend {
         let checkpoint = Checkpoint::from_source(source)?;
         let stored = checkpoint.decoder()?;
         stored.require(&FeatureSet::all(), NAME)?;
-        let graph = self.graph_options(options);
+        let graph = self.graph_options(options, self.chunk()?);
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         let support = OptionSupport::new(stored.context_length, graph.sequences);
         support.with_devices(&device).with_adapters().check(options)?;
@@ -218,12 +220,19 @@ impl PjrtBackend {
     }
 
     /// What sessions do.
-    fn graph_options(&self, options: &LoadOptions) -> GraphModelOptions {
-        let chunk = self.prefill_chunk.unwrap_or(PREFILL_CHUNK);
+    fn graph_options(&self, options: &LoadOptions, chunk: usize) -> GraphModelOptions {
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
         graph.chunks = vec![chunk, (chunk / 4).max(2)];
         graph
+    }
+
+    /// How many tokens of a prompt a pass takes at most.
+    fn chunk(&self) -> Result<usize> {
+        match self.prefill_chunk {
+            Some(chunk) => Ok(chunk),
+            None => Ok(if self.client()?.is_cpu()? { CPU_PREFILL_CHUNK } else { PREFILL_CHUNK }),
+        }
     }
 
     fn load_with<E: Executor>(
@@ -270,7 +279,8 @@ impl Backend for PjrtBackend {
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
         let stored = Checkpoint::from_source(source)?.decoder()?;
         let decoder = if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored };
-        self.graph_options(options).memory(&decoder)
+        // Without a plugin, for one that takes more.
+        self.graph_options(options, self.chunk().unwrap_or(PREFILL_CHUNK)).memory(&decoder)
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {

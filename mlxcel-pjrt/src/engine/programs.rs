@@ -140,7 +140,7 @@ impl Programs {
         let span = tracing::info_span!("compile", program = %shape, devices = self.mesh.count());
         let (executable, is_new) = span.in_scope(|| {
             let mut module = self.writer.program(shape)?.module;
-            if self.mesh.client.platform()?.0.eq_ignore_ascii_case("cpu") {
+            if self.mesh.client.is_cpu()? {
                 xla_cpu::rewrite(&mut module);
             }
             let text = entry.write(module, ENTRY, self.is_exact)?;

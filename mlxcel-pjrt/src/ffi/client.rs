@@ -90,6 +90,11 @@ impl Client {
         self.0.devices.len()
     }
 
+    /// Whether its devices are the processor.
+    pub(crate) fn is_cpu(&self) -> Result<bool> {
+        Ok(self.platform()?.0.eq_ignore_ascii_case("cpu"))
+    }
+
     /// The platform's name, such as `cpu`, and what it says of its version.
     pub(crate) fn platform(&self) -> Result<(String, String)> {
         let api = self.plugin().api();
