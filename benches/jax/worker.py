@@ -9,6 +9,7 @@ Says in a line of JSON what it is, then reads a request a line and answers each 
     prefill TOKENS                a prompt of as many tokens in one program, until the token after it is known
     decode COUNT POSITION...      COUNT tokens, one by one, of a sequence that has POSITION tokens, for each position
     logits TOKENS FILE            writes the logits after a prompt, as float32
+    bandwidth                     how many bytes the memory moves in a second, read and written
 
 The network is written as one does for speed: whole programs under `jit`, a donated KV cache of the length that is in use, the most likely
 token chosen on the device. As in the engine beside it, sums of products, the residual stream and norms are float32, and each token is read
@@ -193,6 +194,22 @@ class Measured:
         return time.perf_counter() - start
 
 
+@partial(jax.jit, donate_argnums=0)
+def add(x):
+    return x + 1
+
+
+def bandwidth():
+    """Bytes a second: a gigabyte is read and written, twenty times."""
+    x = add(jnp.zeros(1 << 28, jnp.float32))
+    jax.block_until_ready(x)
+    start = time.perf_counter()
+    for _ in range(20):
+        x = add(x)
+    jax.block_until_ready(x)
+    return 20 * 2 * x.nbytes / (time.perf_counter() - start)
+
+
 def main():
     _, path, kind, length = sys.argv
     # Whatever else is printed must not get between the answers.
@@ -206,15 +223,17 @@ def main():
     versions = [["jax", jax.__version__], ["plugin", jax.devices()[0].client.platform_version.splitlines()[0]]]
     answer({"versions": versions, "load_seconds": time.perf_counter() - start})
     for line in sys.stdin:
-        request, rest = line.split(maxsplit=1)
+        request, _, rest = line.strip().partition(" ")
         if request == "prefill":
             answer({"seconds": measured.prefill(int(rest))[0]})
         elif request == "decode":
             count, *positions = (int(word) for word in rest.split())
             answer({"seconds": [measured.decode(position, count) for position in positions]})
         elif request == "logits":
-            tokens, file = rest.rstrip("\n").split(maxsplit=1)
+            tokens, file = rest.split(maxsplit=1)
             answer({"seconds": measured.logits(int(tokens), file)})
+        elif request == "bandwidth":
+            answer({"bytes_per_second": bandwidth()})
         else:
             raise SystemExit(f"an unknown request: {line}")
 

@@ -9,8 +9,10 @@ mod bandwidth;
 mod checkpoint;
 mod cpu;
 mod gguf;
+mod gpu;
 mod machine;
 mod mlx;
+mod oracles;
 mod packed;
 mod peak;
 mod peers;
@@ -52,9 +54,14 @@ enum Suite {
     Speculation(speculation::Arguments),
     /// The cost of adapters, on the IREE engine
     Adapters(adapters::Arguments),
+    /// Our engines on a GPU, and jax on the same plugin: exactness, then speed
+    Gpu(gpu::Arguments),
     /// One of our engines, measured on request from standard input
     #[command(hide = true)]
     Serve(serve::Arguments),
+    /// One of our engines, compared with the oracles of checkpoints
+    #[command(hide = true)]
+    Oracles(oracles::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +73,8 @@ fn main() -> ExitCode {
         Suite::Profile(arguments) => profile::run(&arguments),
         Suite::Speculation(arguments) => speculation::run(&arguments),
         Suite::Adapters(arguments) => adapters::run(&arguments),
+        Suite::Gpu(arguments) => gpu::run(&arguments),
+        Suite::Oracles(arguments) => oracles::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),
     };
     match result {

@@ -1,15 +1,22 @@
 //! Commands of other programs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+
+/// A file of this package: beside this program if it was carried to another machine.
+fn script(name: &str) -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let carried = program.parent().unwrap_or(Path::new("")).join(name);
+    if carried.is_file() { carried } else { Path::new(env!("CARGO_MANIFEST_DIR")).join(name) }
+}
 
 /// mlx-lm with `checkpoint` in the type `kind`; `python` imports it from `packages`.
 pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &str) -> Command {
     let mut command = Command::new(python);
     command
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("mlx-lm/worker.py"))
+        .arg(script("mlx-lm/worker.py"))
         .arg(checkpoint)
         .arg(kind)
         .env("PYTHONPATH", packages)
@@ -29,13 +36,33 @@ pub(crate) fn jax(
 ) -> Command {
     let mut command = Command::new(python);
     command
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("jax/worker.py"))
+        .arg(script("jax/worker.py"))
         .arg(checkpoint)
         .args([kind, &cache.to_string()])
         .env("PYTHONPATH", packages)
         .env("PYTHONNOUSERSITE", "1")
         .env("JAX_PLATFORMS", "mlxcel")
         .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("mlxcel:{}", plugin.display()));
+    command
+}
+
+/// The same on the GPU of jax's own plugin, whose memory it shares with others.
+pub(crate) fn jax_on_gpu(
+    python: &str,
+    packages: Option<&Path>,
+    checkpoint: &Path,
+    kind: &str,
+    cache: usize,
+) -> Command {
+    let nowhere = Path::new("");
+    let mut command = jax(python, packages.unwrap_or(nowhere), nowhere, checkpoint, kind, cache);
+    command
+        .env_remove("PJRT_NAMES_AND_LIBRARY_PATHS")
+        .env("JAX_PLATFORMS", "cuda")
+        .env("XLA_PYTHON_CLIENT_PREALLOCATE", "false");
+    if packages.is_none() {
+        command.env_remove("PYTHONPATH");
+    }
     command
 }
 

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 /// The worker's engine and model.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    #[arg(long, value_enum)]
-    engine: Engine,
+    #[command(flatten)]
+    engine: EngineArguments,
     /// The checkpoint's folder
     #[arg(long)]
     model: PathBuf,
@@ -34,6 +34,16 @@ pub(crate) struct Arguments {
     /// The maximum number of concurrent sequences
     #[arg(long)]
     sequences: usize,
+}
+
+/// An engine and its settings.
+#[derive(clap::Args)]
+pub(crate) struct EngineArguments {
+    #[arg(long, value_enum)]
+    engine: Engine,
+    /// The engine's device
+    #[arg(long)]
+    device: Option<String>,
     /// The IREE engine's folder of compiled programs
     #[arg(long)]
     cache: Option<PathBuf>,
@@ -43,6 +53,9 @@ pub(crate) struct Arguments {
     /// The plugin of the PJRT engine
     #[arg(long)]
     plugin: Option<PathBuf>,
+    /// Whether the plugin takes a GPU's memory as it is needed, and not most of it at the start
+    #[arg(long)]
+    shares_gpu: bool,
     /// Whether the PJRT engine stores weights in the type of its products
     #[arg(long)]
     expanded: bool,
@@ -59,8 +72,8 @@ pub(crate) enum Engine {
     Pjrt,
 }
 
-impl Arguments {
-    fn backend(&self) -> Result<Arc<dyn Backend>> {
+impl EngineArguments {
+    pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>> {
         Ok(match self.engine {
             Engine::Iree => match &self.cache {
                 Some(folder) => Arc::new(IreeBackend::new().with_cache_dir(folder)),
@@ -76,6 +89,10 @@ impl Arguments {
             Engine::Pjrt => {
                 let engine = PjrtBackend::new().with_expanded_weights(self.expanded);
                 let engine = self.mesh.map_or(engine.clone(), |devices| engine.with_mesh(devices));
+                let engine = match self.shares_gpu {
+                    true => engine.with_client_option("preallocate", false),
+                    false => engine,
+                };
                 Arc::new(match &self.plugin {
                     Some(plugin) => engine.with_plugin(plugin),
                     None => engine,
@@ -84,24 +101,32 @@ impl Arguments {
         })
     }
 
+    /// `options` for the device.
+    pub(crate) fn on_device(&self, options: LoadOptions) -> LoadOptions {
+        match (&self.device, self.engine) {
+            (Some(device), _) => options.with_device(device),
+            // Its default is a GPU, if present.
+            (None, Engine::Mlx) => options.with_device("cpu"),
+            (None, Engine::Iree | Engine::Pjrt) => options,
+        }
+    }
+}
+
+impl Arguments {
     fn options(&self) -> LoadOptions {
         let options = LoadOptions::default()
             .with_precision(self.precision)
             .with_capacity(self.capacity)
             .with_sequences(self.sequences);
-        match self.engine {
-            Engine::Iree => options.with_threads(self.threads),
-            // Its default is a GPU, if present.
-            Engine::Mlx => options.with_threads(self.threads).with_device("cpu"),
-            // The plugin chooses its threads.
-            Engine::Pjrt => options,
-        }
+        // Plugins and GPUs choose their threads.
+        let has_threads = self.engine.engine != Engine::Pjrt && self.engine.device.is_none();
+        self.engine.on_device(if has_threads { options.with_threads(self.threads) } else { options })
     }
 }
 
 /// Answers requests until the input ends.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let backend = arguments.backend()?;
+    let backend = arguments.engine.backend()?;
     let start = Instant::now();
     let model = backend.load(&ModelSource::from(arguments.model.as_path()), &arguments.options())?;
     let mut session = Session::new(&model)?;

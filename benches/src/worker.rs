@@ -65,6 +65,11 @@ struct Once {
 }
 
 #[derive(Deserialize)]
+struct Moved {
+    bytes_per_second: f64,
+}
+
+#[derive(Deserialize)]
 struct Each {
     seconds: Vec<f64>,
 }
@@ -125,6 +130,11 @@ impl Worker {
         let bytes = fs::read(through).with_context(|| format!("reading {}", through.display()))?;
         fs::remove_file(through).with_context(|| format!("removing {}", through.display()))?;
         Ok(bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+    }
+
+    /// Bytes that the device's memory moves in a second, of a worker that can tell.
+    pub(crate) fn bandwidth(&mut self) -> Result<f64> {
+        self.ask::<Moved>("bandwidth").map(|moved| moved.bytes_per_second)
     }
 
     /// The report of a worker of ours.

@@ -8,9 +8,9 @@ const DEPS: &str = "IREE_CUDA_DEPS_DIR";
 /// A file of each part, and the package on PyPI that has the part: the interfaces of the driver and the runtime (NCCL's needs
 /// it), and what their headers include.
 const FILES: [(&str, &str); 3] = [
-    ("include/cuda.h", "nvidia-cuda-runtime-cu12"),
-    ("include/crt/host_config.h", "nvidia-cuda-nvcc-cu12"),
-    ("include/nv/target", "nvidia-cuda-cccl-cu12"),
+    ("include/cuda.h", "nvidia-cuda-runtime"),
+    ("include/crt/host_config.h", "nvidia-cuda-crt"),
+    ("include/nv/target", "nvidia-cuda-cccl"),
 ];
 
 /// The folder of the headers, or an error that says what to install.

@@ -1,5 +1,7 @@
 //! `bench`: measurements beside other programs. Not a part of `test`: they take minutes and want a quiet machine.
 
+mod gpu;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -33,6 +35,8 @@ enum Suite {
     Speculation(SpeculationArguments),
     /// Steps with adapters, compared with those of a model without room for any, and the time of loading one
     Adapters(SuiteArguments),
+    /// The engines on a GPU, with jax beside them: exactness by oracles, then speed; what needs CUDA is left out without
+    Gpu(gpu::Arguments),
 }
 
 #[derive(clap::Args)]
@@ -98,6 +102,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Suite::Profile(_) => "profile",
         Suite::Speculation(_) => "speculation",
         Suite::Adapters(_) => "adapters",
+        Suite::Gpu(_) => "gpu",
     };
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
@@ -126,6 +131,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
             command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
             (false, &pjrt.suite)
         }
+        // In an environment of its own.
+        Suite::Gpu(arguments) => return gpu::run(workspace, arguments),
         Suite::Requests(further) | Suite::Profile(further) | Suite::Adapters(further) => {
             (false, &further.suite)
         }

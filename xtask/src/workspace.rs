@@ -11,6 +11,7 @@ use crate::{checks, process};
 /// Features that need something which not every machine has, or replace what the others test; [`crate::checks`] has a check of
 /// its own for them where there is one.
 const APART: &[(&str, &[&str])] = &[
+    ("mlxcel-benches", &["cuda", "vulkan"]),
     ("mlxcel-cli", &["vulkan"]),
     ("mlxcel-iree", &["cuda", "dist", "vulkan"]),
     ("mlxcel-iree-sys", &["cuda", "dist", "vulkan"]),

@@ -30,7 +30,7 @@ use crate::workspace::Workspace;
 
 pub(crate) use iree::upstream as iree_upstream;
 pub(crate) use links::symlink;
-pub(crate) use packages::{Packages, build_tools, find_python, libclang_variables};
+pub(crate) use packages::{Packages, WHEELS_FOR, build_tools, find_python, libclang_variables};
 
 /// What to provision, if it is not what every task needs.
 #[derive(clap::Args)]

@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 const OLDEST_PIP: (u32, u32) = (20, 3);
 
 /// The Python whose wheels of the toolchain are taken, whichever runs pip: their programs do not use it.
-pub(super) const WHEELS_FOR: &str = "3.11";
+pub(crate) const WHEELS_FOR: &str = "3.11";
 
 /// Installs the toolchain's packages unless they are there. Answers whether it did.
 pub(super) fn install(workspace: &Workspace) -> Result<bool> {

@@ -51,12 +51,12 @@ pub(super) fn check(script: &Path, distribution: &Path) -> Result<usize> {
         Case {
             features: &["VENDORED", "CUDA"],
             variable: Some((CUDA_DEPS, &spoilt.empty)),
-            words: &[CUDA_DEPS, "lacks include/cuda.h (PyPI: nvidia-cuda-runtime-cu12)", "nv/target"],
+            words: &[CUDA_DEPS, "lacks include/cuda.h (PyPI: nvidia-cuda-runtime)", "nv/target"],
         },
     ];
     // On a machine with a toolkit there is nothing to refuse.
     if !Path::new("/usr/local/cuda").exists() {
-        let words = &["CUDA toolkit", CUDA_DEPS, "nvidia-cuda-runtime-cu12"];
+        let words = &["CUDA toolkit", CUDA_DEPS, "nvidia-cuda-runtime"];
         cases.push(Case { features: &["VENDORED", "CUDA"], variable: None, words });
     }
     for case in &cases {
