@@ -13,11 +13,11 @@ use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, FeatureSet};
 
 use crate::affinity::Affinity;
-use crate::bundle::{Bundle, Offer, Trust};
-use crate::devices::DeviceName;
+use crate::devices::{self, DeviceName};
 use crate::engine::{IreeExecutor, ProgramSource, Programs, weights};
-use crate::ffi::{Device, DeviceOptions, Driver};
+use crate::ffi::{DeviceOptions, Driver};
 use crate::profile::Profiler;
+use crate::shipped::{Bundle, Offer, Trust};
 
 /// The name of this engine.
 const NAME: &str = "iree";
@@ -189,7 +189,7 @@ impl IreeBackend {
         let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
         support.check(options)?;
         let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
-        let device = Device::open(&DeviceOptions {
+        let device = devices::open(&DeviceOptions {
             driver: name.driver,
             device: name.device,
             threads: options.threads,

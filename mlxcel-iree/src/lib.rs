@@ -69,6 +69,7 @@ pub mod profile;
 #[cfg(feature = "compile")]
 #[cfg(test)]
 mod random_programs_tests;
+mod shipped;
 #[cfg(feature = "compile")]
 #[cfg(test)]
 mod target_tests;

@@ -16,7 +16,7 @@ use mlxcel_stablehlo::TensorType;
 pub use mlxcel_iree_kernels::Schedule;
 
 use crate::backend::IreeBackend;
-use crate::devices::DeviceName;
+use crate::devices::{self, DeviceName};
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use crate::threads::share_out;
 
@@ -112,7 +112,7 @@ impl IreeBackend {
         let DeviceName { driver, device } =
             options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         let device =
-            Device::open(&DeviceOptions { driver, device, threads: options.threads, ..Default::default() })?;
+            devices::open(&DeviceOptions { driver, device, threads: options.threads, ..Default::default() })?;
         let target = self.programs.resolve(None, device.description())?;
         target.check_device(device.description())?;
         let Hardware::Processor(Some(instructions)) = target.hardware()? else {

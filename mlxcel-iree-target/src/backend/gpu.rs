@@ -2,8 +2,6 @@
 
 mod detect;
 
-pub(crate) use detect::accelerator_of;
-
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::ElementType::{self, BF16, F16, F32};
 

@@ -17,7 +17,6 @@ use mlxcel_stablehlo::ElementType;
 
 use crate::target::{CompileTarget, DeviceDescription};
 
-pub(crate) use gpu::accelerator_of;
 pub use registry::CompileBackends;
 pub use resolved::ResolvedTarget;
 pub use select::ProgramOptions;

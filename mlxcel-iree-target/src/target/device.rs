@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::accelerator::accelerator_of;
 use super::{Processor, VulkanProperties};
-use crate::backend::accelerator_of;
 
 /// IREE's name of the Vulkan driver.
 const VULKAN: &str = "vulkan";

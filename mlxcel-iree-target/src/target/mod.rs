@@ -1,5 +1,6 @@
 //! Compile targets: a backend of the compiler, an architecture, and additional features.
 
+pub(crate) mod accelerator;
 pub mod cpu;
 mod device;
 mod hardware;

@@ -202,11 +202,30 @@ fn of_driver(driver: Driver) -> Vec<DeviceInfo> {
     infos
 }
 
+/// Opens the device that `options` name: the processor, or a driver's device, by default its best.
+///
+/// # Errors
+/// Those of [`choose`] and of the driver; [`ErrorKind::InvalidInput`] for threads of a device that has none to set.
+pub(crate) fn open(options: &DeviceOptions) -> Result<Device> {
+    let driver = options.driver;
+    if driver.is_local() {
+        return Device::open(options);
+    }
+    options.check_threads()?;
+    let accelerators = Accelerators::of(driver)?;
+    let listed = accelerators.list()?;
+    let listed = &listed[choose(&DeviceName { driver, device: options.device.clone() }, &listed)?];
+    Device::open_listed(&accelerators, listed, options, |property| match driver {
+        Driver::Vulkan => describe_vulkan(listed, property),
+        _ => DeviceDescription::of_driver(driver.name()),
+    })
+}
+
 /// The index in `listed` of the device that `name` means.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Unsupported`] if none of them can be used, or the named one cannot.
-pub(crate) fn choose(name: &DeviceName, listed: &[ListedDevice]) -> Result<usize> {
+fn choose(name: &DeviceName, listed: &[ListedDevice]) -> Result<usize> {
     if let Some(index) = name.index_in(listed)? {
         return usable(name.driver, &listed[index]).map(|()| index);
     }
@@ -267,7 +286,7 @@ fn usable(driver: Driver, listed: &ListedDevice) -> Result<()> {
 
 /// The compile target of an accelerator, the driver's best by default.
 fn target_of(driver: Driver, device: Option<String>) -> Result<CompileTarget> {
-    let device = Device::open(&DeviceOptions { driver, device, ..Default::default() })?;
+    let device = open(&DeviceOptions { driver, device, ..Default::default() })?;
     CompileBackends::builtin().of_device(device.description()).map(|target| target.target().clone())
 }
 
@@ -278,10 +297,7 @@ pub(crate) fn own_target(target: &str) -> Result<Option<CompileTarget>> {
 }
 
 /// The description of an open Vulkan device; `property` returns its properties by category and name.
-pub(crate) fn describe_vulkan(
-    listed: &ListedDevice,
-    property: impl Fn(&str, &str) -> Option<i64>,
-) -> DeviceDescription {
+fn describe_vulkan(listed: &ListedDevice, property: impl Fn(&str, &str) -> Option<i64>) -> DeviceDescription {
     let report = VulkanReport::parse(&listed.report);
     let is_on = |name| property("vulkan.feature", name) == Some(1);
     let arithmetic = [

@@ -50,13 +50,14 @@ mod tests {
     use mlxcel_iree_target::CompileBackends;
 
     use super::*;
+    use crate::devices;
     use crate::ffi::{DeviceOptions, Driver};
     use crate::testing::{cache_dir, resolved};
 
     #[test]
     fn programs_that_compute_wrong_numbers_are_noticed() {
         let options = DeviceOptions { driver: Driver::Vulkan, ..Default::default() };
-        let device = match Device::open(&options) {
+        let device = match devices::open(&options) {
             Ok(device) => device,
             // `cargo xtask test --only vulkan` has a driver.
             Err(error) => return assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),

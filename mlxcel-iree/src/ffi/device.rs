@@ -20,7 +20,6 @@ use super::profile::{Events, Profiling};
 use super::status::check;
 use super::sys;
 use crate::affinity::Affinity;
-use crate::devices::{self, DeviceName};
 
 /// The most worker threads that the task executor takes (`IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT`).
 pub(super) const MAX_THREADS: usize = 256;
@@ -67,8 +66,16 @@ struct Inner {
     faults: Option<Faults>,
 }
 
+impl DeviceOptions {
+    /// Refuses threads and their placement where the driver has none to set.
+    pub(crate) fn check_threads(&self) -> Result<()> {
+        worker_threads(self)?;
+        worker_cpus(self).map(drop)
+    }
+}
+
 impl Device {
-    /// Opens a device and starts its worker threads.
+    /// Opens the device of a driver that needs no choice, the processor's, and starts its worker threads.
     pub(crate) fn open(options: &DeviceOptions) -> Result<Self> {
         let driver = options.driver;
         let threads = worker_threads(options)?;
@@ -77,27 +84,28 @@ impl Device {
         let (device, threads) = match driver {
             Driver::LocalTask => local::open_task_device(threads, cpus.as_deref())?,
             Driver::LocalSync => (local::open_sync_device()?, threads),
-            Driver::Cuda | Driver::Vulkan => return Self::open_accelerator(options),
+            Driver::Cuda | Driver::Vulkan => {
+                let message = "an accelerator is opened from its driver's list";
+                return Err(Error::new(ErrorKind::Internal, "open a device", message));
+            }
         };
         let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
         let identity = Identity::of_driver(driver);
         Self::new(device, identity, threads, driver.is_local(), profiling, options.faults.clone())
     }
 
-    /// Opens the device of a driver that `options` name, or its best.
-    fn open_accelerator(options: &DeviceOptions) -> Result<Self> {
+    /// Opens one of the devices that its driver lists; `describe` tells what it is by its properties, which it looks up by category and
+    /// name.
+    pub(crate) fn open_listed(
+        accelerators: &Accelerators,
+        listed: &ListedDevice,
+        options: &DeviceOptions,
+        describe: impl FnOnce(&dyn Fn(&str, &str) -> Option<i64>) -> DeviceDescription,
+    ) -> Result<Self> {
         let driver = options.driver;
-        let accelerators = Accelerators::of(driver)?;
-        let mut listed = accelerators.list()?;
-        let chosen = devices::choose(&DeviceName { driver, device: options.device.clone() }, &listed)?;
-        let listed = listed.swap_remove(chosen);
-        let device = accelerators.open(&listed)?;
+        let device = accelerators.open(listed)?;
         let profiling = options.profile.then(|| profiling(&device, driver)).transpose()?;
-        let property = |category: &str, key: &str| accelerator::property(&device, category, key);
-        let description = match driver {
-            Driver::Vulkan => devices::describe_vulkan(&listed, property),
-            _ => DeviceDescription::of_driver(driver.name()),
-        };
+        let description = describe(&|category, key| accelerator::property(&device, category, key));
         let name = format!("{driver}:{} {}", listed.path, listed.name);
         let identity = Identity { driver, description, name };
         Self::new(device, identity, 1, false, profiling, options.faults.clone())

@@ -10,6 +10,7 @@ use mlxcel_stablehlo::ElementType::{self, F32, I32};
 
 use super::device::MAX_THREADS;
 use super::*;
+use crate::devices;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 const PROGRAM: &str = r#"
@@ -631,7 +632,7 @@ fn a_device_that_was_left_out_names_its_feature() {
 fn a_missing_device_error_says_what_it_requires() {
     for driver in [Driver::Cuda, Driver::Vulkan] {
         // Where one is there, it opens.
-        let Err(error) = Device::open(&DeviceOptions { driver, ..Default::default() }) else { continue };
+        let Err(error) = devices::open(&DeviceOptions { driver, ..Default::default() }) else { continue };
         assert_eq!(error.context("device"), Some(driver.name()));
         let built_in = driver.is_built_in();
         assert_eq!(
@@ -642,7 +643,7 @@ fn a_missing_device_error_says_what_it_requires() {
     }
     for driver in [Driver::Cuda, Driver::Vulkan] {
         let error =
-            Device::open(&DeviceOptions { driver, threads: Some(2), ..Default::default() }).unwrap_err();
+            devices::open(&DeviceOptions { driver, threads: Some(2), ..Default::default() }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }

@@ -8,16 +8,6 @@ use anyhow::{Context, Result};
 
 use super::architecture::rust_files;
 
-/// Modules that import each other, by crate; no others may.
-const CIRCLES: &[(&str, &[&str])] = &[
-    // The module of bundles shows the function that writes one, which a backend calls with its own bundle.
-    ("mlxcel-iree", &["backend", "bundle", "compile"]),
-    // A device is opened as the module of devices chooses, from the list that the driver gives.
-    ("mlxcel-iree", &["devices", "ffi"]),
-    // A target is named after the backend that compiles for it, and the backend describes targets.
-    ("mlxcel-iree-target", &["backend", "target"]),
-];
-
 /// What is out of order in the crate `name` with sources in `folder`.
 pub(super) fn defects(name: &str, folder: &Path) -> Result<Vec<String>> {
     let Ok(root) = fs::read_to_string(folder.join("lib.rs")) else { return Ok(Vec::new()) };
@@ -46,14 +36,11 @@ pub(super) fn defects(name: &str, folder: &Path) -> Result<Vec<String>> {
             }
         }
     }
-    for circle in circles(&arrows) {
-        let known = CIRCLES
-            .iter()
-            .any(|(of, known)| *of == name && circle.iter().map(String::as_str).eq(known.iter().copied()));
-        if !known {
-            defects.push(format!("{name}: the modules {} import each other", circle.join(", ")));
-        }
-    }
+    defects.extend(
+        circles(&arrows)
+            .into_iter()
+            .map(|circle| format!("{name}: the modules {} import each other", circle.join(", "))),
+    );
     Ok(defects)
 }
 

@@ -1,49 +1,19 @@
-//! Detects this machine's GPU, and which GPUs are compatible.
-
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+//! The targets for this machine's GPU, and which GPUs are compatible.
 
 use mlxcel_core::{Error, Result};
 
 use super::{CUDA, ROCM};
-use crate::process::{self, on_path};
-
-/// The time limit of NVIDIA's tool, which wakes sleeping devices.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Where the kernel's AMD driver lists its devices.
-const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+use crate::target::accelerator::{amd_chip, apple_platform, compute_capabilities, oldest_of};
 
 fn none(message: &'static str, example: &'static str) -> Error {
     Error::unsupported("detect the compile target of this machine", message)
         .with_context("name one, such as", example)
 }
 
-/// The architecture of this machine's accelerator for devices of `driver`; of several, that of the least capable NVIDIA device or the
-/// first AMD device. None if it cannot be detected.
-pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
-    match driver {
-        "cuda" => oldest_of(&capabilities()?).map(|capability| format!("sm_{capability}")),
-        "hip" => chip_under(Path::new(NODES)),
-        "metal" => metal().ok(),
-        _ => None,
-    }
-}
-
-/// The compute capabilities of this machine's NVIDIA devices, one per line.
-fn capabilities() -> Option<String> {
-    let mut command = Command::new(on_path("nvidia-smi")?);
-    command.args(["--query-gpu=compute_cap", "--format=csv,noheader"]);
-    let finished = process::run(&mut command, None, Some(PATIENCE)).ok()?;
-    finished.status.success().then_some(finished.stdout)
-}
-
 /// The newest architecture that the compiler knows and all NVIDIA devices of this machine run.
 pub(super) fn cuda() -> Result<String> {
     let missing = |message| none(message, "cuda:sm_80");
-    let listed = capabilities()
+    let listed = compute_capabilities()
         .ok_or_else(|| missing("nvidia-smi, which detects NVIDIA devices, does not run here"))?;
     newest_for(&listed).ok_or_else(|| missing("no NVIDIA device of this machine runs code of this compiler"))
 }
@@ -54,13 +24,6 @@ pub(super) fn newest_for(capabilities: &str) -> Option<String> {
     let known = CUDA.architectures.iter().filter(|name| name.starts_with("sm_"));
     let newest = known.filter(|name| capability(name) <= oldest).max_by_key(|name| capability(name))?;
     Some((*newest).to_owned())
-}
-
-/// The least of the listed compute capabilities, times ten.
-fn oldest_of(capabilities: &str) -> Option<u32> {
-    let devices: Vec<u32> =
-        capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
-    devices.into_iter().min()
 }
 
 /// The compute capability of an architecture or product, times ten; zero if unknown.
@@ -85,33 +48,12 @@ pub(super) fn cuda_runs_on(code: &str, device: &str) -> bool {
 
 /// The chip of this machine's first AMD device.
 pub(super) fn rocm() -> Result<String> {
-    let found = chip_under(Path::new(NODES));
-    let chip = found.ok_or_else(|| none("the kernel's AMD driver lists no device", "rocm:gfx942"))?;
+    let chip = amd_chip().ok_or_else(|| none("the kernel's AMD driver lists no device", "rocm:gfx942"))?;
     if ROCM.architectures.contains(&chip.as_str()) {
         return Ok(chip);
     }
     Err(none("the compiler does not know this machine's AMD device", "rocm:gfx942")
         .with_context("device", chip))
-}
-
-/// The chip of the first node that has one, by the properties in the kernel's folder `nodes`.
-#[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
-fn chip_under(nodes: &Path) -> Option<String> {
-    let mut nodes: Vec<(u32, String)> = fs::read_dir(nodes)
-        .ok()?
-        .flatten()
-        .filter_map(|node| {
-            let number = node.file_name().to_str()?.parse().ok()?;
-            let properties = fs::read_to_string(node.path().join("properties")).ok()?;
-            let version = properties.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?;
-            let version: u32 = version.trim().parse().ok()?;
-            // CPUs are nodes too, of version zero.
-            let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
-            (version > 0).then(|| (number, format!("gfx{major}{minor:x}{stepping:x}")))
-        })
-        .collect();
-    nodes.sort();
-    nodes.into_iter().next().map(|(_, chip)| chip)
 }
 
 /// Code for a chip runs only on that chip; products are named by their chips.
@@ -138,10 +80,8 @@ fn chip_of(name: &str) -> &str {
 
 /// The Apple platform of this program.
 pub(super) fn metal() -> Result<String> {
-    match std::env::consts::OS {
-        system @ ("macos" | "ios") => Ok(system.to_owned()),
-        _ => Err(none("Metal exists only on Apple's systems", "metal-spirv:macos")),
-    }
+    let platform = apple_platform().map(str::to_owned);
+    platform.ok_or_else(|| none("Metal exists only on Apple's systems", "metal-spirv:macos"))
 }
 
 #[cfg(test)]
@@ -157,8 +97,6 @@ mod tests {
         assert_eq!(newest_for("5.2"), None);
         assert_eq!(newest_for("[N/A]"), None);
         assert_eq!(newest_for(""), None);
-        // The values that other code is compared with.
-        assert_eq!((oldest_of("9.0\n8.6\n"), oldest_of("[N/A]")), (Some(86), None));
     }
 
     #[test]
@@ -173,22 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn amd_devices_are_identified_by_the_kernels_version_numbers() {
-        let nodes = tempfile::tempdir().unwrap();
-        let node = |number: u32, version: u32| {
-            let folder = nodes.path().join(number.to_string());
-            fs::create_dir(&folder).unwrap();
-            let text = format!("simd_count 4\ngfx_target_version {version}\nvendor_id 4098\n");
-            fs::write(folder.join("properties"), text).unwrap();
-        };
-        assert_eq!(chip_under(nodes.path()), None);
-        node(0, 0);
-        node(10, 110_001);
-        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx1101"));
-        node(2, 90_402);
-        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx942"));
-        node(1, 90_010);
-        assert_eq!(chip_under(nodes.path()).as_deref(), Some("gfx90a"));
+    fn products_are_named_by_their_chips() {
         assert!(rocm_runs_on("mi300x", "gfx942") && !rocm_runs_on("mi300x", "gfx90a"));
         assert!(ROCM.architectures.iter().all(|name| chip_of(name).starts_with("gfx")));
     }

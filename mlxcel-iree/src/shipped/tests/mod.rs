@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backend::IreeBackend;
+use crate::bundle::*;
 
 pub(super) fn fixture(name: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");

@@ -62,21 +62,12 @@
 //! any OpenXLA compiler. The manifest describes each argument; weights are arguments, named by the tensors in the
 //! checkpoint's safetensors files.
 
-mod open;
-mod source;
-mod trust;
-
 #[cfg(feature = "compile")]
-#[cfg(test)]
-mod tests;
-
+pub use mlxcel_iree_compile::bundle::{BundleOptions, split_targets};
 pub use mlxcel_iree_target::manifest::{
     AdapterRoom, FileEntry, Manifest, ModelDescription, ProgramDescription, STABLEHLO, Target, Tensor, Weight,
 };
-pub use open::Bundle;
-pub(crate) use trust::{Offer, Trust};
 
 #[cfg(feature = "compile")]
 pub use crate::compile::write_bundle as write;
-#[cfg(feature = "compile")]
-pub use mlxcel_iree_compile::bundle::{BundleOptions, split_targets};
+pub use crate::shipped::Bundle;
