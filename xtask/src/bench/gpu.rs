@@ -80,6 +80,9 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<()> {
     for part in ["mlx", "mlx_cuda_13.libs"] {
         copy(toolchain.join(mlx.name).join(part), part)?;
     }
+    for (part, name) in [("mlx/lib", "mlx-cpu/lib"), ("mlx_cpu.libs", "mlx_cpu.libs")] {
+        copy(toolchain.join("python").join(part), name)?;
+    }
     copy(root.join(STORYTELLER), "oracles/storyteller")?;
     for oracles in ORACLES {
         copy(root.join(oracles), "oracles")?;
