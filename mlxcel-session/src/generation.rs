@@ -1,5 +1,7 @@
 //! A generation as a state machine that the caller drives.
 
+mod progress;
+
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{
@@ -349,63 +351,6 @@ impl TextGeneration {
     /// Sets how long the generation was queued before its first row.
     pub fn set_queued(&mut self, queued: Duration) {
         self.usage.queued = queued;
-    }
-
-    /// The underlying token generation: the tokens, and how many are not computed yet.
-    pub fn tokens(&self) -> &Generation {
-        &self.generation
-    }
-
-    /// The tokens generated so far, without the stop token but including the tokens of a stop string.
-    pub fn generated(&self) -> &[TokenId] {
-        self.generation.generated()
-    }
-
-    /// Takes the complete characters that were not taken yet; may be empty.
-    pub fn take_text(&mut self) -> String {
-        std::mem::take(&mut self.text)
-    }
-
-    /// Whether [`take_text`](Self::take_text) has text.
-    pub fn has_text(&self) -> bool {
-        !self.text.is_empty()
-    }
-
-    /// Tokens and time spent so far.
-    pub fn usage(&self) -> Usage {
-        self.usage
-    }
-
-    /// Why it ended; `None` while it is running.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        match self.stops.matched() {
-            Some(_) => Some(FinishReason::StopString),
-            None => self.generation.finish_reason(),
-        }
-    }
-
-    /// The stop string that ended it, if any.
-    pub fn stop_string(&self) -> Option<&str> {
-        self.stops.matched()
-    }
-
-    /// A splitter of its text into reasoning and answer, starting at the beginning of the text. All text is the answer
-    /// if the model does not mark reasoning.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
-    pub fn splitter(&self) -> Result<ReasoningSplitter> {
-        let tokenizer = self.detokenizer.as_ref().map(Detokenizer::tokenizer);
-        let format = tokenizer.and_then(|tokenizer| Some((tokenizer, tokenizer.reasoning()?)));
-        let Some((tokenizer, format)) = format else { return Ok(ReasoningSplitter::plain()) };
-        let prompt = &self.generation.tokens()[..self.generation.prompt_length()];
-        format.splitter_after(tokenizer, prompt)
-    }
-
-    /// Cancels the generation from any thread.
-    pub fn cancel_token(&self) -> CancelToken {
-        self.cancel.clone()
     }
 
     /// Runs its next row, of at most `most` tokens, and adds the time to the usage. Cancellation is not an error: it ends
