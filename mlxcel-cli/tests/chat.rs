@@ -191,7 +191,8 @@ fn input_that_is_not_text_is_reported() {
 fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
     use std::io::{BufRead, BufReader, Read};
 
-    let (mut child, mut stdin) = start(&[]);
+    // Without the token that ends answers it goes on for seconds, however late the interrupt is sent.
+    let (mut child, mut stdin) = start(&["--forbidden-tokens", "1"]);
     let mut answers = BufReader::new(child.stdout.take().unwrap());
     stdin.write_all(b"Tell me a story about a duck named Nell.\n").unwrap();
     // The answer has begun.
