@@ -55,52 +55,50 @@ fn mixed(engine: &dyn Backend) -> Fixture {
 }
 
 /// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`. `$thrifty` is the engine for
-/// all kinds but the first, if it compiles programs for each.
+/// all kinds but the first, if it compiles programs for each. The kinds after `nightly` are held in a night only.
 macro_rules! kinds {
-    ($engine:ty, $new:expr, $points:expr) => {
-        kinds!($engine, $new, $new, $points);
-    };
-    ($engine:ty, $new:expr, $thrifty:expr, $points:expr) => {
+    (
+        $engine:ty, $new:expr, $thrifty:expr, $points:expr;
+        $($kind:ident),+; nightly $($nightly_kind:ident),*
+    ) => {
         use super::*;
 
-        fn subject(fixture: Fixture) -> Subject<'static> {
-            super::subject($thrifty, &$points, <$engine>::with_faults, fixture)
+        fn full() -> Subject<'static> {
+            subject($new, &$points, <$engine>::with_faults, Fixture::storyteller())
         }
 
-        mod full {
-            use super::*;
-
-            suite!(
-                super::super::subject($new, &$points, <$engine>::with_faults, Fixture::storyteller()),
-                Expectations::none()
-            );
+        fn thrifty(fixture: Fixture) -> Subject<'static> {
+            subject($thrifty, &$points, <$engine>::with_faults, fixture)
         }
 
-        mod windowed {
-            use super::*;
-
-            suite!(
-                subject(Fixture::named("mistral")).with_window(16).with_bounded_state(16),
-                Expectations::none()
-            );
+        fn windowed() -> Subject<'static> {
+            thrifty(Fixture::named("mistral")).with_window(16).with_bounded_state(16)
         }
 
-        mod latent {
-            use super::*;
-
-            suite!(subject(Fixture::named("deepseek_v3")), Expectations::none());
+        fn latent() -> Subject<'static> {
+            thrifty(Fixture::named("deepseek_v3"))
         }
 
-        mod recurrent {
-            use super::*;
-
-            suite!(subject(Fixture::named("mamba2")).with_bounded_state(1), Expectations::none());
+        fn recurrent() -> Subject<'static> {
+            thrifty(Fixture::named("mamba2")).with_bounded_state(1)
         }
 
-        mod mixed {
+        fn mixed() -> Subject<'static> {
+            thrifty(super::mixed(&$thrifty))
+        }
+
+        $(mod $kind {
             use super::*;
 
-            suite!(subject(mixed(&$thrifty)), Expectations::none());
+            suite!(super::$kind(), Expectations::none());
+        })+
+
+        mod nightly {
+            $(mod $nightly_kind {
+                use super::super::*;
+
+                suite!(super::super::$nightly_kind(), Expectations::none());
+            })*
         }
     };
 }
@@ -109,18 +107,21 @@ macro_rules! kinds {
 mod portable {
     use mlxcel_session::portable::PortableBackend;
 
-    kinds!(PortableBackend, PortableBackend::new(), FaultPoint::ALL);
+    kinds!(
+        PortableBackend, PortableBackend::new(), PortableBackend::new(), FaultPoint::ALL;
+        full, windowed, latent, recurrent, mixed; nightly
+    );
 }
 
 #[cfg(feature = "iree")]
 mod iree {
     use mlxcel_session::iree::IreeBackend;
 
+    // What sequences keep of each kind is `mlxcel-graph`'s, which the portable engine is held to, and the programs of each are compared
+    // with oracles.
     kinds!(
-        IreeBackend,
-        IreeBackend::new().with_cache_dir(support::cache_dir()),
-        support::iree(),
-        FaultPoint::ALL
+        IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), support::iree(), FaultPoint::ALL;
+        full, windowed; nightly latent, recurrent, mixed
     );
 }
 
@@ -131,7 +132,7 @@ mod pjrt {
 
     use super::*;
 
-    /// Each kind by one test, since there may be no plugin to hold.
+    /// Each kind by one test, since there may be no plugin to hold. XLA compiles for a minute or more for each.
     fn hold(devices: usize, fixture: Fixture, narrow: fn(Subject<'static>) -> Subject<'static>) {
         let Some(engine) = support::pjrt() else { return };
         let engine = engine.with_mesh(devices);
@@ -141,38 +142,38 @@ mod pjrt {
     }
 
     #[test]
-    #[ignore = "a minute of XLA's compiler; the other kinds hold the engine in continuous integration"]
     fn full() {
         hold(1, Fixture::storyteller(), |subject| subject);
     }
 
-    #[test]
-    fn full_on_two_devices() {
-        hold(2, Fixture::named("qwen3"), |subject| subject);
-    }
+    mod nightly {
+        use super::*;
 
-    #[test]
-    #[ignore = "a minute of XLA's compiler; the other kinds hold the engine in continuous integration"]
-    fn windowed() {
-        hold(1, Fixture::named("mistral"), |subject| subject.with_window(16).with_bounded_state(16));
-    }
+        #[test]
+        fn full_on_two_devices() {
+            hold(2, Fixture::named("qwen3"), |subject| subject);
+        }
 
-    #[test]
-    #[ignore = "a minute of XLA's compiler; the other kinds hold the engine in continuous integration"]
-    fn latent() {
-        hold(1, Fixture::named("deepseek_v3"), |subject| subject);
-    }
+        #[test]
+        fn windowed() {
+            hold(1, Fixture::named("mistral"), |subject| subject.with_window(16).with_bounded_state(16));
+        }
 
-    #[test]
-    #[ignore = "a minute of XLA's compiler; `mixed` has a state of the same kind"]
-    fn recurrent() {
-        hold(1, Fixture::named("mamba2"), |subject| subject.with_bounded_state(1));
-    }
+        #[test]
+        fn latent() {
+            hold(1, Fixture::named("deepseek_v3"), |subject| subject);
+        }
 
-    #[test]
-    fn mixed() {
-        let Some(engine) = support::pjrt() else { return };
-        hold(1, super::mixed(&engine), |subject| subject);
+        #[test]
+        fn recurrent() {
+            hold(1, Fixture::named("mamba2"), |subject| subject.with_bounded_state(1));
+        }
+
+        #[test]
+        fn mixed() {
+            let Some(engine) = support::pjrt() else { return };
+            hold(1, super::super::mixed(&engine), |subject| subject);
+        }
     }
 }
 
@@ -181,10 +182,12 @@ mod mlx {
     use mlxcel_session::mlx::MlxBackend;
 
     // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing is copied on the
-    // device before it is computed with.
+    // device before it is computed with. The tests of `mlxcel-mlx` hold each kind too.
     kinds!(
         MlxBackend,
         MlxBackend::new().with_prefill_chunk(24),
-        [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack]
+        MlxBackend::new().with_prefill_chunk(24),
+        [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
+        full, windowed; nightly latent, recurrent, mixed
     );
 }

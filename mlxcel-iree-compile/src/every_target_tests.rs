@@ -59,41 +59,6 @@ fn writer(decoder: &Decoder, numerics: Numerics) -> ProgramWriter {
     ProgramWriter::with_layouts(decoder.clone(), numerics, layouts).unwrap()
 }
 
-#[test]
-fn a_checkpoints_programs_compile_for_every_target() {
-    let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
-            .unwrap();
-    let decoder = checkpoint.decoder().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
-    let shapes =
-        [64, 1].map(|tokens| ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last });
-    let targets = [
-        ("llvm-cpu:x86-64-v3", BF16, "embedded-elf-x86_64"),
-        ("llvm-cpu:neoverse-v1", BF16, "embedded-elf-arm_64"),
-        ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
-        ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
-        ("vulkan-spirv:spirv,+float16,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
-        ("metal-spirv:macos", F32, "metal-msl-fb"),
-    ];
-    let work = targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
-    for_each(work, |((target, operand, format), shape)| {
-        let target = resolved(target);
-        // The checkpoint's own type, or what stands in for it.
-        let element = target.element_type_for(BF16);
-        assert_eq!(element, *operand, "{target}");
-        let precision = if element == F32 { Precision::Exact } else { Precision::Native };
-        let numerics = Numerics { precision, operand: element, kv: element };
-        let compiler =
-            ProgramCompiler::new(writer(&decoder, numerics), target.clone(), artifacts.clone()).unwrap();
-        let artifact =
-            compiler.compile(shape, None).map_err(|error| format!("{target}, {shape}: {error}"))?;
-        let holds = artifact.bytes.windows(format.len()).any(|bytes| bytes == format.as_bytes());
-        if holds { Ok(()) } else { Err(format!("{target}, {shape}: no {format} inside")) }
-    });
-}
-
 /// What the compiler makes of the target's options: the program after the first phase, where the target is written out.
 fn account_of(options: &CompileOptions) -> Result<String, String> {
     let mut options = options.clone();
@@ -268,4 +233,45 @@ fn unsupported_types_of_a_target_are_rejected_before_compiling() {
     let error = ProgramCompiler::new(writer, target, artifacts).unwrap_err();
     assert_eq!((error.kind(), error.context("element_type")), (ErrorKind::Unsupported, Some("bf16")));
     assert_eq!(error.context("target"), Some("vulkan-spirv:rdna3"));
+}
+
+/// Nothing of it is run.
+mod nightly {
+    use super::*;
+
+    #[test]
+    fn a_checkpoints_programs_compile_for_every_target() {
+        let checkpoint =
+            Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
+                .unwrap();
+        let decoder = checkpoint.decoder().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
+        let shapes =
+            [64, 1].map(|tokens| ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last });
+        let targets = [
+            ("llvm-cpu:x86-64-v3", BF16, "embedded-elf-x86_64"),
+            ("llvm-cpu:neoverse-v1", BF16, "embedded-elf-arm_64"),
+            ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
+            ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
+            ("vulkan-spirv:spirv,+float16,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
+            ("metal-spirv:macos", F32, "metal-msl-fb"),
+        ];
+        let work =
+            targets.iter().flat_map(|target| shapes.iter().map(move |shape| (target, shape))).collect();
+        for_each(work, |((target, operand, format), shape)| {
+            let target = resolved(target);
+            // The checkpoint's own type, or what stands in for it.
+            let element = target.element_type_for(BF16);
+            assert_eq!(element, *operand, "{target}");
+            let precision = if element == F32 { Precision::Exact } else { Precision::Native };
+            let numerics = Numerics { precision, operand: element, kv: element };
+            let compiler =
+                ProgramCompiler::new(writer(&decoder, numerics), target.clone(), artifacts.clone()).unwrap();
+            let artifact =
+                compiler.compile(shape, None).map_err(|error| format!("{target}, {shape}: {error}"))?;
+            let holds = artifact.bytes.windows(format.len()).any(|bytes| bytes == format.as_bytes());
+            if holds { Ok(()) } else { Err(format!("{target}, {shape}: no {format} inside")) }
+        });
+    }
 }

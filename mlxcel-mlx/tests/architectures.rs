@@ -60,18 +60,6 @@ fn exact(engine: &MlxBackend, name: &str) {
 }
 
 #[test]
-fn every_architecture_is_exact() {
-    for_each_architecture(|name| exact(&MlxBackend::new(), name));
-}
-
-#[test]
-fn every_architecture_is_exact_with_stock_mlx_operations() {
-    for_each_architecture(|name| {
-        exact(&MlxBackend::new().with_cpu_kernels(false).with_look_ahead(true), name)
-    });
-}
-
-#[test]
 fn quantized_products_of_every_architecture_match_their_values() {
     let engine = MlxBackend::new().with_quantization(WeightQuantization::affine(8, 32).unwrap());
     for_each_architecture(|name| {
@@ -88,46 +76,66 @@ fn quantized_products_of_every_architecture_match_their_values() {
     });
 }
 
-#[test]
-fn chunks_of_any_size_give_the_same_logits() {
-    for_each_architecture(|name| {
-        let cases = cases(name);
-        let longest = cases.iter().max_by_key(|case| case.prompt.len()).unwrap();
-        let model = load(&MlxBackend::new(), name, Precision::Exact);
-        let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        for chunk in [1, 7, 64] {
-            assert_prefill(name, &mut *session, longest, chunk);
-        }
-    });
-}
+/// The test `architectures` of all engines has the same on every change, but for stock operations.
+mod nightly {
+    use super::*;
 
-#[test]
-fn batched_sequences_match_single_sequence_runs() {
-    for_each_architecture(|name| {
-        let cases = cases(name);
-        let model = load(&MlxBackend::new(), name, Precision::Exact);
-        let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        let plan = SamplingPlan::greedy();
-        let sequences: Vec<_> = cases.iter().map(|_| session.open().unwrap()).collect();
-        let mut said: Vec<(Vec<u32>, Vec<f32>)> = vec![Default::default(); cases.len()];
-        let steps = cases.iter().map(|case| case.greedy.len()).min().unwrap().min(8);
-        for _ in 0..steps {
-            let fed: Vec<Vec<u32>> = (said.iter().zip(&cases))
-                .map(|((tokens, _), case)| tokens.last().map_or(case.prompt.clone(), |&last| vec![last]))
-                .collect();
-            let rows: Vec<_> =
-                sequences.iter().zip(&fed).map(|(&sequence, fed)| Row::next(sequence, fed, &plan)).collect();
-            let mut out = StepOutput::new();
-            session.step(&rows, &Control::default(), &mut out).unwrap();
-            for ((tokens, logprobs), row) in said.iter_mut().zip(out.take()) {
-                let token = row.unwrap().into_token().unwrap();
-                tokens.push(token.token);
-                logprobs.push(token.logprob);
+    #[test]
+    fn every_architecture_is_exact() {
+        for_each_architecture(|name| exact(&MlxBackend::new(), name));
+    }
+
+    #[test]
+    fn every_architecture_is_exact_with_stock_mlx_operations() {
+        for_each_architecture(|name| {
+            exact(&MlxBackend::new().with_cpu_kernels(false).with_look_ahead(true), name)
+        });
+    }
+
+    #[test]
+    fn chunks_of_any_size_give_the_same_logits() {
+        for_each_architecture(|name| {
+            let cases = cases(name);
+            let longest = cases.iter().max_by_key(|case| case.prompt.len()).unwrap();
+            let model = load(&MlxBackend::new(), name, Precision::Exact);
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            for chunk in [1, 7, 64] {
+                assert_prefill(name, &mut *session, longest, chunk);
             }
-        }
-        for (i, ((tokens, logprobs), case)) in said.iter().zip(&cases).enumerate() {
-            let case = Case { greedy: case.greedy[..steps].to_vec(), ..case.clone() };
-            assert_tokens(&format!("{name} case {i}"), &case, tokens, logprobs);
-        }
-    });
+        });
+    }
+
+    #[test]
+    fn batched_sequences_match_single_sequence_runs() {
+        for_each_architecture(|name| {
+            let cases = cases(name);
+            let model = load(&MlxBackend::new(), name, Precision::Exact);
+            let mut session = model.open_session(&SessionOptions::default()).unwrap();
+            let plan = SamplingPlan::greedy();
+            let sequences: Vec<_> = cases.iter().map(|_| session.open().unwrap()).collect();
+            let mut said: Vec<(Vec<u32>, Vec<f32>)> = vec![Default::default(); cases.len()];
+            let steps = cases.iter().map(|case| case.greedy.len()).min().unwrap().min(8);
+            for _ in 0..steps {
+                let fed: Vec<Vec<u32>> = (said.iter().zip(&cases))
+                    .map(|((tokens, _), case)| tokens.last().map_or(case.prompt.clone(), |&last| vec![last]))
+                    .collect();
+                let rows: Vec<_> = sequences
+                    .iter()
+                    .zip(&fed)
+                    .map(|(&sequence, fed)| Row::next(sequence, fed, &plan))
+                    .collect();
+                let mut out = StepOutput::new();
+                session.step(&rows, &Control::default(), &mut out).unwrap();
+                for ((tokens, logprobs), row) in said.iter_mut().zip(out.take()) {
+                    let token = row.unwrap().into_token().unwrap();
+                    tokens.push(token.token);
+                    logprobs.push(token.logprob);
+                }
+            }
+            for (i, ((tokens, logprobs), case)) in said.iter().zip(&cases).enumerate() {
+                let case = Case { greedy: case.greedy[..steps].to_vec(), ..case.clone() };
+                assert_tokens(&format!("{name} case {i}"), &case, tokens, logprobs);
+            }
+        });
+    }
 }

@@ -223,25 +223,25 @@ fn exact_kernels_match_the_decomposition() {
     }
 }
 
+/// That rows of tables are exact.
+fn check_tables(case: &Case, got: &[Vec<f32>]) {
+    for (i, (got, wanted)) in got.iter().zip(&case.wanted).enumerate().skip(LAYERS.len()) {
+        let error = largest_error(got, wanted);
+        assert!(error <= 1e-6, "rows of tables are exact at every precision, {i}: {error}");
+    }
+}
+
 #[test]
 fn fixed_point_errs_less_than_rounding_activations_to_bfloat16() {
     let case = case(&LAYERS, &TABLES);
     let native = computed(&case, &host(), Precision::Native);
-    let fast = computed(&case, &host(), Precision::Fast);
     for (i, layer) in LAYERS.iter().enumerate() {
         let wanted = &case.wanted[i];
         let bfloat16 = mean_error(&case.rounded[i], wanted);
         let fixed = mean_error(&native[i], wanted);
         assert!(fixed <= bfloat16 / 4.0, "{layer:?}: {fixed} in fixed point, {bfloat16} in bfloat16");
-        let error = largest_error(&fast[i], wanted);
-        assert!(error <= 8e-2, "{layer:?}: {error} with activations of 8 bits");
     }
-    for i in LAYERS.len()..case.wanted.len() {
-        for got in [&native[i], &fast[i]] {
-            let error = largest_error(got, &case.wanted[i]);
-            assert!(error <= 1e-6, "rows of tables are exact at every precision, {i}: {error}");
-        }
-    }
+    check_tables(&case, &native);
 }
 
 #[test]
@@ -275,14 +275,30 @@ fn nan_codes_give_nan_results() {
     }
 }
 
-#[test]
-fn kernels_compile_for_other_processors() {
-    // Each kind of code, for few rows and for many.
-    let layers = [1, 3, 4, 6, 8, 11, 12, 13, 15, 17, 20, 22, 27].map(|layer| LAYERS[layer]);
-    let case = case(&layers, &TABLES[4..7]);
-    for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
-        let target = resolved(target);
-        let artifact = compiled(&lowered(&case.module, &target, Precision::Native), target);
-        assert!(!artifact.is_empty());
+/// What takes another run of the compiler over all layers, or is not run.
+mod nightly {
+    use super::*;
+
+    #[test]
+    fn activations_of_eight_bits_stay_within_their_rounding() {
+        let case = case(&LAYERS, &TABLES);
+        let fast = computed(&case, &host(), Precision::Fast);
+        for (i, layer) in LAYERS.iter().enumerate() {
+            let error = largest_error(&fast[i], &case.wanted[i]);
+            assert!(error <= 8e-2, "{layer:?}: {error} with activations of 8 bits");
+        }
+        check_tables(&case, &fast);
+    }
+
+    #[test]
+    fn kernels_compile_for_other_processors() {
+        // Each kind of code, for few rows and for many.
+        let layers = [1, 3, 4, 6, 8, 11, 12, 13, 15, 17, 20, 22, 27].map(|layer| LAYERS[layer]);
+        let case = case(&layers, &TABLES[4..7]);
+        for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
+            let target = resolved(target);
+            let artifact = compiled(&lowered(&case.module, &target, Precision::Native), target);
+            assert!(!artifact.is_empty());
+        }
     }
 }

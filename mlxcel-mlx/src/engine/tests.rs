@@ -57,12 +57,6 @@ mod plain {
     suite!(subject(&MlxBackend::new(), "storyteller"), expectations());
 }
 
-mod looking_ahead {
-    use super::*;
-
-    suite!(subject(&MlxBackend::new().with_look_ahead(true), "storyteller"), expectations());
-}
-
 mod quantized {
     use super::*;
 
@@ -87,12 +81,6 @@ mod latent {
     use super::*;
 
     suite!(subject(&MlxBackend::new(), "deepseek_v3"), expectations());
-}
-
-mod recurrent {
-    use super::*;
-
-    suite!(subject(&MlxBackend::new().with_look_ahead(true), "mamba2").with_bounded_state(1), expectations());
 }
 
 mod recurrent_in_parts {
@@ -269,4 +257,22 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
     }
     let error = refused(plain(), &options().with_precision(Precision::Fast));
     assert_eq!((error.kind(), error.context("precision")), (Unsupported, Some("fast")));
+}
+
+/// What `plain` and `recurrent_in_parts` have in common with others.
+mod nightly {
+    mod looking_ahead {
+        use super::super::*;
+
+        suite!(subject(&MlxBackend::new().with_look_ahead(true), "storyteller"), expectations());
+    }
+
+    mod recurrent {
+        use super::super::*;
+
+        suite!(
+            subject(&MlxBackend::new().with_look_ahead(true), "mamba2").with_bounded_state(1),
+            expectations()
+        );
+    }
 }

@@ -1,5 +1,5 @@
 //! The tests that take minutes and are ignored elsewhere: thousands of sessions from many threads on each engine, programs that
-//! are killed while they write, every text of a published model, every kind of state on PJRT, and thousands of random checkpoints.
+//! are killed while they write, every text of a published model, and thousands of random checkpoints.
 
 use anyhow::{Result, bail};
 
@@ -11,8 +11,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
     let tests = ["test", "--locked", "--workspace", "--features", &features];
     let mut command = workspace.cargo(&tests);
-    let programs =
-        ["--test", "load", "--test", "interrupted", "--test", "published", "--test", "conformance"];
+    let programs = ["--test", "load", "--test", "interrupted", "--test", "published"];
     command.args(programs).args(["--", "--ignored", "--nocapture"]);
     let mut total = Counts::default();
     let mut engines = vec![("portable,mlx", "5000"), ("iree", "200")];

@@ -2,9 +2,12 @@
 //!
 //! Cargo runs one test program after the other, so at the end of each a single long test keeps the other cores idle; and a test
 //! that waits for the IREE compiler leaves its own core idle too.
+//!
+//! There are two tiers of tests: those in modules named `nightly`, and further checkpoints for engines that compile, run with `--all`.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -20,8 +23,17 @@ use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
 /// Test programs that take longest, longest first: started first, they do not run alone at the end.
-const LONGEST: &[&str] =
-    &["conformance", "architectures", "mlxcel_iree", "settings", "formats", "same_text", "differential"];
+const LONGEST: &[&str] = &[
+    "architectures",
+    "mlxcel_iree",
+    "conformance",
+    "mlxcel_pjrt",
+    "oracles",
+    "same_text",
+    "differential",
+    "mlxcel_mlx",
+    "server",
+];
 
 /// Which tests to run, and what to report.
 #[derive(clap::Args, Default)]
@@ -31,7 +43,20 @@ pub(crate) struct Options {
     slowest: Option<usize>,
 }
 
-/// Runs all tests; with `all`, engines that compile run every checkpoint.
+/// Tests of a night have this in their paths.
+const NIGHTLY: &str = "nightly::";
+/// What names the IREE compiler.
+const COMPILER: &str = "MLXCEL_IREE_COMPILER";
+
+/// Which tests of the programs run.
+enum Tier {
+    /// Those of a change, with this compiler in the place of IREE's.
+    Change { compiler: Option<PathBuf> },
+    /// All.
+    Night,
+}
+
+/// Runs the tests of a change, or all tests.
 pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Result<String> {
     let features = workspace.features()?;
     let selection = ["--locked", "--workspace", "--features", &features];
@@ -39,9 +64,10 @@ pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Resu
     let programs = build(workspace, &selection)?;
     let compiled = started.elapsed();
 
+    let tier = if all { Tier::Night } else { Tier::Change { compiler: without_verification(workspace)? } };
     let mut total = Counts::default();
     let started = Instant::now();
-    let finished = run_all(programs, options, all, &mut total)?;
+    let finished = run_all(programs, options, &tier, &mut total)?;
     let ran = started.elapsed();
     if let Some(count) = options.slowest {
         report(&finished, count);
@@ -106,7 +132,7 @@ struct Finished {
 fn run_all(
     programs: Vec<Program>,
     options: &Options,
-    all: bool,
+    tier: &Tier,
     total: &mut Counts,
 ) -> Result<Vec<Finished>> {
     let queue = Mutex::new(VecDeque::from(programs));
@@ -119,7 +145,7 @@ fn run_all(
             scope.spawn(move || {
                 while let Some(program) = next() {
                     let started = Instant::now();
-                    let output = run(&program, options, all);
+                    let output = run(&program, options, tier);
                     // Nobody listens any more if another program could not be started.
                     if send.send((program, output, started.elapsed())).is_err() {
                         return;
@@ -142,21 +168,48 @@ fn run_all(
     })
 }
 
-fn run(program: &Program, options: &Options, all: bool) -> std::io::Result<Output> {
+fn run(program: &Program, options: &Options, tier: &Tier) -> std::io::Result<Output> {
     let mut command = Command::new(&program.path);
     // What cargo sets for tests, as far as tests read it while they run.
     command
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .env("CARGO", cargo_program());
-    if all {
-        command.env("MLXCEL_TEST_ALL_FOLDERS", "1");
+    match tier {
+        Tier::Night => {
+            command.env("MLXCEL_TEST_ALL_FOLDERS", "1");
+        }
+        Tier::Change { compiler } => {
+            command.args(["--skip", NIGHTLY]);
+            command.envs(compiler.iter().map(|compiler| (COMPILER, compiler)));
+        }
     }
     if options.slowest.is_some() {
         // The harness of the stable toolchain has the times too, behind this variable.
         command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     }
     command.stdin(Stdio::null()).output()
+}
+
+/// A script that runs the compiler which `setup` provides, without the verification between its passes: a quarter of its time, which makes
+/// no difference to what it writes. None where another compiler is named, or scripts are not programs.
+fn without_verification(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let real = workspace.toolchain().join("bin/iree-compile");
+    let is_other = |named| fs::canonicalize(named).ok() != fs::canonicalize(&real).ok();
+    if cfg!(not(unix)) || std::env::var_os(COMPILER).is_some_and(is_other) {
+        return Ok(None);
+    }
+    let folder = workspace.metadata()?.target_directory.into_std_path_buf().join("quick");
+    let script = folder.join("iree-compile");
+    let text = format!("#!/bin/sh\nexec '{}' --verify=false \"$@\"\n", real.display());
+    // What stays the same need not be identified again.
+    if !fs::read(&script).is_ok_and(|kept| kept == text.as_bytes()) {
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&script, text))
+            .with_context(|| format!("writing {}", script.display()))?;
+        process::run(Command::new("chmod").arg("755").arg(&script))?;
+    }
+    Ok(Some(script))
 }
 
 /// The test and its time in a line such as `test a::b ... ok <0.012s>`.
