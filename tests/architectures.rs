@@ -23,7 +23,7 @@ const LOGPROBS: f32 = 3e-3;
 /// The largest difference of prefill logits, relative to the largest magnitude.
 const LOGITS: f32 = 1e-3;
 /// How many further folders are drawn for IREE.
-const DRAWN: usize = 3;
+const DRAWN: usize = 1;
 /// Folders that these engines run in batches, which are programs of their own: conformance holds batches of the other kinds of state.
 const BATCHED: [&str; 4] = ["gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_next"];
 

@@ -34,11 +34,11 @@ fn every_fixture() -> Vec<Fixture> {
 
 fn engines_agree(precision: Precision, fixtures: Vec<Fixture>, tolerance: impl Fn(&str) -> Tolerance) {
     let engines = engines_and_plugin();
-    let covering = support::covering(&fixtures, &support::STATES, support::parts);
     for fixture in fixtures {
         let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
+        // At exact precision each engine is held to the oracles of the others.
         let always = precision != Precision::Exact || fixture.name.starts_with("storyteller");
-        let runs = |engine: &dyn Backend| always || support::runs(engine, &fixture, &covering);
+        let runs = |engine: &dyn Backend| always || !support::spares(engine);
         let chosen: Vec<_> = engines.iter().filter(|engine| runs(&***engine)).collect();
         let models: Vec<_> =
             chosen.iter().filter_map(|engine| load(&***engine, &fixture, precision)).collect();
@@ -61,14 +61,14 @@ fn engines_agree_at_exact_precision() {
 
 #[test]
 fn engines_agree_at_native_precision() {
-    let named = ["llama", "llama-linear", "mistral", "storyteller-4bit"].map(Fixture::named);
+    let named = ["llama", "mistral", "storyteller-4bit"].map(Fixture::named);
     let fixtures = std::iter::once(Fixture::storyteller()).chain(named).collect();
     engines_agree(Precision::Native, fixtures, |fixture| {
         let mut tolerance = Tolerance::of(Precision::Native);
         // Two roundings may lie on both sides of the exact value; with random weights, whose logits are small differences of large terms,
         // each is up to 1e-2 off (`oracles`), of mistral 1.1e-2. Between engines 9e-3 and 5e-3 were measured.
         (tolerance.logits, tolerance.logprob) = match fixture {
-            "llama" | "llama-linear" => (2e-2, 1e-2),
+            "llama" => (2e-2, 1e-2),
             "mistral" => (3e-2, 2e-2),
             _ => (tolerance.logits, tolerance.logprob),
         };

@@ -69,9 +69,9 @@ fn assert_all_fail(engine: &IreeBackend, folder: &Path, options: &LoadOptions) {
 #[test]
 fn sequences_continue_after_chunks_forks_and_snapshots_and_nan_logits_fail() {
     let text: Vec<u32> = (0..260).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect();
-    let engine = IreeBackend::new().with_cache_dir(cache_dir());
+    let engine = IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16);
     let options = LoadOptions::default().with_precision(Precision::Exact).with_sequences(3);
-    // Windows of 16 in a ring of 192 positions (128 without kernels), and convolutions beside full caches.
+    // Windows of 16 in a ring, and convolutions beside full caches.
     for architecture in ["mistral", "lfm2"] {
         let folder =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(architecture);
@@ -102,7 +102,8 @@ fn sequences_continue_after_chunks_forks_and_snapshots_and_nan_logits_fail() {
         let found = feed(&mut *session, restored, &text[200..]);
         assert_near(&found, &expected, &format!("{architecture} restored"));
         assert_eq!(session.rewind(restored, 0).unwrap_err().kind(), ErrorKind::Unsupported);
-    } // The same programs over weights that are no numbers: of the head, of a norm, of what becomes scores.
+    }
+    // The same programs over weights that are no numbers: of the head, of a norm, of what becomes scores.
     for tensor in
         ["lm_head.weight", "model.layers.1.input_layernorm.weight", "model.layers.0.self_attn.q_proj.weight"]
     {
