@@ -100,8 +100,10 @@ enum Check {
     Rig,
     /// A bundle's programs, run by XLA
     Bundle,
-    /// The packaged crates in new projects, with rustc, cargo and cc alone: README's first lines, each engine, an engine of a third party
+    /// The packaged crates, and README's first lines in a new project, with rustc, cargo and cc alone
     Newcomer,
+    /// Further new projects: the small applications, IREE with a bundle, MLX, and an engine of a third party
+    Projects,
     /// Hostile inputs, each target for a few seconds, for minutes with `--all`
     Fuzz,
     /// Models on a software driver for Vulkan
@@ -150,6 +152,7 @@ impl Check {
             Self::Lint => compile::lint(workspace),
             Self::Features => features::check(workspace),
             Self::Newcomer => newcomer::check(workspace),
+            Self::Projects => newcomer::projects(workspace),
             Self::Docs => compile::document(workspace),
             Self::Beside => beside::check(workspace),
             Self::Test => test_programs::check(workspace, &arguments.tests, arguments.all),
@@ -168,13 +171,15 @@ impl Check {
     fn is_nightly(self) -> bool {
         matches!(
             self,
-            Self::Msrv
+            Self::Generated
+                | Self::Msrv
                 | Self::Semver
                 | Self::Features
                 | Self::Dist
                 | Self::Clients
                 | Self::Page
                 | Self::Rig
+                | Self::Projects
                 | Self::Beside
                 | Self::Wasm
                 | Self::Vulkan

@@ -2,9 +2,9 @@
 //!
 //! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The crates as they would be
 //! published are in a folder beside copies of their dependencies, which replaces crates.io, so cargo needs no network, and a file
-//! that a package lacks is missed here and not by the first user. The projects are:
+//! that a package lacks is missed here and not by the first user. The lines of the README are one project. Others, which compile
+//! for longer, are made in a night:
 //!
-//! - the lines of the README;
 //! - a program with the feature `iree`, which writes a bundle, and then opens it with neither IREE's compiler nor Python on the
 //!   machine;
 //! - `tests-external/my-backend`, an engine of a third party with its tests;
@@ -44,25 +44,36 @@ pub(super) const APPLICATIONS: &str = "applications";
 /// Packages that need a native toolchain: none may be below mlxcel-session's default features.
 const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "cc", "cxx", "mlxcel-mlx"];
 
+/// What README says, and what is in the packages.
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
+    with_machine(workspace, |machine, packages| {
+        let readme = readme::run(workspace, machine)?;
+        machine.has_no_native_dependency(&readme)?;
+        let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
+        Ok(format!("{number} packages of at most {largest:.1} MB; README's lines"))
+    })
+}
+
+/// The other projects.
+pub(super) fn projects(workspace: &Workspace) -> Result<String> {
+    with_machine(workspace, |machine, _| {
+        machine.run_applications(workspace)?;
+        run_with_bundle(workspace, machine)?;
+        let counts = machine.prove_my_backend(workspace)?;
+        run_with_mlx(workspace, machine)?;
+        Ok(format!("{APPLICATIONS}, iree with a bundle, mlx; {MY_BACKEND}: {counts}"))
+    })
+}
+
+fn with_machine<T>(workspace: &Workspace, check: impl FnOnce(&Machine, &Packages) -> Result<T>) -> Result<T> {
     let packages = Packages::make(workspace)?;
     let registry = Registry::make(workspace, &packages)?;
     let place = tempfile::tempdir().context("making an empty folder")?;
-
-    let machine = Machine::prepare(workspace, place.path(), &registry, &packages)?;
-    let readme = readme::run(workspace, &machine)?;
-    machine.has_no_native_dependency(&readme)?;
-    machine.run_applications(workspace)?;
-    run_with_bundle(workspace, &machine, place.path())?;
-    let counts = machine.prove_my_backend(workspace)?;
-    run_with_mlx(workspace, &machine)?;
-    let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
-    Ok(format!(
-        "{number} packages of at most {largest:.1} MB; README's lines, iree with a bundle, mlx; {MY_BACKEND}: {counts}"
-    ))
+    check(&Machine::prepare(workspace, place.path(), &registry, &packages)?, &packages)
 }
 
-fn run_with_bundle(workspace: &Workspace, machine: &Machine, place: &Path) -> Result<()> {
+fn run_with_bundle(workspace: &Workspace, machine: &Machine) -> Result<()> {
+    let place = &machine.place;
     let project = machine.new_project("with-bundle")?;
     process::run(machine.cargo(&project).args(["add", "--quiet", "mlxcel-session", "--features", "iree"]))?;
     fs::write(project.join("src/main.rs"), WITH_BUNDLE).context("writing the program")?;
@@ -93,6 +104,8 @@ fn run_with_mlx(workspace: &Workspace, machine: &Machine) -> Result<()> {
 
 /// A machine with next to nothing on it.
 struct Machine {
+    /// The folder of the others.
+    place: PathBuf,
     /// Where projects are; above them is the configuration of cargo.
     projects: PathBuf,
     home: PathBuf,
@@ -109,6 +122,7 @@ impl Machine {
         packages: &Packages,
     ) -> Result<Self> {
         let machine = Self {
+            place: place.to_path_buf(),
             projects: place.join("projects"),
             home: place.join("home"),
             programs: place.join("programs"),
