@@ -99,7 +99,8 @@ fn quantized_weights_are_exact() {
 fn native_precision_stays_within_its_rounding() {
     // Logits of the random weights of `mistral`, and those of one prompt of the story teller, hang on small differences of large terms:
     // bfloat16 is 1.1e-2 off, and between 7e-3 and 1.1e-2 by the order of sums.
-    let named = [("llama", 1e-2), ("mistral", 2e-2)];
+    let linear = support::all().then_some(("llama-linear", 1e-2));
+    let named = [("llama", 1e-2), ("mistral", 2e-2)].into_iter().chain(linear);
     let named = named.map(|(name, tolerance)| (Fixture::named(name), tolerance));
     for (fixture, tolerance) in std::iter::once((Fixture::storyteller(), 2e-2)).chain(named) {
         for engine in engines_and_plugin() {

@@ -125,10 +125,14 @@ pub const ALL_VARIABLE: &str = "MLXCEL_TEST_ALL_FOLDERS";
 pub const STATES: [&str; 8] =
     ["deepseek_v3", "gemma2", "gemma3n_text", "gpt_oss", "kimi_linear", "lfm2", "mamba2", "qwen3_next"];
 
+/// Whether whoever runs the tests has asked for all that take long.
+pub fn all() -> bool {
+    std::env::var_os(ALL_VARIABLE).is_some()
+}
+
 /// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
 pub fn spares(engine: &dyn Backend) -> bool {
-    let asked = [FOLDER_VARIABLE, ALL_VARIABLE].into_iter().any(|name| std::env::var_os(name).is_some());
-    ["iree", "pjrt"].contains(&engine.name()) && !asked
+    ["iree", "pjrt"].contains(&engine.name()) && !all() && std::env::var_os(FOLDER_VARIABLE).is_none()
 }
 
 /// The fixtures that engines which compile run: the `first` ones, and one with each item of `items` that these lack.
