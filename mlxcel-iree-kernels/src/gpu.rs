@@ -3,14 +3,17 @@
 //! The compiler fuses operations into kernels and then fails to write the kernel: counted positions next to a reduction make it
 //! share indices between threads, which it cannot distribute, and SPIR-V (Vulkan, Metal) has no type for. In SPIR-V, table lookups
 //! do so too; half precision next to a matrix product or a reduction makes it load two numbers as one, and so does a bias in half
-//! precision that is added to a product. A barrier after each of these keeps it in a kernel of its own.
+//! precision that is added to a product, or is reshaped before. A barrier after each of these keeps it in a kernel of its own.
+//!
+//! In SPIR-V, a reduction of other dimensions than the last is fused with what reads its operand or its result into a kernel that it
+//! cannot write, or whose numbers are wrong. Barriers before and after keep it alone.
 //!
 //! Where it sees that integers are not negative, it divides them as unsigned ones, which it cannot write in SPIR-V for single
 //! elements. A barrier before a division hides where its numbers come from.
 
 use std::collections::HashSet;
 
-use mlxcel_stablehlo::{BinaryOp, ElementType, Function, Module, Op, OpKind, Printer, ValueId};
+use mlxcel_stablehlo::{BinaryOp, Block, ElementType, Function, Module, Op, OpKind, Printer, ValueId};
 
 /// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
@@ -27,19 +30,23 @@ pub(super) fn text(mut module: Module, in_spirv: bool) -> String {
 
 /// Inserts barriers where the compiler would fuse too much.
 fn part(function: &mut Function, in_spirv: bool) {
+    let mut body = std::mem::take(&mut function.body);
+    part_block(function, &mut body, in_spirv);
+    function.body = body;
+}
+
+/// Inserts barriers into a block of `function` and the blocks inside.
+fn part_block(function: &mut Function, block: &mut Block, in_spirv: bool) {
     let weights: HashSet<ValueId> = function.arguments.iter().map(|argument| argument.value).collect();
-    let multiplied: HashSet<ValueId> = function
-        .body
-        .ops
-        .iter()
-        .filter(|op| is_product_of_matrices(op, function))
-        .flat_map(|op| op.operands.iter().copied())
-        .collect();
-    let added = added_after_broadcast(function);
-    let ops = std::mem::take(&mut function.body.ops);
+    let multiplied = operands_of(block, |op| is_product_of_matrices(op, function));
+    let added = added_after_broadcast(block);
+    let reshaped = operands_of(block, |op| matches!(op.kind, OpKind::Reshape));
+    let ops = std::mem::take(&mut block.ops);
     let mut parted = Vec::with_capacity(ops.len());
     for mut op in ops {
-        if in_spirv && divides_signed(&op, function) {
+        op.regions.iter_mut().for_each(|region| part_block(function, region, in_spirv));
+        let sums_columns = in_spirv && reduces_before_last(&op, function);
+        if sums_columns || in_spirv && divides_signed(&op, function) {
             let hidden = function.add_value(function.value_type(op.operands[0]).clone());
             parted.push(barrier(op.operands[0], hidden));
             op.operands[0] = hidden;
@@ -50,11 +57,15 @@ fn part(function: &mut Function, in_spirv: bool) {
             OpKind::Convert if in_spirv => {
                 let from = function.value_type(op.operands[0]);
                 let half = matches!(from.element, ElementType::BF16 | ElementType::F16);
-                let on_the_way = weights.contains(&op.operands[0]) && !multiplied.contains(&op.results[0]);
-                let fuses = from.shape.len() > 1 && !on_the_way || added.contains(&op.results[0]);
+                let result = &op.results[0];
+                let on_the_way = weights.contains(&op.operands[0]) && !multiplied.contains(result);
+                let fuses = match from.shape.len() {
+                    0 | 1 => added.contains(result) || reshaped.contains(result),
+                    _ => !on_the_way,
+                };
                 half && fuses
             }
-            _ => false,
+            _ => sums_columns,
         };
         if !ends_kernel {
             parted.push(op);
@@ -66,7 +77,7 @@ fn part(function: &mut Function, in_spirv: bool) {
         let barrier = barrier(op.results[0], result);
         parted.extend([op, barrier]);
     }
-    function.body.ops = parted;
+    block.ops = parted;
 }
 
 fn barrier(operand: ValueId, result: ValueId) -> Op {
@@ -81,16 +92,24 @@ fn divides_signed(op: &Op, function: &Function) -> bool {
         && function.value_type(op.operands[0]).element.is_signed()
 }
 
+/// Whether an operation reduces another dimension than the last ones.
+fn reduces_before_last(op: &Op, function: &Function) -> bool {
+    let OpKind::Reduce { dimensions, .. } = &op.kind else { return false };
+    let rank = function.value_type(op.operands[0]).shape.len();
+    dimensions.first().is_some_and(|&first| first + dimensions.len() < rank)
+}
+
+/// The operands of the operations of a block that are `wanted`.
+fn operands_of(block: &Block, wanted: impl Fn(&Op) -> bool) -> HashSet<ValueId> {
+    block.ops.iter().filter(|op| wanted(op)).flat_map(|op| op.operands.iter().copied()).collect()
+}
+
 /// The values that are broadcast and then added to others, as biases are.
-fn added_after_broadcast(function: &Function) -> HashSet<ValueId> {
-    let ops = &function.body.ops;
-    let added: HashSet<ValueId> = ops
-        .iter()
-        .filter(|op| matches!(op.kind, OpKind::Binary(BinaryOp::Add)))
-        .flat_map(|op| op.operands.iter().copied())
-        .collect();
-    let broadcasts = ops.iter().filter(|op| matches!(op.kind, OpKind::BroadcastInDim { .. }));
-    broadcasts.filter(|op| added.contains(&op.results[0])).map(|op| op.operands[0]).collect()
+fn added_after_broadcast(block: &Block) -> HashSet<ValueId> {
+    let added = operands_of(block, |op| matches!(op.kind, OpKind::Binary(BinaryOp::Add)));
+    operands_of(block, |op| {
+        matches!(op.kind, OpKind::BroadcastInDim { .. }) && added.contains(&op.results[0])
+    })
 }
 
 /// Whether an operation multiplies several rows by several: with one row nothing is loaded twice, and the conversion is better
@@ -109,7 +128,7 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{ModuleBuilder, TensorType};
+    use mlxcel_stablehlo::{Comparison, ModuleBuilder, TensorType};
 
     use super::*;
 
@@ -185,6 +204,36 @@ mod tests {
             text(module.finish(), true).matches("stablehlo.optimization_barrier %x").count()
         };
         assert_eq!([ElementType::I32, ElementType::U32, ElementType::F32].map(barriers), [2, 0, 0]);
+    }
+
+    #[test]
+    fn reductions_of_other_dimensions_than_the_last_are_alone_in_loops_too() {
+        let mut module = ModuleBuilder::new("test");
+        module
+            .function("main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [4, 8]))?;
+                let rows = b.sum(x, &[1])?;
+                let zero = b.splat(ElementType::F32, 0.0, &[8])?;
+                let start = b.scalar(0i32)?;
+                let columns = b.while_loop(
+                    &[start, zero],
+                    |b, state| {
+                        let end = b.scalar(2i32)?;
+                        b.compare(state[0], end, Comparison::Less)
+                    },
+                    |b, state| {
+                        let one = b.scalar(1i32)?;
+                        let sum = b.sum(x, &[0])?;
+                        Ok(vec![b.add(state[0], one)?, b.add(state[1], sum)?])
+                    },
+                )?;
+                Ok(vec![rows, columns[1]])
+            })
+            .unwrap();
+        let text = text(module.finish(), true);
+        let barriers = |shape| text.matches(&format!("barrier %{shape}")).count();
+        assert_eq!(text.matches("stablehlo.optimization_barrier").count(), 2, "{text}");
+        assert_eq!(barriers("x : tensor<4x8xf32>"), 1, "{text}");
     }
 
     #[test]

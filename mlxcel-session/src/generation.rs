@@ -15,7 +15,6 @@ use crate::detokenize::Detokenizer;
 use crate::model::Model;
 use crate::options::Options;
 use crate::prompt::Prompt;
-use crate::reasoning::ReasoningSplitter;
 use crate::sampling::HostSampler;
 use crate::speculation::Speculator;
 use crate::stop::StopStrings;
