@@ -1,5 +1,6 @@
-//! An engine of your own, whole: all but `main` needs `mlxcel-core` alone, and `mlxcel-session` drives it like any other.
-//! Its model has read one text. What followed there after the same tokens is likely to follow again.
+//! An engine of your own, whole: all but `main` needs `mlxcel-core` alone, and `mlxcel-session` drives it
+//! like any other. Its model has read one text. What followed there after the same tokens is likely to follow
+//! again.
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher as Hasher};

@@ -17,7 +17,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     });
     let weather = Tool::new("get_weather", "The current weather of a city", schema);
 
-    // A model that was trained on tools decides by itself: the toolbox offers, calls and asks again until there is an answer.
+    // A model that was trained on tools decides by itself: the toolbox offers, calls and asks again until
+    // there is an answer.
     let mut toolbox = Toolbox::new().with_tool(weather.clone(), |call: &ToolCall| forecast(&call.arguments));
     let mut messages = vec![Message::user("Do I need an umbrella in Oslo?")];
     let answer = toolbox.chat(&model, &mut messages, &Options::new(60))?;

@@ -1,4 +1,5 @@
-//! Adapters on every engine, against what PEFT computes in float32: tokens and logits, one by one and together in one pass.
+//! Adapters on every engine, against what PEFT computes in float32: tokens and logits, one by one and
+//! together in one pass.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -17,7 +18,8 @@ use mlxcel_models::read::Float;
 use mlxcel_quantize::{MergeOptions, merge};
 use support::{CAPACITY, Case, Fixture, engines_and_plugin};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f32 = 1e-3;
 /// The largest difference of prefill logits, relative to the largest magnitude.
 const LOGITS: f32 = 1e-4;
@@ -38,7 +40,8 @@ fn argmax(logits: &[f32]) -> u32 {
     best.map(|(token, _)| token as u32).unwrap()
 }
 
-/// One sequence for each case, fed its prompt, whose logits are those of the oracle; then all decode together.
+/// One sequence for each case, fed its prompt, whose logits are those of the oracle; then all decode
+/// together.
 fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)], what: &str) {
     let mut rows = Vec::new();
     for (index, (case, adapter)) in cases.iter().enumerate() {

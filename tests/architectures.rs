@@ -1,5 +1,5 @@
-//! Every family on every engine against transformers' float32 results: whole prompts, any prefill chunking, and batched with
-//! others.
+//! Every family on every engine against transformers' float32 results: whole prompts, any prefill chunking,
+//! and batched with others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -16,7 +16,8 @@ use support::{
     Case, FOLDER_VARIABLE, Fixture, STATES, covering, engines_and_plugin, load, parts, runs, spares,
 };
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f32 = 1e-3;
 /// The largest difference of log probabilities.
 const LOGPROBS: f32 = 3e-3;
@@ -24,7 +25,8 @@ const LOGPROBS: f32 = 3e-3;
 const LOGITS: f32 = 1e-3;
 /// How many further folders are drawn for IREE.
 const DRAWN: usize = 1;
-/// Folders that these engines run in batches, which are programs of their own: conformance holds batches of the other kinds of state.
+/// Folders that these engines run in batches, which are programs of their own: conformance holds batches of
+/// the other kinds of state.
 const BATCHED: [&str; 4] = ["gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_next"];
 
 type Checked = Result<(), String>;
@@ -165,7 +167,8 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
     Ok(())
 }
 
-/// The folders that engines which compile run: those with all kinds of parts, and [`DRAWN`] of the others, which are other ones in each run.
+/// The folders that engines which compile run: those with all kinds of parts, and [`DRAWN`] of the others,
+/// which are other ones in each run.
 fn compiled(folders: &[Fixture]) -> BTreeSet<&'static str> {
     let mut compiled = covering(folders, &STATES, parts);
     let others: Vec<_> =

@@ -1,4 +1,5 @@
-//! Every engine that is compiled in holds the contract with a model of each kind of state, and nothing is excepted.
+//! Every engine that is compiled in holds the contract with a model of each kind of state, and nothing is
+//! excepted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -9,8 +10,8 @@ use mlxcel_conformance::{Expectations, Subject, suite};
 use mlxcel_core::{Backend, FaultPoint, Faults, LoadOptions, ModelSource, Precision};
 use support::Fixture;
 
-/// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does. `faulty` makes an engine of it
-/// whose device fails at one of `points`.
+/// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does.
+/// `faulty` makes an engine of it whose device fails at one of `points`.
 fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
     engine: E,
     points: &[FaultPoint],
@@ -49,13 +50,15 @@ fn break_weights(from: &Path, to: &Path) {
     std::fs::write(to.join("model.safetensors"), file).unwrap();
 }
 
-/// A checkpoint with a state that grows and one that does not; for engines that compile, one whose programs are small.
+/// A checkpoint with a state that grows and one that does not; for engines that compile, one whose programs
+/// are small.
 fn mixed(engine: &dyn Backend) -> Fixture {
     Fixture::named(if support::spares(engine) { "lfm2" } else { "qwen3_next" })
 }
 
-/// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`. `$thrifty` is the engine for
-/// all kinds but the first, if it compiles programs for each. The kinds after `nightly` are held in a night only.
+/// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`.
+/// `$thrifty` is the engine for all kinds but the first, if it compiles programs for each. The kinds after
+/// `nightly` are held in a night only.
 macro_rules! kinds {
     (
         $engine:ty, $new:expr, $thrifty:expr, $points:expr;
@@ -117,8 +120,8 @@ mod portable {
 mod iree {
     use mlxcel_session::iree::IreeBackend;
 
-    // What sequences keep of each kind is `mlxcel-graph`'s, which the portable engine is held to, and the programs of each are compared
-    // with oracles.
+    // What sequences keep of each kind is `mlxcel-graph`'s, which the portable engine is held to, and the
+    // programs of each are compared with oracles.
     kinds!(
         IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), support::iree(), FaultPoint::ALL;
         full, windowed; nightly latent, recurrent, mixed
@@ -132,7 +135,8 @@ mod pjrt {
 
     use super::*;
 
-    /// Each kind by one test, since there may be no plugin to hold. XLA compiles for a minute or more for each.
+    /// Each kind by one test, since there may be no plugin to hold. XLA compiles for a minute or more for
+    /// each.
     fn hold(devices: usize, fixture: Fixture, narrow: fn(Subject<'static>) -> Subject<'static>) {
         let Some(engine) = support::pjrt() else { return };
         let engine = engine.with_mesh(devices);
@@ -181,8 +185,8 @@ mod pjrt {
 mod mlx {
     use mlxcel_session::mlx::MlxBackend;
 
-    // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing is copied on the
-    // device before it is computed with. The tests of `mlxcel-mlx` hold each kind too.
+    // Prompts are cut: by default a chunk is longer than the sequences here. Nothing is compiled, and nothing
+    // is copied on the device before it is computed with. The tests of `mlxcel-mlx` hold each kind too.
     kinds!(
         MlxBackend,
         MlxBackend::new().with_prefill_chunk(24),

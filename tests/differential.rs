@@ -66,8 +66,9 @@ fn engines_agree_at_native_precision() {
     let fixtures = std::iter::once(Fixture::storyteller()).chain(named).collect();
     engines_agree(Precision::Native, fixtures, |fixture| {
         let mut tolerance = Tolerance::of(Precision::Native);
-        // Two roundings may lie on both sides of the exact value; with random weights, whose logits are small differences of large terms,
-        // each is up to 1e-2 off (`oracles`), of mistral 1.1e-2. Between engines 9e-3 and 5e-3 were measured.
+        // Two roundings may lie on both sides of the exact value; with random weights, whose logits are small
+        // differences of large terms, each is up to 1e-2 off (`oracles`), of mistral 1.1e-2. Between
+        // engines 9e-3 and 5e-3 were measured.
         (tolerance.logits, tolerance.logprob) = match fixture {
             "llama" | "llama-linear" => (2e-2, 1e-2),
             "mistral" => (3e-2, 2e-2),
@@ -116,7 +117,8 @@ fn changed(name: &'static str, setting: Option<(&str, serde_json::Value)>, zeroe
     Fixture { name, path }
 }
 
-/// What the tolerances are for: an engine that left out a term, or took four bits for sixteen, would not be found by wider ones.
+/// What the tolerances are for: an engine that left out a term, or took four bits for sixteen, would not be
+/// found by wider ones.
 #[cfg(feature = "portable")]
 #[test]
 fn a_different_model_disagrees_at_every_precision() {

@@ -1,5 +1,5 @@
-//! Encoders and rerankers on every engine against transformers and sentence-transformers: hidden states, embeddings and scores,
-//! alone and batched.
+//! Encoders and rerankers on every engine against transformers and sentence-transformers: hidden states,
+//! embeddings and scores, alone and batched.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;

@@ -1,4 +1,5 @@
-//! The programs of `examples/` run, and do what they are about; the engine among them is proved by the test kit.
+//! The programs of `examples/` run, and do what they are about; the engine among them is proved by the test
+//! kit.
 #![cfg(feature = "portable")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Packed checkpoints on every engine, against their values in float32 on the portable one. The pairs are written by
-//! `fixtures/formats/make_pairs.py`.
+//! Packed checkpoints on every engine, against their values in float32 on the portable one. The pairs are
+//! written by `fixtures/formats/make_pairs.py`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 #![cfg(feature = "portable")]
 
@@ -21,7 +21,8 @@ const LOGITS: f32 = 1e-3;
 /// Tokens that are decoded, one by one.
 const DECODED: usize = 3;
 
-/// The logits after a prompt of so many tokens, and after each token that follows; `fed` tells these, or the most likely ones are taken.
+/// The logits after a prompt of so many tokens, and after each token that follows; `fed` tells these, or the
+/// most likely ones are taken.
 fn logits(model: &dyn Model, prompt: usize, fed: Option<&[Vec<f32>]>) -> Result<Vec<Vec<f32>>> {
     let mut session = model.open_session(&SessionOptions::default())?;
     let sequence = session.open()?;

@@ -1,4 +1,5 @@
-//! Every packed form of published checkpoints on every engine, against what their unpacked weights give in float32.
+//! Every packed form of published checkpoints on every engine, against what their unpacked weights give in
+//! float32.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -12,7 +13,8 @@ use mlxcel_core::{
 };
 use support::{Case, Fixture, engines, runs};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f32 = 1e-3;
 /// The largest difference of prefill logits, relative to the largest magnitude.
 const LOGITS: f32 = 1e-3;
@@ -29,7 +31,8 @@ const PACKED_ON_MLX: &[&str] = &[
     "gptq-act-order",
 ];
 
-/// What engines that compile run: zero points, scales of scales, experts, and blocks. Their kernels are tested over each packing.
+/// What engines that compile run: zero points, scales of scales, experts, and blocks. Their kernels are
+/// tested over each packing.
 const COMPILED: [&str; 4] = ["awq", "fp8-block", "gguf-llama-q4_k_m", "gpt_oss-mxfp4"];
 
 type Checked = Result<(), String>;

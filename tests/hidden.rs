@@ -1,4 +1,5 @@
-//! Hidden states on every engine are transformers' `last_hidden_state`: the head, applied to them here, gives its logits.
+//! Hidden states on every engine are transformers' `last_hidden_state`: the head, applied to them here, gives
+//! its logits.
 //!
 //! A head has more rows than columns, so no other states give the same logits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
@@ -38,7 +39,8 @@ fn logits(checkpoint: &Checkpoint, decoder: &Decoder, state: &[f32]) -> Vec<f32>
 
 #[test]
 fn head_times_hidden_states_equals_the_oracles_logits() {
-    // Heads of each kind: tied, of their own, scaled, capped, with a bias; norms of each kind; a context that is outgrown.
+    // Heads of each kind: tied, of their own, scaled, capped, with a bias; norms of each kind; a context that
+    // is outgrown.
     let named = ["llama", "gemma2", "granite", "phi3-longrope", "stablelm", "mamba2"].map(Fixture::named);
     for fixture in named.into_iter().chain([Fixture::storyteller()]) {
         let checkpoint = Checkpoint::open(&fixture.path).unwrap();

@@ -1,5 +1,5 @@
-//! Load: sessions by the hundreds, opened, used, cancelled and dropped from many threads. Texts are what they are alone, and memory is
-//! given back.
+//! Load: sessions by the hundreds, opened, used, cancelled and dropped from many threads. Texts are what they
+//! are alone, and memory is given back.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
 mod support;

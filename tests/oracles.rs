@@ -1,5 +1,5 @@
-//! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities, for any prefill chunking and
-//! batch composition.
+//! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities,
+//! for any prefill chunking and batch composition.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -10,7 +10,8 @@ use mlxcel_core::{
 };
 use support::{Case, Fixture, engines_and_plugin, load};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f32 = 1e-4;
 
 fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
@@ -97,8 +98,9 @@ fn quantized_weights_are_exact() {
 
 #[test]
 fn native_precision_stays_within_its_rounding() {
-    // Logits of the random weights of `mistral`, and those of one prompt of the story teller, hang on small differences of large terms:
-    // bfloat16 is 1.1e-2 off, and between 7e-3 and 1.1e-2 by the order of sums.
+    // Logits of the random weights of `mistral`, and those of one prompt of the story teller, hang on small
+    // differences of large terms: bfloat16 is 1.1e-2 off, and between 7e-3 and 1.1e-2 by the order of
+    // sums.
     let linear = support::all().then_some(("llama-linear", 1e-2));
     let named = [("llama", 1e-2), ("mistral", 2e-2)].into_iter().chain(linear);
     let named = named.map(|(name, tolerance)| (Fixture::named(name), tolerance));
@@ -142,7 +144,8 @@ fn four_sequences_at_different_positions_match_single_sequence_runs() {
     for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        // They join one after another: the first is some tokens ahead when the second's prompt comes in the same step.
+        // They join one after another: the first is some tokens ahead when the second's prompt comes in the
+        // same step.
         let mut running: Vec<(mlxcel_core::SequenceId, Vec<u32>, Vec<f32>)> = Vec::new();
         for (i, _) in cases.iter().enumerate() {
             let sequence = session.open().unwrap();

@@ -1,6 +1,8 @@
-//! A published model, SmolLM2-135M-Instruct as GGUF Q4_1, says what transformers says in float32, from text to text.
+//! A published model, SmolLM2-135M-Instruct as GGUF Q4_1, says what transformers says in float32, from text
+//! to text.
 //!
-//! `cargo xtask setup --published` provides it, or `MLXCEL_TEST_PUBLISHED` names its file; without it the tests are skipped, by name.
+//! `cargo xtask setup --published` provides it, or `MLXCEL_TEST_PUBLISHED` names its file; without it the
+//! tests are skipped, by name.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, missing_docs)]
 
 mod support;

@@ -1,5 +1,5 @@
-//! The bundled model generates the same text for any reading pattern, batch composition and prefix reuse: on every engine
-//! that is compiled in.
+//! The bundled model generates the same text for any reading pattern, batch composition and prefix reuse: on
+//! every engine that is compiled in.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod support;
@@ -208,7 +208,8 @@ fn load(backend: &dyn Backend, sequences: usize) -> Model {
     Model::load(backend, support::Fixture::storyteller().path, &options).unwrap()
 }
 
-/// What is greedy, or drawn on the host, is the same on every engine too: here no choice is so near that rounding decides it.
+/// What is greedy, or drawn on the host, is the same on every engine too: here no choice is so near that
+/// rounding decides it.
 #[test]
 fn texts_do_not_depend_on_chunking_batch_composition_or_prefix_reuse() {
     let backends = support::engines();

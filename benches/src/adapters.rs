@@ -1,5 +1,5 @@
-//! The suite `adapters`: the cost of adapters of random values beside all projections, on the IREE engine. Ratios are of medians within one
-//! round, relative to a model without room for adapters.
+//! The suite `adapters`: the cost of adapters of random values beside all projections, on the IREE engine.
+//! Ratios are of medians within one round, relative to a model without room for adapters.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -181,7 +181,8 @@ impl Case {
     }
 }
 
-/// Writes adapter `number` for all projections of a checkpoint below `parent`, in bfloat16; returns its folder.
+/// Writes adapter `number` for all projections of a checkpoint below `parent`, in bfloat16; returns its
+/// folder.
 fn write_adapter(checkpoint: &Path, parent: &Path, number: usize, rank: usize) -> Result<PathBuf> {
     let folder = parent.join(format!("{rank}-{number}"));
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;

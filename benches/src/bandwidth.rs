@@ -10,7 +10,8 @@ use memmap2::MmapMut;
 /// Far larger than caches.
 const BYTES: usize = 1 << 30;
 
-/// Memory to read: in huge pages where the system has them, as weights are, since small pages read slower by a quarter.
+/// Memory to read: in huge pages where the system has them, as weights are, since small pages read slower by
+/// a quarter.
 pub(crate) struct Probe {
     memory: MmapMut,
 }
@@ -29,7 +30,8 @@ impl Probe {
         Ok(Self { memory })
     }
 
-    /// Bytes per second that `threads` threads read together, each its own part from end to end; the best of three.
+    /// Bytes per second that `threads` threads read together, each its own part from end to end; the best of
+    /// three.
     pub(crate) fn measure(&self, threads: usize) -> f64 {
         let best = (0..3).map(|_| self.read_once(threads)).fold(f64::INFINITY, f64::min);
         BYTES as f64 / best

@@ -1,4 +1,5 @@
-//! Checkpoints with the shapes of published models and random weights: speed depends on shapes and types, not on values.
+//! Checkpoints with the shapes of published models and random weights: speed depends on shapes and types, not
+//! on values.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -14,8 +15,8 @@ use crate::safetensors;
 use crate::shapes::Shapes;
 
 impl Shapes {
-    /// The checkpoint's folder below `parent`, created if missing: bfloat16, values between -0.035 and 0.035 (a standard
-    /// deviation of 0.02), norms of ones.
+    /// The checkpoint's folder below `parent`, created if missing: bfloat16, values between -0.035 and 0.035
+    /// (a standard deviation of 0.02), norms of ones.
     pub(crate) fn provide(&self, parent: &Path) -> Result<PathBuf> {
         let folder = parent.join(self.name);
         if folder.join("model.safetensors").is_file() {
@@ -31,8 +32,8 @@ impl Shapes {
         Ok(folder)
     }
 
-    /// The folder below `checkpoint`, which has these shapes, with its weights in `bits` bits, in groups of 64 as MLX packs them;
-    /// created if missing.
+    /// The folder below `checkpoint`, which has these shapes, with its weights in `bits` bits, in groups of
+    /// 64 as MLX packs them; created if missing.
     pub(crate) fn provide_quantized(&self, checkpoint: &Path, bits: usize) -> Result<PathBuf> {
         let folder = checkpoint.join(format!("{bits}bit"));
         if !folder.exists() {

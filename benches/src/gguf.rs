@@ -120,8 +120,8 @@ fn gguf_name(name: &str) -> String {
     known.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
 }
 
-/// The number of heads in a tensor's rows, if llama.cpp rotates other pairs of them than Hugging Face: it rotates OLMoE the same
-/// way.
+/// The number of heads in a tensor's rows, if llama.cpp rotates other pairs of them than Hugging Face: it
+/// rotates OLMoE the same way.
 fn heads(shapes: &Shapes, name: &str) -> Option<usize> {
     if shapes.experts.is_some() {
         None
@@ -134,7 +134,8 @@ fn heads(shapes: &Shapes, name: &str) -> Option<usize> {
     }
 }
 
-/// Rows with the two of each rotated pair adjacent, as in llama.cpp; Hugging Face's pairs are half a head apart.
+/// Rows with the two of each rotated pair adjacent, as in llama.cpp; Hugging Face's pairs are half a head
+/// apart.
 fn interleaved(bytes: &[u8], heads: usize, row_bytes: usize) -> Vec<u8> {
     let rows: Vec<&[u8]> = bytes.chunks_exact(row_bytes).collect();
     let mut all = Vec::with_capacity(bytes.len());
@@ -290,7 +291,8 @@ mod tests {
         let tensors = u64::from_le_bytes(file[8..16].try_into().unwrap());
         // With the rotary divisors.
         assert_eq!(tensors as usize, SMALL.tensors().len() + 1);
-        // All but the header, which is shorter than the smallest matrix: matrices have two bytes per value, norms four.
+        // All but the header, which is shorter than the smallest matrix: matrices have two bytes per value,
+        // norms four.
         let norms = (1 + 2 * SMALL.layers) * SMALL.hidden;
         let data = 2 * SMALL.parameters() + 2 * norms + 4 * SMALL.head_dim / 2;
         assert!(file.len() > data && file.len() < data + 8192, "{} {data}", file.len());

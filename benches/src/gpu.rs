@@ -208,7 +208,8 @@ fn oracles_in(folder: &Path, only: &[String]) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// A line per checkpoint. As many processes as half of the cores share them: most of the time is that of compilers.
+/// A line per checkpoint. As many processes as half of the cores share them: most of the time is that of
+/// compilers.
 fn compare(place: Place, folders: &[PathBuf], arguments: &Arguments) -> Result<Vec<String>> {
     let processes = std::thread::available_parallelism().map_or(1, Into::into).div_ceil(2);
     let children = folders.chunks(folders.len().div_ceil(processes)).map(|folders| {

@@ -1,5 +1,5 @@
-//! One of our engines compared with the float32 oracles of checkpoints, in a process of its own: a driver that ends the process does
-//! not end the suite.
+//! One of our engines compared with the float32 oracles of checkpoints, in a process of its own: a driver
+//! that ends the process does not end the suite.
 
 use std::fs;
 use std::path::{Path, PathBuf};

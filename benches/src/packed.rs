@@ -1,5 +1,5 @@
-//! Checkpoints in other tools' formats, with the shapes of published models and random codes. Their embeddings, which are also
-//! the heads, stay in bfloat16, as with those tools.
+//! Checkpoints in other tools' formats, with the shapes of published models and random codes. Their
+//! embeddings, which are also the heads, stay in bfloat16, as with those tools.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -109,7 +109,8 @@ impl Form {
 }
 
 impl Shapes {
-    /// The folder below `checkpoint`, which has these shapes, with its matrices in a format; created if missing.
+    /// The folder below `checkpoint`, which has these shapes, with its matrices in a format; created if
+    /// missing.
     pub(crate) fn provide_packed(&self, checkpoint: &Path, form: Form) -> Result<PathBuf> {
         let folder = checkpoint.join(form.name());
         if folder.join("model.safetensors").is_file() {

@@ -1,7 +1,7 @@
 //! The multiply-adds that the processor does at most, which bounds how fast a prompt is computed.
 //!
-//! A loop does nothing else: as many independent sums as hide an instruction's latency, all operands in registers. The instructions are
-//! those that the kernels use. Only processors of x86-64 are measured.
+//! A loop does nothing else: as many independent sums as hide an instruction's latency, all operands in
+//! registers. The instructions are those that the kernels use. Only processors of x86-64 are measured.
 #![allow(unsafe_code, reason = "the loops are in assembly, so that they contain nothing else")]
 
 #[cfg(target_arch = "x86_64")]
@@ -17,7 +17,8 @@ use crate::machine;
 /// Iterations of a loop, which take some milliseconds.
 const TURNS: usize = 1 << 20;
 
-/// Independent sums of a loop: more than the product of an instruction's latency and the number that begin at once.
+/// Independent sums of a loop: more than the product of an instruction's latency and the number that begin at
+/// once.
 const SUMS: usize = 12;
 
 /// How weights are multiplied by activations.
@@ -33,7 +34,8 @@ pub(crate) enum Arithmetic {
     TwoBytes,
 }
 
-/// The peaks of all threads together, in multiply-adds a second; none for instructions that the processor does not have.
+/// The peaks of all threads together, in multiply-adds a second; none for instructions that the processor
+/// does not have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peaks {
     floats: Option<f64>,
@@ -47,7 +49,8 @@ impl Peaks {
         measure(threads)
     }
 
-    /// The weights that are multiplied by activations in a second at most; none if it is not known for this processor.
+    /// The weights that are multiplied by activations in a second at most; none if it is not known for this
+    /// processor.
     pub(crate) fn of(&self, arithmetic: Arithmetic) -> Option<f64> {
         match arithmetic {
             Arithmetic::Floats => self.floats,
@@ -59,7 +62,8 @@ impl Peaks {
     }
 }
 
-/// The multiply-adds a second of all threads, each of which runs a loop with `of_turn` of them in a turn; the best of three.
+/// The multiply-adds a second of all threads, each of which runs a loop with `of_turn` of them in a turn; the
+/// best of three.
 fn rate(threads: usize, of_turn: usize, turns: impl Fn(usize) + Sync) -> f64 {
     let once = || {
         let start = Instant::now();

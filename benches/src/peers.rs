@@ -24,8 +24,8 @@ pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &st
     command
 }
 
-/// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of this many positions; `python` imports
-/// it from `packages`.
+/// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of this many
+/// positions; `python` imports it from `packages`.
 pub(crate) fn jax(
     python: &str,
     packages: &Path,

@@ -1,4 +1,5 @@
-//! The suite `pjrt`: our PJRT engine compared with the same network in jax on the same plugin, and with our IREE engine.
+//! The suite `pjrt`: our PJRT engine compared with the same network in jax on the same plugin, and with our
+//! IREE engine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,7 +64,8 @@ pub(crate) struct Arguments {
     meshes: Vec<usize>,
 }
 
-/// The least capacity of sequences: the cache grows in steps, and these prompts and tokens use only the first.
+/// The least capacity of sequences: the cache grows in steps, and these prompts and tokens use only the
+/// first.
 const CAPACITY: usize = 1024;
 
 /// The type of weights, and of the activations that they are multiplied with.
@@ -169,8 +171,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.write(&arguments.folder)
 }
 
-/// Prints the memory of meshes. Devices of a CPU share its memory: a process's memory beyond one copy of the weights is what its devices
-/// hold beyond their parts, plus everything else.
+/// Prints the memory of meshes. Devices of a CPU share its memory: a process's memory beyond one copy of the
+/// weights is what its devices hold beyond their parts, plus everything else.
 fn memory(shapes: &Shapes, checkpoint: &Path, arguments: &Arguments) -> Result<()> {
     let weights = 2.0 * shapes.parameters() as f64;
     println!(

@@ -1,5 +1,5 @@
-//! The suite `profile`: the time of each kernel of the IREE engine, for prompts and for steps of one or several sequences, and what bounds
-//! them: the speed of memory, and of multiply-adds.
+//! The suite `profile`: the time of each kernel of the IREE engine, for prompts and for steps of one or
+//! several sequences, and what bounds them: the speed of memory, and of multiply-adds.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! The suite `requests`: concurrent requests on one `Engine`, compared with one at a time. Results are ratios within one run.
+//! The suite `requests`: concurrent requests on one `Engine`, compared with one at a time. Results are ratios
+//! within one run.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
@@ -109,7 +110,8 @@ fn throughput(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> 
     Ok(())
 }
 
-/// The longest wait for a token of seven requests while a long prompt is computed, relative to the time of a chunk.
+/// The longest wait for a token of seven requests while a long prompt is computed, relative to the time of a
+/// chunk.
 fn long_prompt(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<()> {
     let engine = engine(model)?;
     let chunk = model.capabilities().prompt_chunk;

@@ -3,7 +3,8 @@
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// The shapes of a llama model with tied embeddings, or of one with experts (OLMoE's network) and a separate head.
+/// The shapes of a llama model with tied embeddings, or of one with experts (OLMoE's network) and a separate
+/// head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shapes {
     pub(crate) name: &'static str,
@@ -208,15 +209,16 @@ impl Shapes {
         self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
-    /// The parameters that decoding a token does not read: unchosen experts, and all rows but one of an embedding that is not
-    /// also the head. It reads each of the others once.
+    /// The parameters that decoding a token does not read: unchosen experts, and all rows but one of an
+    /// embedding that is not also the head. It reads each of the others once.
     pub(crate) fn unread_parameters(&self) -> usize {
         let Some(ExpertShapes { count, chosen }) = self.experts else { return 0 };
         let expert = 3 * self.hidden * self.intermediate;
         self.layers * (count - chosen) * expert + (self.vocabulary - 1) * self.hidden
     }
 
-    /// The weights that a prompt's tokens are multiplied by: those by which each of them is, and those of the head, by which the last is.
+    /// The weights that a prompt's tokens are multiplied by: those by which each of them is, and those of the
+    /// head, by which the last is.
     pub(crate) fn multiplied(&self) -> [usize; 2] {
         let head = self.vocabulary * self.hidden;
         [self.parameters() - self.unread_parameters() - head, head]
@@ -272,7 +274,8 @@ impl Shapes {
         Value::Object(config)
     }
 
-    /// The divisors of the frequencies of a head's pairs due to scaling, as in Hugging Face's `_compute_llama3_parameters`.
+    /// The divisors of the frequencies of a head's pairs due to scaling, as in Hugging Face's
+    /// `_compute_llama3_parameters`.
     pub(crate) fn rope_divisors(&self) -> Option<Vec<f32>> {
         let scaling = self.rope_scaling?;
         let original = scaling.original_context as f64;
@@ -302,7 +305,8 @@ mod tests {
         assert_eq!(LLAMA_1B.parameters(), 1_235_814_400);
         // Without the 28 norms of queries and of keys.
         assert_eq!(QWEN_600M.parameters(), 596_049_920 - 28 * 2 * 128);
-        // The published number of all parameters, and of those per token: without 56 of 64 experts in each layer.
+        // The published number of all parameters, and of those per token: without 56 of 64 experts in each
+        // layer.
         let whole = Shapes { layers: 16, ..OLMOE };
         assert_eq!(whole.parameters(), 6_919_161_856);
         let of_token = whole.parameters() - whole.unread_parameters() + (whole.vocabulary - 1) * whole.hidden;

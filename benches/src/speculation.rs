@@ -1,9 +1,9 @@
-//! The suite `speculation`: the cost of passes over several tokens of one sequence, and the gain from drafts, on the IREE engine. All
-//! results are ratios within one round.
+//! The suite `speculation`: the cost of passes over several tokens of one sequence, and the gain from drafts,
+//! on the IREE engine. All results are ratios within one round.
 //!
-//! Weights are random, so texts are too. The gain is therefore measured with a drafter that replays the plain run's text with a given
-//! error rate, and with prompt lookup on sampled text, which never repeats, and on text that masks confine to a cycle of tokens, with
-//! drafts and without.
+//! Weights are random, so texts are too. The gain is therefore measured with a drafter that replays the plain
+//! run's text with a given error rate, and with prompt lookup on sampled text, which never repeats, and on
+//! text that masks confine to a cycle of tokens, with drafts and without.
 
 mod cycle;
 mod drafters;

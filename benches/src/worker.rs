@@ -1,6 +1,8 @@
-//! A contestant in its own process, which measures on request: its memory is measured separately, and freed when it ends.
+//! A contestant in its own process, which measures on request: its memory is measured separately, and freed
+//! when it ends.
 //!
-//! Requests are lines of words, results lines of JSON; `llama-cpp/src/main.rs` lists them. A worker first sends [`Hello`].
+//! Requests are lines of words, results lines of JSON; `llama-cpp/src/main.rs` lists them. A worker first
+//! sends [`Hello`].
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,8 +1,8 @@
 //! The process that runs inputs: until it dies of one, or its standard input ends.
 //!
-//! Inputs come on standard input, each behind its length (four bytes, little-endian) and the [`Part`] of the target that it is for; for
-//! each a [`Reply`] goes to standard output. The memory that a run takes is limited by the allocator of the binary, whose [`Memory`] is
-//! handed in.
+//! Inputs come on standard input, each behind its length (four bytes, little-endian) and the [`Part`] of the
+//! target that it is for; for each a [`Reply`] goes to standard output. The memory that a run takes is
+//! limited by the allocator of the binary, whose [`Memory`] is handed in.
 
 use std::io::{self, BufReader, Read, Write};
 use std::time::Instant;

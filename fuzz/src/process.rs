@@ -51,7 +51,8 @@ struct Running {
     child: Child,
     inputs: Sender<Vec<u8>>,
     replies: Receiver<Reply>,
-    /// Temporary files of the process, which it cannot remove when it is killed, and what it says on standard error.
+    /// Temporary files of the process, which it cannot remove when it is killed, and what it says on
+    /// standard error.
     folder: TempDir,
     runs: u64,
     /// What was allocated after the first run.
@@ -68,8 +69,8 @@ impl Process {
         self.spent + self.running.as_ref().map_or(Duration::ZERO, |running| cpu_time(running.child.id()))
     }
 
-    /// Runs inputs one after the other, as far as the process lives: the replies, and how the input behind the last of them
-    /// ended. The error
+    /// Runs inputs one after the other, as far as the process lives: the replies, and how the input behind
+    /// the last of them ended. The error
     /// is of starting the process.
     pub(crate) fn run_all(
         &mut self,
@@ -217,7 +218,8 @@ impl Running {
     }
 }
 
-/// A folder for what a process writes, in memory where the system has a place for that: most inputs are files for a moment.
+/// A folder for what a process writes, in memory where the system has a place for that: most inputs are files
+/// for a moment.
 fn folder() -> io::Result<TempDir> {
     let in_memory = Path::new("/dev/shm");
     if in_memory.is_dir()
@@ -231,7 +233,8 @@ fn folder() -> io::Result<TempDir> {
 /// The processor time that a process has taken; none where the system does not tell.
 fn cpu_time(process: u32) -> Duration {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return Duration::ZERO };
-    // The name, in parentheses, may hold anything; times are the 14th and the 15th field, in hundredths of a second.
+    // The name, in parentheses, may hold anything; times are the 14th and the 15th field, in hundredths of a
+    // second.
     let Some((_, fields)) = stat.rsplit_once(')') else { return Duration::ZERO };
     let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
     Duration::from_millis(10 * ticks.sum::<u64>())

@@ -1,4 +1,5 @@
-//! Fuzzing without a compiler's help: inputs changed, run in a child process, and kept where their outcome is new.
+//! Fuzzing without a compiler's help: inputs changed, run in a child process, and kept where their outcome is
+//! new.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,7 +18,8 @@ use crate::target::{Part, Target};
 /// How many inputs are sent at once, so that the process never waits for the next.
 const BATCH: usize = 64;
 
-/// One of how many inputs goes through the whole of a target that has a quick part, though its outcome is known.
+/// One of how many inputs goes through the whole of a target that has a quick part, though its outcome is
+/// known.
 const WHOLE: usize = 64;
 
 /// The most inputs that are changed further.
@@ -69,7 +71,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Fuzzes a target: first its corpus as it is, all of it, then what can be made of it, until the time is over.
+/// Fuzzes a target: first its corpus as it is, all of it, then what can be made of it, until the time is
+/// over.
 ///
 /// # Errors
 ///
@@ -114,7 +117,8 @@ struct Fuzzer {
     process: Process,
     rng: Rng,
     pool: Vec<Vec<u8>>,
-    /// The fingerprints of the pool: an input may have a new outcome in the quick part of the target and in the whole.
+    /// The fingerprints of the pool: an input may have a new outcome in the quick part of the target and in
+    /// the whole.
     pooled: HashSet<u32>,
     outcomes: HashSet<(Part, u64)>,
     deaths: HashSet<String>,

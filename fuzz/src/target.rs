@@ -39,12 +39,14 @@ pub struct Target {
     pub format: Format,
     /// The function. It panics where something does not hold that must.
     pub run: fn(&[u8]) -> Outcome,
-    /// The first and cheap part of it, for targets that go on for long with what they have read. Every input goes through this part; those
-    /// with an outcome that is new, and a share of the others, go through `run` too.
+    /// The first and cheap part of it, for targets that go on for long with what they have read. Every input
+    /// goes through this part; those with an outcome that is new, and a share of the others, go through
+    /// `run` too.
     pub quick: Option<fn(&[u8]) -> Outcome>,
     /// The memory that a run may take beside 64 bytes for each byte of input, in MiB.
     pub memory: usize,
-    /// The processor time that a run may take, in seconds: several times what is promised, since builds for tests are slow.
+    /// The processor time that a run may take, in seconds: several times what is promised, since builds for
+    /// tests are slow.
     pub seconds: u64,
     /// The stack that it must do with, in KiB.
     pub stack: usize,

@@ -18,7 +18,8 @@ const RANK: usize = 16;
 /// The adapter that all texts of a program are generated with.
 #[derive(Args)]
 pub(crate) struct AdapterArgument {
-    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a GGUF file
+    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a
+    /// GGUF file
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
 }
@@ -43,7 +44,8 @@ pub(crate) struct BundledAdapters {
     /// Put the LoRA adapter in DIR into the bundle, as `adapters/NAME`. Can be repeated
     #[arg(long, value_name = "NAME=DIR")]
     adapter: Vec<NamedAdapter>,
-    /// Compile programs with room for so many loaded adapters; defaults to the number of --adapter, and to 8 with --adapter-rank
+    /// Compile programs with room for so many loaded adapters; defaults to the number of --adapter, and to 8
+    /// with --adapter-rank
     #[arg(long, value_name = "N")]
     adapter_slots: Option<usize>,
     /// The maximum rank of an adapter; defaults to the largest of --adapter, and to 16 with --adapter-slots
@@ -74,17 +76,20 @@ impl BundledAdapters {
 /// What a server is told about adapters.
 #[derive(Args)]
 pub(crate) struct AdapterArguments {
-    /// Serve the LoRA adapter in DIR, as PEFT or mlx-lm writes it or a GGUF file, as the model `MODEL:NAME` too. Can be repeated
+    /// Serve the LoRA adapter in DIR, as PEFT or mlx-lm writes it or a GGUF file, as the model `MODEL:NAME`
+    /// too. Can be repeated
     #[arg(long, value_name = "NAME=DIR")]
     adapter: Vec<NamedAdapter>,
-    /// Let clients load adapters from folders in DIR, and unload them, with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`
+    /// Let clients load adapters from folders in DIR, and unload them, with `/v1/load_lora_adapter` and
+    /// `/v1/unload_lora_adapter`
     #[arg(long, value_name = "DIR")]
     adapters_at_runtime: Option<PathBuf>,
-    /// How many adapters are in memory; others are loaded when requests need them. Defaults to the number of --adapter, and to 8 or
-    /// more with --adapters-at-runtime
+    /// How many adapters are in memory; others are loaded when requests need them. Defaults to the number of
+    /// --adapter, and to 8 or more with --adapters-at-runtime
     #[arg(long, value_name = "N")]
     adapter_slots: Option<usize>,
-    /// The maximum rank of an adapter; defaults to the largest of --adapter, and to 16 or more with --adapters-at-runtime
+    /// The maximum rank of an adapter; defaults to the largest of --adapter, and to 16 or more with
+    /// --adapters-at-runtime
     #[arg(long, value_name = "N")]
     adapter_rank: Option<usize>,
 }

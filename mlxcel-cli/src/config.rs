@@ -71,12 +71,13 @@ struct Setting {
     line: usize,
 }
 
-/// `program` with the defaults of the file, if the subcommand that was `asked` for takes some and there is a file.
+/// `program` with the defaults of the file, if the subcommand that was `asked` for takes some and there is a
+/// file.
 ///
 /// # Errors
 ///
-/// A failure that names file and line if it cannot be read, or has an unknown option or a value that the option does not
-/// accept.
+/// A failure that names file and line if it cannot be read, or has an unknown option or a value that the
+/// option does not accept.
 pub(crate) fn with_defaults(program: Command, asked: &ArgMatches) -> Result<Option<Command>, Failure> {
     let Some((name, matches)) = asked.subcommand().filter(|(name, _)| SUBCOMMANDS.contains(name)) else {
         return Ok(None);

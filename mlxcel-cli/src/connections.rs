@@ -30,7 +30,8 @@ pub(crate) struct Limited {
 }
 
 impl Limited {
-    /// At most `most` connections at once, each closed when for `idle` it neither has a request nor takes an answer.
+    /// At most `most` connections at once, each closed when for `idle` it neither has a request nor takes an
+    /// answer.
     pub(crate) fn new(listener: TcpListener, most: usize, idle: Duration) -> Self {
         Self { listener, room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), idle }
     }
@@ -83,8 +84,8 @@ impl Drop for Counted {
     }
 }
 
-/// Counts a request until its answer is made, so that its connection is not taken for a silent one, and tells the server
-/// which client it is from.
+/// Counts a request until its answer is made, so that its connection is not taken for a silent one, and tells
+/// the server which client it is from.
 pub(crate) async fn watch(
     ConnectInfo(Peer { answering, client }): ConnectInfo<Peer>,
     mut request: Request,
@@ -109,7 +110,8 @@ pub(crate) async fn watch(
 
 /// A connection that gives its place back when it is closed.
 ///
-/// What a client sends does not keep it open: a request has to come whole. So neither silence nor a byte now and then holds a place.
+/// What a client sends does not keep it open: a request has to come whole. So neither silence nor a byte now
+/// and then holds a place.
 pub(crate) struct Connection {
     stream: TcpStream,
     _permit: Option<OwnedSemaphorePermit>,

@@ -21,8 +21,8 @@ pub(crate) struct ChosenEngine {
     passes: Option<PassProfiler>,
 }
 
-/// Where the model that the user names is: at that path, or by its name in the Hugging Face cache; with feature `hub` it is
-/// downloaded if the cache lacks it.
+/// Where the model that the user names is: at that path, or by its name in the Hugging Face cache; with
+/// feature `hub` it is downloaded if the cache lacks it.
 ///
 /// # Errors
 ///
@@ -34,7 +34,8 @@ pub(crate) fn locate(model: &Path, load: &LoadOptions) -> Result<PathBuf, Failur
     }
 }
 
-/// The engine that is asked for, and its options. All but `trust` are errors for engines that do not support them.
+/// The engine that is asked for, and its options. All but `trust` are errors for engines that do not support
+/// them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineChoice<'a> {
     /// Its name; defaults to that which [`select_backend`] chooses.
@@ -124,7 +125,8 @@ impl EngineChoice<'_> {
         })
     }
 
-    /// Rejects options in `unknown`, named as on the command line, that are set: the engine does not have them.
+    /// Rejects options in `unknown`, named as on the command line, that are set: the engine does not have
+    /// them.
     fn refuse(&self, unknown: &[&str], engine: &str) -> Result<(), Failure> {
         let asked = [
             ("--profile", self.profile, "the engines iree and pjrt"),
@@ -154,7 +156,8 @@ impl ChosenEngine {
         true
     }
 
-    /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked to note it.
+    /// Where time went since the last call, as a table and as JSON; nothing for an engine that was not asked
+    /// to note it.
     pub(crate) fn take_profile(&self) -> Option<(String, serde_json::Result<serde_json::Value>)> {
         #[cfg(feature = "iree")]
         if let Some(profiler) = &self.profiler {
@@ -179,8 +182,8 @@ pub(crate) fn iree() -> IreeBackend {
     }
 }
 
-/// The compiler that `cargo xtask setup` put into the workspace, for programs that run from there: cargo names it to those that it
-/// starts, and nobody to others.
+/// The compiler that `cargo xtask setup` put into the workspace, for programs that run from there: cargo
+/// names it to those that it starts, and nobody to others.
 #[cfg(feature = "iree")]
 fn workspace_compiler() -> Option<std::path::PathBuf> {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -125,8 +125,8 @@ pub(crate) struct EngineAnswer {
     pub(crate) error: Option<String>,
 }
 
-/// What an engine claims for the checkpoint. Serialises as a map of the fields of [`Capabilities`], with all of them in
-/// words as `summary`.
+/// What an engine claims for the checkpoint. Serialises as a map of the fields of [`Capabilities`], with all
+/// of them in words as `summary`.
 #[derive(Debug)]
 pub(crate) struct EngineCapabilities(Capabilities);
 
@@ -178,8 +178,9 @@ impl CacheType {
 }
 
 impl Inspection {
-    /// The account of `checkpoint` but for engines, with states for `sequences` of `capacity` positions (defaults to the context),
-    /// caches in `cache` (defaults to the checkpoint's own type of activations).
+    /// The account of `checkpoint` but for engines, with states for `sequences` of `capacity` positions
+    /// (defaults to the context), caches in `cache` (defaults to the checkpoint's own type of
+    /// activations).
     ///
     /// # Errors
     ///

@@ -12,7 +12,8 @@ use crate::report::Failure;
 /// Where the model is.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SourceArguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled story teller
+    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled
+    /// story teller
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 }
@@ -22,26 +23,30 @@ pub(crate) struct SourceArguments {
 pub(crate) struct ModelArguments {
     #[command(flatten)]
     pub(crate) source: SourceArguments,
-    /// Run the compiled programs in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
-    /// writer you trust. Not needed for bundles that this machine wrote
+    /// Run the compiled programs in the checkpoint's folder, if it is a bundle. They are machine code: only
+    /// for a folder whose writer you trust. Not needed for bundles that this machine wrote
     #[arg(long, requires = "model")]
     pub(crate) trust_bundle: bool,
-    /// The engine: iree (or xla), mlx, pjrt, portable; defaults to MLXCEL_BACKEND, else the first of these that is compiled in
+    /// The engine: iree (or xla), mlx, pjrt, portable; defaults to MLXCEL_BACKEND, else the first of these
+    /// that is compiled in
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
     /// The precision: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t)]
     pub(crate) precision: Precision,
-    /// The maximum number of tokens of a sequence: prompt and text together; defaults to the model's own limit
+    /// The maximum number of tokens of a sequence: prompt and text together; defaults to the model's own
+    /// limit
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<usize>,
     /// The number of threads that compute; defaults to the engine's choice
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// The type of keys and values: precision (follows from it), f32, f16, bf16, int8; engines iree and pjrt only
+    /// The type of keys and values: precision (follows from it), f32, f16, bf16, int8; engines iree and pjrt
+    /// only
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_cache: Option<String>,
-    /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7; engine iree only
+    /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7;
+    /// engine iree only
     #[arg(long, value_name = "WHERE")]
     pub(crate) affinity: Option<String>,
     /// The device: of the engine iree one that `mlxcel devices` lists; defaults to the engine's choice
@@ -53,7 +58,8 @@ pub(crate) struct ModelArguments {
 }
 
 impl SourceArguments {
-    /// Where the model is: the folder or file, which is downloaded if it is a name that the cache lacks, or the bundled model.
+    /// Where the model is: the folder or file, which is downloaded if it is a name that the cache lacks, or
+    /// the bundled model.
     ///
     /// # Errors
     ///

@@ -77,8 +77,8 @@ impl Failure {
     }
 }
 
-/// The exit status of a program that ended with `result`, after one line on standard error where it failed. A reader that
-/// closed the other end of a pipe has had enough: no failure.
+/// The exit status of a program that ended with `result`, after one line on standard error where it failed. A
+/// reader that closed the other end of a pipe has had enough: no failure.
 pub(crate) fn exit(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -69,7 +69,8 @@ pub(crate) struct SamplingArguments {
     checkpoint_sampling: bool,
     #[command(flatten)]
     numbers: Numbers,
-    /// A text across which DRY looks for no repetition; may be given several times [default: line break, colon, quotation mark, asterisk]
+    /// A text across which DRY looks for no repetition; may be given several times [default: line break,
+    /// colon, quotation mark, asterisk]
     #[arg(long, value_name = "TEXT", requires = "dry_multiplier")]
     dry_breaker: Vec<String>,
     /// Add BIAS to the logit of the token ID; may be given several times; -inf forbids it

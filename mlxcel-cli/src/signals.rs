@@ -1,4 +1,5 @@
-//! What a program does with signals: told to end, it leaves no half-made folders behind, and may stop an answer first.
+//! What a program does with signals: told to end, it leaves no half-made folders behind, and may stop an
+//! answer first.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,8 +12,8 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::interrupt::Interrupt;
 
-/// Removes unfinished folders before a signal ends the program. What cannot be removed, or where the system gives no thread, the next
-/// program removes.
+/// Removes unfinished folders before a signal ends the program. What cannot be removed, or where the system
+/// gives no thread, the next program removes.
 pub(crate) fn clean_up_on_signals(interrupt: &Interrupt) {
     let interrupt = interrupt.clone();
     // A file that grows beyond its limit is then an error of whoever writes it.
@@ -33,8 +34,8 @@ pub(crate) fn clean_up_on_signals(interrupt: &Interrupt) {
     drop(thread::Builder::new().name("signals".to_owned()).spawn(wait));
 }
 
-/// The signals that the parent process set to be ignored, as `nohup` does, as a bit set; empty if the system does not
-/// report them.
+/// The signals that the parent process set to be ignored, as `nohup` does, as a bit set; empty if the system
+/// does not report them.
 #[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -118,8 +118,8 @@ fn container() -> tempfile::TempDir {
     copy
 }
 
-/// A root folder that holds a copy of the program, what it links, and a bundle of the story teller whose checkpoint and cache are
-/// gone.
+/// A root folder that holds a copy of the program, what it links, and a bundle of the story teller whose
+/// checkpoint and cache are gone.
 fn new_container() -> PathBuf {
     let work = tempfile::tempdir().unwrap();
     let (checkpoint, cache) = (work.path().join("checkpoint"), work.path().join("cache"));
@@ -132,7 +132,8 @@ fn new_container() -> PathBuf {
     let written =
         json(bundle(&arguments).args(["--out", folder.to_str().unwrap()]).env("MLXCEL_CACHE_DIR", &cache));
     assert_eq!(written["weights_included"], true);
-    // Chunks of two sizes and a decoding row at one length where this machine's processor has kernels, else a chunk and a row at two.
+    // Chunks of two sizes and a decoding row at one length where this machine's processor has kernels, else a
+    // chunk and a row at two.
     let programs = written["targets"][0]["programs"].as_u64().unwrap();
     assert!((3..=4).contains(&programs), "{programs} programs");
     drop(work);
@@ -149,8 +150,8 @@ fn new_container() -> PathBuf {
     root
 }
 
-/// Generates with the copy: on Linux, where that is permitted, with a root of its own that is mounted read-only and has
-/// nothing but the container's files; elsewhere with an environment that leads nowhere.
+/// Generates with the copy: on Linux, where that is permitted, with a root of its own that is mounted
+/// read-only and has nothing but the container's files; elsewhere with an environment that leads nowhere.
 fn run_contained(root: &Path, arguments: &[&str]) -> Output {
     #[cfg(target_os = "linux")]
     if may_isolate() {
@@ -228,7 +229,8 @@ fn a_flipped_bit_is_a_one_line_error() {
     assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains("checksum"), "{line}");
 }
 
-/// The contract is held with the programs that are there, whatever the kit does: growing caches, rows together, scoring, embedding.
+/// The contract is held with the programs that are there, whatever the kit does: growing caches, rows
+/// together, scoring, embedding.
 #[test]
 fn a_bundle_passes_the_conformance_suite() {
     let place = tempfile::tempdir().unwrap();

@@ -92,7 +92,8 @@ fn commands_undo_branch_and_show_turns() {
     let (status, answers, notes) = chat(&[], lines.as_bytes());
     assert_eq!(status, Some(0), "{notes}");
     let answers: Vec<&str> = answers.lines().collect();
-    // The same answer twice, nothing in the branch, both messages in the trunk, the instructions alone, and help.
+    // The same answer twice, nothing in the branch, both messages in the trunk, the instructions alone, and
+    // help.
     assert_eq!(answers[0], answers[1]);
     assert_eq!(answers[2], "");
     assert_eq!(
@@ -113,7 +114,8 @@ fn commands_undo_branch_and_show_turns() {
     assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Writes an adapter of PEFT beside the first queries of the bundled model, whose second matrix has this number everywhere.
+/// Writes an adapter of PEFT beside the first queries of the bundled model, whose second matrix has this
+/// number everywhere.
 fn write_adapter(folder: &Path, number: f32) {
     const WIDTH: usize = 192;
     let (module, size) = ("base_model.model.model.layers.0.self_attn.q_proj", 4 * WIDTH);

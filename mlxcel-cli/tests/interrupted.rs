@@ -1,5 +1,5 @@
-//! Writing that is interrupted: the process is killed, the disk is full or read-only. The target is unchanged or complete, and
-//! the next run removes leftovers.
+//! Writing that is interrupted: the process is killed, the disk is full or read-only. The target is unchanged
+//! or complete, and the next run removes leftovers.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
@@ -34,7 +34,8 @@ fn quantize() -> Writer {
     }
 }
 
-/// `bundle` of the story teller, as text, since compiling is not what is interrupted here; once there it is replaced.
+/// `bundle` of the story teller, as text, since compiling is not what is interrupted here; once there it is
+/// replaced.
 #[cfg(feature = "iree")]
 fn bundle() -> Writer {
     let model = Fixture::storyteller().path;
@@ -160,8 +161,8 @@ fn two_hundred_kills() {
     is_killed(&bundle(), 200);
 }
 
-/// Runs `script` with `$0` the writer's program, `$1` a folder, and the writer's arguments behind, where it may mount; none where
-/// nobody but root may.
+/// Runs `script` with `$0` the writer's program, `$1` a folder, and the writer's arguments behind, where it
+/// may mount; none where nobody but root may.
 fn mounted(writer: &Writer, script: &str) -> Option<Output> {
     let tried = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {

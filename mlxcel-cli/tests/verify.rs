@@ -48,7 +48,8 @@ fn bad_arguments_and_folders_are_status_2() {
     }
 }
 
-/// Runs against a Python that answers as the script of `verify` does, with these tokens and the numbers of the fixture's oracle.
+/// Runs against a Python that answers as the script of `verify` does, with these tokens and the numbers of
+/// the fixture's oracle.
 #[cfg(all(unix, feature = "portable"))]
 fn verify_against(tokens: &[u32]) -> Output {
     let fixture = Fixture::storyteller();

@@ -17,8 +17,8 @@ fn trap(folder: &Path, name: &str) {
     write_script(&folder.join(name), &text);
 }
 
-/// A folder in which every program and module that could be looked for leaves a mark, and a copy of the program that is no longer in the
-/// workspace.
+/// A folder in which every program and module that could be looked for leaves a mark, and a copy of the
+/// program that is no longer in the workspace.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["python3", "iree-compile", "nvidia-smi"] {

@@ -1,8 +1,8 @@
 //! The checks: one public function per property, each over a [`Subject`].
 //!
-//! A check needs the capabilities in [`Check::needs`]. Called directly on an engine without them, it fails with the
-//! engine's [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) error; [`run_all`](crate::run_all) and
-//! [`suite!`](crate::suite) test for them first.
+//! A check needs the capabilities in [`Check::needs`]. Called directly on an engine without them, it fails
+//! with the engine's [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) error; [`run_all`](crate::run_all)
+//! and [`suite!`](crate::suite) test for them first.
 //!
 //! The docs of each check name the mutants that it kills: deliberately broken engines in the kit's own tests.
 
@@ -196,8 +196,8 @@ macro_rules! need {
     };
 }
 
-/// Declares the checks in the order of a report, each with its needs and its property: [`ALL`], and the macro that makes
-/// a test of each. The first argument is a dollar sign, for the macro that this one writes.
+/// Declares the checks in the order of a report, each with its needs and its property: [`ALL`], and the macro
+/// that makes a test of each. The first argument is a dollar sign, for the macro that this one writes.
 macro_rules! checks {
     ($d:tt $($name:ident [$($need:ident $(($of:ident))?),*] $property:literal)*) => {
         /// Every check, in the order of a report.

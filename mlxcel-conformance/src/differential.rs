@@ -54,8 +54,8 @@ impl Trace {
         Self::run(model, prompt, tokens, |_, own| own)
     }
 
-    /// Traces `model` after `prompt` with `path` as the generated tokens (teacher forcing), so that steps after the
-    /// first difference can be compared too.
+    /// Traces `model` after `prompt` with `path` as the generated tokens (teacher forcing), so that steps
+    /// after the first difference can be compared too.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ pub struct Divergence {
     pub a: TokenLogprob,
     /// The second engine's token.
     pub b: TokenLogprob,
-    /// The first engine's margin over its second most likely token; the second engine's if the first does not report
-    /// it.
+    /// The first engine's margin over its second most likely token; the second engine's if the first does
+    /// not report it.
     pub margin: Option<f32>,
 }
 
@@ -144,10 +144,11 @@ pub struct Divergence {
 pub struct Comparison {
     /// How many steps were compared.
     pub steps: usize,
-    /// The largest magnitude among the first one's logits after the prompt, or else the second's; none if neither returns logits.
+    /// The largest magnitude among the first one's logits after the prompt, or else the second's; none if
+    /// neither returns logits.
     pub largest_logit: Option<f32>,
-    /// The largest difference of the logits after the prompt, relative to the largest magnitude; none if one of the two returns
-    /// no logits. Infinite for vocabularies of different sizes.
+    /// The largest difference of the logits after the prompt, relative to the largest magnitude; none if one
+    /// of the two returns no logits. Infinite for vocabularies of different sizes.
     pub logits_error: Option<f32>,
     /// The largest difference of log probabilities, of the steps where both chose the same token.
     pub logprob_error: f32,
@@ -157,8 +158,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares the traces of two engines after the same prompt, the second [along](Trace::along) the path of the
-    /// first.
+    /// Compares the traces of two engines after the same prompt, the second [along](Trace::along) the path of
+    /// the first.
     pub fn new(a: &Trace, b: &Trace, tolerance: &Tolerance) -> Self {
         let steps = a.steps.len().min(b.steps.len());
         let shown = a.prefill_logits.as_ref().or(b.prefill_logits.as_ref());
@@ -197,7 +198,8 @@ impl Comparison {
         self.divergences.first()
     }
 
-    /// Whether everything is within the tolerance: tokens may differ only if the margin is below the tolerated one.
+    /// Whether everything is within the tolerance: tokens may differ only if the margin is below the
+    /// tolerated one.
     pub fn passed(&self) -> bool {
         let Bounds { margin, logprob } = self.tolerance.bounds(self.largest_logit);
         let excused = |divergence: &Divergence| divergence.margin.is_some_and(|lead| lead < margin);
@@ -277,8 +279,8 @@ impl fmt::Display for Differential {
     }
 }
 
-/// Compares two engines that loaded the same checkpoint: for each prompt the logits after it, and tokens and log
-/// probabilities of `tokens` greedy steps along the first engine's text.
+/// Compares two engines that loaded the same checkpoint: for each prompt the logits after it, and tokens and
+/// log probabilities of `tokens` greedy steps along the first engine's text.
 ///
 /// ```
 /// use mlxcel_conformance::{Tolerance, differential};

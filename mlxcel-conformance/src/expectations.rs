@@ -4,7 +4,8 @@ use crate::checks::Check;
 
 /// Skipped checks and expected failures, each with a reason.
 ///
-/// Stale exceptions fail: an expected failure that passes, or an exception of a check that would not run anyway.
+/// Stale exceptions fail: an expected failure that passes, or an exception of a check that would not run
+/// anyway.
 ///
 /// ```
 /// let expectations = mlxcel_conformance::Expectations::none()

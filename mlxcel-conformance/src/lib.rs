@@ -2,14 +2,14 @@
 //!
 //! # Why a test kit
 //!
-//! A trait defines what can be called, but its behaviour is specified in prose, which can be misread. Here each promise
-//! of [`mlxcel_core`]'s contract is an executable check on a real engine with a real model, through the public API, as
-//! an application uses it: [`checks`]. No second implementation is needed: an engine is compared with itself (a chunked
-//! prompt with the same prompt at once, a batched sequence with the same one alone). To compare two engines, use
-//! [`differential()`].
+//! A trait defines what can be called, but its behaviour is specified in prose, which can be misread. Here
+//! each promise of [`mlxcel_core`]'s contract is an executable check on a real engine with a real model,
+//! through the public API, as an application uses it: [`checks`]. No second implementation is needed: an
+//! engine is compared with itself (a chunked prompt with the same prompt at once, a batched sequence with the
+//! same one alone). To compare two engines, use [`differential()`].
 //!
-//! The kit itself is tested with mutants: engines that are deliberately broken, each in one way. Every check kills at
-//! least one mutant, named in its docs, and every mutant is killed.
+//! The kit itself is tested with mutants: engines that are deliberately broken, each in one way. Every check
+//! kills at least one mutant, named in its docs, and every mutant is killed.
 //!
 //! # Use
 //!
@@ -36,8 +36,8 @@
 //! ```
 //!
 //! Checks of unclaimed capabilities are not run; instead the kit checks that these return
-//! [`Unsupported`](mlxcel_core::ErrorKind::Unsupported). Exceptions need a reason: [`Expectations`]. [`Tolerance`]
-//! bounds differences by rounding.
+//! [`Unsupported`](mlxcel_core::ErrorKind::Unsupported). Exceptions need a reason: [`Expectations`].
+//! [`Tolerance`] bounds differences by rounding.
 #![forbid(unsafe_code)]
 
 pub mod checks;

@@ -1,4 +1,5 @@
-//! The reference result: the next-token distribution of a fresh, single sequence that is fed all tokens at once.
+//! The reference result: the next-token distribution of a fresh, single sequence that is fed all tokens at
+//! once.
 
 use std::fmt;
 
@@ -102,7 +103,8 @@ pub(crate) fn same_logits(
     Ok(())
 }
 
-/// The largest difference relative to the largest expected magnitude; none for different lengths. Infinite if a logit is NaN.
+/// The largest difference relative to the largest expected magnitude; none for different lengths. Infinite if
+/// a logit is NaN.
 pub(crate) fn logits_error(logits: &[f32], expected: &[f32]) -> Option<f32> {
     if logits.len() != expected.len() {
         return None;

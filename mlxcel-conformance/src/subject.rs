@@ -74,15 +74,16 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence quick; it
-    /// must be at least 32 tokens, and should exceed one prefill chunk of the engine.
+    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence
+    /// quick; it must be at least 32 tokens, and should exceed one prefill chunk of the engine.
     #[must_use]
     pub fn with_load(mut self, load: LoadOptions) -> Self {
         self.load = load;
         self
     }
 
-    /// Sets a function that loads another model with the same engine. Its sessions must reject this model's snapshots.
+    /// Sets a function that loads another model with the same engine. Its sessions must reject this model's
+    /// snapshots.
     #[must_use]
     pub fn with_other_model(mut self, load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a) -> Self {
         self.other = Some(Box::new(load));
@@ -96,14 +97,16 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Sets prompts to use instead of arbitrary tokens: on text like its training data, a model has clearer margins.
+    /// Sets prompts to use instead of arbitrary tokens: on text like its training data, a model has clearer
+    /// margins.
     #[must_use]
     pub fn with_prompts(mut self, prompts: impl IntoIterator<Item = Vec<TokenId>>) -> Self {
         self.prompts = prompts.into_iter().filter(|prompt| !prompt.is_empty()).collect();
         self
     }
 
-    /// Sets how many random sequences of operations [`operations`](crate::checks::operations) tries; 16 by default.
+    /// Sets how many random sequences of operations [`operations`](crate::checks::operations) tries; 16 by
+    /// default.
     #[must_use]
     pub fn with_cases(mut self, cases: u32) -> Self {
         self.cases = cases;
@@ -131,24 +134,24 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Declares that some layers have a sliding window of `positions` positions. Tests then use texts longer than the
-    /// window, if the capacity allows, and split prompts near its border.
+    /// Declares that some layers have a sliding window of `positions` positions. Tests then use texts longer
+    /// than the window, if the capacity allows, and split prompts near its border.
     #[must_use]
     pub fn with_window(mut self, positions: usize) -> Self {
         self.window = Some(positions);
         self
     }
 
-    /// Declares that the state of a sequence stops growing at `positions` tokens, because all layers have windows or
-    /// recurrences.
+    /// Declares that the state of a sequence stops growing at `positions` tokens, because all layers have
+    /// windows or recurrences.
     #[must_use]
     pub fn with_bounded_state(mut self, positions: usize) -> Self {
         self.bounded = Some(positions);
         self
     }
 
-    /// Declares that the engine supports adapters: the model can be loaded with this room, of at least two slots, and these
-    /// are adapters for it: one that changes nothing, and two others.
+    /// Declares that the engine supports adapters: the model can be loaded with this room, of at least two
+    /// slots, and these are adapters for it: one that changes nothing, and two others.
     #[must_use]
     pub fn with_adapters(mut self, room: AdapterLimits, sources: [ModelSource; 3]) -> Self {
         self.adapters = Some((room, sources));
@@ -218,7 +221,8 @@ impl<'a> Subject<'a> {
         self.adapters.is_some()
     }
 
-    /// The model of [`with_adapters`](Self::with_adapters), loaded for one check, since checks fill its slots; and the adapters.
+    /// The model of [`with_adapters`](Self::with_adapters), loaded for one check, since checks fill its
+    /// slots; and the adapters.
     pub(crate) fn adapted_model(&self) -> Result<(Arc<dyn Model>, [ModelSource; 3])> {
         let Some((room, sources)) = &self.adapters else {
             let message = "the subject has no adapters";
@@ -274,14 +278,15 @@ impl<'a> Subject<'a> {
         let model = self.model()?;
         let mut tolerance = self.tolerance.unwrap_or_else(|| Tolerance::of(model.info().precision));
         if model.capabilities().bitwise_batch_invariance {
-            // Log probabilities may still come from the device in one case and from logits on the host in another.
+            // Log probabilities may still come from the device in one case and from logits on the host in
+            // another.
             tolerance.margin = 0.0;
         }
         Ok(tolerance)
     }
 
-    /// `length` tokens to feed: the beginning of one of the prompts, repeated as needed, or arbitrary tokens below the
-    /// vocabulary. The same `number` gives the same text.
+    /// `length` tokens to feed: the beginning of one of the prompts, repeated as needed, or arbitrary tokens
+    /// below the vocabulary. The same `number` gives the same text.
     ///
     /// # Errors
     ///

@@ -7,11 +7,11 @@ use crate::subject::Subject;
 
 /// Generates a `#[test]` for each check, and one that validates the expectations.
 ///
-/// A check whose requirement on the [`Subject`] is not set fails unless it is skipped with a reason, so that no check
-/// silently never runs.
+/// A check whose requirement on the [`Subject`] is not set fails unless it is skipped with a reason, so that
+/// no check silently never runs.
 ///
-/// The first argument is an expression for the [`Subject`] (evaluated once per process; its model is shared by the
-/// tests), the second one for the [`Expectations`]:
+/// The first argument is an expression for the [`Subject`] (evaluated once per process; its model is shared
+/// by the tests), the second one for the [`Expectations`]:
 ///
 /// ```
 /// use mlxcel_conformance::{Expectations, Subject, suite};
@@ -41,7 +41,8 @@ macro_rules! suite {
     };
 }
 
-/// Panics unless the check holds, does not apply, or is excepted. An unset requirement on the subject is not a reason to skip.
+/// Panics unless the check holds, does not apply, or is excepted. An unset requirement on the subject is not
+/// a reason to skip.
 #[doc(hidden)]
 #[allow(clippy::panic, reason = "this is how a test fails")]
 pub fn __hold(name: &str, subject: &Subject<'_>, expectations: &Expectations) {

@@ -4,19 +4,20 @@ use mlxcel_core::Precision;
 
 /// How far results that are equal except for rounding may differ: across batch sizes, chunkings and engines.
 ///
-/// Rounding errors grow with the rounded values, so each bound is relative to the largest magnitude among the logits of a position:
-/// logits that reach 20 may differ by twenty times as much as logits that reach 1. If an engine returns no logits, 16 is assumed,
-/// which language models typically reach.
+/// Rounding errors grow with the rounded values, so each bound is relative to the largest magnitude among the
+/// logits of a position: logits that reach 20 may differ by twenty times as much as logits that reach 1. If
+/// an engine returns no logits, 16 is assumed, which language models typically reach.
 ///
-/// An engine that claims [`Capabilities::bitwise_batch_invariance`](mlxcel_core::Capabilities::bitwise_batch_invariance) is
-/// allowed no difference from itself.
+/// An engine that claims
+/// [`Capabilities::bitwise_batch_invariance`](mlxcel_core::Capabilities::bitwise_batch_invariance) is allowed
+/// no difference from itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Tolerance {
     /// If the most likely token's logit leads the second by less than this, either may be chosen.
     pub margin: f32,
-    /// The most by which the natural log probability of a chosen token may differ. Largest magnitudes below 1 count as 1, since a log
-    /// probability is itself rounded.
+    /// The most by which the natural log probability of a chosen token may differ. Largest magnitudes below
+    /// 1 count as 1, since a log probability is itself rounded.
     pub logprob: f32,
     /// The most by which a logit may differ.
     pub logits: f32,
@@ -41,13 +42,15 @@ impl Tolerance {
         Self { margin, logprob, logits }
     }
 
-    /// Differences explained by the rounding of a precision: two to three times those measured between the engines of this
-    /// repository, and less than those of a missing term.
+    /// Differences explained by the rounding of a precision: two to three times those measured between the
+    /// engines of this repository, and less than those of a missing term.
     ///
-    /// Measured on the bundled model, whose logits reach 10 to 18, relative to the largest: float32 sums differ by 1e-6 to 5e-6. With
-    /// bfloat16 activations logits differ by up to 5e-3 and log probabilities by 2e-3 between engines, and by 7e-3 and 3e-3 from
-    /// float32. With 8-bit activations logits differ from float32 by 6e-3 and log probabilities by 1.6e-3, after the most sensitive
-    /// prompt by 2e-2 each. For comparison: 4-bit weights change logits by 8e-2, omitting attention in one layer by 3.5e-2.
+    /// Measured on the bundled model, whose logits reach 10 to 18, relative to the largest: float32 sums
+    /// differ by 1e-6 to 5e-6. With bfloat16 activations logits differ by up to 5e-3 and log
+    /// probabilities by 2e-3 between engines, and by 7e-3 and 3e-3 from float32. With 8-bit activations
+    /// logits differ from float32 by 6e-3 and log probabilities by 1.6e-3, after the most sensitive
+    /// prompt by 2e-2 each. For comparison: 4-bit weights change logits by 8e-2, omitting attention in one
+    /// layer by 3.5e-2.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Exact => Self::new(2e-5, 5e-5, 1e-4),

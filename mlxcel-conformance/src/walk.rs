@@ -9,7 +9,8 @@ use crate::outlook::{Outlook, expect_token, greedy, outlook_in, step};
 use crate::subject::Subject;
 
 impl Subject<'_> {
-    /// The model's expected result after `tokens`: that of a fresh session with one sequence, fed all at once.
+    /// The model's expected result after `tokens`: that of a fresh session with one sequence, fed all at
+    /// once.
     pub(crate) fn outlook(&self, tokens: &[TokenId]) -> Outcome<Outlook> {
         if let Some(known) = self.known_outlook(tokens) {
             return Ok(known);
@@ -33,8 +34,8 @@ impl Subject<'_> {
     }
 }
 
-/// A sequence being generated, with all tokens that it was fed: each choice is compared with the model's expected result after
-/// these tokens.
+/// A sequence being generated, with all tokens that it was fed: each choice is compared with the model's
+/// expected result after these tokens.
 pub(crate) struct Walk {
     pub(crate) sequence: SequenceId,
     /// The tokens that were fed.

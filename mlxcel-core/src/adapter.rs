@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The room for adapters in a model: fixed when it is loaded, so that programs are the same whatever adapters come and go.
+/// The room for adapters in a model: fixed when it is loaded, so that programs are the same whatever adapters
+/// come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct AdapterLimits {
     /// The maximum number of adapters that are loaded at the same time.
     pub slots: usize,
-    /// The maximum rank of an adapter's matrices. Smaller ones are padded with zeros, which changes no result; memory
-    /// and time are those of this rank.
+    /// The maximum rank of an adapter's matrices. Smaller ones are padded with zeros, which changes no
+    /// result; memory and time are those of this rank.
     pub rank: usize,
 }
 
@@ -31,7 +32,8 @@ impl AdapterLimits {
 /// An adapter that [`Model::load_adapter`](crate::Model::load_adapter) loaded: a cheap handle.
 ///
 /// It takes a slot of the model until the last clone is dropped. A sequence that was
-/// [opened](crate::InferenceSession::open_with) with it holds a clone, so its adapter stays until it is closed.
+/// [opened](crate::InferenceSession::open_with) with it holds a clone, so its adapter stays until it is
+/// closed.
 #[derive(Clone)]
 pub struct Adapter(Arc<Loaded>);
 
@@ -48,7 +50,8 @@ impl Adapter {
         &self.0.identity
     }
 
-    /// Whether there are other handles of it, which sequences have too: if not, dropping this one frees its slot.
+    /// Whether there are other handles of it, which sequences have too: if not, dropping this one frees its
+    /// slot.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -107,8 +110,9 @@ impl AdapterSlots {
         self.limits
     }
 
-    /// Takes a free slot for the adapter with this identity, which `fill` writes into it. No sequence uses the slot
-    /// meanwhile. After an error the slot is free again, and must be written whole before it is used.
+    /// Takes a free slot for the adapter with this identity, which `fill` writes into it. No sequence uses
+    /// the slot meanwhile. After an error the slot is free again, and must be written whole before it is
+    /// used.
     ///
     /// # Errors
     ///

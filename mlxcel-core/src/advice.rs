@@ -12,7 +12,8 @@ pub enum ErrorAdvice {
     FixInput,
     /// Make room: close or rewind a sequence, shorten the prompt, load with more capacity.
     MakeRoom,
-    /// Retry later: memory, disk or a queue was full, or the operation was cancelled. The call itself is correct.
+    /// Retry later: memory, disk or a queue was full, or the operation was cancelled. The call itself is
+    /// correct.
     Retry,
     /// Close the sequence and open another one: its state is lost. Other sequences are unaffected.
     CloseSequence,

@@ -6,9 +6,9 @@ use crate::adapter::AdapterLimits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sampling::SamplingFields;
 
-/// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`], its field,
-/// type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing, listings and the conformance kit's
-/// requirements follow by the type; see [`Claim`].
+/// Declares the capabilities, each once, in the order in which they are printed: its name in [`Capability`],
+/// its field, type and value in [`Capabilities::new`], and the builder that sets it. Limits, printing,
+/// listings and the conformance kit's requirements follow by the type; see [`Claim`].
 macro_rules! capabilities {
     ($($(#[doc = $doc:literal])* $name:ident => $field:ident: $type:ty = $least:expr, $with:ident;)*) => {
         /// What an engine supports for a model, known before a session is opened.
@@ -257,7 +257,8 @@ impl Capabilities {
         if claimed { Ok(()) } else { Err(Self::unclaimed(operation, capability)) }
     }
 
-    /// The error of an optional method that an engine does not implement: it does not claim the capability, or it should not.
+    /// The error of an optional method that an engine does not implement: it does not claim the capability,
+    /// or it should not.
     pub(crate) fn unimplemented(claimed: bool, operation: &'static str, capability: &'static str) -> Error {
         if !claimed {
             return Self::unclaimed(operation, capability);

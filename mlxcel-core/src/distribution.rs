@@ -10,8 +10,9 @@ const LANES: usize = 16;
 
 /// The distribution of the token at one position: the softmax of its logits.
 ///
-/// Every engine, the host sampler and the scorer take log probabilities from here, so they agree whichever path a token
-/// took. The sum of exponentials is in float64, of exponentials with a relative error below 3e-7. Ties go to the lowest id.
+/// Every engine, the host sampler and the scorer take log probabilities from here, so they agree whichever
+/// path a token took. The sum of exponentials is in float64, of exponentials with a relative error below
+/// 3e-7. Ties go to the lowest id.
 ///
 /// ```
 /// use mlxcel_core::{Distribution, TokenMask};
@@ -101,8 +102,8 @@ impl<'a> Distribution<'a> {
     }
 }
 
-/// The `count` tokens with the highest scores, highest first, ties go to the lowest id. `scores` come in the order of
-/// ids, and are read once.
+/// The `count` tokens with the highest scores, highest first, ties go to the lowest id. `scores` come in the
+/// order of ids, and are read once.
 ///
 /// Few candidates are kept at a time: once there are twice as many as wanted, the lower half is dropped.
 pub fn most_likely(scores: impl IntoIterator<Item = (TokenId, f64)>, count: usize) -> Vec<(TokenId, f64)> {
@@ -144,11 +145,11 @@ fn greatest(logits: &[f32]) -> Result<f32> {
     if nan || most.is_infinite() { Err(Error::not_a_number("step")) } else { Ok(most) }
 }
 
-/// e to the power of `x`, at most zero, with a relative error below 3e-7; below -86, where it is less than 4.5e-38, that
-/// of -86.
+/// e to the power of `x`, at most zero, with a relative error below 3e-7; below -86, where it is less than
+/// 4.5e-38, that of -86.
 ///
-/// The method is that of `expf` of Moshier's Cephes library, without branches: `x = n ln 2 + r`, a polynomial in `r`, and
-/// `n` added to the exponent.
+/// The method is that of `expf` of Moshier's Cephes library, without branches: `x = n ln 2 + r`, a polynomial
+/// in `r`, and `n` added to the exponent.
 fn exponential(x: f32) -> f32 {
     /// The last bit of a number of this size counts ones, so adding it rounds.
     const LARGE: f32 = 12_582_912.0;

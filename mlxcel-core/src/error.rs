@@ -72,10 +72,10 @@ impl fmt::Display for ErrorKind {
 
 /// The error of every fallible operation of the contract.
 ///
-/// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) returns the underlying
-/// error (of the operating system, the compiler, the device runtime). `{:?}` shows both, so that `fn main() ->
-/// Result<(), Error>` prints a readable report. [`advice`](Self::advice) says how to handle it. Messages may quote
-/// untrusted files, so they are printed as [`Printable`].
+/// It prints on one line as `operation: message (key: value, …)`; [`source`](StdError::source) returns the
+/// underlying error (of the operating system, the compiler, the device runtime). `{:?}` shows both, so that
+/// `fn main() -> Result<(), Error>` prints a readable report. [`advice`](Self::advice) says how to handle it.
+/// Messages may quote untrusted files, so they are printed as [`Printable`].
 ///
 /// ```
 /// use mlxcel_core::{Error, ErrorKind};
@@ -164,8 +164,8 @@ impl Error {
         Self::new(kind, operation, message).with_context("path", path.display()).with_source(source)
     }
 
-    /// For engines: the error of a row whose logits contain NaN or whose largest logit is infinite. Its sequence is
-    /// poisoned, since later logits would be invalid too.
+    /// For engines: the error of a row whose logits contain NaN or whose largest logit is infinite. Its
+    /// sequence is poisoned, since later logits would be invalid too.
     pub fn not_a_number(operation: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Device, operation, "a logit is not a number")
     }
@@ -193,8 +193,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// Untrusted text, printed safely: control characters and changes of the writing direction are escaped, and text longer
-/// than [`LONGEST`](Self::LONGEST) is truncated.
+/// Untrusted text, printed safely: control characters and changes of the writing direction are escaped, and
+/// text longer than [`LONGEST`](Self::LONGEST) is truncated.
 ///
 /// ```
 /// use mlxcel_core::Printable;
@@ -253,7 +253,8 @@ fn joined(text: &str) -> String {
     Printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")).to_string()
 }
 
-/// For people, since `main` prints an error so: the message and the chain of its causes. `{:#?}` shows the parts.
+/// For people, since `main` prints an error so: the message and the chain of its causes. `{:#?}` shows the
+/// parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.0;

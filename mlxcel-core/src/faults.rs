@@ -50,8 +50,8 @@ impl fmt::Display for FaultPoint {
 
 /// Injects one failure at one point, after a number of successes there. Clones share the count.
 ///
-/// An engine under test calls [`check`](Self::check) at each of its points; the test kit `mlxcel-conformance` checks
-/// the consequences.
+/// An engine under test calls [`check`](Self::check) at each of its points; the test kit `mlxcel-conformance`
+/// checks the consequences.
 ///
 /// ```
 /// use mlxcel_core::{FaultPoint, Faults};

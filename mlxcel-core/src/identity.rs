@@ -7,8 +7,8 @@ use crate::info::ModelInfo;
 use crate::load::Precision;
 use crate::sequence::SequenceOptions;
 
-/// What the state of a sequence belongs to: a [`Snapshot`](crate::Snapshot), an entry of a prefix cache or a saved
-/// conversation continues only where all of this is equal.
+/// What the state of a sequence belongs to: a [`Snapshot`](crate::Snapshot), an entry of a prefix cache or a
+/// saved conversation continues only where all of this is equal.
 ///
 /// ```
 /// use mlxcel_core::{ModelInfo, StateIdentity};

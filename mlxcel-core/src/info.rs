@@ -11,7 +11,8 @@ use crate::token::TokenId;
 pub struct ModelInfo {
     /// The engine's name, as [`Backend::name`](crate::Backend::name) returns it.
     pub backend: String,
-    /// The device in use, by the engine's name for it, and what it is; empty if the engine has no choice of devices.
+    /// The device in use, by the engine's name for it, and what it is; empty if the engine has no choice of
+    /// devices.
     pub device: String,
     /// The model family: `model_type` in the checkpoint's `config.json`.
     pub model_type: String,
@@ -25,8 +26,9 @@ pub struct ModelInfo {
     pub precision: Precision,
     /// Identifies the checkpoint: equal only for equal weights and configuration.
     pub fingerprint: String,
-    /// The version of the payload of [snapshots](crate::Snapshot), and what else their bytes depend on, such as the
-    /// type of the KV cache; part of [`StateIdentity`](crate::StateIdentity). Empty for an engine without snapshots.
+    /// The version of the payload of [snapshots](crate::Snapshot), and what else their bytes depend on, such
+    /// as the type of the KV cache; part of [`StateIdentity`](crate::StateIdentity). Empty for an engine
+    /// without snapshots.
     pub state_format: String,
     /// Size of the weights on the device, in bytes.
     pub weight_bytes: u64,

@@ -2,19 +2,19 @@
 //!
 //! # Why the contract is at the token level
 //!
-//! An application passes token ids and gets token ids back; logits and log probabilities only on request. No tensor
-//! crosses the contract, so an engine fully owns its weights, KV cache, graph, device and sampling. Eager engines and
-//! ahead-of-time compilers can both be fast behind it.
+//! An application passes token ids and gets token ids back; logits and log probabilities only on request. No
+//! tensor crosses the contract, so an engine fully owns its weights, KV cache, graph, device and sampling.
+//! Eager engines and ahead-of-time compilers can both be fast behind it.
 //!
-//! There are three traits. A [`Backend`] loads a shared [`Model`] (weights, `Send + Sync`). A model opens exclusive
-//! [`InferenceSession`]s. A session holds the KV caches of its sequences and advances them by
-//! [`step`](InferenceSession::step), with any mixture of prompt chunks and decoding rows. Engines are values that the
-//! application passes around, not variants of an enum.
+//! There are three traits. A [`Backend`] loads a shared [`Model`] (weights, `Send + Sync`). A model opens
+//! exclusive [`InferenceSession`]s. A session holds the KV caches of its sequences and advances them by
+//! [`step`](InferenceSession::step), with any mixture of prompt chunks and decoding rows. Engines are values
+//! that the application passes around, not variants of an enum.
 //!
 //! # Core concepts
 //!
-//! * [`Capabilities`] are data, known before a session is opened. A claimed capability works; an unclaimed one returns
-//!   [`ErrorKind::Unsupported`], never an approximation.
+//! * [`Capabilities`] are data, known before a session is opened. A claimed capability works; an unclaimed
+//!   one returns [`ErrorKind::Unsupported`], never an approximation.
 //! * [`Precision`] is chosen by name: `Exact`, `Native` or `Fast`.
 //! * Whether the engine or the host samples is negotiated before the run: [`SamplingPlan::negotiate`].
 //! * [`SequenceState`] reports a sequence's position, capacity and health.
@@ -38,8 +38,8 @@
 //!
 //! # Batches and forks
 //!
-//! A session holds many sequences, and a step takes rows of any of them. Here two sequences share a prompt and then
-//! continue differently, in one pass over the weights.
+//! A session holds many sequences, and a step takes rows of any of them. Here two sequences share a prompt
+//! and then continue differently, in one pass over the weights.
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
@@ -64,8 +64,8 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! This crate has no dependencies, and an engine author needs no other crate. The examples run on the engine in
-//! [`mod@reference`].
+//! This crate has no dependencies, and an engine author needs no other crate. The examples run on the engine
+//! in [`mod@reference`].
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -13,8 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ModelSource {
-    /// A folder or a single file, in a format that the engine reads. All engines of this project read Hugging Face
-    /// checkpoint folders and GGUF files.
+    /// A folder or a single file, in a format that the engine reads. All engines of this project read Hugging
+    /// Face checkpoint folders and GGUF files.
     Folder(PathBuf),
     /// Files embedded in the application's binary: name and content of each.
     Embedded(&'static [(&'static str, &'static [u8])]),
@@ -62,7 +62,8 @@ impl From<&str> for ModelSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Precision {
-    /// float32 activations and accumulation, for any weight type: the precision that oracles are compared with.
+    /// float32 activations and accumulation, for any weight type: the precision that oracles are compared
+    /// with.
     Exact,
     /// Activations in the checkpoint's own type, accumulation in float32: as the model's authors run it.
     #[default]
@@ -105,22 +106,23 @@ impl FromStr for Precision {
 
 /// Which programs an engine compiles while it loads a model. Ignored by engines that compile nothing.
 ///
-/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the length of the
-/// KV cache. A program that is not ready when a step needs it is compiled then, which takes seconds the first time and
-/// milliseconds from the engine's cache. Engines document the number of programs and their cost.
+/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the
+/// length of the KV cache. A program that is not ready when a step needs it is compiled then, which takes
+/// seconds the first time and milliseconds from the engine's cache. Engines document the number of programs
+/// and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Prepare {
-    /// Only the programs that a short prompt and the text after it need. Those for longer prompts are compiled in the
-    /// background or on first use, others on first use. Loads fastest.
+    /// Only the programs that a short prompt and the text after it need. Those for longer prompts are
+    /// compiled in the background or on first use, others on first use. Loads fastest.
     #[default]
     OnDemand,
-    /// Every program that generation with these options can use, for all batch sizes and lengths, with results at the
-    /// last token of each row. A server then never compiles while serving. Fewer sequences and a lower capacity need
-    /// fewer programs.
+    /// Every program that generation with these options can use, for all batch sizes and lengths, with
+    /// results at the last token of each row. A server then never compiles while serving. Fewer sequences
+    /// and a lower capacity need fewer programs.
     Generation,
-    /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and hidden states
-    /// (embeddings).
+    /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and
+    /// hidden states (embeddings).
     Everything,
 }
 
@@ -196,8 +198,8 @@ pub type ProgressFn = Arc<dyn Fn(LoadProgress) + Send + Sync>;
 pub struct LoadOptions {
     /// The numeric precision.
     pub precision: Precision,
-    /// The maximum number of tokens per sequence; defaults to the model's limit. Engines allocate on demand, so a large
-    /// capacity costs nothing until it is used.
+    /// The maximum number of tokens per sequence; defaults to the model's limit. Engines allocate on demand,
+    /// so a large capacity costs nothing until it is used.
     pub capacity: Option<usize>,
     /// The maximum number of concurrent sequences per session; defaults to the engine's choice.
     pub sequences: Option<usize>,

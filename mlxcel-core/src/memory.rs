@@ -4,10 +4,11 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryEstimate {
-    /// The weights. Engines map most of them from their files, so that the system may drop and read them again.
+    /// The weights. Engines map most of them from their files, so that the system may drop and read them
+    /// again.
     pub weights: u64,
-    /// The states (KV caches, and states of fixed size) of all sequences of one session, each at its full capacity.
-    /// Engines allocate them as sequences grow.
+    /// The states (KV caches, and states of fixed size) of all sequences of one session, each at its full
+    /// capacity. Engines allocate them as sequences grow.
     pub caches: u64,
     /// Intermediate results of the largest pass.
     pub scratch: u64,

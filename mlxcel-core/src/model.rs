@@ -15,8 +15,8 @@ use crate::session::InferenceSession;
 ///
 /// *For users*: share it as `Arc<dyn Model>`; open a session for each thread that generates.
 ///
-/// *For implementers*: sessions may outlive the handle that opened them (each keeps what it needs alive), and sessions of one
-/// model on different threads share weights and nothing else.
+/// *For implementers*: sessions may outlive the handle that opened them (each keeps what it needs alive), and
+/// sessions of one model on different threads share weights and nothing else.
 pub trait Model: Send + Sync {
     /// Metadata of the model.
     fn info(&self) -> &ModelInfo;
@@ -32,15 +32,15 @@ pub trait Model: Send + Sync {
     /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) if the device is out of memory.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
 
-    /// Loads an adapter into a free slot, for sequences of all sessions. Running sequences go on meanwhile. Needs
-    /// [`Capabilities::adapters`].
+    /// Loads an adapter into a free slot, for sequences of all sessions. Running sequences go on meanwhile.
+    /// Needs [`Capabilities::adapters`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the engine has no adapters, the model was loaded without room for them, or the adapter
-    /// has settings or a rank that the engine does not support; [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`] and
-    /// [`ErrorKind::InvalidInput`] for one that is missing, damaged or made for another model;
-    /// [`ErrorKind::CapacityExceeded`] if all slots are taken.
+    /// [`ErrorKind::Unsupported`] if the engine has no adapters, the model was loaded without room for them,
+    /// or the adapter has settings or a rank that the engine does not support; [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::InvalidInput`] for one that is missing, damaged or made
+    /// for another model; [`ErrorKind::CapacityExceeded`] if all slots are taken.
     fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
         let _ = source;
         Err(Capabilities::unclaimed("load adapter", "adapters"))
@@ -72,7 +72,8 @@ forward!(&M, Box<M>, Arc<M>);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SessionOptions {
-    /// The maximum number of tokens per sequence of this session, at most the model's capacity, which is the default.
+    /// The maximum number of tokens per sequence of this session, at most the model's capacity, which is the
+    /// default.
     pub capacity: Option<usize>,
 }
 

@@ -78,26 +78,27 @@ impl SamplingPlan {
         Self { params: Arc::new(SamplingParams::greedy()), place: SamplingPlace::Device, prompt_length: 0 }
     }
 
-    /// Decides where `params` are applied for an engine with `capabilities`: on the device if the engine claims every
-    /// active field, else on the host if it claims logits.
+    /// Decides where `params` are applied for an engine with `capabilities`: on the device if the engine
+    /// claims every active field, else on the host if it claims logits.
     ///
     /// All fields are applied in one place, since each builds on the result of the previous one.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a value out of range,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for the first field that neither can apply; both name
-    /// the field.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for the first field that neither can apply;
+    /// both name the field.
     pub fn negotiate(params: &SamplingParams, capabilities: &Capabilities) -> Result<Self> {
         Self::negotiate_for(params, SamplingNeeds::default(), capabilities)
     }
 
-    /// As [`negotiate`](Self::negotiate), with additional requirements. If the engine does not claim one of them, the
-    /// host samples.
+    /// As [`negotiate`](Self::negotiate), with additional requirements. If the engine does not claim one of
+    /// them, the host samples.
     ///
     /// # Errors
     ///
-    /// The errors of [`negotiate`](Self::negotiate); the field is `mask`, `top_logprobs` or `steps` for what is in `needs`.
+    /// The errors of [`negotiate`](Self::negotiate); the field is `mask`, `top_logprobs` or `steps` for what
+    /// is in `needs`.
     pub fn negotiate_for(
         params: &SamplingParams,
         needs: SamplingNeeds,
@@ -126,8 +127,8 @@ impl SamplingPlan {
         Ok(Self { params: Arc::new(params.clone()), place, prompt_length: 0 })
     }
 
-    /// Sets how many of the sequence's first tokens are the prompt, which the presence and frequency penalties ignore.
-    /// Defaults to 0. [`TokenStream`](crate::TokenStream) sets it in its own plan.
+    /// Sets how many of the sequence's first tokens are the prompt, which the presence and frequency
+    /// penalties ignore. Defaults to 0. [`TokenStream`](crate::TokenStream) sets it in its own plan.
     #[must_use]
     pub fn with_prompt_length(mut self, tokens: usize) -> Self {
         self.prompt_length = tokens;

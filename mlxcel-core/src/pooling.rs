@@ -17,7 +17,8 @@ use crate::want::{Answer, Pooling, Positions, Want};
 #[derive(Clone, Debug)]
 pub struct HiddenPool {
     pooling: Pooling,
-    /// The first or last state, or the sum; summed in double precision, so that long rows are pooled as exactly as short ones.
+    /// The first or last state, or the sum; summed in double precision, so that long rows are pooled as
+    /// exactly as short ones.
     state: Vec<f64>,
     count: usize,
 }
@@ -43,8 +44,8 @@ impl HiddenPool {
         self.add_sum(state, 1);
     }
 
-    /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one of them, for
-    /// [`Pooling::First`] that of the first.
+    /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one
+    /// of them, for [`Pooling::First`] that of the first.
     pub fn add_sum(&mut self, sum: &[f32], count: usize) {
         let values = sum.iter().copied().map(f64::from);
         match self.pooling {
@@ -60,7 +61,8 @@ impl HiddenPool {
     ///
     /// # Errors
     ///
-    /// Of `operation`: [`ErrorKind::Device`] if an element is not a finite number, [`ErrorKind::Internal`] if no state was added.
+    /// Of `operation`: [`ErrorKind::Device`] if an element is not a finite number, [`ErrorKind::Internal`] if
+    /// no state was added.
     pub fn finish(self, operation: &'static str) -> Result<Vec<f32>> {
         if self.count == 0 {
             return Err(Error::new(ErrorKind::Internal, operation, "there are no hidden states to pool"));

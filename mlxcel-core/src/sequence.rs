@@ -33,8 +33,9 @@ impl fmt::Display for SequenceId {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceOptions {
-    /// The adapter that all tokens of the sequence are computed with. Forks and snapshots keep it, and its identity is
-    /// part of their [`StateIdentity`](crate::StateIdentity). Needs [`Capabilities::adapters`]. Defaults to none.
+    /// The adapter that all tokens of the sequence are computed with. Forks and snapshots keep it, and its
+    /// identity is part of their [`StateIdentity`](crate::StateIdentity). Needs
+    /// [`Capabilities::adapters`]. Defaults to none.
     pub adapter: Option<Adapter>,
 }
 

@@ -16,14 +16,15 @@ use crate::token::TokenId;
 pub struct SessionStats {
     /// Passes over the weights.
     pub passes: u64,
-    /// Tokens of rows that were fed. Padding and tokens that the engine computes again do not count; rewind, fork and
-    /// restore add none.
+    /// Tokens of rows that were fed. Padding and tokens that the engine computes again do not count; rewind,
+    /// fork and restore add none.
     pub tokens: u64,
     /// Bytes sent to the device: token ids, positions. Weights do not count.
     pub uploaded_bytes: u64,
     /// Bytes read back from the device.
     pub read_back_bytes: u64,
-    /// Memory of the open sequences in bytes: KV caches, and state of fixed size. Allocated but unused positions count.
+    /// Memory of the open sequences in bytes: KV caches, and state of fixed size. Allocated but unused
+    /// positions count.
     pub kv_bytes: u64,
     /// Time spent compiling programs during steps.
     pub compile_time: Duration,
@@ -33,8 +34,9 @@ pub struct SessionStats {
 ///
 /// # Contract
 ///
-/// *For users*: open a sequence, feed it tokens by [`step`](Self::step) (or [`InferenceSessionExt::run_row`] and
-/// [`InferenceSessionExt::decode_step`]), close it. A session is used by one thread at a time, and may move between threads:
+/// *For users*: open a sequence, feed it tokens by [`step`](Self::step) (or [`InferenceSessionExt::run_row`]
+/// and [`InferenceSessionExt::decode_step`]), close it. A session is used by one thread at a time, and may
+/// move between threads:
 ///
 /// ```
 /// # use mlxcel_core::{Model, SessionOptions, reference::ReferenceBackend};
@@ -71,11 +73,12 @@ pub struct SessionStats {
 /// # Ok::<(), mlxcel_core::Error>(())
 /// ```
 ///
-/// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in that row's
-/// result and do not affect other rows; `step` itself fails only if no row was touched. Sequences that a device fault
-/// may have left half-written are poisoned. Methods without a body are required. The optional ones return
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in the capabilities when you implement them: a claimed
-/// one that is not implemented returns [`ErrorKind::Internal`](crate::ErrorKind::Internal).
+/// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in
+/// that row's result and do not affect other rows; `step` itself fails only if no row was touched. Sequences
+/// that a device fault may have left half-written are poisoned. Methods without a body are required. The
+/// optional ones return [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in
+/// the capabilities when you implement them: a claimed one that is not implemented returns
+/// [`ErrorKind::Internal`](crate::ErrorKind::Internal).
 pub trait InferenceSession: Send {
     /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
@@ -84,14 +87,16 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) if [`Capabilities::sequences`] are open.
+    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) if [`Capabilities::sequences`] are
+    /// open.
     fn open(&mut self) -> Result<SequenceId>;
 
     /// Opens an empty sequence with options. An engine without adapters leaves this as it is.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open). For an adapter: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the engine has
+    /// The errors of [`open`](Self::open). For an adapter:
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the engine has
     /// none, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it was loaded into another model.
     fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
         options.refuse_adapter("open sequence")?;
@@ -115,16 +120,21 @@ pub trait InferenceSession: Send {
     /// Appends each row's tokens to its sequence and writes one result per row to `out`, as the row's
     /// [`Want`](crate::Want) says.
     ///
-    /// Rows can be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the weights share
-    /// it. Between passes, `control` can cancel all rows that are not done, and a row's own [`cancel`](Row::cancel)
-    /// that row.
+    /// Rows can be any mixture of prompt chunks and decoding rows. Rows that fit into one pass over the
+    /// weights share it. Between passes, `control` can cancel all rows that are not done, and a row's own
+    /// [`cancel`](Row::cancel) that row.
     ///
     /// # Errors
     ///
-    /// Of the call: [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty step. Of a row: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) (no such
-    /// sequence), [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) (no tokens, a token outside the vocabulary, a second row of one
-    /// sequence), [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) (before any work), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) (a want that is not
-    /// claimed), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), [`ErrorKind::Device`](crate::ErrorKind::Device).
+    /// Of the call: [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty step. Of a row:
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) (no such sequence),
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) (no tokens, a token outside the
+    /// vocabulary, a second row of one sequence),
+    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) (before any work),
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) (a want that is not
+    /// claimed), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned),
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled),
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device).
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
 
     /// Counters of the session.
@@ -134,28 +144,36 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned); [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the
-    /// sequence is shorter.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned);
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
         Err(Capabilities::unimplemented(self.capabilities().rewind, "rewind", "rewind"))
     }
 
-    /// Opens a second sequence with the same tokens, without computing anything. Needs [`Capabilities::fork`].
+    /// Opens a second sequence with the same tokens, without computing anything. Needs
+    /// [`Capabilities::fork`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and the errors of [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
         Err(Capabilities::unimplemented(self.capabilities().fork, "fork", "fork"))
     }
 
-    /// Copies the state of a sequence out of the session, without computing anything. Needs [`Capabilities::snapshot`].
+    /// Copies the state of a sequence out of the session, without computing anything. Needs
+    /// [`Capabilities::snapshot`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let _ = sequence;
         Err(Capabilities::unimplemented(self.capabilities().snapshot, "snapshot", "snapshot"))
@@ -166,19 +184,22 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported); [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a snapshot of another [identity](Snapshot::identity) or a
-    /// longer one than this session's capacity; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt); and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported);
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a snapshot of another
+    /// [identity](Snapshot::identity) or a longer one than this session's capacity;
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt); and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unimplemented(self.capabilities().snapshot, "restore", "snapshot"))
     }
 
-    /// [`restore`](Self::restore) with options: a snapshot of a sequence with an adapter needs that adapter. An engine
-    /// without adapters leaves this as it is.
+    /// [`restore`](Self::restore) with options: a snapshot of a sequence with an adapter needs that adapter.
+    /// An engine without adapters leaves this as it is.
     ///
     /// # Errors
     ///
-    /// The errors of [`restore`](Self::restore), also for a snapshot of another adapter or of none, and of [`open_with`](Self::open_with).
+    /// The errors of [`restore`](Self::restore), also for a snapshot of another adapter or of none, and of
+    /// [`open_with`](Self::open_with).
     fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
         options.refuse_adapter("restore")?;
         self.restore(snapshot)

@@ -9,8 +9,8 @@ const VERSION: u32 = 1;
 
 /// The state of a sequence: its position and what the engine needs to continue.
 ///
-/// It is bound to its [`StateIdentity`], and can be written to disk with [`to_bytes`](Self::to_bytes). The payload is
-/// private to the engine.
+/// It is bound to its [`StateIdentity`], and can be written to disk with [`to_bytes`](Self::to_bytes). The
+/// payload is private to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     identity: StateIdentity,
@@ -39,7 +39,8 @@ impl Snapshot {
         &self.payload
     }
 
-    /// The snapshot as bytes: versioned, little-endian, with a checksum; readable by [`from_bytes`](Self::from_bytes) anywhere.
+    /// The snapshot as bytes: versioned, little-endian, with a checksum; readable by
+    /// [`from_bytes`](Self::from_bytes) anywhere.
     pub fn to_bytes(&self) -> Vec<u8> {
         let StateIdentity { engine, state, model, precision, adapter } = &self.identity;
         let names = [engine, state, model, precision.as_str(), adapter.as_deref().unwrap_or_default()];
@@ -61,7 +62,8 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] if the bytes are not a complete snapshot of this version, or the checksum differs.
+    /// [`ErrorKind::Corrupt`] if the bytes are not a complete snapshot of this version, or the checksum
+    /// differs.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let corrupt = |message: &'static str| Error::new(ErrorKind::Corrupt, "read snapshot", message);
         let mut rest = bytes;

@@ -17,13 +17,13 @@ pub struct Row<'a> {
     pub sequence: SequenceId,
     /// The tokens: a whole prompt, a chunk of it, or the last generated token. At least one.
     pub tokens: &'a [TokenId],
-    /// The type of each token, such as the number of its segment in a pair of texts; empty if all are 0. Needs
-    /// [`Capabilities::token_types`](crate::Capabilities::token_types).
+    /// The type of each token, such as the number of its segment in a pair of texts; empty if all are 0.
+    /// Needs [`Capabilities::token_types`](crate::Capabilities::token_types).
     pub token_types: &'a [u8],
     /// The result wanted after them.
     pub want: Want<'a>,
-    /// Cancels only this row, at the next chunk boundary. It returns [`ErrorKind::Cancelled`], and its sequence keeps
-    /// the chunks computed so far.
+    /// Cancels only this row, at the next chunk boundary. It returns [`ErrorKind::Cancelled`], and its
+    /// sequence keeps the chunks computed so far.
     pub cancel: Option<&'a CancelToken>,
 }
 
@@ -43,8 +43,8 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::token(plan))
     }
 
-    /// A row whose last `drafts` tokens are draft tokens. It wants the tokens that `plan` chooses at the position of
-    /// each and after the last.
+    /// A row whose last `drafts` tokens are draft tokens. It wants the tokens that `plan` chooses at the
+    /// position of each and after the last.
     pub fn verify(
         sequence: SequenceId,
         tokens: &'a [TokenId],
@@ -92,14 +92,14 @@ impl<'a> Row<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Control<'a> {
-    /// Cancels the step at the next chunk boundary. Rows that are not done return [`ErrorKind::Cancelled`], and their
-    /// sequences keep the chunks computed so far.
+    /// Cancels the step at the next chunk boundary. Rows that are not done return [`ErrorKind::Cancelled`],
+    /// and their sequences keep the chunks computed so far.
     pub cancel: Option<&'a CancelToken>,
     /// When the step is cancelled in the same way.
     pub deadline: Option<Instant>,
-    /// Whether the step should rather take several passes than wait for a program of all of its rows to be compiled, if
-    /// the engine compiles: it is then compiled in the background for later steps. Schedulers of running requests set
-    /// this. Defaults to false, which runs the fewest passes.
+    /// Whether the step should rather take several passes than wait for a program of all of its rows to be
+    /// compiled, if the engine compiles: it is then compiled in the background for later steps.
+    /// Schedulers of running requests set this. Defaults to false, which runs the fewest passes.
     pub prefer_ready: bool,
 }
 
@@ -165,8 +165,8 @@ pub struct SampledToken {
     pub logprob: f32,
     /// The most likely tokens, most likely first, as many as requested.
     pub top: Vec<TokenLogprob>,
-    /// Its natural log probability under the distribution it was sampled from, after penalties, temperature and
-    /// filters. `None` if the engine does not report it.
+    /// Its natural log probability under the distribution it was sampled from, after penalties, temperature
+    /// and filters. `None` if the engine does not report it.
     pub drawn_logprob: Option<f32>,
 }
 
@@ -217,7 +217,8 @@ impl PositionResult {
     }
 }
 
-/// The result of a row: one entry for each of its wanted [positions](crate::Positions), in the order of the tokens.
+/// The result of a row: one entry for each of its wanted [positions](crate::Positions), in the order of the
+/// tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RowResult {
@@ -229,8 +230,8 @@ pub enum RowResult {
     Logits(Vec<Vec<f32>>),
     /// The scores of the row's tokens; answers [`Answer::Likelihoods`](crate::Answer::Likelihoods).
     Likelihoods(Vec<PositionResult>),
-    /// The mean of the hidden states, [`Capabilities::hidden_states`](crate::Capabilities::hidden_states) finite elements;
-    /// answers [`Answer::Hidden`](crate::Answer::Hidden).
+    /// The mean of the hidden states, [`Capabilities::hidden_states`](crate::Capabilities::hidden_states)
+    /// finite elements; answers [`Answer::Hidden`](crate::Answer::Hidden).
     Hidden(Vec<f32>),
 }
 

@@ -7,8 +7,8 @@ use crate::load::{LoadOptions, Precision};
 
 const OPERATION: &str = "load model";
 
-/// For engines: describes which [`LoadOptions`] an engine supports. [`check`](Self::check) rejects others with the
-/// contract's error kinds and the field's name, and fills in defaults.
+/// For engines: describes which [`LoadOptions`] an engine supports. [`check`](Self::check) rejects others
+/// with the contract's error kinds and the field's name, and fills in defaults.
 ///
 /// ```
 /// use mlxcel_core::{ErrorKind, LoadOptions, OptionSupport, Precision};
@@ -52,8 +52,9 @@ pub struct CheckedOptions<'a> {
 }
 
 impl<'a> OptionSupport<'a> {
-    /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any number on
-    /// request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, no named device, and no adapters.
+    /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any
+    /// number on request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, no named device,
+    /// and no adapters.
     pub fn new(capacity: usize, sequences: usize) -> Self {
         Self {
             capacity,
@@ -102,12 +103,14 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine supports.
+    /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine
+    /// supports.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision or adapters;
-    /// [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names the `field`.
+    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision
+    /// or adapters; [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names
+    /// the `field`.
     pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
         if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(Error::new(ErrorKind::Cancelled, OPERATION, "it was cancelled"));

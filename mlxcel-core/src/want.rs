@@ -5,7 +5,8 @@ use std::ops::Range;
 use crate::plan::SamplingPlan;
 use crate::sampling::TokenMask;
 
-/// The result that a [`Row`](crate::Row) wants: an [answer](Answer) after each token that [`Positions`] selects.
+/// The result that a [`Row`](crate::Row) wants: an [answer](Answer) after each token that [`Positions`]
+/// selects.
 ///
 /// | answer \ positions | [`First`](Positions::First) | [`Last`](Positions::Last) | [`Drafts`](Positions::Drafts) | [`All`](Positions::All) |
 /// |---|---|---|---|---|
@@ -43,12 +44,13 @@ pub enum Positions {
     First,
     /// The row's last token.
     Last,
-    /// The row's last tokens, which are this many draft tokens, and the token before them. The row must have more tokens than that.
+    /// The row's last tokens, which are this many draft tokens, and the token before them. The row must have
+    /// more tokens than that.
     ///
-    /// This verifies drafts in one pass: the first draft token is accepted if it equals the first answer, and so on.
-    /// Answers are those that the tokens would get if they were fed one by one. Afterwards the sequence holds all of the
-    /// row's tokens; the caller [rewinds](crate::InferenceSession::rewind) the rejected ones. Needs
-    /// [`Capabilities::verification`](crate::Capabilities::verification).
+    /// This verifies drafts in one pass: the first draft token is accepted if it equals the first answer, and
+    /// so on. Answers are those that the tokens would get if they were fed one by one. Afterwards the
+    /// sequence holds all of the row's tokens; the caller [rewinds](crate::InferenceSession::rewind) the
+    /// rejected ones. Needs [`Capabilities::verification`](crate::Capabilities::verification).
     Drafts(usize),
     /// Every token of the row.
     All,
@@ -60,8 +62,8 @@ pub enum Positions {
 pub enum Answer<'a> {
     /// No answer.
     Nothing,
-    /// The next token, sampled by the engine, and its log probability. Draws are of each position, and penalties read the tokens in
-    /// front of it, draft tokens included.
+    /// The next token, sampled by the engine, and its log probability. Draws are of each position, and
+    /// penalties read the tokens in front of it, draft tokens included.
     Token {
         /// How to choose; its place must be the device.
         plan: &'a SamplingPlan,
@@ -72,7 +74,8 @@ pub enum Answer<'a> {
         /// [`Capabilities::top_logprobs`](crate::Capabilities::top_logprobs).
         top: u16,
     },
-    /// One logit for each token of the vocabulary; needs [`Capabilities::logits`](crate::Capabilities::logits).
+    /// One logit for each token of the vocabulary; needs
+    /// [`Capabilities::logits`](crate::Capabilities::logits).
     Logits,
     /// The most likely token and the log probability of the row's own next token, to score a text; needs
     /// [`Capabilities::every_position`](crate::Capabilities::every_position).
@@ -90,8 +93,8 @@ pub enum Answer<'a> {
 
 /// How [`Want::hidden`] pools the hidden states of a row.
 ///
-/// A hidden state is the residual stream at one position after the last norm, the input of the LM head. transformers
-/// calls the states of all positions `last_hidden_state`.
+/// A hidden state is the residual stream at one position after the last norm, the input of the LM head.
+/// transformers calls the states of all positions `last_hidden_state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pooling {
@@ -99,7 +102,8 @@ pub enum Pooling {
     #[default]
     Last,
     /// The state of the row's first token, such as `[CLS]`, if attention is bidirectional; see
-    /// [`Capabilities::generation`](crate::Capabilities::generation). A causal model's first token attends to nothing else.
+    /// [`Capabilities::generation`](crate::Capabilities::generation). A causal model's first token attends to
+    /// nothing else.
     First,
     /// The mean over the row's tokens. Earlier tokens of the sequence are attended to, but not averaged.
     Mean,
@@ -141,7 +145,8 @@ impl<'a> Want<'a> {
         Self::new(positions, Answer::Hidden)
     }
 
-    /// The same answer at each of the row's last `drafts` tokens, which are draft tokens, and at the token before them.
+    /// The same answer at each of the row's last `drafts` tokens, which are draft tokens, and at the token
+    /// before them.
     #[must_use]
     pub fn with_drafts(mut self, drafts: usize) -> Self {
         self.positions = Positions::Drafts(drafts);
@@ -174,14 +179,15 @@ impl<'a> Want<'a> {
         }
     }
 
-    /// How many positions of a row of `tokens` tokens have an answer, or for [`Positions::First`] are needed for it.
+    /// How many positions of a row of `tokens` tokens have an answer, or for [`Positions::First`] are needed
+    /// for it.
     pub fn count(&self, tokens: usize) -> usize {
         self.within(tokens, 0..tokens)
     }
 
-    /// For engines: how many answers a row of `tokens` tokens needs within `fed`, a range of its tokens. They are those at the last
-    /// tokens of the range; for [`Positions::First`] they are all tokens of the range that has the row's first. This is the
-    /// rule for which output rows of a pass an engine reads.
+    /// For engines: how many answers a row of `tokens` tokens needs within `fed`, a range of its tokens. They
+    /// are those at the last tokens of the range; for [`Positions::First`] they are all tokens of the
+    /// range that has the row's first. This is the rule for which output rows of a pass an engine reads.
     pub fn within(&self, tokens: usize, fed: Range<usize>) -> usize {
         let unwanted = match (self.positions, self.answer) {
             (Positions::None, _) | (_, Answer::Nothing) => tokens,

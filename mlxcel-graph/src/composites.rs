@@ -1,57 +1,60 @@
 //! The names of every composite that this crate makes, for engines that replace them.
 //!
-//! A composite is one operation with a decomposition into plain operations that defines exactly what it computes. The
-//! functions of [`layers`](crate::layers), [`packed`](crate::packed) and [`cached`](crate::cached) make them; a compiler
-//! that does not know a name compiles the decomposition.
+//! A composite is one operation with a decomposition into plain operations that defines exactly what it
+//! computes. The functions of [`layers`](crate::layers), [`packed`](crate::packed) and
+//! [`cached`](crate::cached) make them; a compiler that does not know a name compiles the decomposition.
 
-/// [`layers::linear`](crate::layers::linear): `x: [.., K]`, `weight: [N, K]` and perhaps `bias: [N]` to `[.., N]`. No
-/// attributes.
+/// [`layers::linear`](crate::layers::linear): `x: [.., K]`, `weight: [N, K]` and perhaps `bias: [N]` to `[..,
+/// N]`. No attributes.
 pub const LINEAR: &str = "mlxcel.linear";
 
-/// [`packed::packed_linear`](crate::packed::packed_linear): `x: [.., K]`, the parts of a weight `[N, K]` and perhaps
-/// `bias: [N]` to `[.., N]`. Attribute `packing`, a text.
+/// [`packed::packed_linear`](crate::packed::packed_linear): `x: [.., K]`, the parts of a weight `[N, K]` and
+/// perhaps `bias: [N]` to `[.., N]`. Attribute `packing`, a text.
 pub const PACKED_LINEAR: &str = "mlxcel.packed_linear";
 
-/// [`layers::expert_linear`](crate::layers::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N, K]`,
-/// `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. No attributes.
+/// [`layers::expert_linear`](crate::layers::expert_linear): `x: [R, B, K]` or `[1, B, K]`, `weight: [E, N,
+/// K]`, `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. No attributes.
 pub const EXPERT_LINEAR: &str = "mlxcel.expert_linear";
 
-/// [`packed::packed_expert_linear`](crate::packed::packed_expert_linear): `x: [R, B, K]` or `[1, B, K]`, the parts of
-/// weights `[E, N, K]`, `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. Attribute `packing`, a text.
+/// [`packed::packed_expert_linear`](crate::packed::packed_expert_linear): `x: [R, B, K]` or `[1, B, K]`, the
+/// parts of weights `[E, N, K]`, `experts: [R]` i32 and perhaps `bias: [E, N]` to `[R, B, N]`. Attribute
+/// `packing`, a text.
 pub const PACKED_EXPERT_LINEAR: &str = "mlxcel.packed_expert_linear";
 
-/// [`layers::embedding`](crate::layers::embedding): `table: [V, H]` and integer `ids` of any shape to `[..ids, H]` f32.
-/// No attributes.
+/// [`layers::embedding`](crate::layers::embedding): `table: [V, H]` and integer `ids` of any shape to
+/// `[..ids, H]` f32. No attributes.
 pub const EMBEDDING: &str = "mlxcel.embedding";
 
-/// [`packed::packed_embedding`](crate::packed::packed_embedding): the parts of a table `[V, H]` and integer `ids` of any
-/// shape to `[..ids, H]` f32. Attribute `packing`, a text.
+/// [`packed::packed_embedding`](crate::packed::packed_embedding): the parts of a table `[V, H]` and integer
+/// `ids` of any shape to `[..ids, H]` f32. Attribute `packing`, a text.
 pub const PACKED_EMBEDDING: &str = "mlxcel.packed_embedding";
 
-/// [`layers::rms_norm`](crate::layers::rms_norm): `x: [.., H]` and `weight: [H]` to `[.., H]`. Attribute `eps`, a float.
+/// [`layers::rms_norm`](crate::layers::rms_norm): `x: [.., H]` and `weight: [H]` to `[.., H]`. Attribute
+/// `eps`, a float.
 pub const RMS_NORM: &str = "mlxcel.rms_norm";
 
-/// [`layers::top_k`](crate::layers::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32. Attribute `k`, an
-/// integer.
+/// [`layers::top_k`](crate::layers::top_k): `x: [T, E]` to values `[T, k]` and indices `[T, k]` i32.
+/// Attribute `k`, an integer.
 pub const TOP_K: &str = "mlxcel.top_k";
 
-/// [`layers::attention`](crate::layers::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask: [T, S]` to
-/// `[T, H * e]`. Attribute `scale`, a float.
+/// [`layers::attention`](crate::layers::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask:
+/// [T, S]` to `[T, H * e]`. Attribute `scale`, a float.
 ///
-/// Inside decompositions it can have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`, marked by the
-/// attribute `sinks`.
+/// Inside decompositions it can have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`,
+/// marked by the attribute `sinks`.
 pub const ATTENTION: &str = "mlxcel.attention";
 
-/// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N, G, d]`,
-/// perhaps `cos` and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of floats, and a cache
-/// `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.
+/// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N,
+/// G, d]`, perhaps `cos` and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of
+/// floats, and a cache `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.
 ///
-/// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float. Where they
-/// apply: `soft_cap`, a float; `window`, an integer, and `chunked`, true where it is the length of chunks; `rotary`, false where there are no `cos` and `sin`; `sinks`, true
-/// where there are such.
+/// Attributes: `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float.
+/// Where they apply: `soft_cap`, a float; `window`, an integer, and `chunked`, true where it is the length of
+/// chunks; `rotary`, false where there are no `cos` and `sin`; `sinks`, true where there are such.
 pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 
-/// [`cached::latent_attention`](crate::cached::latent_attention): `query: [N, H, r + p]`, `entry: [N, r + p]`, `cos` and
-/// `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a row to `[N, H * r]` and the
-/// caches. Attributes `layer`, an integer; `rows`, the tokens of each row with commas between; `scale`, a float.
+/// [`cached::latent_attention`](crate::cached::latent_attention): `query: [N, H, r + p]`, `entry: [N, r +
+/// p]`, `cos` and `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a
+/// row to `[N, H * r]` and the caches. Attributes `layer`, an integer; `rows`, the tokens of each row with
+/// commas between; `scale`, a float.
 pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";

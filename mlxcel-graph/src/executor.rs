@@ -12,9 +12,9 @@ use crate::state::StateLayout;
 ///
 /// # Contract
 ///
-/// *For implementers*: states are zero-initialized. `run` may donate a state's storage to the program and replace it
-/// with the result; after an error of a program that had started, the states of that run are not used again. An
-/// executor is called from many threads.
+/// *For implementers*: states are zero-initialized. `run` may donate a state's storage to the program and
+/// replace it with the result; after an error of a program that had started, the states of that run are not
+/// used again. An executor is called from many threads.
 pub trait Executor: Send + Sync + 'static {
     /// What one group of layers keeps of one sequence: a tensor of [`StateLayout::shape`].
     type State: Send;
@@ -29,8 +29,8 @@ pub trait Executor: Send + Sync + 'static {
     /// Of kinds such as `Toolchain`, `Compile` and `Cancelled`; sequences are unaffected.
     fn prepare(&self, shape: &ProgramShape, cancel: Option<&CancelToken>) -> Result<Prepared<Self::Program>>;
 
-    /// Prepares the programs for `shapes` and returns the time spent compiling. Sequential by default; engines that
-    /// compile override it to compile in parallel.
+    /// Prepares the programs for `shapes` and returns the time spent compiling. Sequential by default;
+    /// engines that compile override it to compile in parallel.
     ///
     /// # Errors
     ///
@@ -39,16 +39,17 @@ pub trait Executor: Send + Sync + 'static {
         shapes.iter().map(|shape| Ok(self.prepare(shape, cancel)?.compile_time)).sum()
     }
 
-    /// Hints that the program for `shape` is likely to be needed soon, so that it can be compiled in the background;
-    /// returns whether it is ready. Failures are ignored here, since [`prepare`](Self::prepare) tries again. By default
-    /// programs are always ready, for engines that do not compile.
+    /// Hints that the program for `shape` is likely to be needed soon, so that it can be compiled in the
+    /// background; returns whether it is ready. Failures are ignored here, since
+    /// [`prepare`](Self::prepare) tries again. By default programs are always ready, for engines that do
+    /// not compile.
     fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
         let _ = shape;
         true
     }
 
-    /// Whether the program for `shape` is ready. By default all are, for engines that do not compile, or not in the
-    /// background.
+    /// Whether the program for `shape` is ready. By default all are, for engines that do not compile, or not
+    /// in the background.
     fn is_ready(&self, shape: &ProgramShape) -> bool {
         let _ = shape;
         true
@@ -61,8 +62,8 @@ pub trait Executor: Send + Sync + 'static {
     /// `ResourceExhausted` if memory runs out.
     fn allocate(&self, layout: &StateLayout, length: usize) -> Result<Self::State>;
 
-    /// The memory of a state for programs of `length` with `written` positions, in bytes: all of it by default, or
-    /// [`StateLayout::bytes_written`] if the system allocates pages on first write.
+    /// The memory of a state for programs of `length` with `written` positions, in bytes: all of it by
+    /// default, or [`StateLayout::bytes_written`] if the system allocates pages on first write.
     fn state_bytes(&self, layout: &StateLayout, length: usize, written: usize) -> usize {
         let _ = written;
         layout.bytes(length)
@@ -110,26 +111,27 @@ pub trait Executor: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Replaces one slot, an element of the outermost dimension, of the resident tensor with this index in
-    /// [`Signature::residents`]. Passes that begin later read it; a pass that runs, on any thread, reads what was there
-    /// when it began. Executors without residents leave this as it is.
+    /// [`Signature::residents`]. Passes that begin later read it; a pass that runs, on any thread, reads what
+    /// was there when it began. Executors without residents leave this as it is.
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the device has no residents; `Internal` for a resident or slot that does not exist, or another
-    /// number of bytes; `ResourceExhausted` and `Device`, after which the slot is unknown.
+    /// `Unsupported` if the device has no residents; `Internal` for a resident or slot that does not exist,
+    /// or another number of bytes; `ResourceExhausted` and `Device`, after which the slot is unknown.
     fn write_resident(&self, argument: usize, slot: usize, bytes: &[u8]) -> Result<()> {
         let _ = (slot, bytes);
         let message = "the device has no tensors that are rewritten between passes";
         Err(Error::unsupported("write resident", message).with_context("resident", argument))
     }
 
-    /// Runs a program from [`prepare`](Self::prepare) over the states of each row, one per group of layers; the program
-    /// updates them with the rows' tokens. `wanted` lists, in ascending order, the output rows whose logits (or hidden
-    /// states, for [`Outputs::Hidden`](crate::Outputs)) are read back.
+    /// Runs a program from [`prepare`](Self::prepare) over the states of each row, one per group of layers;
+    /// the program updates them with the rows' tokens. `wanted` lists, in ascending order, the output
+    /// rows whose logits (or hidden states, for [`Outputs::Hidden`](crate::Outputs)) are read back.
     ///
     /// # Errors
     ///
-    /// `Device` and others. The states are then unknown, unless the program had [not started](RunError::before).
+    /// `Device` and others. The states are then unknown, unless the program had [not
+    /// started](RunError::before).
     fn run(
         &self,
         program: &Self::Program,
@@ -190,11 +192,11 @@ pub struct StepInputs {
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
     pub last: Vec<i32>,
-    /// `[rows]`: the slot of the adapter of each row's sequence, negative without one. Empty for a model without room for
-    /// adapters.
+    /// `[rows]`: the slot of the adapter of each row's sequence, negative without one. Empty for a model
+    /// without room for adapters.
     pub adapters: Vec<i32>,
-    /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines and sines,
-    /// `[tokens, rotary_dim / 2]` each.
+    /// For each rotary embedding of the network ([`Decoder::ropes`](mlxcel_models::Decoder::ropes)), cosines
+    /// and sines, `[tokens, rotary_dim / 2]` each.
     pub rotary: Vec<(Vec<f32>, Vec<f32>)>,
 }
 
@@ -249,7 +251,8 @@ pub struct StepOutputs {
 }
 
 impl StepOutputs {
-    /// Decodes the program's first result: `[output rows, 2]` 32-bit words, alternating token and log probability.
+    /// Decodes the program's first result: `[output rows, 2]` 32-bit words, alternating token and log
+    /// probability.
     pub fn decode_best(words: &[u32]) -> Vec<(u32, f32)> {
         words.chunks_exact(2).map(|pair| (pair[0], f32::from_bits(pair[1]))).collect()
     }

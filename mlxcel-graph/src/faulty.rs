@@ -10,8 +10,8 @@ use crate::state::StateLayout;
 
 /// Wraps an executor and injects [`Faults`], for the tests of engines whose device does not fail on demand.
 ///
-/// [`Executor::prepare`] and [`Executor::prepare_together`] compile; states and a run's inputs are allocations; a run dispatches
-/// and reads back; [`Executor::copy`],
+/// [`Executor::prepare`] and [`Executor::prepare_together`] compile; states and a run's inputs are
+/// allocations; a run dispatches and reads back; [`Executor::copy`],
 /// [`Executor::write`] and [`Executor::write_resident`] copy; [`Executor::read`] reads back.
 #[derive(Debug)]
 pub struct FaultyExecutor<E> {

@@ -1,24 +1,24 @@
 //! Decoders as StableHLO graphs, and a session that runs them on any executor.
 //!
-//! Engines that run graphs differ in how programs execute and where buffers live, but not in prefill chunking, capacity
-//! checks or the meaning of `rewind`. This crate implements the common part:
+//! Engines that run graphs differ in how programs execute and where buffers live, but not in prefill
+//! chunking, capacity checks or the meaning of `rewind`. This crate implements the common part:
 //!
 //! * [`decoder_program`] writes the network of a [`Decoder`](mlxcel_models::Decoder) as a module for one
-//!   [`ProgramShape`]: the number of tokens of each row, and the KV-length bucket. Its [`Signature`] describes every
-//!   argument and result.
+//!   [`ProgramShape`]: the number of tokens of each row, and the KV-length bucket. Its [`Signature`]
+//!   describes every argument and result.
 //! * [`Executor`] is implemented by an engine: it allocates states by [`StateLayout`]s and runs programs.
-//! * [`GraphModel`] is a [`Model`](mlxcel_core::Model) on an executor; its sessions split steps into passes, grow
-//!   states, track positions, and convert outputs to results.
+//! * [`GraphModel`] is a [`Model`](mlxcel_core::Model) on an executor; its sessions split steps into passes,
+//!   grow states, track positions, and convert outputs to results.
 //!
-//! The layers of a network are functions of a builder: [`layers`] with dense weights, [`packed`] with packed ones, and
-//! attention over caches in [`cached`]. Most make a composite, one operation that an engine can replace by a kernel;
-//! [`composites`] lists their names, operands and attributes.
+//! The layers of a network are functions of a builder: [`layers`] with dense weights, [`packed`] with packed
+//! ones, and attention over caches in [`cached`]. Most make a composite, one operation that an engine can
+//! replace by a kernel; [`composites`] lists their names, operands and attributes.
 //!
 //! # KV-length buckets
 //!
-//! Programs have static shapes. A KV cache starts in a small bucket and moves to larger ones of [`Lengths`] as its
-//! sequence grows; each bucket has its own programs, compiled on first use. So the cost of a step follows the length in
-//! use, up to the ratio between buckets, not the capacity.
+//! Programs have static shapes. A KV cache starts in a small bucket and moves to larger ones of [`Lengths`]
+//! as its sequence grows; each bucket has its own programs, compiled on first use. So the cost of a step
+//! follows the length in use, up to the ratio between buckets, not the capacity.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

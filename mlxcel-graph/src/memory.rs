@@ -7,8 +7,8 @@ use crate::model::GraphModelOptions;
 use crate::plan::Chunks;
 
 impl GraphModelOptions {
-    /// The memory that `decoder` takes with these options. Weights and states are exact, at the largest KV-length bucket;
-    /// the scratch memory is that of [`Decoder::pass_bytes`] for the largest pass.
+    /// The memory that `decoder` takes with these options. Weights and states are exact, at the largest
+    /// KV-length bucket; the scratch memory is that of [`Decoder::pass_bytes`] for the largest pass.
     ///
     /// # Errors
     ///

@@ -31,11 +31,11 @@ pub struct GraphModelOptions {
     pub sequences: usize,
     /// The sizes of prompt chunks; each size needs its own programs.
     pub chunks: Vec<usize>,
-    /// The KV-length buckets, if programs were compiled for them ahead of time; defaults to [`Lengths::stepped`] by
-    /// `length_steps`, or to [`Lengths::new`].
+    /// The KV-length buckets, if programs were compiled for them ahead of time; defaults to
+    /// [`Lengths::stepped`] by `length_steps`, or to [`Lengths::new`].
     pub lengths: Option<Lengths>,
-    /// The distance between KV-length buckets by default, for engines whose attention cost depends only on the
-    /// positions in use.
+    /// The distance between KV-length buckets by default, for engines whose attention cost depends only on
+    /// the positions in use.
     pub length_steps: Option<LengthSteps>,
     /// The element type of the KV cache.
     pub kv_cache: KvCacheType,
@@ -52,8 +52,8 @@ pub struct GraphModelOptions {
 }
 
 impl Default for GraphModelOptions {
-    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position, verification of draft
-    /// tokens, hidden states, a KV
+    /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position,
+    /// verification of draft tokens, hidden states, a KV
     /// cache
     /// of the precision's type.
     fn default() -> Self {
@@ -77,7 +77,8 @@ impl Default for GraphModelOptions {
 /// A [`Model`] whose decoder runs as graphs on an [`Executor`].
 pub struct GraphModel<E>(Arc<Shared<E>>);
 
-/// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits for.
+/// The most rows of one pass: beyond it, programs get long and the weights are no longer what a step waits
+/// for.
 const MOST_ROWS: usize = 16;
 
 impl From<&LoadOptions> for GraphModelOptions {
@@ -175,13 +176,13 @@ impl GraphModelOptions {
         Ok(capacity)
     }
 
-    /// The KV-length buckets of `decoder`: up to the capacity plus a chunk's padding, or up to the length at which no
-    /// state grows any more. One if the decoder keeps no states.
+    /// The KV-length buckets of `decoder`: up to the capacity plus a chunk's padding, or up to the length at
+    /// which no state grows any more. One if the decoder keeps no states.
     ///
     /// # Errors
     ///
-    /// The errors of [`capacity_for`](Self::capacity_for), and [`ErrorKind::InvalidInput`] if the given buckets are too
-    /// short for the capacity plus a chunk's padding.
+    /// The errors of [`capacity_for`](Self::capacity_for), and [`ErrorKind::InvalidInput`] if the given
+    /// buckets are too short for the capacity plus a chunk's padding.
     pub fn lengths_for(&self, decoder: &Decoder) -> Result<Lengths> {
         let capacity = self.capacity_for(decoder)?;
         if decoder.is_bidirectional() {
@@ -235,16 +236,17 @@ impl GraphModelOptions {
 }
 
 impl<E: Executor> GraphModel<E> {
-    /// A model of `decoder` on `executor`, which holds its weights. Capacity and precision of `info` are set from the
-    /// options.
+    /// A model of `decoder` on `executor`, which holds its weights. Capacity and precision of `info` are set
+    /// from the options.
     ///
-    /// A decoder without a head claims hidden states only. Others claim rewind if the states of all layers can be restored at every earlier position: recurrent states cannot,
-    /// and windows only if they are as long as the capacity ([`StateLayout::is_rewindable`]).
+    /// A decoder without a head claims hidden states only. Others claim rewind if the states of all layers
+    /// can be restored at every earlier position: recurrent states cannot, and windows only if they are
+    /// as long as the capacity ([`StateLayout::is_rewindable`]).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for options out of range, [`ErrorKind::Unsupported`] for a precision that graphs do
-    /// not support.
+    /// [`ErrorKind::InvalidInput`] for options out of range, [`ErrorKind::Unsupported`] for a precision that
+    /// graphs do not support.
     pub fn new(
         executor: E,
         decoder: &Decoder,

@@ -20,10 +20,11 @@ pub struct Numerics {
 }
 
 impl Numerics {
-    /// `Exact` is float32 throughout. `Native` rounds the activations in matrix products with dense weights, and the KV
-    /// cache, to the checkpoint's type. Activations in products with packed weights stay float32 in the graph; kernels
-    /// may use a fixed-point form whose error is below the rounding of that type. `Fast` uses the same graph as
-    /// `Native`, but kernels for packed weights may quantize activations to 8 bits.
+    /// `Exact` is float32 throughout. `Native` rounds the activations in matrix products with dense weights,
+    /// and the KV cache, to the checkpoint's type. Activations in products with packed weights stay
+    /// float32 in the graph; kernels may use a fixed-point form whose error is below the rounding of that
+    /// type. `Fast` uses the same graph as `Native`, but kernels for packed weights may quantize
+    /// activations to 8 bits.
     ///
     /// # Errors
     ///
@@ -59,7 +60,8 @@ impl Numerics {
     }
 }
 
-/// The element type of the KV cache, which determines the memory of a sequence and the bytes that attention reads.
+/// The element type of the KV cache, which determines the memory of a sequence and the bytes that attention
+/// reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KvCacheType {

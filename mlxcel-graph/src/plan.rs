@@ -35,7 +35,8 @@ impl Wants {
 /// Which of the pending rows the next pass feeds, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
-    /// For each row of the program: the index of the row of the step, its tokens, and the room that the program has for them.
+    /// For each row of the program: the index of the row of the step, its tokens, and the room that the
+    /// program has for them.
     pub(crate) rows: Vec<PassRow>,
     /// What the program gives.
     pub(crate) outputs: Outputs,
@@ -51,9 +52,9 @@ pub(crate) struct PassRow {
 
 /// The sizes that prompt chunks may have, ascending: few, since every one takes programs of its own.
 ///
-/// A pass reads all weights, which costs as computing some tokens does. So a long prompt goes in the largest chunks, and what
-/// remains of it in those that cost least, padding included. Texts that are read in both directions go whole: each in the least size
-/// that holds it.
+/// A pass reads all weights, which costs as computing some tokens does. So a long prompt goes in the largest
+/// chunks, and what remains of it in those that cost least, padding included. Texts that are read in both
+/// directions go whole: each in the least size that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunks {
     sizes: Vec<usize>,
@@ -62,8 +63,8 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// About this many tokens take as long to compute as the weights take to read: fewer where weights are packed, more where there
-    /// are many cores.
+    /// About this many tokens take as long to compute as the weights take to read: fewer where weights are
+    /// packed, more where there are many cores.
     const TOKENS_A_PASS: usize = 16;
 
     /// Chunks of these sizes.
@@ -110,7 +111,8 @@ impl Chunks {
         self.sizes.last().copied().unwrap_or(1)
     }
 
-    /// The sizes that are ever chosen for prompts of up to `most` tokens, ascending, each with the fewest tokens for which it is.
+    /// The sizes that are ever chosen for prompts of up to `most` tokens, ascending, each with the fewest
+    /// tokens for which it is.
     pub(crate) fn chosen(&self, most: usize) -> Vec<(usize, usize)> {
         let mut chosen: Vec<(usize, usize)> = Vec::new();
         for tokens in 2..=most.min(self.largest().max(2)) {
@@ -124,12 +126,13 @@ impl Chunks {
     }
 }
 
-/// How many tokens a row with draft tokens has room for, ascending: more take longer to compute than the weights to read. The largest is
-/// also how many tokens the rows of a pass have together.
+/// How many tokens a row with draft tokens has room for, ascending: more take longer to compute than the
+/// weights to read. The largest is also how many tokens the rows of a pass have together.
 const VERIFIED: [usize; 4] = [2, 4, 8, 16];
 
 impl Chunks {
-    /// The room that rows with draft tokens may have: none for more than a prompt chunk, behind whose padding caches end.
+    /// The room that rows with draft tokens may have: none for more than a prompt chunk, behind whose padding
+    /// caches end.
     pub(crate) fn verified(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         VERIFIED.into_iter().filter(|&room| room <= self.largest())
     }
@@ -140,8 +143,8 @@ impl Chunks {
         self.verified().map(move |room| (room, width.min(most / room)))
     }
 
-    /// `pass` with less room where its chunk is short: that of rows with draft tokens, whose programs cost by their few tokens
-    /// and give every
+    /// `pass` with less room where its chunk is short: that of rows with draft tokens, whose programs cost by
+    /// their few tokens and give every
     /// position. None where there is no such room for its rows.
     pub(crate) fn shortened(&self, pass: &Pass, width: usize) -> Option<Pass> {
         let chunk = pass.rows.first().filter(|_| pass.outputs <= Outputs::Every)?;
@@ -160,8 +163,8 @@ impl Chunks {
 /// The least size of a whole text: a shorter one costs hardly less.
 const LEAST_TEXT: usize = 16;
 
-/// How many tokens whole texts that share a pass have together, padding included: more read the weights no more often per token to
-/// speak of.
+/// How many tokens whole texts that share a pass have together, padding included: more read the weights no
+/// more often per token to speak of.
 const WHOLE_TOKENS: usize = 2048;
 
 /// The next pass over whole texts: the first, and others that go in the same size.
@@ -177,14 +180,17 @@ fn next_whole(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass
     Some(Pass { rows, outputs: Outputs::Hidden })
 }
 
-/// How many short prompts share a pass whose results are wanted at every position: few numbers, since every one takes programs of its own.
+/// How many short prompts share a pass whose results are wanted at every position: few numbers, since every
+/// one takes programs of its own.
 pub(crate) const JOINED: [usize; 3] = [8, 4, 2];
 
 impl Chunks {
-    /// `pass` with the chunks of further rows, where its own is of the least size and all of them want hidden states, or results at every
-    /// position, as embeddings and scores of many short texts do. None where there are no such rows.
+    /// `pass` with the chunks of further rows, where its own is of the least size and all of them want hidden
+    /// states, or results at every position, as embeddings and scores of many short texts do. None where
+    /// there are no such rows.
     ///
-    /// Prompts that are generated from do not share passes so: one of them is computed for as long as the other rows of its step wait.
+    /// Prompts that are generated from do not share passes so: one of them is computed for as long as the
+    /// other rows of its step wait.
     pub(crate) fn joined(&self, pass: &Pass, pending: &[Pending], width: usize) -> Option<Pass> {
         let &room = self.sizes.first()?;
         let first = pass.rows.first().filter(|row| row.room == room)?;
@@ -207,8 +213,8 @@ impl Chunks {
     }
 }
 
-/// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first needs; decoding rows
-/// ride along. The
+/// The next pass over rows with draft tokens, all of which it gives room for as many tokens as the first
+/// needs; decoding rows ride along. The
 /// weights are read once for them, and few programs are needed: those of this many equal rows.
 fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     let needed = |row: &Pending| match row.wants {
@@ -231,19 +237,21 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
     Some(Pass { rows, outputs: Outputs::Every })
 }
 
-/// The next pass over `pending`: at most one prompt chunk, of a size that `chunks` has, and up to `width` rows in all.
-/// [`GraphModelOptions::programs`](crate::GraphModelOptions::programs) lists the shapes that come out of this.
+/// The next pass over `pending`: at most one prompt chunk, of a size that `chunks` has, and up to `width`
+/// rows in all. [`GraphModelOptions::programs`](crate::GraphModelOptions::programs) lists the shapes that
+/// come out of this.
 ///
-/// Rows with one token are decoding and ride along with a chunk, so that they neither wait for a long prompt nor read the
-/// weights a second time. Two chunks do not share a pass: each already keeps the arithmetic units busy, and every
-/// combination of shapes is a program to compile.
+/// Rows with one token are decoding and ride along with a chunk, so that they neither wait for a long prompt
+/// nor read the weights a second time. Two chunks do not share a pass: each already keeps the arithmetic
+/// units busy, and every combination of shapes is a program to compile.
 ///
-/// Rows with draft tokens have passes of their own, behind those with chunks; what precedes the draft tokens of a long row is
-/// computed as a prompt
+/// Rows with draft tokens have passes of their own, behind those with chunks; what precedes the draft tokens
+/// of a long row is computed as a prompt
 /// is.
 ///
-/// Nor do rows that want hidden states share a pass with others: programs give those or logits. Those with one token share passes
-/// of few sizes, and of those with more tokens each has a pass of its own unless [they are joined](Chunks::joined).
+/// Nor do rows that want hidden states share a pass with others: programs give those or logits. Those with
+/// one token share passes of few sizes, and of those with more tokens each has a pass of its own unless [they
+/// are joined](Chunks::joined).
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
     if chunks.whole {
         return next_whole(pending, chunks, width);
@@ -277,7 +285,8 @@ pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> O
         .take(width)
         .collect();
     if hidden {
-        // Texts end at any time, and any number of them at once: without this each number would take a program of its own.
+        // Texts end at any time, and any number of them at once: without this each number would take a
+        // program of its own.
         let is_chunk = rows.first().is_some_and(|row| row.room > 1);
         let together = JOINED.into_iter().find(|&together| together <= rows.len());
         rows.truncate(together.filter(|_| !is_chunk).unwrap_or(1));

@@ -32,8 +32,8 @@ pub struct Program {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (element types, or packed weights where dense
-/// ones are required).
+/// [`ErrorKind::Unsupported`] for a decoder that graphs cannot express (element types, or packed weights
+/// where dense ones are required).
 pub fn decoder_program(
     decoder: &Decoder,
     numerics: Numerics,
@@ -122,10 +122,11 @@ fn best_tokens<'f>(b: &mut Builder<'f>, logits: Value<'f>) -> mlxcel_stablehlo::
     b.concatenate(&[token, bits], 1)
 }
 
-/// The largest logit of each row and the first token that has it; where a logit is not a number, any token of the vocabulary.
+/// The largest logit of each row and the first token that has it; where a logit is not a number, any token of
+/// the vocabulary.
 ///
-/// Two plain reductions become vector code, which one that carries value and index together does not: over 128,256 logits it takes
-/// a twentieth of that one's time on IREE's CPU backend.
+/// Two plain reductions become vector code, which one that carries value and index together does not: over
+/// 128,256 logits it takes a twentieth of that one's time on IREE's CPU backend.
 fn first_largest<'f>(
     b: &mut Builder<'f>,
     logits: Value<'f>,

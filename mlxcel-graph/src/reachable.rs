@@ -13,14 +13,15 @@ use crate::state::bounded_room;
 pub struct PreparedPrograms {
     /// Those that loading waits for.
     pub at_load: Vec<ProgramShape>,
-    /// Those compiled in the background while the model is already used, most urgent first; engines without background
-    /// compilation compile them at load.
+    /// Those compiled in the background while the model is already used, most urgent first; engines without
+    /// background compilation compile them at load.
     pub in_background: Vec<ProgramShape>,
 }
 
 impl GraphModelOptions {
-    /// The programs that every generation of `decoder` starts with: a prompt chunk of each size, the largest first, and
-    /// a decoding row, in the smallest KV-length bucket. Of an encoder, the program of the shortest texts.
+    /// The programs that every generation of `decoder` starts with: a prompt chunk of each size, the largest
+    /// first, and a decoding row, in the smallest KV-length bucket. Of an encoder, the program of the
+    /// shortest texts.
     ///
     /// # Errors
     ///
@@ -41,8 +42,9 @@ impl GraphModelOptions {
         Ok(sizes.map(shape).collect())
     }
 
-    /// The programs to compile for a model of `decoder` before they are needed. With [`Prepare::OnDemand`] loading waits for
-    /// the smallest prompt chunk and a decoding row, which are enough for any prompt up to the size of that chunk.
+    /// The programs to compile for a model of `decoder` before they are needed. With [`Prepare::OnDemand`]
+    /// loading waits for the smallest prompt chunk and a decoding row, which are enough for any prompt up
+    /// to the size of that chunk.
     ///
     /// # Errors
     ///
@@ -65,11 +67,12 @@ impl GraphModelOptions {
 
     /// Every program that sessions with these options can use, each once, shorter ones first.
     ///
-    /// A pass has at most one chunk, before the decoding rows. So for at most `n` rows there are, per KV-length bucket,
-    /// `n` programs of decoding rows and `n` with a chunk of each size; with `every_position`, as many again with a
-    /// chunk and results at every position; with `verification`, those of equal short rows; with `hidden_states`, a chunk
-    /// of each size alone, and a few numbers of single tokens. Passes that short texts share are not among them: without
-    /// such programs each text has a pass of its own. An encoder has a program for each size of texts.
+    /// A pass has at most one chunk, before the decoding rows. So for at most `n` rows there are, per
+    /// KV-length bucket, `n` programs of decoding rows and `n` with a chunk of each size; with
+    /// `every_position`, as many again with a chunk and results at every position; with `verification`,
+    /// those of equal short rows; with `hidden_states`, a chunk of each size alone, and a few numbers of
+    /// single tokens. Passes that short texts share are not among them: without such programs each text
+    /// has a pass of its own. An encoder has a program for each size of texts.
     ///
     /// # Errors
     ///
@@ -90,8 +93,8 @@ impl GraphModelOptions {
             .verified_together(self.width())
             .filter(|&(room, _)| self.verification && room / 2 < capacity)
             .collect();
-        // A chunk is written whole, its padding too, and the least prompt for which it is chosen may be the last of a sequence. A
-        // row that decodes keeps the cache that a chunk has grown.
+        // A chunk is written whole, its padding too, and the least prompt for which it is chosen may be the
+        // last of a sequence. A row that decodes keeps the cache that a chunk has grown.
         // What shares a pass has the room of the longest.
         let least = |room: usize, most: usize| if most > 1 { 1 } else { room / 2 + 1 };
         let rooms = verified.iter().map(|&(room, most)| (room, least(room, most)));

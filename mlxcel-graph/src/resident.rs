@@ -8,8 +8,8 @@ use mlxcel_core::{AdapterLimits, Error, ErrorKind, Result};
 use mlxcel_models::{Decoder, WeightId};
 use mlxcel_stablehlo::{ElementType, TensorType};
 
-/// A resident tensor: an argument of all programs of a model behind the weights. It is zero at first, and the host
-/// rewrites slots of it between passes ([`Executor::write_resident`](crate::Executor::write_resident)).
+/// A resident tensor: an argument of all programs of a model behind the weights. It is zero at first, and the
+/// host rewrites slots of it between passes ([`Executor::write_resident`](crate::Executor::write_resident)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidentArgument {
     /// Its name in the program.
@@ -63,8 +63,8 @@ impl fmt::Display for Resident {
     }
 }
 
-/// The residents of `decoder` with room for `adapters`, of this element type: `A` and `B` for each weight that adapters can
-/// change ([`Decoder::adaptable`]). None without adapters.
+/// The residents of `decoder` with room for `adapters`, of this element type: `A` and `B` for each weight
+/// that adapters can change ([`Decoder::adaptable`]). None without adapters.
 pub fn resident_arguments(
     decoder: &Decoder,
     element: ElementType,
@@ -86,8 +86,8 @@ pub fn resident_arguments(
     decoder.adaptable().into_iter().flat_map(of_linear).collect()
 }
 
-/// For executors: the tensors of a model's residents, each as a `B` of the device. A pass that runs keeps those that it
-/// began with.
+/// For executors: the tensors of a model's residents, each as a `B` of the device. A pass that runs keeps
+/// those that it began with.
 #[derive(Debug)]
 pub struct Residents<B>(Mutex<Arc<Vec<Arc<B>>>>);
 

@@ -22,8 +22,8 @@ pub enum Outputs {
 /// The specialization of a decoder program; everything else is a run-time input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProgramShape {
-    /// The size of each row in tokens: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows, `[64, 1]` for
-    /// both together.
+    /// The size of each row in tokens: `[64]` for a prompt chunk, `[1, 1, 1]` for three decoding rows, `[64,
+    /// 1]` for both together.
     pub rows: Vec<usize>,
     /// The KV-length bucket: the positions of each row's cache.
     pub length: usize,
@@ -83,8 +83,8 @@ pub struct LengthSteps {
     pub factor: usize,
 }
 
-/// The KV-length buckets: few enough to limit the number of programs, and close enough that attention cost follows the
-/// length in use.
+/// The KV-length buckets: few enough to limit the number of programs, and close enough that attention cost
+/// follows the length in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<usize>);
 
@@ -94,9 +94,9 @@ impl Lengths {
 
     /// The buckets for sequences of up to `capacity` tokens that are fed in chunks of up to `chunk`.
     ///
-    /// They start at 256 and 1,024, since attention over so few positions is cheap compared with the weights, and
-    /// double from there. Chunks are written with their padding, so the last bucket has room for a chunk's padding
-    /// after the last position.
+    /// They start at 256 and 1,024, since attention over so few positions is cheap compared with the weights,
+    /// and double from there. Chunks are written with their padding, so the last bucket has room for a
+    /// chunk's padding after the last position.
     pub fn new(capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
         let mut buckets = Vec::new();
@@ -110,8 +110,8 @@ impl Lengths {
         Self(buckets)
     }
 
-    /// The buckets for an engine whose attention cost depends on the positions in use and not on the bucket, spaced by
-    /// `steps`. The last is that of [`new`](Self::new).
+    /// The buckets for an engine whose attention cost depends on the positions in use and not on the bucket,
+    /// spaced by `steps`. The last is that of [`new`](Self::new).
     pub fn stepped(steps: LengthSteps, capacity: usize, chunk: usize) -> Self {
         let last = (capacity + chunk).next_multiple_of(Self::ALIGNMENT).max(Self::FIRST);
         let mut buckets = Vec::new();

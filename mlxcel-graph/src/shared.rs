@@ -10,7 +10,8 @@ use crate::plan::Chunks;
 use crate::shape::Lengths;
 use crate::state::StateLayout;
 
-/// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed with it.
+/// Where what programs compute of a row is equal to the last bit however many tokens and rows are computed
+/// with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IndependentRows {
     /// Nowhere, or it is not known.

@@ -15,9 +15,10 @@ use crate::state::StateLayout;
 
 /// The arguments and results of a decoder program.
 ///
-/// The arguments are, in order, the [`weights`](Self::weights), which are constant, the [`residents`](Self::residents),
-/// which the host rewrites between passes, the [`inputs`](Self::inputs) and the [`states`](Self::states). Argument names
-/// are unique and are those of the module. All programs of a model take the same weights and residents.
+/// The arguments are, in order, the [`weights`](Self::weights), which are constant, the
+/// [`residents`](Self::residents), which the host rewrites between passes, the [`inputs`](Self::inputs) and
+/// the [`states`](Self::states). Argument names are unique and are those of the module. All programs of a
+/// model take the same weights and residents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
     /// The tensors of the weights.
@@ -72,8 +73,8 @@ pub enum StepInput {
     Positions,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
     Last,
-    /// `[rows]` i32: the slot of the adapter of each row's sequence, negative without one. Only in programs with
-    /// [residents](Signature::residents) for adapters.
+    /// `[rows]` i32: the slot of the adapter of each row's sequence, negative without one. Only in programs
+    /// with [residents](Signature::residents) for adapters.
     Adapters,
     /// `[tokens, rotary_dim / 2]` f32: cosines of the rotary embedding with this index ([`Decoder::ropes`]).
     Cos(usize),
@@ -158,11 +159,13 @@ impl fmt::Display for ResultMeaning {
 }
 
 impl Signature {
-    /// The signature of the program of `decoder` for `shape`, with states of these `layouts` and without residents.
+    /// The signature of the program of `decoder` for `shape`, with states of these `layouts` and without
+    /// residents.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not support.
+    /// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not
+    /// support.
     pub fn new(decoder: &Decoder, layouts: &[StateLayout], shape: &ProgramShape) -> Result<Self> {
         let weights = weight_arguments(decoder)?.into();
         Ok(Self::with_tensors(weights, Arc::default(), decoder, layouts, shape))
@@ -241,11 +244,13 @@ fn inputs(decoder: &Decoder, tokens: usize, rows: usize, has_adapters: bool) -> 
 
 /// The weight tensors of `decoder`, which are the first arguments of all its programs, in order.
 ///
-/// A packed weight has one argument per part, in the order of [`Packing::parts`](mlxcel_models::Packing::parts).
+/// A packed weight has one argument per part, in the order of
+/// [`Packing::parts`](mlxcel_models::Packing::parts).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not support.
+/// [`ErrorKind::Unsupported`](mlxcel_core::ErrorKind::Unsupported) for element types that decoders do not
+/// support.
 pub fn weight_arguments(decoder: &Decoder) -> Result<Vec<WeightArgument>> {
     let mut arguments = Vec::new();
     for ((id, weight), role) in decoder.weights.ids().zip(decoder.weight_roles()) {
@@ -270,8 +275,8 @@ pub fn weight_arguments(decoder: &Decoder) -> Result<Vec<WeightArgument>> {
     Ok(arguments)
 }
 
-/// The name of the argument for a part of `weight`. Several parts may be read out of one tensor of a file, and weights that are rows of
-/// one tensor share its order.
+/// The name of the argument for a part of `weight`. Several parts may be read out of one tensor of a file,
+/// and weights that are rows of one tensor share its order.
 fn argument_name(weight: &WeightRef, tensor: &WeightRef, part: Part) -> String {
     let named = if part == Part::Order { weight } else { tensor };
     format!("{named} {part}")

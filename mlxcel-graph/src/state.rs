@@ -15,11 +15,12 @@ use crate::numerics::Numerics;
 /// | latents | `[layers, length, width]` | [`Numerics::kv`] |
 /// | what does not grow | `[layers, …]` | float32 |
 ///
-/// `length` is that of the program ([`ProgramShape::length`](crate::ProgramShape)). Position `p` is in slot `p` modulo
-/// the number of slots. So a window behaves like a full cache up to the length of its ring buffer, and does not grow
-/// beyond it.
+/// `length` is that of the program ([`ProgramShape::length`](crate::ProgramShape)). Position `p` is in slot
+/// `p` modulo the number of slots. So a window behaves like a full cache up to the length of its ring buffer,
+/// and does not grow beyond it.
 ///
-/// The width of keys and values is the head size; for 8 bits, plus four bytes per position for the float32 scale.
+/// The width of keys and values is the head size; for 8 bits, plus four bytes per position for the float32
+/// scale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateLayout {
     /// The kind of state of each layer.
@@ -43,17 +44,19 @@ pub struct StateSegment {
     pub bytes: usize,
 }
 
-/// The layouts of the groups of `decoder` ([`Decoder::state_groups`]), for prompt chunks of at most `chunk` tokens.
+/// The layouts of the groups of `decoder` ([`Decoder::state_groups`]), for prompt chunks of at most `chunk`
+/// tokens.
 ///
 /// # Errors
 ///
-/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for latents in 8 bits, which have no heads to share a scale.
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for latents in 8 bits, which have no heads to share a
+/// scale.
 pub fn state_layouts(decoder: &Decoder, numerics: Numerics, chunk: usize) -> Result<Vec<StateLayout>> {
     decoder.state_groups().into_iter().map(|group| StateLayout::new(group, numerics.kv, chunk)).collect()
 }
 
-/// The length beyond which no state of `decoder` grows, at least that of a `chunk`: programs for it serve every longer sequence too.
-/// `None` where the states of a layer grow with every position.
+/// The length beyond which no state of `decoder` grows, at least that of a `chunk`: programs for it serve
+/// every longer sequence too. `None` where the states of a layer grow with every position.
 pub(crate) fn bounded_room(decoder: &Decoder, chunk: usize) -> Option<usize> {
     let mut rooms = decoder.state_groups().into_iter().map(|StateGroup { shape, layers: _ }| match shape {
         StateShape::Cache { window, .. } => ring(window?, chunk),
@@ -63,8 +66,8 @@ pub(crate) fn bounded_room(decoder: &Decoder, chunk: usize) -> Option<usize> {
     rooms.try_fold(chunk, |most, room| Some(most.max(room?)))
 }
 
-/// The length of the ring for a `window`: while a chunk's positions are written, padding too, those that its first token sees must
-/// stay. `None` where no memory would hold it.
+/// The length of the ring for a `window`: while a chunk's positions are written, padding too, those that its
+/// first token sees must stay. `None` where no memory would hold it.
 fn ring(window: usize, chunk: usize) -> Option<usize> {
     window.checked_add(chunk)?.checked_next_multiple_of(ALIGNMENT)
 }
@@ -122,8 +125,8 @@ impl StateLayout {
         self.tensor_type(length).bytes()
     }
 
-    /// The memory of a state for programs of `length` with `written` positions, in bytes, counted in whole pages of
-    /// `page` bytes.
+    /// The memory of a state for programs of `length` with `written` positions, in bytes, counted in whole
+    /// pages of `page` bytes.
     pub fn bytes_written(&self, length: usize, written: usize, page: usize) -> usize {
         let whole = self.bytes(length);
         let Some(room) = self.room(length) else { return whole };
@@ -131,14 +134,14 @@ impl StateLayout {
         (self.parts() * run.next_multiple_of(page.max(1))).min(whole)
     }
 
-    /// Whether the state can be rewound by dropping later positions, for sequences of up to `positions`: a ring buffer
-    /// of at least that length overwrites nothing.
+    /// Whether the state can be rewound by dropping later positions, for sequences of up to `positions`: a
+    /// ring buffer of at least that length overwrites nothing.
     pub fn is_rewindable(&self, positions: usize) -> bool {
         self.kept.is_rewindable() || self.ring.is_some_and(|ring| ring >= positions)
     }
 
-    /// The segments that hold the first `positions` in a state for the length `from` and in one for `to`, both large
-    /// enough. A packed copy is a state for exactly `positions`.
+    /// The segments that hold the first `positions` in a state for the length `from` and in one for `to`,
+    /// both large enough. A packed copy is a state for exactly `positions`.
     pub fn copy_segments(
         &self,
         from: usize,

@@ -12,7 +12,8 @@ use crate::shape::ProgramShape;
 /// How often a thread that waits for a program checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Programs by their shapes, each made once, when it is first needed: what executors that compile keep theirs in.
+/// Programs by their shapes, each made once, when it is first needed: what executors that compile keep theirs
+/// in.
 #[derive(Debug)]
 pub struct ProgramTable<P>(Mutex<HashMap<ProgramShape, Arc<Slot<P>>>>);
 
@@ -31,8 +32,8 @@ impl<P: Clone> ProgramTable<P> {
         }
     }
 
-    /// The program for `shape`: the one that is there, or what `make` gives. Waits while another thread makes it; if
-    /// that failed, `make` is called here.
+    /// The program for `shape`: the one that is there, or what `make` gives. Waits while another thread makes
+    /// it; if that failed, `make` is called here.
     ///
     /// # Errors
     ///

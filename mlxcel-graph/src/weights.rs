@@ -19,7 +19,8 @@ pub(crate) struct Weights<'a, 'f> {
     operand: ElementType,
 }
 
-/// A weight's arguments: its values, or what it is packed into and the order of its columns, where that is not the inputs'.
+/// A weight's arguments: its values, or what it is packed into and the order of its columns, where that is
+/// not the inputs'.
 enum Stored<'f> {
     Dense(Value<'f>),
     Packed(PackedWeight<'f>, Option<Value<'f>>),
@@ -70,13 +71,14 @@ impl<'a, 'f> Weights<'a, 'f> {
         b.convert(values, ElementType::F32)
     }
 
-    /// The type in which a product with a weight wants its operand: rounding it before a packed weight would round what an
-    /// engine turns into fixed point once more.
+    /// The type in which a product with a weight wants its operand: rounding it before a packed weight would
+    /// round what an engine turns into fixed point once more.
     pub(crate) fn operand_of(&self, id: WeightId) -> ElementType {
         if self.decoder.weight(id).packed.is_some() { ElementType::F32 } else { self.operand }
     }
 
-    /// `x` times a weight, plus a bias, in float32; `x` is rounded to [`operand_of`](Self::operand_of) the weight.
+    /// `x` times a weight, plus a bias, in float32; `x` is rounded to [`operand_of`](Self::operand_of) the
+    /// weight.
     pub(crate) fn linear(&self, b: &mut Builder<'f>, x: Value<'f>, linear: &Linear) -> Result<Value<'f>> {
         let Linear { weight, bias, inputs: _, outputs: _ } = *linear;
         let x = b.convert(x, self.operand_of(weight))?;
@@ -110,8 +112,8 @@ impl<'a, 'f> Weights<'a, 'f> {
         }
     }
 
-    /// The matrices of heads (`[heads, rows, columns]`), unpacked, and the type in which their products want the other
-    /// operand.
+    /// The matrices of heads (`[heads, rows, columns]`), unpacked, and the type in which their products want
+    /// the other operand.
     pub(crate) fn matrices(&self, b: &mut Builder<'f>, id: WeightId) -> Result<(Value<'f>, ElementType)> {
         match self.stored(id)? {
             Stored::Dense(values) => {

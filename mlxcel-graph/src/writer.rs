@@ -34,7 +34,8 @@ impl ProgramWriter {
     ///
     /// # Errors
     ///
-    /// The errors of [`GraphModelOptions::layouts`], [`GraphModelOptions::residents`] and [`weight_arguments`].
+    /// The errors of [`GraphModelOptions::layouts`], [`GraphModelOptions::residents`] and
+    /// [`weight_arguments`].
     pub fn new(decoder: Decoder, options: &GraphModelOptions) -> Result<Self> {
         let (numerics, layouts) = (options.numerics(&decoder)?, options.layouts(&decoder)?);
         let residents = options.residents(&decoder)?.into();

@@ -65,8 +65,8 @@ impl CachedSnapshot {
     }
 }
 
-/// The home folder of Hugging Face tools, with files such as `token`: `HF_HOME`, else `huggingface` in `XDG_CACHE_HOME`
-/// or in `~/.cache`.
+/// The home folder of Hugging Face tools, with files such as `token`: `HF_HOME`, else `huggingface` in
+/// `XDG_CACHE_HOME` or in `~/.cache`.
 pub fn home_from_env() -> Option<PathBuf> {
     home_folder(|name| std::env::var_os(name), std::env::home_dir())
 }
@@ -82,9 +82,9 @@ fn set(get: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
 }
 
 impl HubCache {
-    /// The cache that the environment selects, as in `huggingface_hub`: `HF_HUB_CACHE` (or `HUGGINGFACE_HUB_CACHE`),
-    /// else `hub` in `HF_HOME`, else `huggingface/hub` in `XDG_CACHE_HOME` or in `~/.cache`. It need not exist. `None`
-    /// if there is no home folder either.
+    /// The cache that the environment selects, as in `huggingface_hub`: `HF_HUB_CACHE` (or
+    /// `HUGGINGFACE_HUB_CACHE`), else `hub` in `HF_HOME`, else `huggingface/hub` in `XDG_CACHE_HOME` or
+    /// in `~/.cache`. It need not exist. `None` if there is no home folder either.
     pub fn from_env() -> Option<Self> {
         Self::from_variables(|name| std::env::var_os(name), std::env::home_dir())
     }
@@ -129,7 +129,8 @@ impl HubCache {
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models;
-    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index; [`Io`](ErrorKind::Io) if the cache cannot be read.
+    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index; [`Io`](ErrorKind::Io) if the cache cannot
+    /// be read.
     pub fn find(&self, name: &HubName) -> Result<Option<Found>> {
         let repo = self.repo_folder(name);
         let Some(commit) = commit(&repo, name.revision())? else { return Ok(None) };
@@ -230,7 +231,8 @@ fn refs(repo: &Path) -> Result<Vec<(String, String)>> {
     Ok(refs)
 }
 
-/// The names of the files below `folder`, with those of their folders, sorted. Links to folders are not followed.
+/// The names of the files below `folder`, with those of their folders, sorted. Links to folders are not
+/// followed.
 fn files_of(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut open = vec![(String::new(), 0)];

@@ -1,8 +1,8 @@
 //! Models by name, from the Hugging Face cache and hub.
 //!
-//! [`locate`] resolves a name `org/name` to the path of that model. An existing path takes precedence over a name, and the
-//! local cache, shared with Python's `huggingface_hub` and other programs, over the network. The network is used only
-//! with the feature `fetch`, which is the feature `hub` of `mlxcel-session`.
+//! [`locate`] resolves a name `org/name` to the path of that model. An existing path takes precedence over a
+//! name, and the local cache, shared with Python's `huggingface_hub` and other programs, over the network.
+//! The network is used only with the feature `fetch`, which is the feature `hub` of `mlxcel-session`.
 //!
 //! ```no_run
 //! use mlxcel_hub::{HubCache, HubName};
@@ -23,13 +23,12 @@
 //! | `org/name:Q4_K_M` | the model in GGUF files whose name has this label |
 //!
 //! # Feature `fetch`
-//!
 #![cfg_attr(feature = "fetch", doc = "[`fetch()`] downloads what a checkpoint needs")]
 #![cfg_attr(not(feature = "fetch"), doc = "`fetch` downloads what a checkpoint needs")]
-//! (configuration, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache in the
-//! layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file is verified
-//! against the SHA-256 or git hash that the hub lists, and a branch points to a snapshot only when it is complete. The
-//! environment variables are those of `huggingface_hub`:
+//! (configuration, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache
+//! in the layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file
+//! is verified against the SHA-256 or git hash that the hub lists, and a branch points to a snapshot only
+//! when it is complete. The environment variables are those of `huggingface_hub`:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -41,8 +40,9 @@
 //! | `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` | the proxy |
 //!
 //! The token is sent to the endpoint only, never to a host that it redirects to. The
-//! [`CancelToken`](mlxcel_core::CancelToken) and the progress function in [`LoadOptions`](mlxcel_core::LoadOptions) also
-//! apply to the download, as [`LoadStage::Download`](mlxcel_core::LoadStage::Download).
+//! [`CancelToken`](mlxcel_core::CancelToken) and the progress function in
+//! [`LoadOptions`](mlxcel_core::LoadOptions) also apply to the download, as
+//! [`LoadStage::Download`](mlxcel_core::LoadStage::Download).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

@@ -7,12 +7,13 @@ use crate::cache::HubCache;
 use crate::fetch::{FetchOptions, fetch};
 use crate::name::HubName;
 
-/// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name `org/name` becomes
-/// the path of that model in the local cache. With the feature `fetch` a model that is not in the cache is downloaded.
+/// Resolves `source`: an existing path, or a source that is not a path, is returned as it is; a name
+/// `org/name` becomes the path of that model in the local cache. With the feature `fetch` a model that is not
+/// in the cache is downloaded.
 ///
-/// `Model::open` and `Model::load` of `mlxcel-session` call this. Call it yourself before passing a source to an engine or
-/// to [`Checkpoint`](mlxcel_models::Checkpoint). Anything that is neither an existing path nor a name is returned
-/// unchanged.
+/// `Model::open` and `Model::load` of `mlxcel-session` call this. Call it yourself before passing a source to
+/// an engine or to [`Checkpoint`](mlxcel_models::Checkpoint). Anything that is neither an existing path nor a
+/// name is returned unchanged.
 ///
 /// ```no_run
 /// use mlxcel_core::LoadOptions;
@@ -23,8 +24,8 @@ use crate::name::HubName;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for a name `org/name` that is not in the cache, without the feature `fetch` or offline; the errors
-/// of [`HubCache::find`], and with the feature those of `fetch`.
+/// [`ErrorKind::NotFound`] for a name `org/name` that is not in the cache, without the feature `fetch` or
+/// offline; the errors of [`HubCache::find`], and with the feature those of `fetch`.
 pub fn locate(source: impl Into<ModelSource>, options: &LoadOptions) -> Result<ModelSource> {
     let cache = HubCache::from_env();
     locate_in(source.into(), cache.as_ref(), |name| get(name, options))

@@ -169,7 +169,8 @@ fn split_revision(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What the hub allows as the name of a repository. Names of files are none, so that a path to a missing one stays a path.
+/// What the hub allows as the name of a repository. Names of files are none, so that a path to a missing one
+/// stays a path.
 fn is_repo(text: &str) -> bool {
     let word = |word: &str| {
         word.len() <= 96

@@ -52,14 +52,15 @@ pub struct Selection {
     pub gguf: bool,
 }
 
-/// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer and templates, and
-/// `model.safetensors` or the index of its shards; or the files of one GGUF model. Python pickles are never selected.
+/// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer and
+/// templates, and `model.safetensors` or the index of its shards; or the files of one GGUF model. Python
+/// pickles are never selected.
 ///
 /// # Errors
 ///
 /// [`NotFound`](ErrorKind::NotFound) if the repository lacks the named file or label;
-/// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models, and for names that
-/// lead out of a folder; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats.
+/// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models, and for
+/// names that lead out of a folder; [`Unsupported`](ErrorKind::Unsupported) for weights in other formats.
 pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
     let has = |file: &str| files.iter().any(|candidate| candidate == file);
     let failed = |kind, message: String| Error::new(kind, OPERATION, message).with_context("model", name);
@@ -122,8 +123,8 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
 ///
 /// # Errors
 ///
-/// [`Corrupt`](ErrorKind::Corrupt) for an invalid index; [`InvalidInput`](ErrorKind::InvalidInput) for a shard outside
-/// of the folder. Errors call the index `location`.
+/// [`Corrupt`](ErrorKind::Corrupt) for an invalid index; [`InvalidInput`](ErrorKind::InvalidInput) for a
+/// shard outside of the folder. Errors call the index `location`.
 pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     #[derive(Deserialize)]
     struct Index {

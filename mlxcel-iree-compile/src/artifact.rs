@@ -39,8 +39,8 @@ impl Artifacts {
         Self { compiler, cache, identifying: Arc::default() }
     }
 
-    /// `target` with the schedule that was measured for it over the matrices of the model that `writer` writes programs of, if one was
-    /// measured and none is set.
+    /// `target` with the schedule that was measured for it over the matrices of the model that `writer`
+    /// writes programs of, if one was measured and none is set.
     pub(crate) fn scheduled(&self, target: ResolvedTarget, writer: &ProgramWriter) -> ResolvedTarget {
         if target.schedule().is_some() {
             return target;
@@ -55,14 +55,16 @@ impl Artifacts {
         }
     }
 
-    /// Returns the compiled program of an MLIR text: from the cache without starting the compiler, or else compiled and
-    /// stored. If several threads or processes request the same program, one of them compiles it.
+    /// Returns the compiled program of an MLIR text: from the cache without starting the compiler, or else
+    /// compiled and stored. If several threads or processes request the same program, one of them
+    /// compiles it.
     ///
-    /// Without a compiler on this machine, a cached program by any compiler of the runtime's release is accepted.
+    /// Without a compiler on this machine, a cached program by any compiler of the runtime's release is
+    /// accepted.
     ///
     /// # Errors
-    /// The errors of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache folder that was
-    /// named and is full or cannot be written.
+    /// The errors of [`Compiler::locate`], [`Compiler::revision`] and [`Compiler::compile`], and a cache
+    /// folder that was named and is full or cannot be written.
     pub fn get(
         &self,
         program: &str,
@@ -85,7 +87,8 @@ impl Artifacts {
         {
             return Ok(done(found, false));
         }
-        // A recorded identity may be outdated if the path is a script that starts another compiler: the compiler itself is asked.
+        // A recorded identity may be outdated if the path is a script that starts another compiler: the
+        // compiler itself is asked.
         let identity = self.identify(&compiler, cancel)?;
         let key = Key::new(sum, &identity);
         if let Some(found) = self.cache.read(&key) {

@@ -1,7 +1,7 @@
 //! Maps compiler errors to operations of the graph.
 //!
-//! Diagnostics refer to lines of the compiler's input, each of which is one operation of the graph, in the order of the
-//! network, with the names of the weights that it reads.
+//! Diagnostics refer to lines of the compiler's input, each of which is one operation of the graph, in the
+//! order of the network, with the names of the weights that it reads.
 
 use mlxcel_core::Error;
 use mlxcel_graph::WeightArgument;
@@ -13,8 +13,8 @@ const FILE: &str = "program.mlir:";
 /// How much of an operation an error keeps.
 const LONGEST: usize = 240;
 
-/// `error`, with the operation that it is about (`operation`) and where in the network that stands (`near`), as far as the
-/// compiler tells.
+/// `error`, with the operation that it is about (`operation`) and where in the network that stands (`near`),
+/// as far as the compiler tells.
 pub(super) fn with_operation(error: Error, text: &str, weights: &[WeightArgument]) -> Error {
     let lines: Vec<&str> = text.lines().collect();
     let source = error.source().map(ToString::to_string).unwrap_or_default();
@@ -55,13 +55,15 @@ fn user_of_kernel(lines: &[&str], line: usize) -> Option<usize> {
     lines.iter().position(|line| line.contains(&used))
 }
 
-/// The names of the weights in the text of the program, whose entry point takes them first, with the checkpoint's.
+/// The names of the weights in the text of the program, whose entry point takes them first, with the
+/// checkpoint's.
 fn names(entry: &str, weights: &[WeightArgument]) -> Vec<(String, String)> {
     let arguments = entry.split('%').skip(1).map(|argument| argument.split(':').next().unwrap_or_default());
     arguments.zip(weights).map(|(name, weight)| (format!("%{name}"), weight.tensor.tensor.clone())).collect()
 }
 
-/// Where in the network `line` stands: at the weight that it reads, or between those read before and after it.
+/// Where in the network `line` stands: at the weight that it reads, or between those read before and after
+/// it.
 fn near(lines: &[&str], body: &std::ops::Range<usize>, line: usize, weights: &[(String, String)]) -> String {
     let read_in = |line: usize| {
         let text = lines.get(line)?;
@@ -125,7 +127,8 @@ mod tests {
         lower(&module, resolved(target).hardware().unwrap(), Precision::Exact).unwrap().text
     }
 
-    /// The contexts `operation` and `near` of a diagnostic about the first line from `from` on that has `words`.
+    /// The contexts `operation` and `near` of a diagnostic about the first line from `from` on that has
+    /// `words`.
     fn described(text: &str, words: &str, more: &str) -> [String; 2] {
         let line = text.lines().position(|line| line.contains(words)).unwrap() + 1;
         let message = format!("program.mlir:{line}:5: error: no");

@@ -59,7 +59,8 @@ fn writer(decoder: &Decoder, numerics: Numerics) -> ProgramWriter {
     ProgramWriter::with_layouts(decoder.clone(), numerics, layouts).unwrap()
 }
 
-/// What the compiler makes of the target's options: the program after the first phase, where the target is written out.
+/// What the compiler makes of the target's options: the program after the first phase, where the target is
+/// written out.
 fn account_of(options: &CompileOptions) -> Result<String, String> {
     let mut options = options.clone();
     options.flags.push("--compile-to=preprocessing".to_owned());

@@ -2,15 +2,16 @@
 //!
 //! # Why a separate crate
 //!
-//! An application that ships a model with compiled programs only needs to run them. So everything about compiling is in
-//! this crate, which `mlxcel-iree` uses with its feature `compile`.
+//! An application that ships a model with compiled programs only needs to run them. So everything about
+//! compiling is in this crate, which `mlxcel-iree` uses with its feature `compile`.
 //!
-//! * A [`ProgramCompiler`] compiles the programs of one model for one target, with the compiler in a child process
-//!   ([`compiler`]) or from the [`cache`].
+//! * A [`ProgramCompiler`] compiles the programs of one model for one target, with the compiler in a child
+//!   process ([`compiler`]) or from the [`cache`].
 //! * [`bundle::write`] compiles all programs that sessions can use and stores them with the checkpoint.
 //! * [`fn@inspect::inspect`] writes the intermediate stages of compilation.
 //!
-//! A [`Toolchain`] sets compiler and cache, a [`ProgramOptions`](mlxcel_iree_target::ProgramOptions) the target.
+//! A [`Toolchain`] sets compiler and cache, a [`ProgramOptions`](mlxcel_iree_target::ProgramOptions) the
+//! target.
 //!
 //! ```no_run
 //! use mlxcel_iree_compile::Toolchain;

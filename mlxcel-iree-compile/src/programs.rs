@@ -1,5 +1,5 @@
-//! From a shape to a compiled program: writes the graph, lowers it for the target, and compiles it or takes it from the
-//! cache.
+//! From a shape to a compiled program: writes the graph, lowers it for the target, and compiles it or takes
+//! it from the cache.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,13 +24,13 @@ pub struct ProgramCompiler {
 }
 
 impl ProgramCompiler {
-    /// Compiles programs written by `writer`, by the schedule of kernels that `target` has, else by the one that was
-    /// [measured](crate::cache::Cache::keep_schedule) for the model's matrices.
+    /// Compiles programs written by `writer`, by the schedule of kernels that `target` has, else by the one
+    /// that was [measured](crate::cache::Cache::keep_schedule) for the model's matrices.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if programs for the target do not support the element type: the compiler does not
-    /// terminate for some.
+    /// [`ErrorKind::Unsupported`] if programs for the target do not support the element type: the compiler
+    /// does not terminate for some.
     pub fn new(writer: ProgramWriter, target: ResolvedTarget, artifacts: Artifacts) -> Result<Self> {
         for element in [writer.numerics.operand, writer.numerics.kv] {
             // Processors do not compute in bytes, but can store caches in them.
@@ -61,8 +61,8 @@ impl ProgramCompiler {
     ///
     /// # Errors
     ///
-    /// Those of writing and lowering the graph; [`ErrorKind::Internal`] if it reads a weight in another layout than the model's other
-    /// programs.
+    /// Those of writing and lowering the graph; [`ErrorKind::Internal`] if it reads a weight in another
+    /// layout than the model's other programs.
     pub fn lowered(&self, shape: &ProgramShape) -> Result<Lowered> {
         let lowered = self.lower(shape)?;
         if reads_every_weight(shape) {
@@ -118,7 +118,8 @@ impl ProgramCompiler {
         self.artifacts.get(&text, &self.options().with_label("device check"), cancel)
     }
 
-    /// What `compiler` makes of `text`, which [`lowered`](Self::lowered) gave, in a way of its own; the cache has no part in it.
+    /// What `compiler` makes of `text`, which [`lowered`](Self::lowered) gave, in a way of its own; the cache
+    /// has no part in it.
     ///
     /// # Errors
     ///

@@ -16,8 +16,9 @@ pub(crate) fn resolved(target: &str) -> ResolvedTarget {
     CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap()
 }
 
-/// Writes an executable script. A process of its own writes it: another test may fork while this process has the file open for writing, and
-/// a program that any process has open for writing cannot be started ("text file busy").
+/// Writes an executable script. A process of its own writes it: another test may fork while this process has
+/// the file open for writing, and a program that any process has open for writing cannot be started ("text
+/// file busy").
 pub(crate) fn write_script(path: &Path, text: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());

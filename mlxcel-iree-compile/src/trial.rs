@@ -1,4 +1,5 @@
-//! Programs of a model's matrices alone, by which schedules of kernels are compared before the model's programs are compiled.
+//! Programs of a model's matrices alone, by which schedules of kernels are compared before the model's
+//! programs are compiled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +14,8 @@ use mlxcel_models::Packing;
 use mlxcel_models::packing::Part;
 use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
-/// The matrices that most bytes of a model's weights are in: all of one shape, and stored or packed in one way.
+/// The matrices that most bytes of a model's weights are in: all of one shape, and stored or packed in one
+/// way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TrialWeights {
     outputs: usize,
@@ -86,8 +88,8 @@ impl TrialWeights {
         TensorType::new(self.operand, [rows, self.inputs])
     }
 
-    /// A program that multiplies `rows` rows of activations with each of `count` matrices, lowered for `target`. Its arguments are the
-    /// activations and the tensors of each matrix.
+    /// A program that multiplies `rows` rows of activations with each of `count` matrices, lowered for
+    /// `target`. Its arguments are the activations and the tensors of each matrix.
     ///
     /// # Errors
     /// Those of writing and lowering a graph.

@@ -9,11 +9,12 @@ pub(crate) fn here() -> DeviceDescription {
     DeviceDescription::of_driver("local-task")
 }
 
-/// The programs of a model that will be opened with `load`, by an engine with the options `wanted`; for one sequence where nothing is
-/// said.
+/// The programs of a model that will be opened with `load`, by an engine with the options `wanted`; for one
+/// sequence where nothing is said.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] for options that do not affect programs, so that a caller does not expect an effect.
+/// [`ErrorKind::InvalidInput`] for options that do not affect programs, so that a caller does not expect an
+/// effect.
 pub(crate) fn graph_options(
     load: &LoadOptions,
     wanted: &ProgramOptions,

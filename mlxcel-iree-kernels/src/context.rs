@@ -30,7 +30,8 @@ impl Context {
         Self { instructions, precision, as_stored, asked: RefCell::default(), kernels: Kernels::default() }
     }
 
-    /// Whether a kernel gets `value` in panels, with elements `contents`: an argument that nothing reads as stored.
+    /// Whether a kernel gets `value` in panels, with elements `contents`: an argument that nothing reads as
+    /// stored.
     pub(crate) fn in_panels<'f>(&self, b: &Builder<'f>, value: Value<'f>, contents: TensorRole) -> bool {
         let layout = WeightLayout::of(contents, &b.ty(value).shape, Some(self.instructions.lanes()));
         let Some(name) = b.argument_name(value) else { return false };
@@ -40,8 +41,8 @@ impl Context {
     }
 }
 
-/// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such a composite keeps
-/// its decomposition.
+/// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such
+/// a composite keeps its decomposition.
 pub(crate) fn knows_attributes(composite: &Composite<'_, '_>, known: &[&str]) -> bool {
     composite.attributes.iter().all(|(name, _)| known.contains(&name.as_str()))
 }

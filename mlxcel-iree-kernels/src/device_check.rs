@@ -1,9 +1,9 @@
 //! A small computation with known results, by which a device is tested before it is given a model.
 //!
-//! Compilers and drivers of GPUs have been seen to load narrow values from wrong places and to sum with a subgroup size that the
-//! device does not have; neither is an error. The computation has what such faults change: for every element type that
-//! weights are stored in, products with one and with several rows, and sums. All values are small integers, so every order of summation
-//! gives the same results.
+//! Compilers and drivers of GPUs have been seen to load narrow values from wrong places and to sum with a
+//! subgroup size that the device does not have; neither is an error. The computation has what such faults
+//! change: for every element type that weights are stored in, products with one and with several rows, and
+//! sums. All values are small integers, so every order of summation gives the same results.
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_stablehlo::ElementType::{self, BF16, F16, F32, I8, I32, U8, U32};

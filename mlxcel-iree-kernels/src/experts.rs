@@ -1,5 +1,5 @@
-//! Blocks of rows with an expert each: a workgroup belongs to one block, looks up its expert, and reads only that expert's matrix
-//! of the stack.
+//! Blocks of rows with an expert each: a workgroup belongs to one block, looks up its expert, and reads only
+//! that expert's matrix of the stack.
 
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, GatherDimensions, Result, Value};
 
@@ -43,7 +43,8 @@ pub(crate) struct Part<'a> {
 }
 
 impl Blocks {
-    /// The blocks of `x: [R, B, K]` or `[1, B, K]` with `experts: [R]` out of `matrices`; none if there is nothing to compute.
+    /// The blocks of `x: [R, B, K]` or `[1, B, K]` with `experts: [R]` out of `matrices`; none if there is
+    /// nothing to compute.
     pub(crate) fn of<'f>(b: &Builder<'f>, x: Value<'f>, experts: Value<'f>, matrices: usize) -> Option<Self> {
         let (&[given, rows, _], &[count]) = (&b.ty(x).shape[..], &b.ty(experts).shape[..]) else {
             return None;
@@ -83,8 +84,8 @@ impl Blocks {
 }
 
 impl Block {
-    /// Computes the block's results with `compute` if it has an expert; otherwise the first of its workgroups zeroes all of
-    /// `out`, which is float32.
+    /// Computes the block's results with `compute` if it has an expert; otherwise the first of its workgroups
+    /// zeroes all of `out`, which is float32.
     pub(crate) fn results(
         &self,
         w: &mut Writer,
@@ -134,8 +135,8 @@ pub(crate) fn dense(shape: &[usize]) -> Vec<usize> {
     (0..shape.len()).map(|i| shape[i + 1..].iter().product()).collect()
 }
 
-/// `sum: [R, B, N]` with the rows of `bias: [E, N]` of each block's expert; empty blocks stay zero. This is rare and small, and
-/// left to the compiler's code.
+/// `sum: [R, B, N]` with the rows of `bias: [E, N]` of each block's expert; empty blocks stay zero. This is
+/// rare and small, and left to the compiler's code.
 pub(crate) fn add_bias<'f>(
     b: &mut Builder<'f>,
     sum: Value<'f>,

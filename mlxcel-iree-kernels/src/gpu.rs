@@ -1,15 +1,17 @@
 //! Keeps the compiler's code for GPUs within what it can express.
 //!
-//! The compiler fuses operations into kernels and then fails to write the kernel: counted positions next to a reduction make it
-//! share indices between threads, which it cannot distribute, and SPIR-V (Vulkan, Metal) has no type for. In SPIR-V, table lookups
-//! do so too; half precision next to a matrix product or a reduction makes it load two numbers as one, and so does a bias in half
-//! precision that is added to a product, or is reshaped before. A barrier after each of these keeps it in a kernel of its own.
+//! The compiler fuses operations into kernels and then fails to write the kernel: counted positions next to a
+//! reduction make it share indices between threads, which it cannot distribute, and SPIR-V (Vulkan, Metal)
+//! has no type for. In SPIR-V, table lookups do so too; half precision next to a matrix product or a
+//! reduction makes it load two numbers as one, and so does a bias in half precision that is added to a
+//! product, or is reshaped before. A barrier after each of these keeps it in a kernel of its own.
 //!
-//! In SPIR-V, a reduction of other dimensions than the last is fused with what reads its operand or its result into a kernel that it
-//! cannot write, or whose numbers are wrong. Barriers before and after keep it alone.
+//! In SPIR-V, a reduction of other dimensions than the last is fused with what reads its operand or its
+//! result into a kernel that it cannot write, or whose numbers are wrong. Barriers before and after keep it
+//! alone.
 //!
-//! Where it sees that integers are not negative, it divides them as unsigned ones, which it cannot write in SPIR-V for single
-//! elements. A barrier before a division hides where its numbers come from.
+//! Where it sees that integers are not negative, it divides them as unsigned ones, which it cannot write in
+//! SPIR-V for single elements. A barrier before a division hides where its numbers come from.
 
 use std::collections::HashSet;
 
@@ -112,8 +114,8 @@ fn added_after_broadcast(block: &Block) -> HashSet<ValueId> {
     })
 }
 
-/// Whether an operation multiplies several rows by several: with one row nothing is loaded twice, and the conversion is better
-/// fused.
+/// Whether an operation multiplies several rows by several: with one row nothing is loaded twice, and the
+/// conversion is better fused.
 fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
     let OpKind::DotGeneral { dimensions } = &op.kind else { return false };
     let [left, right] = op.operands[..] else { return false };

@@ -9,13 +9,16 @@ use super::{attention, norm, quantized};
 use crate::instructions::Instructions;
 use crate::vector_set::VectorSet;
 
-/// Which rows get bit-identical results in programs for `hardware`, whatever tokens and rows are computed with them.
+/// Which rows get bit-identical results in programs for `hardware`, whatever tokens and rows are computed
+/// with them.
 ///
-/// Kernels sum in a fixed order for each result, and the compiler's code does not depend on shapes where it sums nothing. So rows are
-/// independent if kernels compute all sums: not with experts, adapters, recurrences, latents, norms other than RMS norms, or packings without
-/// kernels. With sliding windows, blocks of keys begin where the first token of a workgroup needs them; Arm's bfloat16 matrix products
-/// sum many rows in another order than its dot products sum few; and with long caches the positions of single tokens are split into parts
-/// but those of prompts are not: then only rows of several tokens are [independent](IndependentRows::Several) of each other.
+/// Kernels sum in a fixed order for each result, and the compiler's code does not depend on shapes where it
+/// sums nothing. So rows are independent if kernels compute all sums: not with experts, adapters,
+/// recurrences, latents, norms other than RMS norms, or packings without kernels. With sliding windows,
+/// blocks of keys begin where the first token of a workgroup needs them; Arm's bfloat16 matrix products
+/// sum many rows in another order than its dot products sum few; and with long caches the positions of single
+/// tokens are split into parts but those of prompts are not: then only rows of several tokens are
+/// [independent](IndependentRows::Several) of each other.
 ///
 /// # Errors
 /// Those of [`GraphModelOptions::lengths_for`].

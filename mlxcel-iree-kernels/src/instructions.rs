@@ -1,7 +1,8 @@
-//! Which vector instructions kernels may use, from the features of the processor that programs are compiled for.
+//! Which vector instructions kernels may use, from the features of the processor that programs are compiled
+//! for.
 //!
-//! Kernels are generated for three instruction sets, and for a processor's extensions to its set. A processor with none of them,
-//! and every target other than a CPU, gets the compiler's own code.
+//! Kernels are generated for three instruction sets, and for a processor's extensions to its set. A processor
+//! with none of them, and every target other than a CPU, gets the compiler's own code.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +30,8 @@ impl Instructions {
         Self { set, bf16_dot: false, int8_dot: false, int8_mm: false, schedule: Schedule::unmeasured(set) }
     }
 
-    /// The instructions of a processor with these features, named as LLVM does, that kernels may use; none if kernels support none
-    /// of its sets.
+    /// The instructions of a processor with these features, named as LLVM does, that kernels may use; none if
+    /// kernels support none of its sets.
     pub fn of(features: &BTreeSet<&str>) -> Option<Self> {
         let has = |name: &str| features.contains(name);
         let all = |names: &[&str]| names.iter().all(|name| has(name));

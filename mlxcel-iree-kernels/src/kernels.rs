@@ -10,7 +10,8 @@ use super::value::{Operand, Type};
 use super::view::View;
 use super::writer::Writer;
 
-/// A kernel under construction: a function over the buffers of its operands and results, which runs once for each workgroup.
+/// A kernel under construction: a function over the buffers of its operands and results, which runs once for
+/// each workgroup.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     /// What it computes, as part of an identifier, such as `linear_bf16_1x2048x8192`: the name in profiles.
@@ -67,7 +68,8 @@ impl Kernel {
         self.tied.push(Some(operand));
     }
 
-    /// The next scalar argument, of type `i32`: a number that differs between calls of one kernel, such as the layer.
+    /// The next scalar argument, of type `i32`: a number that differs between calls of one kernel, such as
+    /// the layer.
     pub(crate) fn uniform(&mut self, word: &str) -> Operand {
         let name = self.body.fresh(&format!("{word}_uniform"));
         self.uniforms.push(name.clone());

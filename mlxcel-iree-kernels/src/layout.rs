@@ -1,8 +1,10 @@
-//! How the bytes of a weight lie on the device: as stored, or in panels, the layout that kernels for CPUs read.
+//! How the bytes of a weight lie on the device: as stored, or in panels, the layout that kernels for CPUs
+//! read.
 //!
-//! A kernel computes several outputs at once, one per vector lane, so values for the same input should be adjacent. A layout
-//! achieves this by permuting a matrix within its own bytes: shape, element type and size stay, so that programs take the same
-//! arguments with any layout. Weights are permuted once, when they are loaded to the device.
+//! A kernel computes several outputs at once, one per vector lane, so values for the same input should be
+//! adjacent. A layout achieves this by permuting a matrix within its own bytes: shape, element type and size
+//! stay, so that programs take the same arguments with any layout. Weights are permuted once, when they are
+//! loaded to the device.
 
 use std::fmt;
 
@@ -14,16 +16,18 @@ const BLOCK: usize = 64;
 /// The lane counts with kernels.
 const LANES: [usize; 3] = [4, 8, 16];
 
-/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs, inputs]`, matrix by matrix.
+/// How the rows `[outputs, inputs]` of a weight lie in memory; those of experts, `[experts, outputs,
+/// inputs]`, matrix by matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightLayout {
     /// Row by row, as checkpoints store them.
     Rows,
     /// `outputs / lanes` panels of `lanes` rows each, then the remaining rows, as stored.
     ///
-    /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row are adjacent, followed by those of the next
-    /// row. If `depth` does not divide the inputs, the last block is `[lanes][inputs % depth]`. Codes whose unit is several words (3,
-    /// 5 and 6 bits) are `[inputs / depth][words][lanes]`, each word being of one of their planes.
+    /// A panel is `[inputs / depth][lanes][depth]`: `depth` consecutive inputs of one row are adjacent,
+    /// followed by those of the next row. If `depth` does not divide the inputs, the last block is
+    /// `[lanes][inputs % depth]`. Codes whose unit is several words (3, 5 and 6 bits) are `[inputs /
+    /// depth][words][lanes]`, each word being of one of their planes.
     Panels {
         /// The rows of a panel.
         lanes: usize,
@@ -48,11 +52,13 @@ pub enum TensorRole {
     GroupParameters(ElementType),
 }
 
-/// How codes lie in the words of a panel: the lower bits in one plane, and the bits above them, if their number is no power of two, in
-/// another, so that a shift and a mask extract four codes, each in its own byte.
+/// How codes lie in the words of a panel: the lower bits in one plane, and the bits above them, if their
+/// number is no power of two, in another, so that a shift and a mask extract four codes, each in its own
+/// byte.
 ///
-/// A unit, some consecutive codes of a row, fills whole words of both planes: first those of the lower bits, then one of the higher.
-/// In a word, the codes `4i` to `4i + 3` of its plane are in the four bytes, from bit `i` times the plane's bits on.
+/// A unit, some consecutive codes of a row, fills whole words of both planes: first those of the lower bits,
+/// then one of the higher. In a word, the codes `4i` to `4i + 3` of its plane are in the four bytes, from bit
+/// `i` times the plane's bits on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planes {
     /// The lower bits of a code.
@@ -102,13 +108,14 @@ impl Planes {
 }
 
 impl WeightLayout {
-    /// The layout of a tensor of `contents` and `shape` (packed values in words, as stored) for kernels whose vectors have
-    /// `lanes` lanes of 32 bits; without such kernels, as stored.
+    /// The layout of a tensor of `contents` and `shape` (packed values in words, as stored) for kernels whose
+    /// vectors have `lanes` lanes of 32 bits; without such kernels, as stored.
     pub fn of(contents: TensorRole, shape: &[usize], lanes: Option<usize>) -> Self {
         let (Some(lanes), Some(depth)) = (lanes, contents.depth()) else { return Self::Rows };
         let is_of_matrices = match *shape {
             [_, _] => true,
-            // Kernels load `depth` adjacent values as one element, so each matrix must begin at a multiple of it.
+            // Kernels load `depth` adjacent values as one element, so each matrix must begin at a multiple of
+            // it.
             [_, outputs, inputs] => {
                 !matches!(contents, TensorRole::Dense(_)) || (outputs * inputs).is_multiple_of(depth)
             }
@@ -125,7 +132,8 @@ pub fn matrices(shape: &[usize]) -> usize {
 }
 
 impl TensorRole {
-    /// The consecutive values of a row that kernels want together: those that fill 32 bits; pairs of `f16` are of no use.
+    /// The consecutive values of a row that kernels want together: those that fill 32 bits; pairs of `f16`
+    /// are of no use.
     fn depth(self) -> Option<usize> {
         match self {
             Self::Dense(ElementType::F32 | ElementType::F16) => Some(1),
@@ -196,8 +204,9 @@ enum Unit {
     Half,
     /// 32 bits: one value, a pair, or four.
     Word,
-    /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`; byte `j` of a panel's
-    /// word has `j` and `j + 4`, so a mask and a shift give a kernel four bytes each, for consecutive inputs.
+    /// 32 bits that are eight values of four bits. Byte `j` of a stored word has values `2j` and `2j + 1`;
+    /// byte `j` of a panel's word has `j` and `j + 4`, so a mask and a shift give a kernel four bytes
+    /// each, for consecutive inputs.
     Nibbles,
     /// The words of codes with these planes.
     Planes(Planes),
@@ -212,7 +221,8 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// The packer of a tensor of `contents` with rows of `row_bytes` into `layout`; `None` if it stays as stored.
+    /// The packer of a tensor of `contents` with rows of `row_bytes` into `layout`; `None` if it stays as
+    /// stored.
     pub fn new(layout: WeightLayout, contents: TensorRole, row_bytes: usize) -> Option<Self> {
         let WeightLayout::Panels { lanes, .. } = layout else { return None };
         Some(Self { lanes, unit: contents.unit()?, row_bytes })
@@ -225,8 +235,8 @@ impl Packer {
 
     /// Packs `source`, rows from the first of a panel on, into `target` of the same length.
     ///
-    /// Rows after the last whole panel, the last of a matrix, are copied unchanged; so each of several [`matrices`] is packed
-    /// separately.
+    /// Rows after the last whole panel, the last of a matrix, are copied unchanged; so each of several
+    /// [`matrices`] is packed separately.
     pub fn pack(&self, source: &[u8], target: &mut [u8]) {
         let panel = self.panel_bytes();
         if panel == 0 {
@@ -296,7 +306,8 @@ impl Packer {
         self.rest(source, target, blocks * BLOCK, 2, |_| {});
     }
 
-    /// One panel of codes in units of several words: the lower `LOW` bits in one plane, the higher `HIGH` in another.
+    /// One panel of codes in units of several words: the lower `LOW` bits in one plane, the higher `HIGH` in
+    /// another.
     ///
     /// The planes are constants, so that every shift and mask is one.
     fn planes<const LOW: usize, const HIGH: usize>(&self, source: &[u8], target: &mut [u8]) {
@@ -322,8 +333,8 @@ impl Packer {
         block.and_then(|block| block.as_chunks().0.first_chunk()).unwrap_or(NOTHING)
     }
 
-    /// The remainder of a panel's rows after their first `begin` bytes, in units of `unit` bytes and a smaller last one, each
-    /// mapped by `change`.
+    /// The remainder of a panel's rows after their first `begin` bytes, in units of `unit` bytes and a
+    /// smaller last one, each mapped by `change`.
     fn rest(&self, source: &[u8], target: &mut [u8], begin: usize, unit: usize, change: impl Fn(&mut [u8])) {
         for at in (begin..self.row_bytes).step_by(unit) {
             let size = unit.min(self.row_bytes - at);
@@ -373,8 +384,8 @@ fn spread_codes(codes: u64, bits: usize) -> u64 {
 
 const LOW_WORD: u64 = 0xffff_ffff;
 
-/// Two words of eight values of four bits in the order of panels: value `j` goes from nibble `j` to nibble `2j`, and value
-/// `j + 4` to nibble `2j + 1`.
+/// Two words of eight values of four bits in the order of panels: value `j` goes from nibble `j` to nibble
+/// `2j`, and value `j + 4` to nibble `2j + 1`.
 fn spread_nibbles(words: u64) -> u64 {
     /// Spreads the four nibbles in the lower half of each word.
     fn spread(halves: u64) -> u64 {

@@ -20,7 +20,8 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// The packer of a tensor of `shape` and this many bytes into these panels; `None` if its bytes stay unchanged.
+    /// The packer of a tensor of `shape` and this many bytes into these panels; `None` if its bytes stay
+    /// unchanged.
     pub fn packer(&self, shape: &[usize], bytes: usize) -> Option<Packer> {
         let layout = WeightLayout::of(self.contents, shape, Some(self.lanes));
         let rows: usize = shape.iter().rev().skip(1).product();
@@ -87,8 +88,8 @@ impl Layouts {
         self.in_panels().next().is_none()
     }
 
-    /// Refuses another program of the model if it reads a weight with this layout in a different one. Weights that it does not read may
-    /// have any layout.
+    /// Refuses another program of the model if it reads a weight with this layout in a different one. Weights
+    /// that it does not read may have any layout.
     ///
     /// # Errors
     /// [`ErrorKind::Internal`], naming the weight.

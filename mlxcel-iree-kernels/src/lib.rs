@@ -1,12 +1,12 @@
-//! The kernel generator of mlxcel's IREE engine: turns a StableHLO module into text for IREE's compiler, with composites replaced by
-//! calls of kernels written for the hardware.
+//! The kernel generator of mlxcel's IREE engine: turns a StableHLO module into text for IREE's compiler, with
+//! composites replaced by calls of kernels written for the hardware.
 //!
 //! # Why kernels are text
 //!
-//! A kernel is written in MLIR's `vector` dialect, inside the program that calls it, so that one unmodified compiler compiles
-//! everything. This crate writes that text and starts nothing: it uses neither the compiler's process nor devices, and takes the
-//! hardware as [`Hardware`], plain data. It also chooses how weights lie in memory ([`Layouts`]), since that depends on the kernels
-//! that read them.
+//! A kernel is written in MLIR's `vector` dialect, inside the program that calls it, so that one unmodified
+//! compiler compiles everything. This crate writes that text and starts nothing: it uses neither the
+//! compiler's process nor devices, and takes the hardware as [`Hardware`], plain data. It also chooses how
+//! weights lie in memory ([`Layouts`]), since that depends on the kernels that read them.
 //!
 //! ```
 //! use mlxcel_core::Precision;

@@ -48,8 +48,9 @@ pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Resul
     }
 }
 
-/// `graph` for a target whose attention costs by the [positions in use](attends_in_use): KV-length buckets are few and far apart, since
-/// each is a program and untouched pages cost nothing, and prefill chunks have 128 and 16 tokens.
+/// `graph` for a target whose attention costs by the [positions in use](attends_in_use): KV-length buckets
+/// are few and far apart, since each is a program and untouched pages cost nothing, and prefill chunks have
+/// 128 and 16 tokens.
 #[must_use]
 pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
     graph.chunks = vec![16, 128];
@@ -57,7 +58,8 @@ pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
     graph
 }
 
-/// Whether attention in programs for `hardware` takes time by the positions in use instead of the KV cache's length.
+/// Whether attention in programs for `hardware` takes time by the positions in use instead of the KV cache's
+/// length.
 pub fn attends_in_use(decoder: &Decoder, hardware: Hardware) -> bool {
     hardware.instructions().is_some_and(|instructions| attention::has_kernels(decoder, instructions))
 }
@@ -85,11 +87,11 @@ fn decomposed(module: &Module) -> Result<Module> {
     })
 }
 
-/// The program of `module` for a CPU: composites with a kernel become calls of it, everything else is left to the compiler, which
-/// takes composites as their decompositions.
+/// The program of `module` for a CPU: composites with a kernel become calls of it, everything else is left to
+/// the compiler, which takes composites as their decompositions.
 ///
-/// At first all kernels get their weights in panels. Weights that anything else reads too stay as stored, and the program is lowered
-/// again.
+/// At first all kernels get their weights in panels. Weights that anything else reads too stay as stored, and
+/// the program is lowered again.
 fn lower_for_cpu(module: &Module, instructions: Instructions, precision: Precision) -> Result<Lowered> {
     let mut as_stored = HashSet::new();
     loop {

@@ -1,5 +1,5 @@
-//! RMS norms: a kernel computes the scale of each row, since the compiler sums squares in an order that depends on the number of rows,
-//! and approximates roots if there are many.
+//! RMS norms: a kernel computes the scale of each row, since the compiler sums squares in an order that
+//! depends on the number of rows, and approximates roots if there are many.
 
 use mlxcel_graph::layers;
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
@@ -22,7 +22,8 @@ fn lanes(width: usize) -> usize {
     1 << width.trailing_zeros().min(LANES.ilog2())
 }
 
-/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with their consumers.
+/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with
+/// their consumers.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,

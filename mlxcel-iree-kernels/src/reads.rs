@@ -1,5 +1,5 @@
-//! Which arguments of a lowered program are read by kernels, which take weights in panels, and which by anything else, which takes them as
-//! stored.
+//! Which arguments of a lowered program are read by kernels, which take weights in panels, and which by
+//! anything else, which takes them as stored.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,7 +21,8 @@ impl Reads {
     /// The reads of `module`, whose kernels are `kernels`.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] if a kernel takes a value in panels that is not an argument, and so was never packed.
+    /// [`ErrorKind::Internal`] if a kernel takes a value in panels that is not an argument, and so was never
+    /// packed.
     pub(super) fn of(module: &Module, kernels: &Kernels) -> Result<Self> {
         let mut reads = Self::default();
         module.functions.iter().try_for_each(|function| reads.add(function, kernels))?;

@@ -1,5 +1,5 @@
-//! How kernels use a processor if several ways compute the same: the fastest differs between processor models, and features do not
-//! determine it.
+//! How kernels use a processor if several ways compute the same: the fastest differs between processor
+//! models, and features do not determine it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,10 +52,11 @@ impl Schedule {
 
     /// The schedule of a processor with this LLVM name, if its kind was measured.
     ///
-    /// AMD's cores prefetch one long stream faster than several: on Zen 4, decoding 4-bit weights, one stream reads memory 1.1 to
-    /// 1.4 times as fast as four. Their prefetching ends with a page, and arithmetic for several rows waits for the next one: on
-    /// Zen 5, prefetching two pages ahead, products of 4-bit weights with four and eight rows are 1.3 times as fast. Both multiply pairs
-    /// of bfloat16 at twice the rate of float32; Intel's cores do it at half that rate.
+    /// AMD's cores prefetch one long stream faster than several: on Zen 4, decoding 4-bit weights, one stream
+    /// reads memory 1.1 to 1.4 times as fast as four. Their prefetching ends with a page, and arithmetic
+    /// for several rows waits for the next one: on Zen 5, prefetching two pages ahead, products of 4-bit
+    /// weights with four and eight rows are 1.3 times as fast. Both multiply pairs of bfloat16 at twice
+    /// the rate of float32; Intel's cores do it at half that rate.
     pub fn of(cpu: &str) -> Option<Self> {
         const INTEL: [&str; 6] = [
             "cooperlake",
@@ -97,7 +98,8 @@ impl Schedule {
 
     /// The schedule of a processor that was not measured.
     ///
-    /// It avoids bfloat16 products on x86-64, where they may be slower, and uses Arm's, which are of matrices.
+    /// It avoids bfloat16 products on x86-64, where they may be slower, and uses Arm's, which are of
+    /// matrices.
     pub const fn unmeasured(set: VectorSet) -> Self {
         let bf16 = match set {
             VectorSet::Avx512 | VectorSet::Avx2 => Bf16Products::Floats,

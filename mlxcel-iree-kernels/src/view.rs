@@ -40,8 +40,8 @@ impl View {
         Self { name: w.define(word, operation(&ty)), ty, rank: shape.len(), element }
     }
 
-    /// Elements on the worker's stack, aligned to cache lines. They keep values across loop iterations only if allocated
-    /// outside of the loop.
+    /// Elements on the worker's stack, aligned to cache lines. They keep values across loop iterations only
+    /// if allocated outside of the loop.
     pub(crate) fn on_stack(w: &mut Writer, word: &str, shape: &[usize], element: &'static str) -> Self {
         // In the generic form: the pretty one cannot express the alignment.
         let attributes = "alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>";
@@ -100,7 +100,8 @@ impl View {
 mod tests {
     use super::*;
 
-    /// The defect after an access to memory of type `memref<2x8xbf16>`, with an index, and a value of type `f32`.
+    /// The defect after an access to memory of type `memref<2x8xbf16>`, with an index, and a value of type
+    /// `f32`.
     fn defect(access: impl FnOnce(&mut Writer, &View, &Operand, &Operand)) -> String {
         let mut w = Writer::default();
         let view = View::on_stack(&mut w, "sums", &[2, 8], "bf16");

@@ -1,4 +1,5 @@
-//! Writes the body of a kernel: MLIR operations, line by line, with generated value names, whose operands are checked.
+//! Writes the body of a kernel: MLIR operations, line by line, with generated value names, whose operands are
+//! checked.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -10,10 +11,11 @@ const DEPTH: usize = 4;
 
 /// The operations of a kernel, in the order in which they run.
 ///
-/// Values have names such as `%sum_3`: a word that describes the value, and a number that makes it unique. Constants are
-/// collected and written at the function's beginning.
+/// Values have names such as `%sum_3`: a word that describes the value, and a number that makes it unique.
+/// Constants are collected and written at the function's beginning.
 ///
-/// Operations on operands of wrong types are written too, and the first is kept as the kernel's [defect](Self::defect).
+/// Operations on operands of wrong types are written too, and the first is kept as the kernel's
+/// [defect](Self::defect).
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     text: String,
@@ -53,7 +55,8 @@ impl Writer {
         format!("%{word}_{}", *number - 1)
     }
 
-    /// What is wrong with the first operation that got operands of wrong types: the operation, what it takes, and what it got.
+    /// What is wrong with the first operation that got operands of wrong types: the operation, what it takes,
+    /// and what it got.
     pub(crate) fn defect(&self) -> Option<&str> {
         self.defect.as_deref()
     }
@@ -77,7 +80,8 @@ impl Writer {
         self.check(holds, operation, "operands of type index", operands);
     }
 
-    /// A constant: `literal` as MLIR writes it for an element, or a list of them; in every lane of a vector if it is one.
+    /// A constant: `literal` as MLIR writes it for an element, or a list of them; in every lane of a vector
+    /// if it is one.
     pub(crate) fn constant(&mut self, literal: impl Display, ty: Type) -> Operand {
         let count = self.constants.len();
         let literal = if ty.is_vector() { format!("dense<{literal}>") } else { literal.to_string() };
@@ -155,7 +159,8 @@ impl Writer {
         self.set(word, ty, format_args!("vector.fma {a}, {b}, {c} : {ty}"))
     }
 
-    /// Whether `a` relates to `b`, lane by lane. Predicates are those of `arith.cmpf` for floats and `arith.cmpi` for all others.
+    /// Whether `a` relates to `b`, lane by lane. Predicates are those of `arith.cmpf` for floats and
+    /// `arith.cmpi` for all others.
     pub(crate) fn compare(&mut self, word: &str, predicate: &str, a: &Operand, b: &Operand) -> Operand {
         let ty = a.ty;
         let floats = predicate.starts_with('o');
@@ -175,7 +180,8 @@ impl Writer {
         self.set(word, ty, format_args!("arith.select {condition}, {a}, {b} : {types}"))
     }
 
-    /// `op` of the dialect `arith`, such as `extf`, which turns each element of a value into one of type `element`.
+    /// `op` of the dialect `arith`, such as `extf`, which turns each element of a value into one of type
+    /// `element`.
     pub(crate) fn cast(&mut self, word: &str, op: &str, value: &Operand, element: &'static str) -> Operand {
         let (from, to) = (value.ty, value.ty.of(element));
         let op = format!("arith.{op}");
@@ -183,7 +189,8 @@ impl Writer {
         self.set(word, to, format_args!("{op} {value} : {from} to {to}"))
     }
 
-    /// The low and the high bfloat16 of each lane of a vector of 32-bit integers, as float32, whose upper half they are.
+    /// The low and the high bfloat16 of each lane of a vector of 32-bit integers, as float32, whose upper
+    /// half they are.
     pub(crate) fn halves(&mut self, word: &str, pairs: &Operand) -> [Operand; 2] {
         let (half, upper) = (self.constant(16, pairs.ty), self.constant(-65536, pairs.ty));
         let low = self.arith("shifted", "shli", pairs, &half);
@@ -250,8 +257,8 @@ impl Writer {
         self.set(word, ty, format_args!("llvm.call_intrinsic \"{name}\"({operands}) : ({types}) -> {ty}"))
     }
 
-    /// `scf.for` from `from` to `to` by `step`: `body` gets the index and the carried values, which begin with `carried`, and
-    /// returns those of the next iteration. Returns the final ones.
+    /// `scf.for` from `from` to `to` by `step`: `body` gets the index and the carried values, which begin
+    /// with `carried`, and returns those of the next iteration. Returns the final ones.
     pub(crate) fn for_loop(
         &mut self,
         word: &str,

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-/// A build of the runtime in the folder `root`, which has IREE's sources in `iree/` and what is generated from them in `generated/`.
-/// Its functions are renamed if `renamed` is set, so that they do not clash with another IREE. A build script gets its
-/// platform by cargo; another program names the `host`.
+/// A build of the runtime in the folder `root`, which has IREE's sources in `iree/` and what is generated
+/// from them in `generated/`. Its functions are renamed if `renamed` is set, so that they do not clash with
+/// another IREE. A build script gets its platform by cargo; another program names the `host`.
 pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Build {
     let sources = root.join("iree");
     let generated = root.join("generated/include");
@@ -23,8 +23,8 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
         .include(sources.join("third_party/vulkan_headers/include"))
         .include(&sources)
         .define("NDEBUG", None)
-        // How long threads wait for a kernel before they sleep. Kernels of a step follow one another within microseconds, and on virtual
-        // machines waking takes longer than that.
+        // How long threads wait for a kernel before they sleep. Kernels of a step follow one another within
+        // microseconds, and on virtual machines waking takes longer than that.
         .define("IREE_TASK_WARM_WAIT_SPIN_NS", "100000")
         .define("IREE_TASK_WARM_WAIT_LOOKAHEAD_SPIN_NS", "100000")
         .define("IREE_TASK_WARM_WAIT_TRANSITION_SPIN_NS", "50000")

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// A folder with the parts of a toolkit that are needed; it goes before a toolkit.
 const DEPS: &str = "IREE_CUDA_DEPS_DIR";
-/// A file of each part, and the package on PyPI that has the part: the interfaces of the driver and the runtime (NCCL's needs
-/// it), and what their headers include.
+/// A file of each part, and the package on PyPI that has the part: the interfaces of the driver and the
+/// runtime (NCCL's needs it), and what their headers include.
 const FILES: [(&str, &str); 3] = [
     ("include/cuda.h", "nvidia-cuda-runtime"),
     ("include/crt/host_config.h", "nvidia-cuda-crt"),

@@ -1,5 +1,5 @@
-//! The feature `dist`: IREE's runtime from a distribution, `iree-dist-*.tar.xz` of its releases unpacked, or an
-//! installation of IREE's CMake build.
+//! The feature `dist`: IREE's runtime from a distribution, `iree-dist-*.tar.xz` of its releases unpacked, or
+//! an installation of IREE's CMake build.
 
 use std::env;
 use std::path::{Path, PathBuf};

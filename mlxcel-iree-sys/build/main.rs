@@ -1,7 +1,7 @@
 //! Where IREE's runtime comes from.
 //!
-//! With the feature `vendored` it is compiled from the sources in `iree/`. With `dist` it is linked from the distribution that
-//! `IREE_DIST` names, which takes precedence. docs.rs links nothing and gets neither.
+//! With the feature `vendored` it is compiled from the sources in `iree/`. With `dist` it is linked from the
+//! distribution that `IREE_DIST` names, which takes precedence. docs.rs links nothing and gets neither.
 #![allow(clippy::print_stdout, reason = "how a build script talks to cargo")]
 
 #[cfg(feature = "vendored")]
@@ -56,7 +56,8 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a feature is on, by cargo's word at run time: so `cargo xtask test --only dist` can try combinations.
+/// Whether a feature is on, by cargo's word at run time: so `cargo xtask test --only dist` can try
+/// combinations.
 fn has_feature(name: &str) -> bool {
     env::var_os(format!("CARGO_FEATURE_{name}")).is_some()
 }

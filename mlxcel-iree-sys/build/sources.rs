@@ -1,8 +1,9 @@
 //! Which C files of IREE the library is made from.
 //!
-//! They are what devices on the processor, programs in IREE's bytecode and the loaders for embedded ELF files and system
-//! libraries need: the files that a static link takes out of an archive of all of IREE's runtime. Files with an `#if` around
-//! their content that names a platform are compiled everywhere; those without are listed by platform.
+//! They are what devices on the processor, programs in IREE's bytecode and the loaders for embedded ELF files
+//! and system libraries need: the files that a static link takes out of an archive of all of IREE's runtime.
+//! Files with an `#if` around their content that names a platform are compiled everywhere; those without are
+//! listed by platform.
 
 /// The platform and the drivers that the files are chosen for.
 #[derive(Clone, Copy)]

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::IREE_VERSION;
 
-/// The file in which IREE's sources state their version; at the top of a distribution it goes before its compiler's word.
+/// The file in which IREE's sources state their version; at the top of a distribution it goes before its
+/// compiler's word.
 const FILE: &str = "version.json";
 /// The program of a distribution that prints its version.
 const COMPILER: &str = if cfg!(windows) { "bin/iree-compile.exe" } else { "bin/iree-compile" };

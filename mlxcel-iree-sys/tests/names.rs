@@ -28,7 +28,8 @@ fn every_symbol_has_our_prefix_and_is_hidden() -> Result<(), Box<dyn Error>> {
 
 #[test]
 fn renamed_functions_can_be_called() {
-    // SAFETY: the allocator is a function of the archive; an instance that is created is ours, and given back once.
+    // SAFETY: the allocator is a function of the archive; an instance that is created is ours, and given back
+    // once.
     unsafe {
         let host = mlxcel_iree_sys::iree_allocator_t {
             self_: std::ptr::null_mut(),

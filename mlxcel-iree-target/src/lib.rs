@@ -3,8 +3,8 @@
 //! # Why a separate crate
 //!
 //! Programs may be compiled and run on different machines, so both sides share these definitions, as data: a
-//! [`CompileTarget`] with its [`CompileBackend`], the [`DeviceDescription`] that it is checked against, and the
-//! [`manifest`] of a bundle. This crate neither compiles nor runs programs.
+//! [`CompileTarget`] with its [`CompileBackend`], the [`DeviceDescription`] that it is checked against, and
+//! the [`manifest`] of a bundle. This crate neither compiles nor runs programs.
 //!
 //! ```
 //! use mlxcel_iree_target::{CompileBackends, DeviceDescription, Processor};

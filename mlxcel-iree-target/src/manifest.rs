@@ -1,5 +1,5 @@
-//! The manifest `bundle.json`: everything needed to run the programs, with this or another runtime, and to reject a
-//! model or machine that they do not fit.
+//! The manifest `bundle.json`: everything needed to run the programs, with this or another runtime, and to
+//! reject a model or machine that they do not fit.
 
 mod adapters;
 mod display;
@@ -35,7 +35,8 @@ pub const STABLEHLO: &str = "stablehlo";
 /// The manifest of a bundle, `bundle.json`.
 ///
 /// A program takes its arguments in this order: the [`weights`](Self::weights), the
-/// [residents](AdapterRoom::residents) of adapters if there is room for some, then its [`inputs`](ProgramDescription::inputs).
+/// [residents](AdapterRoom::residents) of adapters if there is room for some, then its
+/// [`inputs`](ProgramDescription::inputs).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
@@ -78,8 +79,9 @@ pub struct Manifest {
     /// Whether there are programs with hidden states.
     #[serde(default)]
     pub hidden_states: bool,
-    /// The rotary embeddings with their tables as inputs of the programs, in the order of those inputs: at position `p` the
-    /// tables hold the cosine and the sine of `p · inv_freq[i]`, a product in single precision, times `attention_factor`.
+    /// The rotary embeddings with their tables as inputs of the programs, in the order of those inputs: at
+    /// position `p` the tables hold the cosine and the sine of `p · inv_freq[i]`, a product in single
+    /// precision, times `attention_factor`.
     pub rotary: Vec<Rope>,
     /// The tensors of the weights, in the order in which every program takes them.
     pub weights: Vec<Weight>,
@@ -140,8 +142,8 @@ pub struct Weight {
 pub struct ProgramDescription {
     /// Its name, such as `64+1@1024`: a chunk of 64 tokens and a decoding row over 1,024 positions.
     pub name: String,
-    /// The maximum number of tokens of each row, the maximum number of positions in the states of each row (unless a window
-    /// bounds them), and the program's outputs.
+    /// The maximum number of tokens of each row, the maximum number of positions in the states of each row
+    /// (unless a window bounds them), and the program's outputs.
     #[serde(flatten)]
     pub shape: ProgramShape,
     /// The arguments that come after the weights, in order.
@@ -154,13 +156,15 @@ pub struct ProgramDescription {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tensor {
-    /// One of `tokens` (each row's ids, padded), `positions` (of each row's first token), `last` (the index among all tokens of
-    /// each row's last one that is not padding), `cos.0` and `sin.0` (for each token's position; see [`Manifest::rotary`]),
-    /// `state.0.1` (the state of the second group of layers for row 0, initially zero); as results `best` (most likely token and
-    /// the bits of its log probability), `logits`, and the states.
+    /// One of `tokens` (each row's ids, padded), `positions` (of each row's first token), `last` (the index
+    /// among all tokens of each row's last one that is not padding), `cos.0` and `sin.0` (for each
+    /// token's position; see [`Manifest::rotary`]), `state.0.1` (the state of the second group of layers
+    /// for row 0, initially zero); as results `best` (most likely token and the bits of its log
+    /// probability), `logits`, and the states.
     ///
-    /// A cache has a dimension of positions; position `p` is at `p` modulo its size. So a program for a greater length takes the
-    /// same positions in a larger state, or the same state if a window bounds it.
+    /// A cache has a dimension of positions; position `p` is at `p` modulo its size. So a program for a
+    /// greater length takes the same positions in a larger state, or the same state if a window bounds
+    /// it.
     pub name: String,
     /// The element type as MLIR names it.
     pub element_type: String,
@@ -180,8 +184,8 @@ pub struct Target {
     /// The CPU features required to run them, by the compiler's names.
     #[serde(default)]
     pub required_features: Vec<String>,
-    /// The weights that the programs expect in another layout than rows: by argument name, the panels, such as
-    /// `panels-16 bf16`, into which matrices must be packed before they are passed.
+    /// The weights that the programs expect in another layout than rows: by argument name, the panels, such
+    /// as `panels-16 bf16`, into which matrices must be packed before they are passed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weight_layouts: BTreeMap<String, String>,
     /// The weights in that layout, if the bundle contains them in addition to the checkpoint's.
@@ -213,9 +217,9 @@ impl Manifest {
     /// Unknown fields are ignored; an incompatible change increments the format version.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a manifest that is damaged, contradicts itself or names files outside of the folder,
-    /// [`ErrorKind::Unsupported`] for one of another format version, of an incompatible version of this crate, or of another
-    /// release of IREE.
+    /// [`ErrorKind::Corrupt`] for a manifest that is damaged, contradicts itself or names files outside of
+    /// the folder, [`ErrorKind::Unsupported`] for one of another format version, of an incompatible
+    /// version of this crate, or of another release of IREE.
     pub fn parse(text: &[u8], location: &str) -> Result<Self> {
         let head: Head = parse_json(location, text, "this is not a bundle's manifest, or it is truncated")?;
         head.check().map_err(|error| error.with_context("path", location))?;

@@ -17,7 +17,8 @@ use crate::child::tie_to_this_process;
 /// How much of each output stream is kept; a failing compiler may print the whole program several times.
 const KEPT: usize = 256 << 10;
 
-/// How long a finished child's output may take to arrive: it takes longer only if a descendant holds the pipe.
+/// How long a finished child's output may take to arrive: it takes longer only if a descendant holds the
+/// pipe.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The exit status of a child process, and the beginning of its output.
@@ -79,8 +80,8 @@ pub fn run(
     Ok(Finished { status, stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// Starts the child. A program that was just written is busy while any process forked meanwhile has not yet called exec, so this
-/// retries for a second.
+/// Starts the child. A program that was just written is busy while any process forked meanwhile has not yet
+/// called exec, so this retries for a second.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -122,8 +123,8 @@ pub fn search_path() -> Vec<PathBuf> {
     env::split_paths(&path).filter(|folder| folder.is_absolute()).collect()
 }
 
-/// The program `name` in the first absolute folder of `PATH` that has it. Unlike starting it by name, this ignores
-/// relative folders.
+/// The program `name` in the first absolute folder of `PATH` that has it. Unlike starting it by name, this
+/// ignores relative folders.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     search_path().into_iter().map(|folder| folder.join(name)).find(|program| is_executable(program))
 }

@@ -37,8 +37,8 @@ impl Revision {
         Some(commit.trim()).filter(|commit| !commit.is_empty())
     }
 
-    /// Whether it is exactly the runtime's release, identified by its commit: development builds have the version
-    /// number of a release, but may have another program format.
+    /// Whether it is exactly the runtime's release, identified by its commit: development builds have the
+    /// version number of a release, but may have another program format.
     pub fn is_of_release(&self) -> bool {
         self.release() == Some(RELEASE)
             && self.commit().is_none_or(|commit| commit.len() >= 7 && COMMIT.starts_with(commit))
@@ -49,7 +49,8 @@ impl Revision {
         &self.0
     }
 
-    /// The release that it belongs to: three numbers with dots, without the suffix of a candidate or a development build.
+    /// The release that it belongs to: three numbers with dots, without the suffix of a candidate or a
+    /// development build.
     pub fn release(&self) -> Option<&str> {
         let end = self.0.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(self.0.len());
         let release = self.0[..end].trim_end_matches('.');

@@ -1,4 +1,5 @@
-//! Manifests that an earlier version wrote are read, or rejected by name; `frozen/VERSION` has them as that version wrote them.
+//! Manifests that an earlier version wrote are read, or rejected by name; `frozen/VERSION` has them as that
+//! version wrote them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use mlxcel_core::ErrorKind;

@@ -21,12 +21,12 @@ const OPERATION: &str = "place threads";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Scheduled freely by the system (the default). Best for machines with other load, since a pinned thread cannot
-    /// leave a busy CPU.
+    /// Scheduled freely by the system (the default). Best for machines with other load, since a pinned thread
+    /// cannot leave a busy CPU.
     #[default]
     System,
-    /// One thread per physical core, of those that the calling thread may use. Best for dedicated machines and
-    /// containers with dedicated cores.
+    /// One thread per physical core, of those that the calling thread may use. Best for dedicated machines
+    /// and containers with dedicated cores.
     Pinned,
     /// One thread on each of these CPUs, by the system's CPU numbers.
     Cores(Vec<usize>),
@@ -37,8 +37,9 @@ impl Affinity {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for CPUs that the calling thread may not use, CPUs that are named twice, and another number of
-    /// threads than CPUs; [`ErrorKind::Unsupported`] if the system does not place threads.
+    /// [`ErrorKind::InvalidInput`] for CPUs that the calling thread may not use, CPUs that are named twice,
+    /// and another number of threads than CPUs; [`ErrorKind::Unsupported`] if the system does not place
+    /// threads.
     pub(crate) fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::System => Ok(None),

@@ -22,28 +22,29 @@ use crate::shipped::{Bundle, Offer, Trust};
 /// The name of this engine.
 const NAME: &str = "iree";
 
-/// The IREE engine: compiles decoder graphs for this machine's processor when a model is first opened, and caches the
-/// compiled programs on disk.
+/// The IREE engine: compiles decoder graphs for this machine's processor when a model is first opened, and
+/// caches the compiled programs on disk.
 ///
 /// Opening a model needs the IREE compiler, `iree-compile` of release 3.13.0 (`pip install
 /// iree-base-compiler==3.13.0`), unless all of its programs are cached. The search order is
-/// [`with_compiler`](Self::with_compiler), `MLXCEL_IREE_COMPILER`, `IREE_DIST`, the absolute folders of `PATH`, the
-/// active Python environment, and the packages of the Python on `PATH` and of the user. The search only reads folders,
-/// never starts a program, and never looks in the working directory. The cache is in
-/// [`with_cache_dir`](Self::with_cache_dir), else `MLXCEL_CACHE_DIR`, else the platform's cache folder.
+/// [`with_compiler`](Self::with_compiler), `MLXCEL_IREE_COMPILER`, `IREE_DIST`, the absolute folders of
+/// `PATH`, the active Python environment, and the packages of the Python on `PATH` and of the user. The
+/// search only reads folders, never starts a program, and never looks in the working directory. The cache is
+/// in [`with_cache_dir`](Self::with_cache_dir), else `MLXCEL_CACHE_DIR`, else the platform's cache folder.
 ///
 /// Programs are compiled for the host's processor by default. Set another target with
 /// [`with_compile_target`](Self::with_compile_target) or the environment: `MLXCEL_COMPILE_TARGET` is a
-/// [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or only its architecture if `MLXCEL_COMPILE_BACKEND` names the
-/// backend.
+/// [`CompileTarget`] such as `llvm-cpu:x86-64-v3`, or only its architecture if `MLXCEL_COMPILE_BACKEND` names
+/// the backend.
 ///
-/// A folder with a [bundle](crate::bundle) that is [trusted](Self::with_trusted_bundle) or was written by this machine
-/// needs no compiler and no cache, and neither does [`with_bundle`](Self::with_bundle): it contains the compiled
-/// programs.
+/// A folder with a [bundle](crate::bundle) that is [trusted](Self::with_trusted_bundle) or was written by
+/// this machine needs no compiler and no cache, and neither does [`with_bundle`](Self::with_bundle): it
+/// contains the compiled programs.
 ///
-/// [`LoadOptions::device`] is `local-task` (the default: [`LoadOptions::threads`] worker threads, defaulting to one per
-/// core), `local-sync` (on the calling thread), or a GPU: [`devices`](crate::devices) lists them, and [`ModelInfo::device`]
-/// is the one in use. Programs for a GPU are compiled for its own properties by default.
+/// [`LoadOptions::device`] is `local-task` (the default: [`LoadOptions::threads`] worker threads, defaulting
+/// to one per core), `local-sync` (on the calling thread), or a GPU: [`devices`](crate::devices) lists them,
+/// and [`ModelInfo::device`] is the one in use. Programs for a GPU are compiled for its own properties by
+/// default.
 ///
 /// ```no_run
 /// use mlxcel_core::{Backend, LoadOptions, Precision};
@@ -73,7 +74,8 @@ impl IreeBackend {
     }
 
     /// Compiles for `target` instead of the target in the environment (`MLXCEL_COMPILE_BACKEND`,
-    /// `MLXCEL_COMPILE_TARGET`) or the host. Loading a model fails if the device cannot run programs of the target.
+    /// `MLXCEL_COMPILE_TARGET`) or the host. Loading a model fails if the device cannot run programs of the
+    /// target.
     #[must_use]
     pub fn with_compile_target(mut self, target: CompileTarget) -> Self {
         self.programs.target = Some(target);
@@ -87,19 +89,21 @@ impl IreeBackend {
         self
     }
 
-    /// Uses the programs of the bundle in `folder`, written without weights, for the checkpoint that is loaded. Loading
-    /// a checkpoint other than the bundle's fails. Only name bundles that you trust: programs are machine code.
+    /// Uses the programs of the bundle in `folder`, written without weights, for the checkpoint that is
+    /// loaded. Loading a checkpoint other than the bundle's fails. Only name bundles that you trust:
+    /// programs are machine code.
     #[must_use]
     pub fn with_bundle(mut self, folder: impl Into<PathBuf>) -> Self {
         self.bundle = Some(folder.into());
         self
     }
 
-    /// Trusts the bundle in `folder` to run its programs. Programs are machine code: trust only folders whose author
-    /// you would accept a library from, such as those shipped with your application. Can be called for several folders.
+    /// Trusts the bundle in `folder` to run its programs. Programs are machine code: trust only folders whose
+    /// author you would accept a library from, such as those shipped with your application. Can be called
+    /// for several folders.
     ///
-    /// Bundles written on this machine with the same cache are trusted already. Programs of any other bundle are
-    /// ignored: the model is compiled, and loading fails without a compiler.
+    /// Bundles written on this machine with the same cache are trusted already. Programs of any other bundle
+    /// are ignored: the model is compiled, and loading fails without a compiler.
     ///
     /// ```no_run
     /// # use mlxcel_core::{Backend, LoadOptions};
@@ -114,46 +118,48 @@ impl IreeBackend {
         self
     }
 
-    /// Trusts the bundle whose manifest, `bundle.json`, has this SHA-256 (64 hexadecimal digits, as printed by
-    /// `sha256sum`), in any folder: for applications that know the bundle they ship. The manifest contains the
-    /// checksums of all programs.
+    /// Trusts the bundle whose manifest, `bundle.json`, has this SHA-256 (64 hexadecimal digits, as printed
+    /// by `sha256sum`), in any folder: for applications that know the bundle they ship. The manifest
+    /// contains the checksums of all programs.
     #[must_use]
     pub fn with_trusted_manifest(mut self, sha256: impl AsRef<str>) -> Self {
         self.trust.add_manifest(sha256.as_ref());
         self
     }
 
-    /// Records where the time of steps goes in `profiler`. Supported on CPU devices; on others loading a model fails.
+    /// Records where the time of steps goes in `profiler`. Supported on CPU devices; on others loading a
+    /// model fails.
     #[must_use]
     pub fn with_profiler(mut self, profiler: &Profiler) -> Self {
         self.profiler = Some(profiler.clone());
         self
     }
 
-    /// Sets the element type of the KV cache, which defaults to that of the precision. [`KvCacheType::Int8`] takes
-    /// about half the memory of bfloat16, so sequences may be twice as long and a step reads half as much, at a loss of
-    /// accuracy that the book's page on precision states. It is supported on CPUs only; a bundle keeps the type it was
-    /// written with.
+    /// Sets the element type of the KV cache, which defaults to that of the precision. [`KvCacheType::Int8`]
+    /// takes about half the memory of bfloat16, so sequences may be twice as long and a step reads half
+    /// as much, at a loss of accuracy that the book's page on precision states. It is supported on CPUs
+    /// only; a bundle keeps the type it was written with.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
         self.programs.kv_cache = kv_cache;
         self
     }
 
-    /// Sets the maximum number of prompt tokens per pass; defaults to 128 on CPUs with kernels and to 64 elsewhere.
+    /// Sets the maximum number of prompt tokens per pass; defaults to 128 on CPUs with kernels and to 64
+    /// elsewhere.
     ///
-    /// Every chunk size is a program to compile. With 16 or fewer there is one size, so opening a model compiles less;
-    /// larger chunks read long prompts faster. Loading a model fails for fewer than two tokens. A bundle keeps the size
-    /// it was written with.
+    /// Every chunk size is a program to compile. With 16 or fewer there is one size, so opening a model
+    /// compiles less; larger chunks read long prompts faster. Loading a model fails for fewer than two
+    /// tokens. A bundle keeps the size it was written with.
     #[must_use]
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
         self.programs.prefill_chunk = Some(tokens);
         self
     }
 
-    /// Sets the CPU affinity of the worker threads of `local-task`, and their number unless [`LoadOptions::threads`] is
-    /// set. Loading a model fails for CPUs that the process may not use, on other systems than Linux, and on other
-    /// devices.
+    /// Sets the CPU affinity of the worker threads of `local-task`, and their number unless
+    /// [`LoadOptions::threads`] is set. Loading a model fails for CPUs that the process may not use, on
+    /// other systems than Linux, and on other devices.
     #[must_use]
     pub fn with_affinity(mut self, affinity: Affinity) -> Self {
         self.affinity = affinity;

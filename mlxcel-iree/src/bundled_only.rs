@@ -9,7 +9,8 @@ use crate::backend::IreeBackend;
 use crate::engine::ProgramSource;
 
 impl IreeBackend {
-    /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's cache.
+    /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's
+    /// cache.
     pub(crate) fn wrote(&self, _: &[u8]) -> Result<bool> {
         Ok(false)
     }

@@ -104,11 +104,11 @@ impl fmt::Display for Compiled {
     }
 }
 
-/// Writes a bundle of the model in `source` to the folder `destination`, compiled with the options of `engine`, and
-/// returns its manifest.
+/// Writes a bundle of the model in `source` to the folder `destination`, compiled with the options of
+/// `engine`, and returns its manifest.
 ///
-/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the target
-/// machine. Engines with the same cache [trust](IreeBackend::with_trusted_bundle) the bundle.
+/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the
+/// target machine. Engines with the same cache [trust](IreeBackend::with_trusted_bundle) the bundle.
 ///
 /// ```no_run
 /// use mlxcel_iree::IreeBackend;
@@ -138,8 +138,8 @@ pub fn write_bundle(
     bundle::write(&engine.toolchain, &engine.programs, source, destination, &options)
 }
 
-/// Compiles programs of the model in `source` with the options of `engine`, writes their intermediate stages to the new
-/// or empty folder `destination`, and returns a summary of a step of each.
+/// Compiles programs of the model in `source` with the options of `engine`, writes their intermediate stages
+/// to the new or empty folder `destination`, and returns a summary of a step of each.
 ///
 /// ```no_run
 /// use mlxcel_iree::IreeBackend;

@@ -14,8 +14,8 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! Passes of a profiled model are serialized across its sessions. Recording costs some hundred nanoseconds per dispatch
-//! and worker; without a profiler there is no overhead.
+//! Passes of a profiled model are serialized across its sessions. Recording costs some hundred nanoseconds
+//! per dispatch and worker; without a profiler there is no overhead.
 
 mod report;
 
@@ -29,8 +29,9 @@ use mlxcel_graph::ProgramShape;
 use crate::ffi::{Device, DispatchEvent};
 pub use report::{DispatchProfile, Phase, Profile, ProgramProfile};
 
-/// Collects profiles of the models loaded with it ([`IreeBackend::with_profiler`](crate::IreeBackend::with_profiler));
-/// clones share the data. Use one per model to keep them apart.
+/// Collects profiles of the models loaded with it
+/// ([`IreeBackend::with_profiler`](crate::IreeBackend::with_profiler)); clones share the data. Use one per
+/// model to keep them apart.
 #[derive(Clone, Debug, Default)]
 pub struct Profiler(Arc<Mutex<Collected>>);
 
@@ -46,7 +47,8 @@ impl Profiler {
         Self::default()
     }
 
-    /// The data collected since the last call; programs are sorted by name, which begins with the number of rows.
+    /// The data collected since the last call; programs are sorted by name, which begins with the number of
+    /// rows.
     pub fn take(&self) -> Profile {
         let Collected { programs, lost } = std::mem::take(&mut *self.lock());
         let mut programs: Vec<_> = programs.into_values().collect();
@@ -130,7 +132,8 @@ fn nanoseconds(count: i64) -> Duration {
     Duration::from_nanos(u64::try_from(count).unwrap_or_default())
 }
 
-/// Each event with its share of the wall clock: where several run at once, each has an equal part of that time.
+/// Each event with its share of the wall clock: where several run at once, each has an equal part of that
+/// time.
 fn times(events: &[DispatchEvent]) -> Vec<(&DispatchEvent, Duration)> {
     let mut edges: Vec<(i64, bool, usize)> = Vec::with_capacity(2 * events.len());
     for (index, event) in events.iter().enumerate() {

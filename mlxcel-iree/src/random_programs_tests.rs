@@ -1,7 +1,8 @@
-//! Random programs of the `Builder` on the device, compiled by the stock compiler without kernels of ours, against the evaluator.
+//! Random programs of the `Builder` on the device, compiled by the stock compiler without kernels of ours,
+//! against the evaluator.
 //!
-//! Every value of a program comes back from the device, and each operation is compared individually with the evaluator's result
-//! for the same
+//! Every value of a program comes back from the device, and each operation is compared individually with the
+//! evaluator's result for the same
 //! operands: so no rounding adds up, and a difference names its operation.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,12 +27,12 @@ use support::random::{Extent, program};
 /// How many programs are tried; more by `MLXCEL_RANDOM_PROGRAMS`.
 const PROGRAMS: u64 = 16;
 
-/// How many are compiled at once, as functions of one module: starting the compiler takes longer than one does, but one without code
-/// takes further runs of the compiler over its neighbours.
+/// How many are compiled at once, as functions of one module: starting the compiler takes longer than one
+/// does, but one without code takes further runs of the compiler over its neighbours.
 const AT_ONCE: u64 = 16;
 
-/// Programs that the stock compiler is known to have no code for: they are tried with more programs only, since finding that out
-/// takes another run of it.
+/// Programs that the stock compiler is known to have no code for: they are tried with more programs only,
+/// since finding that out takes another run of it.
 const WITHOUT_CODE: [u64; 1] = [26];
 
 /// Decisions in a program: about six make an operation.
@@ -82,8 +83,9 @@ impl Case {
     }
 }
 
-/// Makes arguments of tensors that are one number everywhere, but for divisors and for indices of `scatter`, whose code writes wherever
-/// they say: operations then have something to compute. (The stock compiler also takes the sum over such a tensor for the number itself.)
+/// Makes arguments of tensors that are one number everywhere, but for divisors and for indices of `scatter`,
+/// whose code writes wherever they say: operations then have something to compute. (The stock compiler also
+/// takes the sum over such a tensor for the number itself.)
 fn give_what_is_the_same_everywhere(main: &mut Function) {
     let is_bound = |op: &&Op| {
         matches!(op.kind, OpKind::Binary(BinaryOp::Divide | BinaryOp::Remainder) | OpKind::Scatter { .. })
@@ -238,8 +240,8 @@ fn is_determined(op: &Op, operands: &[Number], result: ElementType) -> bool {
             }
             _ => true,
         },
-        // The stock compiler approximates these by functions that have no number here: powers of negative bases (by logarithms), the
-        // angle of nothing (by a quotient), cube roots of infinity.
+        // The stock compiler approximates these by functions that have no number here: powers of negative
+        // bases (by logarithms), the angle of nothing (by a quotient), cube roots of infinity.
         OpKind::Binary(BinaryOp::Power) => {
             !matches!(operands, [Number::Float(base), _] if base.is_sign_negative())
         }
@@ -356,8 +358,8 @@ fn compile_all<'c>(
     compiler.compile(&module.to_string(), &CompileOptions::new(crate::testing::host()), None)
 }
 
-/// The number of a program that the linker refuses: it names functions of the compiler's library alone, such as the one that rounds
-/// to bf16 where the processor has no instruction for it.
+/// The number of a program that the linker refuses: it names functions of the compiler's library alone, such
+/// as the one that rounds to bf16 where the processor has no instruction for it.
 fn unlinked(compiler: &Compiler, cases: &BTreeMap<u64, Case>, words: &str) -> u64 {
     assert!(words.contains("undefined symbol"), "{words}");
     let mut numbers: Vec<u64> = cases.keys().copied().collect();

@@ -1,4 +1,5 @@
-//! Targets from an engine's options and from the environment, to a model that runs or an error before anything is compiled.
+//! Targets from an engine's options and from the environment, to a model that runs or an error before
+//! anything is compiled.
 
 use std::env;
 use std::path::{Path, PathBuf};

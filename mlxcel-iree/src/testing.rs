@@ -23,9 +23,10 @@ pub(crate) fn cache_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tmp/iree-cache")
 }
 
-/// Writes an executable script that looks as if it had been there for a minute: a compiler is noted once its files have not changed for a
-/// while. A process of its own writes it: another test may fork while this process has the file open for writing, and
-/// a program that any process has open for writing cannot be started ("text file busy").
+/// Writes an executable script that looks as if it had been there for a minute: a compiler is noted once its
+/// files have not changed for a while. A process of its own writes it: another test may fork while this
+/// process has the file open for writing, and a program that any process has open for writing cannot be
+/// started ("text file busy").
 pub(crate) fn write_compiler(path: &Path, text: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());

@@ -20,8 +20,8 @@ pub(crate) fn catch_panic<T>(operation: &'static str, work: impl FnOnce() -> Res
     })
 }
 
-/// Works on `items` in their order with up to `threads` threads, this one among them, until all are done or one fails.
-/// Work that panics has failed with an error of `operation`.
+/// Works on `items` in their order with up to `threads` threads, this one among them, until all are done or
+/// one fails. Work that panics has failed with an error of `operation`.
 pub(crate) fn share_out<T: Send>(
     operation: &'static str,
     threads: usize,

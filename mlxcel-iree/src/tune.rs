@@ -79,19 +79,21 @@ impl fmt::Display for Tuning {
 }
 
 impl IreeBackend {
-    /// Sets the schedule of kernels, which defaults to the one that [`tune`](Self::tune) measured for the model's matrices, else to
-    /// what is known of the processor's model.
+    /// Sets the schedule of kernels, which defaults to the one that [`tune`](Self::tune) measured for the
+    /// model's matrices, else to what is known of the processor's model.
     #[must_use]
     pub fn with_schedule(mut self, schedule: Schedule) -> Self {
         self.programs.schedule = Some(schedule);
         self
     }
 
-    /// Measures which schedule of kernels is fastest on this machine for the matrices of the model in `source`, and keeps the result in
-    /// the cache: models with such matrices, and bundles of them for this target, follow it from then on.
+    /// Measures which schedule of kernels is fastest on this machine for the matrices of the model in
+    /// `source`, and keeps the result in the cache: models with such matrices, and bundles of them for
+    /// this target, follow it from then on.
     ///
-    /// It compiles small programs and runs them for a few seconds; nothing else should load the machine. The precision, the device and
-    /// the number of threads are those of `options`. [Progress](LoadOptions::progress) is in programs compiled.
+    /// It compiles small programs and runs them for a few seconds; nothing else should load the machine. The
+    /// precision, the device and the number of threads are those of `options`.
+    /// [Progress](LoadOptions::progress) is in programs compiled.
     ///
     /// ```no_run
     /// use mlxcel_core::LoadOptions;
@@ -103,9 +105,10 @@ impl IreeBackend {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a target whose kernels have no schedule (GPUs, and processors without vector instructions that
-    /// kernels are written for) and for a model without matrices; the errors of opening a checkpoint, of compiling and of the device;
-    /// [`ErrorKind::Cancelled`]; [`ErrorKind::Io`] if the result cannot be written.
+    /// [`ErrorKind::Unsupported`] for a target whose kernels have no schedule (GPUs, and processors without
+    /// vector instructions that kernels are written for) and for a model without matrices; the errors of
+    /// opening a checkpoint, of compiling and of the device; [`ErrorKind::Cancelled`]; [`ErrorKind::Io`]
+    /// if the result cannot be written.
     pub fn tune(&self, source: &ModelSource, options: &LoadOptions) -> Result<Tuning> {
         let checkpoint = Checkpoint::from_source(source)?;
         let decoder = checkpoint.decoder()?;
@@ -143,7 +146,8 @@ type Alternatives = fn(Schedule) -> Vec<Schedule>;
 /// Numbers of rows, and what schedules for them can differ in.
 fn comparisons(instructions: &Instructions, weights: &TrialWeights) -> Vec<(usize, Alternatives)> {
     let mut comparisons: Vec<(usize, Alternatives)> = Vec::new();
-    // First, since it decides how much arithmetic there is to wait for. Arm multiplies matrices of bfloat16, which no float32 keeps up with.
+    // First, since it decides how much arithmetic there is to wait for. Arm multiplies matrices of bfloat16,
+    // which no float32 keeps up with.
     if weights.is_bf16() && instructions.bf16_dot && instructions.set != VectorSet::Neon {
         comparisons.push((128, |schedule| {
             [Bf16Products::Pairs, Bf16Products::Floats].map(|bf16| schedule.with_bf16(bf16)).into()
@@ -184,7 +188,8 @@ impl Matrices {
     }
 }
 
-/// Bytes that are numbers of a usual size in every type: what is multiplied changes no time, unless it is subnormal.
+/// Bytes that are numbers of a usual size in every type: what is multiplied changes no time, unless it is
+/// subnormal.
 fn ordinary(ty: &TensorType) -> Vec<u8> {
     vec![0x2c; ty.bytes()]
 }

@@ -26,7 +26,8 @@ fn count(size: usize) {
     });
 }
 
-// SAFETY: blocks are the system allocator's, to which each goes back as it came; counting neither allocates nor unwinds.
+// SAFETY: blocks are the system allocator's, to which each goes back as it came; counting neither allocates
+// nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

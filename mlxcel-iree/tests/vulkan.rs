@@ -1,8 +1,8 @@
-//! Models on a Vulkan device, against transformers' float32 results. Without a GPU, Mesa's software driver runs them:
-//! `cargo xtask test --only vulkan` installs or names it.
+//! Models on a Vulkan device, against transformers' float32 results. Without a GPU, Mesa's software driver
+//! runs them: `cargo xtask test --only vulkan` installs or names it.
 //!
-//! `MLXCEL_VULKAN_FOLDERS` is a comma-separated list of folders below `fixtures/`, or `all`; `MLXCEL_VULKAN_TABLE` is a file for
-//! the table of documentation.
+//! `MLXCEL_VULKAN_FOLDERS` is a comma-separated list of folders below `fixtures/`, or `all`;
+//! `MLXCEL_VULKAN_TABLE` is a file for the table of documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, missing_docs)]
 
 use std::env;
@@ -17,7 +17,8 @@ use mlxcel_core::{
 use mlxcel_iree::devices::{self, DeviceKind};
 use mlxcel_iree::{IreeBackend, bundle};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f64 = 1e-3;
 /// The largest difference of prefill logits and of an encoder's vectors, relative to the largest magnitude.
 const LARGEST_ERROR: f64 = 1e-3;
@@ -145,7 +146,8 @@ fn families_and_packed_forms_are_exact_or_refused_by_name() {
         let text = match &outcome {
             Ok(error) => format!("exact ({error:.0e})"),
             Err(error) => {
-                // A program that cannot be compiled is refused before anything runs; everything else is a defect.
+                // A program that cannot be compiled is refused before anything runs; everything else is a
+                // defect.
                 if !matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Compile)
                     || SELECTED.contains(&&**name)
                 {

@@ -1,9 +1,9 @@
 //! Links the final program with libmlx so that the loader finds it again.
 //!
-//! Cargo hands the final linker a dependency's libraries and where they are, but none of its other arguments, so no
-//! path that is searched at run time can be set here. The name of a library can: a program asks the loader for a
-//! shared library by the name that the linker found *in* it. So the linker is shown a stand-in for libmlx, made here,
-//! that has the same symbols and the absolute path of the real one as its name.
+//! Cargo hands the final linker a dependency's libraries and where they are, but none of its other arguments,
+//! so no path that is searched at run time can be set here. The name of a library can: a program asks the
+//! loader for a shared library by the name that the linker found *in* it. So the linker is shown a stand-in
+//! for libmlx, made here, that has the same symbols and the absolute path of the real one as its name.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -94,7 +94,8 @@ fn target_architecture() -> Option<Architecture> {
     }
 }
 
-/// What a library exports, by name; each set in the order of the names, so that the stand-in is the same each time.
+/// What a library exports, by name; each set in the order of the names, so that the stand-in is the same each
+/// time.
 #[derive(Default)]
 struct Symbols<'a> {
     functions: BTreeSet<(&'a str, bool)>,
@@ -126,8 +127,8 @@ impl<'a> Symbols<'a> {
         self.functions.is_empty()
     }
 
-    /// All symbols, without anything behind them, in an assembler's language that GNU's and LLVM's share for all
-    /// processors.
+    /// All symbols, without anything behind them, in an assembler's language that GNU's and LLVM's share for
+    /// all processors.
     fn assembly(&self) -> String {
         let mut text = String::new();
         let mut define = |section: &str, name: &str, weak: bool, kind: &str, size: u64| {

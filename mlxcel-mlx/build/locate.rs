@@ -20,8 +20,8 @@ pub(crate) struct Mlx {
 }
 
 impl Mlx {
-    /// The installation in the folder `named`, or else in one of the folders that `packages` gives: those of the
-    /// active Python's package. The error says what is missing and how to get it.
+    /// The installation in the folder `named`, or else in one of the folders that `packages` gives: those of
+    /// the active Python's package. The error says what is missing and how to get it.
     pub(crate) fn find(
         named: Option<OsString>,
         packages: impl FnOnce() -> Vec<PathBuf>,
@@ -112,7 +112,8 @@ fn release(header: &str) -> Option<String> {
     Some(format!("{}.{}.{}", parts[0]?, parts[1]?, parts[2]?))
 }
 
-/// The folders of the package `mlx` of the first Python on PATH that has it. They are looked up without importing it.
+/// The folders of the package `mlx` of the first Python on PATH that has it. They are looked up without
+/// importing it.
 pub(crate) fn python_packages() -> Vec<PathBuf> {
     // The package may be spread over several folders: `mlx` has the Python code and `mlx-cpu` the library.
     const PROGRAM: &str = "import importlib.util\n\
@@ -121,7 +122,8 @@ pub(crate) fn python_packages() -> Vec<PathBuf> {
     for python in ["python3", "python"] {
         let mut command = Command::new(python);
         command.args(["-c", PROGRAM]);
-        // With `-c` the working directory is a place of packages: let it be one in which only this script puts things.
+        // With `-c` the working directory is a place of packages: let it be one in which only this script
+        // puts things.
         if let Some(folder) = env::var_os("OUT_DIR") {
             command.current_dir(folder);
         }

@@ -1,24 +1,27 @@
-//! A safe API of MLX arrays: shapes and types are checked, and C++ exceptions become an [`Error`] with their message.
+//! A safe API of MLX arrays: shapes and types are checked, and C++ exceptions become an [`Error`] with their
+//! message.
 //!
-//! An [`Array`] is a handle on a node of MLX's graph. Operations create nodes and compute nothing; [`eval`] computes
-//! nodes, and [`eval_async`] starts computing them. A clone is another handle of the same node.
+//! An [`Array`] is a handle on a node of MLX's graph. Operations create nodes and compute nothing; [`eval`]
+//! computes nodes, and [`eval_async`] starts computing them. A clone is another handle of the same node.
 //!
 //! # Threads
 //!
-//! MLX's streams are bound to threads, and evaluating an array on a thread other than the one that created it may fail.
-//! So an `Array` is neither [`Send`] nor [`Sync`]: it stays on its thread, of which each model has one.
+//! MLX's streams are bound to threads, and evaluating an array on a thread other than the one that created it
+//! may fail. So an `Array` is neither [`Send`] nor [`Sync`]: it stays on its thread, of which each model has
+//! one.
 //!
 //! # Errors
 //!
-//! All operations return errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) if memory runs out,
-//! [`Internal`](ErrorKind::Internal) for shapes and types that MLX rejects, which is a bug of the caller, and
-//! [`Device`](ErrorKind::Device) for everything else. Creating a node fails only for shapes and types; errors of memory
-//! or device occur at evaluation.
+//! All operations return errors of these kinds: [`ResourceExhausted`](ErrorKind::ResourceExhausted) if memory
+//! runs out, [`Internal`](ErrorKind::Internal) for shapes and types that MLX rejects, which is a bug of the
+//! caller, and [`Device`](ErrorKind::Device) for everything else. Creating a node fails only for shapes and
+//! types; errors of memory or device occur at evaluation.
 //!
 //! # Conventions
 //!
-//! Shapes are `usize`, outermost first. Axes are `i32` and may be negative, counted from the last. Types follow MLX:
-//! the operands of an operation on two arrays are promoted to one type; scalars take the array's type.
+//! Shapes are `usize`, outermost first. Axes are `i32` and may be negative, counted from the last. Types
+//! follow MLX: the operands of an operation on two arrays are promoted to one type; scalars take the array's
+//! type.
 
 mod combine;
 mod create;
@@ -81,7 +84,8 @@ impl DType {
         }
     }
 
-    /// The type of a checkpoint's elements in MLX; none for those that MLX lacks. 8-bit floats are bytes to MLX.
+    /// The type of a checkpoint's elements in MLX; none for those that MLX lacks. 8-bit floats are bytes to
+    /// MLX.
     pub(crate) fn of(element: ElementType) -> Option<Self> {
         Some(match element {
             ElementType::Bool => Self::Bool,
@@ -202,7 +206,8 @@ impl Array {
         sys::dimension_count(&self.0)
     }
 
-    /// The size of one dimension; a negative axis counts from the last. Zero for an axis that the array does not have.
+    /// The size of one dimension; a negative axis counts from the last. Zero for an axis that the array does
+    /// not have.
     pub(crate) fn dim(&self, axis: i32) -> usize {
         let from_end = if axis < 0 { self.rank() } else { 0 };
         from_end.checked_add_signed(axis as isize).map_or(0, |axis| self.size_at(axis))

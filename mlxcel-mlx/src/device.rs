@@ -41,7 +41,8 @@ impl Device {
     }
 }
 
-/// Initializes MLX, once per process: afterwards a failed allocation is an error, and no child process is started.
+/// Initializes MLX, once per process: afterwards a failed allocation is an error, and no child process is
+/// started.
 pub(crate) fn initialize() -> Result<()> {
     static READY: OnceLock<Result<()>> = OnceLock::new();
     READY
@@ -54,8 +55,8 @@ pub(crate) fn initialize() -> Result<()> {
 
 const OPERATION: &str = "initialize MLX";
 
-/// The bridge requires the classes of one release: that of the headers it was compiled with. A loader may have found
-/// another one (`MLXCEL_MLX_LINK=soname`, or a package changed since).
+/// The bridge requires the classes of one release: that of the headers it was compiled with. A loader may
+/// have found another one (`MLXCEL_MLX_LINK=soname`, or a package changed since).
 fn expect_release(loaded: &str) -> Result<()> {
     if loaded == RELEASE {
         return Ok(());
@@ -73,7 +74,8 @@ const FILE_2: &str = "memory.max";
 /// The file with the limit of a control group of version 1.
 const FILE_1: &str = "memory.limit_in_bytes";
 
-/// The memory that the system allows this process: exceeding it kills the process instead of returning an error.
+/// The memory that the system allows this process: exceeding it kills the process instead of returning an
+/// error.
 #[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn machine_memory() -> usize {
     let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(total_memory);
@@ -81,8 +83,9 @@ fn machine_memory() -> usize {
     machine.into_iter().chain(group_limit(Path::new("/sys/fs/cgroup"), &groups)).min().unwrap_or(usize::MAX)
 }
 
-/// The least limit of this process's control groups, of version 2 or 1, and their ancestors; `groups` is the text of
-/// `/proc/self/cgroup`. In a container, groups have the names of the host, and the root has the container's limit.
+/// The least limit of this process's control groups, of version 2 or 1, and their ancestors; `groups` is the
+/// text of `/proc/self/cgroup`. In a container, groups have the names of the host, and the root has the
+/// container's limit.
 #[allow(clippy::disallowed_methods, reason = "the kernel's own file")]
 fn group_limit(root: &Path, groups: &str) -> Option<usize> {
     let mut files = vec![root.join(FILE_2), root.join("memory").join(FILE_1)];

@@ -1,12 +1,14 @@
 //! Operations with our own CPU kernels, where MLX's are slow.
 //!
-//! MLX's CPU backend is single-threaded, multiplies half-precision and 4-bit weights far below memory bandwidth, and
-//! composes norms, rotary embeddings and attention from several passes over memory. Our operations are nodes of the
-//! same graph, created and evaluated like any other. They read weights in place from the mapped checkpoint, in its
-//! type, once per step, on all threads. See ADR 0007 for measurements and limits.
+//! MLX's CPU backend is single-threaded, multiplies half-precision and 4-bit weights far below memory
+//! bandwidth, and composes norms, rotary embeddings and attention from several passes over memory. Our
+//! operations are nodes of the same graph, created and evaluated like any other. They read weights in place
+//! from the mapped checkpoint, in its type, once per step, on all threads. See ADR 0007 for measurements and
+//! limits.
 //!
-//! Activations and accumulation are float32, and operands are not rounded: results equal float32 products up to the
-//! order of summation, which depends on the number of rows and the SIMD width, but not on the number of threads.
+//! Activations and accumulation are float32, and operands are not rounded: results equal float32 products up
+//! to the order of summation, which depends on the number of rows and the SIMD width, but not on the number
+//! of threads.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
@@ -35,8 +37,9 @@ impl Kernels {
         Self(sys::KernelSettings { threads, implementation })
     }
 
-    /// `x · weightᵀ + bias`: `x` of `[…, inputs]` in float32, the weight `[outputs, inputs]` and the bias `[outputs]` in float32,
-    /// float16 or bfloat16, each aligned to its elements. `[…, outputs]` in float32.
+    /// `x · weightᵀ + bias`: `x` of `[…, inputs]` in float32, the weight `[outputs, inputs]` and the bias
+    /// `[outputs]` in float32, float16 or bfloat16, each aligned to its elements. `[…, outputs]` in
+    /// float32.
     ///
     /// # Errors
     ///
@@ -53,9 +56,9 @@ impl Kernels {
         Array::made(answer, PACKED)
     }
 
-    /// Each row of `x` (`[rows, inputs]`, float32) times the transposed matrix of `weight` (`[experts, outputs, inputs]`, in the
-    /// types of [`linear`](Self::linear)) selected by `experts` (`[rows]`, `U32`). Unselected matrices are not read, and
-    /// adjacent rows with the same matrix read it once.
+    /// Each row of `x` (`[rows, inputs]`, float32) times the transposed matrix of `weight` (`[experts,
+    /// outputs, inputs]`, in the types of [`linear`](Self::linear)) selected by `experts` (`[rows]`,
+    /// `U32`). Unselected matrices are not read, and adjacent rows with the same matrix read it once.
     pub(crate) fn expert_linear(&self, x: &Array, experts: &Array, weight: &Array) -> Result<Array> {
         let answer = sys::kernel_expert_linear(x.tensor(), experts.tensor(), weight.tensor(), &self.0);
         Array::made(answer, "expert linear")
@@ -73,10 +76,10 @@ impl Kernels {
         weight.mode == Mode::Affine && weight.biases.is_some()
     }
 
-    /// Causal attention of `queries` (`[tokens, heads, dim]`, float32), those of the last positions, over `keys` and `values`
-    /// (`[kv_heads, length, dim]` or `[1, kv_heads, length, dim]`, float32, float16 or bfloat16), which may be parts of larger
-    /// caches and are not copied: each query sees its own position and those before, at most `window` in all.
-    /// `[tokens, heads, dim of values]` in float32.
+    /// Causal attention of `queries` (`[tokens, heads, dim]`, float32), those of the last positions, over
+    /// `keys` and `values` (`[kv_heads, length, dim]` or `[1, kv_heads, length, dim]`, float32, float16
+    /// or bfloat16), which may be parts of larger caches and are not copied: each query sees its own
+    /// position and those before, at most `window` in all. `[tokens, heads, dim of values]` in float32.
     pub(crate) fn attention(
         &self,
         queries: &Array,
@@ -91,8 +94,8 @@ impl Kernels {
         Array::made(sys::kernel_attention(q, k, v, scale, window, &self.0), "attention")
     }
 
-    /// `x / √(mean(x²) + epsilon) · weight` along the last axis of `x` (float32), with `weight` in any of the types of
-    /// [`linear`](Self::linear).
+    /// `x / √(mean(x²) + epsilon) · weight` along the last axis of `x` (float32), with `weight` in any of the
+    /// types of [`linear`](Self::linear).
     pub(crate) fn rms_norm(&self, x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
         let answer = sys::kernel_rms_norm(x.tensor(), weight.map(Array::tensor), epsilon, &self.0);
         Array::made(answer, "rms norm")
@@ -108,8 +111,8 @@ impl Kernels {
         Array::made(sys::kernel_silu_mul(gate.tensor(), up.tensor(), &self.0), "silu")
     }
 
-    /// Queries or keys (`[tokens, heads, dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`) of their positions:
-    /// element `i` of the first `2 · pairs` with element `i + pairs`. All in float32.
+    /// Queries or keys (`[tokens, heads, dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`) of
+    /// their positions: element `i` of the first `2 · pairs` with element `i + pairs`. All in float32.
     pub(crate) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
         Array::made(sys::kernel_rotate(x.tensor(), cos.tensor(), sin.tensor(), &self.0), "rotate")
     }

@@ -1,4 +1,5 @@
-//! Every family's checkpoint against transformers' float32 results, for any prefill chunking and batch composition.
+//! Every family's checkpoint against transformers' float32 results, for any prefill chunking and batch
+//! composition.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod support;

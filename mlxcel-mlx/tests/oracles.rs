@@ -1,5 +1,5 @@
-//! The engine against transformers' float32 results: logits, tokens, log probabilities, for any prefill chunking and batch
-//! composition, with
+//! The engine against transformers' float32 results: logits, tokens, log probabilities, for any prefill
+//! chunking and batch composition, with
 //! every option.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -12,7 +12,8 @@ use mlxcel_core::{
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 use support::{Case, cases, load, prefill_logits, relative_error};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the other token.
+/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
+/// other token.
 const HONEST_MARGIN: f32 = 1e-4;
 
 /// Compares generated tokens with the oracle's up to the first difference that its margin excuses.
@@ -148,7 +149,8 @@ fn four_sequences_at_different_positions_match_single_sequence_runs() {
     for look_ahead in [false, true] {
         let model = load(&MlxBackend::new().with_look_ahead(look_ahead), "storyteller", Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        // They join one after another: the first is some tokens ahead when the second's prompt comes in the same step.
+        // They join one after another: the first is some tokens ahead when the second's prompt comes in the
+        // same step.
         let mut running: Vec<(SequenceId, Vec<u32>, Vec<f32>)> = Vec::new();
         for (i, _) in cases.iter().enumerate() {
             let sequence = session.open().unwrap();

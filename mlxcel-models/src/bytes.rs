@@ -36,10 +36,11 @@ impl FileBytes {
     /// Maps an open file, which must not be empty.
     #[allow(unsafe_code, reason = "the crate's only unsafe code: mapping a file")]
     fn map(file: &File) -> io::Result<Self> {
-        // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What the
-        // type system cannot rule out is another process that writes to or truncates the file meanwhile; the docs
-        // of `Checkpoint` demand that weights are not modified while they are open. Headers are parsed once, into
-        // memory of our own, and all later offsets are within the length that was mapped.
+        // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What
+        // the type system cannot rule out is another process that writes to or truncates the file
+        // meanwhile; the docs of `Checkpoint` demand that weights are not modified while they are
+        // open. Headers are parsed once, into memory of our own, and all later offsets are within the
+        // length that was mapped.
         let map = unsafe { Mmap::map(file)? };
         Ok(Self::Mapped(map))
     }

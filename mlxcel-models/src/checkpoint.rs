@@ -20,9 +20,9 @@ pub(crate) const OPERATION: &str = "open checkpoint";
 
 /// An open checkpoint: a folder in Hugging Face's layout, or GGUF files.
 ///
-/// Weights are memory-mapped: opening takes milliseconds, and bytes are read from disk on first access. The files must
-/// not be modified while the checkpoint is open; replacing them by renaming is safe. A `Checkpoint` is [`Send`] and
-/// [`Sync`] and meant to be shared in an [`Arc`](std::sync::Arc).
+/// Weights are memory-mapped: opening takes milliseconds, and bytes are read from disk on first access. The
+/// files must not be modified while the checkpoint is open; replacing them by renaming is safe. A
+/// `Checkpoint` is [`Send`] and [`Sync`] and meant to be shared in an [`Arc`](std::sync::Arc).
 pub struct Checkpoint {
     source: Source,
     config_bytes: Cow<'static, [u8]>,
@@ -108,8 +108,8 @@ impl Checkpoint {
         self.source.read(name)
     }
 
-    /// Like [`file`](Self::file), but `None` for files that are generated from a GGUF file's metadata. For copying a
-    /// checkpoint, where the GGUF file is copied.
+    /// Like [`file`](Self::file), but `None` for files that are generated from a GGUF file's metadata. For
+    /// copying a checkpoint, where the GGUF file is copied.
     ///
     /// # Errors
     ///
@@ -143,8 +143,8 @@ impl Checkpoint {
         self.weights.files()
     }
 
-    /// The weight files to copy with a checkpoint: [`weight_files`](Self::weight_files) under names with which the copy
-    /// can be opened, without data computed at load.
+    /// The weight files to copy with a checkpoint: [`weight_files`](Self::weight_files) under names with
+    /// which the copy can be opened, without data computed at load.
     pub fn copied_weight_files(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
         let is_gguf = matches!(self.source, Source::Gguf(_));
         self.weights.stored_files().map(move |(name, content)| match name {
@@ -154,7 +154,8 @@ impl Checkpoint {
         })
     }
 
-    /// Fails if a weight file is a link that leads out of the folder. For copying a checkpoint to other people.
+    /// Fails if a weight file is a link that leads out of the folder. For copying a checkpoint to other
+    /// people.
     ///
     /// # Errors
     ///
@@ -171,10 +172,10 @@ impl Checkpoint {
 
     /// A fingerprint of config and weights: 64 hexadecimal digits of a SHA-256.
     ///
-    /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely, larger
-    /// ones in five samples of 256 bytes, because reading gigabytes would take longer than loading the model. Trained,
-    /// merged or converted weights differ almost everywhere and so have other fingerprints. It does not protect against
-    /// deliberate changes of a few values.
+    /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely,
+    /// larger ones in five samples of 256 bytes, because reading gigabytes would take longer than loading
+    /// the model. Trained, merged or converted weights differ almost everywhere and so have other
+    /// fingerprints. It does not protect against deliberate changes of a few values.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.get_or_init(|| fingerprint::fingerprint(&self.config_bytes, &self.weights)).clone()
     }
@@ -184,8 +185,9 @@ impl Checkpoint {
         self.config.fields()
     }
 
-    /// The names of the small files to copy with a checkpoint: tokenizer, templates, other settings, licences. Files that
-    /// are rewritten are not listed: `config.json`, an index of shards, the manifest of a bundle.
+    /// The names of the small files to copy with a checkpoint: tokenizer, templates, other settings,
+    /// licences. Files that are rewritten are not listed: `config.json`, an index of shards, the manifest
+    /// of a bundle.
     ///
     /// # Errors
     ///
@@ -213,7 +215,8 @@ impl Checkpoint {
         self.stored(name).map(|stored| (self.view(stored), self.weights.location(stored)))
     }
 
-    /// The blocks of the tensor called `name`, where a GGUF file has it packed; its elements are their bytes then.
+    /// The blocks of the tensor called `name`, where a GGUF file has it packed; its elements are their bytes
+    /// then.
     pub(crate) fn blocks(&self, name: &str) -> Option<BlockType> {
         self.weights.get(name)?.blocks
     }

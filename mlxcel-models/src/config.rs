@@ -237,8 +237,9 @@ fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// The same content with each bare `Infinity`, `-Infinity` and `NaN`, which Python writes where JSON has no number, in the form
-/// that transformers gives them today: `{"__float__": "Infinity"}`. `None` if there is none.
+/// The same content with each bare `Infinity`, `-Infinity` and `NaN`, which Python writes where JSON has no
+/// number, in the form that transformers gives them today: `{"__float__": "Infinity"}`. `None` if there is
+/// none.
 fn quote_special_floats(content: &[u8]) -> Option<Vec<u8>> {
     let mut quoted = Vec::with_capacity(content.len() + 32);
     let (mut at, mut in_text, mut found) = (0, false, false);

@@ -19,13 +19,13 @@ pub struct Held {
 
 /// For engines: the tokens that a row of a step feeds next, all under the rotary frequencies of one epoch.
 ///
-/// First come tokens of the sequence that its state lacks, because it was computed under other frequencies or lost; they are
-/// computed again. Then come tokens of the row. An engine splits a feed into passes as it likes, takes those off by
-/// [`advance`](Self::advance), and plans the next feed when none are left.
+/// First come tokens of the sequence that its state lacks, because it was computed under other frequencies or
+/// lost; they are computed again. Then come tokens of the row. An engine splits a feed into passes as it
+/// likes, takes those off by [`advance`](Self::advance), and plans the next feed when none are left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// The positions of the sequence's own tokens that are computed again. Its start is where the next pass begins, its
-    /// end the number of tokens that the sequence holds.
+    /// The positions of the sequence's own tokens that are computed again. Its start is where the next pass
+    /// begins, its end the number of tokens that the sequence holds.
     pub recompute: Range<usize>,
     /// How many of the row's next tokens follow.
     pub new: usize,
@@ -44,9 +44,10 @@ pub type FedRows<'r> = StepRows<'r, Feed>;
 impl Feed {
     /// The next feed of `row`, whose sequence holds `held`.
     ///
-    /// The frequencies of a row are those of the sequence's length after it. But a result at a position depends only on the
-    /// tokens before it: a row with results at every position, and draft tokens, are computed as if fed one by one, so their
-    /// feeds end with an epoch. Tokens before draft tokens are fed as a whole.
+    /// The frequencies of a row are those of the sequence's length after it. But a result at a position
+    /// depends only on the tokens before it: a row with results at every position, and draft tokens, are
+    /// computed as if fed one by one, so their feeds end with an epoch. Tokens before draft tokens are
+    /// fed as a whole.
     pub fn next<W>(row: &StepRow<'_, W>, held: Held, epochs: &RopeEpochs) -> Self {
         let Held { position, computed, epoch: held } = held;
         let mut length = position + row.remaining();
@@ -128,7 +129,8 @@ mod tests {
         }
     }
 
-    /// The feeds of a row of `tokens` behind `position` others, each in passes of 3, as (tokens computed again, new ones, epoch).
+    /// The feeds of a row of `tokens` behind `position` others, each in passes of 3, as (tokens computed
+    /// again, new ones, epoch).
     fn feeds(tokens: usize, want: Want<'_>, position: usize) -> Vec<(usize, usize, usize)> {
         let (epochs, ids) = (epochs(), vec![1; tokens]);
         let claimed =

@@ -14,9 +14,9 @@ const SAMPLES: usize = 5;
 
 /// SHA-256, in hexadecimal, over `config.json` and each tensor's name, type, shape and a sample of its bytes.
 ///
-/// Reading gigabytes for a complete hash would cost more than loading the model. Training, merging or converting
-/// weights changes nearly every value, so the samples tell checkpoints apart in practice; a deliberate change
-/// between them goes unseen. How the tensors are spread over files does not matter.
+/// Reading gigabytes for a complete hash would cost more than loading the model. Training, merging or
+/// converting weights changes nearly every value, so the samples tell checkpoints apart in practice; a
+/// deliberate change between them goes unseen. How the tensors are spread over files does not matter.
 pub(crate) fn fingerprint(config: &[u8], weights: &Weights) -> String {
     let tensors = weights.iter();
     let tensors =

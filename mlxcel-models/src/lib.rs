@@ -1,10 +1,10 @@
 //! Language-model checkpoints: config, weights and a description of the network, independent of any engine.
 //!
-//! A [`Checkpoint`] is a Hugging Face folder (or the same files embedded in a binary) or a GGUF file. Weights are
-//! memory-mapped and never copied as a whole. From it comes a [`Decoder`]: a plain, printable description of the
-//! network, in which each weight has a role. Engines read the `Decoder` and know no model family. A family is one file
-//! that maps its config and tensor names to that description, so a new family needs no change in any engine, and a new
-//! engine none in any family.
+//! A [`Checkpoint`] is a Hugging Face folder (or the same files embedded in a binary) or a GGUF file. Weights
+//! are memory-mapped and never copied as a whole. From it comes a [`Decoder`]: a plain, printable description
+//! of the network, in which each weight has a role. Engines read the `Decoder` and know no model family. A
+//! family is one file that maps its config and tensor names to that description, so a new family needs no
+//! change in any engine, and a new engine none in any family.
 //!
 //! ```no_run
 //! use mlxcel_models::Checkpoint;

@@ -20,15 +20,18 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing folder or file; [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if
-    /// `path` is another kind of file, or a folder with several GGUF models; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for
-    /// invalid config or weights; [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for weights in other formats and unknown GGUF
-    /// architectures. [`decoder`](Self::decoder) checks whether the model itself is supported.
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing folder or file;
+    /// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if `path` is another kind of file, or a
+    /// folder with several GGUF models; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for invalid config
+    /// or weights; [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for weights in other formats and
+    /// unknown GGUF architectures. [`decoder`](Self::decoder) checks whether the model itself is
+    /// supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         read(Source::at(path.as_ref())?)
     }
 
-    /// A checkpoint embedded in the application's binary: pairs of name and content, as from [`include_bytes!`].
+    /// A checkpoint embedded in the application's binary: pairs of name and content, as from
+    /// [`include_bytes!`].
     ///
     /// # Errors
     ///
@@ -37,12 +40,13 @@ impl Checkpoint {
         read(Source::embedded(files)?)
     }
 
-    /// Opens the checkpoint that a [`ModelSource`] names; the first thing that a [`Backend`](mlxcel_core::Backend)
-    /// does.
+    /// Opens the checkpoint that a [`ModelSource`] names; the first thing that a
+    /// [`Backend`](mlxcel_core::Backend) does.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open), and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a source that is not a checkpoint.
+    /// As for [`open`](Self::open), and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a source
+    /// that is not a checkpoint.
     pub fn from_source(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Folder(folder) => Self::open(folder),

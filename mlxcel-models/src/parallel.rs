@@ -1,8 +1,9 @@
-//! Tensor parallelism by roles: along which dimension each weight of a network is split over devices (Megatron-LM, Shoeybi et al., 2019).
+//! Tensor parallelism by roles: along which dimension each weight of a network is split over devices
+//! (Megatron-LM, Shoeybi et al., 2019).
 //!
-//! Projections that widen (query, key, value, gate, up) are split by their outputs, those that narrow again (output, down) by their
-//! inputs: so a block adds up once over the devices, behind the latter. Heads stay whole. The table of embeddings and the head are split
-//! by the vocabulary.
+//! Projections that widen (query, key, value, gate, up) are split by their outputs, those that narrow again
+//! (output, down) by their inputs: so a block adds up once over the devices, behind the latter. Heads stay
+//! whole. The table of embeddings and the head are split by the vocabulary.
 
 use std::collections::HashMap;
 
@@ -25,8 +26,9 @@ pub enum SplitAlong {
 }
 
 impl Decoder {
-    /// Along which dimension each weight is split where `devices` share the network; those that are not listed are on each device. Whether
-    /// a dimension divides evenly is for the caller to see, but for heads: where those do not, their weights are not listed.
+    /// Along which dimension each weight is split where `devices` share the network; those that are not
+    /// listed are on each device. Whether a dimension divides evenly is for the caller to see, but for
+    /// heads: where those do not, their weights are not listed.
     ///
     /// ```no_run
     /// # fn main() -> mlxcel_core::Result<()> {

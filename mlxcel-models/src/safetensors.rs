@@ -1,9 +1,9 @@
 //! The header of a safetensors file, validated before any offset in it is used.
 //!
-//! The format: the header's length in eight little-endian bytes; the header as JSON, with type, shape and offsets of
-//! each tensor; then the tensors' bytes without gaps. `serde_json` parses the JSON. The other checks are here, with
-//! overflow-free arithmetic and errors that name the tensor. Tests compare the verdicts with those of the reference
-//! crate.
+//! The format: the header's length in eight little-endian bytes; the header as JSON, with type, shape and
+//! offsets of each tensor; then the tensors' bytes without gaps. `serde_json` parses the JSON. The other
+//! checks are here, with overflow-free arithmetic and errors that name the tensor. Tests compare the verdicts
+//! with those of the reference crate.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

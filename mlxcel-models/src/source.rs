@@ -13,15 +13,15 @@ use crate::gguf::{self, Gguf, Place};
 
 const OPERATION: &str = "open checkpoint";
 
-/// Reads the file `name` of `source`; `None` if it does not exist or the source has no files. For GGUF models,
-/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are generated from the
-/// metadata, unless the opened folder contains them.
+/// Reads the file `name` of `source`; `None` if it does not exist or the source has no files. For GGUF
+/// models, `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` are
+/// generated from the metadata, unless the opened folder contains them.
 ///
 /// # Errors
 ///
 /// [`InvalidInput`](ErrorKind::InvalidInput) for a name or link that leads out of the folder;
-/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular, a dangling link, or a file that exceeds the limit of its [`FileKind`](files::FileKind);
-/// [`Io`](ErrorKind::Io) for one that cannot be read.
+/// [`Corrupt`](ErrorKind::Corrupt) for a file that is not regular, a dangling link, or a file that exceeds
+/// the limit of its [`FileKind`](files::FileKind); [`Io`](ErrorKind::Io) for one that cannot be read.
 pub fn read_file(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
     let place = match source {
         ModelSource::Folder(path) => Place::at(path)?,
@@ -106,8 +106,8 @@ impl Source {
         }
     }
 
-    /// Maps a file of weights, or `None` if there is none of that name. It may be a link to anywhere: weights are large, and people
-    /// keep them where there is room.
+    /// Maps a file of weights, or `None` if there is none of that name. It may be a link to anywhere: weights
+    /// are large, and people keep them where there is room.
     pub(crate) fn map(&self, name: &str) -> Result<Option<FileBytes>> {
         files::check_name(name, self.root())?;
         match self {

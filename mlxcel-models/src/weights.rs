@@ -77,7 +77,8 @@ impl Weights {
         Ok(Self { files, tensors })
     }
 
-    /// Opens `model.safetensors`, else the shards of `model.safetensors.index.json`, as transformers does; or what is in GGUF files.
+    /// Opens `model.safetensors`, else the shards of `model.safetensors.index.json`, as transformers does; or
+    /// what is in GGUF files.
     pub(crate) fn open(source: &Source) -> Result<Self> {
         if let Source::Gguf(gguf) = source {
             return Self::of_gguf(gguf);

@@ -1,4 +1,5 @@
-//! Checkpoints in the packed forms of GPTQ, AWQ, compressed-tensors, FP8 and gpt-oss: what is read out of them, and which are refused.
+//! Checkpoints in the packed forms of GPTQ, AWQ, compressed-tensors, FP8 and gpt-oss: what is read out of
+//! them, and which are refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
@@ -77,7 +78,8 @@ fn down(decoder: &Decoder) -> &WeightRef {
     decoder.weights().find(|weight| weight.tensor.starts_with(DOWN)).unwrap()
 }
 
-/// Holds the values of `DOWN`, whole, by rows and in a selection, against `expected`, and gives the packing's text.
+/// Holds the values of `DOWN`, whole, by rows and in a selection, against `expected`, and gives the packing's
+/// text.
 fn check(draft: &Draft, expected: impl Fn(usize, usize) -> f32) -> String {
     let written = draft.write();
     let checkpoint = written.open().unwrap();

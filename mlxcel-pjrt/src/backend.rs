@@ -26,23 +26,26 @@ use crate::store::Store;
 
 /// The name of this engine.
 const NAME: &str = "pjrt";
-/// How many tokens of a prompt a pass takes at most by default on CPUs: twice as many took twice as long on XLA's.
+/// How many tokens of a prompt a pass takes at most by default on CPUs: twice as many took twice as long on
+/// XLA's.
 const CPU_PREFILL_CHUNK: usize = 128;
 /// The same on everything else, where passes over few tokens leave most of the device idle.
 const PREFILL_CHUNK: usize = 512;
 
 /// The PJRT engine: decoder graphs on any plugin of that interface, on one device or several.
 ///
-/// A plugin is a shared library. It is the one at [`with_plugin`](Self::with_plugin), else the one that `MLXCEL_PJRT_PLUGIN` names, else
-/// the only one among the packages of the active virtual environment (`VIRTUAL_ENV`, an absolute path), which are looked at and
-/// not run. **Loading a
+/// A plugin is a shared library. It is the one at [`with_plugin`](Self::with_plugin), else the one that
+/// `MLXCEL_PJRT_PLUGIN` names, else the only one among the packages of the active virtual environment
+/// (`VIRTUAL_ENV`, an absolute path), which are looked at and not run. **Loading a
 /// library is trusting it**: its code runs in this process. No path is ever taken from a checkpoint.
 ///
-/// Programs are compiled by the plugin when they are first needed, and kept in [`with_cache_dir`](Self::with_cache_dir), else in `pjrt`
-/// under `MLXCEL_CACHE_DIR` or the user's cache folder, where the plugin serializes them.
+/// Programs are compiled by the plugin when they are first needed, and kept in
+/// [`with_cache_dir`](Self::with_cache_dir), else in `pjrt` under `MLXCEL_CACHE_DIR` or the user's cache
+/// folder, where the plugin serializes them.
 ///
-/// [`LoadOptions::device`] is the number of a device of the plugin, `0` by default, of a [mesh](Self::with_mesh) the first. How many
-/// threads compute is the plugin's affair: [`LoadOptions::threads`] is refused.
+/// [`LoadOptions::device`] is the number of a device of the plugin, `0` by default, of a
+/// [mesh](Self::with_mesh) the first. How many threads compute is the plugin's affair:
+/// [`LoadOptions::threads`] is refused.
 #[derive(Clone, Debug, Default)]
 pub struct PjrtBackend {
     plugin: Option<PathBuf>,
@@ -71,8 +74,8 @@ impl PjrtBackend {
         self
     }
 
-    /// Passes an option to the plugin when its client is made, such as `memory_fraction` to the CUDA plugin. Which there are is the
-    /// plugin's affair; it says so of those that it does not know.
+    /// Passes an option to the plugin when its client is made, such as `memory_fraction` to the CUDA plugin.
+    /// Which there are is the plugin's affair; it says so of those that it does not know.
     #[must_use]
     pub fn with_client_option(mut self, name: impl Into<String>, value: impl Into<OptionValue>) -> Self {
         self.client_options.push((name.into(), value.into()));
@@ -107,26 +110,28 @@ impl PjrtBackend {
         self
     }
 
-    /// Sets whether matrices are kept on the devices in the type that they are multiplied in, float32 for `Exact`, else that of the
-    /// checkpoint's activations; off by default: they stay as they are stored, and the program unpacks and converts them in each pass.
-    /// That takes less memory, and is slower where the plugin's compiler writes what it has unpacked to memory, as XLA's for CPUs does.
+    /// Sets whether matrices are kept on the devices in the type that they are multiplied in, float32 for
+    /// `Exact`, else that of the checkpoint's activations; off by default: they stay as they are stored,
+    /// and the program unpacks and converts them in each pass. That takes less memory, and is slower
+    /// where the plugin's compiler writes what it has unpacked to memory, as XLA's for CPUs does.
     #[must_use]
     pub fn with_expanded_weights(mut self, on: bool) -> Self {
         self.is_expanded = on;
         self
     }
 
-    /// Computes up to this many tokens of a prompt in one pass, by default 128 on CPUs and 512 elsewhere; what remains of it goes in passes of a quarter
-    /// of that where
-    /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it less often.
+    /// Computes up to this many tokens of a prompt in one pass, by default 128 on CPUs and 512 elsewhere;
+    /// what remains of it goes in passes of a quarter of that where
+    /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it
+    /// less often.
     #[must_use]
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
         self.prefill_chunk = Some(tokens);
         self
     }
 
-    /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights, by the plugin's own partitioner.
-    /// What does not divide is on each of them.
+    /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights, by
+    /// the plugin's own partitioner. What does not divide is on each of them.
     ///
     /// Loading a model is an error where the plugin has fewer devices.
     #[must_use]
@@ -154,7 +159,8 @@ impl PjrtBackend {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several and none is named.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several
+    /// and none is named.
     pub fn plugin_path(&self) -> Result<PathBuf> {
         locate(self.plugin.as_deref())
     }
@@ -163,8 +169,8 @@ impl PjrtBackend {
     ///
     /// # Errors
     ///
-    /// Those of [`plugin_path`](Self::plugin_path), [`ErrorKind::Toolchain`] if it is not a plugin or has another version, and what
-    /// the plugin says.
+    /// Those of [`plugin_path`](Self::plugin_path), [`ErrorKind::Toolchain`] if it is not a plugin or has
+    /// another version, and what the plugin says.
     pub fn platform(&self) -> Result<Platform> {
         Platform::of(&self.client()?)
     }

@@ -28,12 +28,13 @@ pub struct Inspection {
 }
 
 impl PjrtBackend {
-    /// Reports how the model in `source` is distributed over the devices, and which collectives the initial programs of a generation have,
-    /// which are compiled for that. No weights are read.
+    /// Reports how the model in `source` is distributed over the devices, and which collectives the initial
+    /// programs of a generation have, which are compiled for that. No weights are read.
     ///
     /// # Errors
     ///
-    /// Those of loading a model, and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) where the plugin does not show compiled programs.
+    /// Those of loading a model, and [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) where the plugin
+    /// does not show compiled programs.
     pub fn inspect(&self, source: &ModelSource, options: &LoadOptions) -> Result<Inspection> {
         let opened = self.open(source, options)?;
         let mesh = &opened.programs.mesh;

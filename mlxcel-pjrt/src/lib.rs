@@ -3,10 +3,11 @@
 //! # Why a plugin
 //!
 //! [PJRT](https://openxla.org/xla/pjrt) is the plugin interface of compilers for StableHLO: XLA for CPUs, for GPUs of NVIDIA, AMD and
-//! Intel and for TPUs, Tenstorrent's compiler, and others. A plugin is a shared library that compiles programs and runs them on its
-//! devices. This crate contains a loader for plugins, an [`Executor`](mlxcel_graph::Executor) on top of them, and the annotations
-//! that tell XLA's partitioner how to distribute a model. Network, sessions, sampling and scheduling are shared with the other graph
-//! engines. Building the crate needs nothing installed and links nothing.
+//! Intel and for TPUs, Tenstorrent's compiler, and others. A plugin is a shared library that compiles
+//! programs and runs them on its devices. This crate contains a loader for plugins, an
+//! [`Executor`](mlxcel_graph::Executor) on top of them, and the annotations that tell XLA's partitioner how
+//! to distribute a model. Network, sessions, sampling and scheduling are shared with the other graph engines.
+//! Building the crate needs nothing installed and links nothing.
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};
@@ -20,9 +21,9 @@
 //!
 //! # Memory and transfers
 //!
-//! Weights are copied to the devices once, from the mapped files and in their stored types; the program unpacks packed ones. A pass
-//! has one small upload (tokens, positions, rotary tables) and one small readback. Caches stay on the devices and are donated to the
-//! program, which updates them in place.
+//! Weights are copied to the devices once, from the mapped files and in their stored types; the program
+//! unpacks packed ones. A pass has one small upload (tokens, positions, rotary tables) and one small
+//! readback. Caches stay on the devices and are donated to the program, which updates them in place.
 //!
 //! Some plugins write to standard error; this crate prints nothing.
 

@@ -10,13 +10,13 @@ use mlxcel_core::{Error, ErrorKind, Result};
 /// The environment variable that names a plugin where the application does not.
 pub const PLUGIN_VARIABLE: &str = "MLXCEL_PJRT_PLUGIN";
 
-/// The plugin at `named`, else the one that the variable names, else the only one among the packages of the active virtual
-/// environment.
+/// The plugin at `named`, else the one that the variable names, else the only one among the packages of the
+/// active virtual environment.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several; both say how to name
-/// one.
+/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::InvalidInput`] if the environment has several; both
+/// say how to name one.
 pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
     let variable = env::var_os(PLUGIN_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = named.map(Path::to_owned).or(variable) {
@@ -40,13 +40,14 @@ pub(crate) fn locate(named: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The folder that `variable` names; a relative one would depend on the working directory, which may be untrusted.
+/// The folder that `variable` names; a relative one would depend on the working directory, which may be
+/// untrusted.
 fn active_environment(variable: Option<OsString>) -> Option<PathBuf> {
     variable.map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
-/// The plugins among the packages of a virtual environment: shared libraries with `pjrt` in their names in packages of
-/// `jax_plugins`, and in packages that have `pjrt` in theirs. Nothing is run.
+/// The plugins among the packages of a virtual environment: shared libraries with `pjrt` in their names in
+/// packages of `jax_plugins`, and in packages that have `pjrt` in theirs. Nothing is run.
 fn plugins_of(environment: &Path) -> Vec<PathBuf> {
     let mut packages = Vec::new();
     for lib in ["lib", "lib64"] {

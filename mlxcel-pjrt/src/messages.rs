@@ -1,5 +1,5 @@
-//! XLA's protocol buffers, as far as they are written and read here; fields are numbered as in `compile_options.proto`, `xla_data.proto`
-//! and `hlo.proto`.
+//! XLA's protocol buffers, as far as they are written and read here; fields are numbered as in
+//! `compile_options.proto`, `xla_data.proto` and `hlo.proto`.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use prost::{Message, Oneof};
 use crate::collectives::Collective;
 use crate::options::OptionValue;
 
-/// What programs are compiled with: `devices` are the numbers of the devices that share a program, each a partition of it; `overrides` the
-/// compiler's own options by name (`xla_…`), each replacing its default.
+/// What programs are compiled with: `devices` are the numbers of the devices that share a program, each a
+/// partition of it; `overrides` the compiler's own options by name (`xla_…`), each replacing its default.
 pub(crate) fn compile_options(devices: &[i32], overrides: &[(String, OptionValue)]) -> Vec<u8> {
     let computation = |device: &i32| ComputationDevice { replica_device_ids: vec![i64::from(*device)] };
     let build = BuildOptions {

@@ -8,7 +8,8 @@ use mlxcel_core::Result;
 use crate::ffi::Client;
 use crate::options::OptionValue;
 
-/// A plugin and its devices, as [`PjrtBackend::platform`](crate::PjrtBackend::platform) found them. Prints as a few lines.
+/// A plugin and its devices, as [`PjrtBackend::platform`](crate::PjrtBackend::platform) found them. Prints as
+/// a few lines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Platform {

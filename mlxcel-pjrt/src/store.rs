@@ -1,9 +1,10 @@
 //! Compiled programs on disk, filed under everything that they were made from.
 //!
-//! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of the program's text, the compile
-//! options, the plugin's file (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
-//! checked when it is read: the sum that it begins with is that of its key and its program. What cannot be stored is compiled
-//! again; a plugin that does not serialize programs has none stored.
+//! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of
+//! the program's text, the compile options, the plugin's file (its name, size and time), its versions, the
+//! platform's, and the processor; published by renaming, and checked when it is read: the sum that it begins
+//! with is that of its key and its program. What cannot be stored is compiled again; a plugin that does not
+//! serialize programs has none stored.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -42,8 +43,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The store in `folder`, else in `pjrt` under what `MLXCEL_CACHE_DIR` names, else under the user's cache folder, for programs of
-    /// this client. `is_off` keeps nothing.
+    /// The store in `folder`, else in `pjrt` under what `MLXCEL_CACHE_DIR` names, else under the user's cache
+    /// folder, for programs of this client. `is_off` keeps nothing.
     pub(crate) fn open(folder: Option<&Path>, is_off: bool, client: &Client) -> Result<Self> {
         let variable = || env::var_os(FOLDER_VARIABLE).filter(|value| !value.is_empty());
         let users = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("mlxcel"));

@@ -6,8 +6,8 @@ use mlxcel_core::ModelSource;
 
 use crate::{PLUGIN_VARIABLE, PjrtBackend};
 
-/// The engine on the plugin that `cargo xtask setup --pjrt` provides, or another that the environment names, if there is one.
-/// Continuous integration provides it where it is published for the machine.
+/// The engine on the plugin that `cargo xtask setup --pjrt` provides, or another that the environment names,
+/// if there is one. Continuous integration provides it where it is published for the machine.
 pub(crate) fn engine() -> Option<PjrtBackend> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let provided = workspace.join(".toolchain/pjrt/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so");

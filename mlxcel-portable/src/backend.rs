@@ -18,8 +18,8 @@ pub(crate) const NAME: &str = "portable";
 /// The only device that this engine has.
 const DEVICE: &str = "cpu";
 
-/// The portable engine: decoder graphs evaluated in pure Rust, on [`LoadOptions::threads`] threads (defaults to one per
-/// core). Its only [`LoadOptions::device`] is `cpu`.
+/// The portable engine: decoder graphs evaluated in pure Rust, on [`LoadOptions::threads`] threads (defaults
+/// to one per core). Its only [`LoadOptions::device`] is `cpu`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PortableBackend {
@@ -79,7 +79,8 @@ pub(crate) fn load<E: Executor>(
         Error::new(ErrorKind::ResourceExhausted, "start threads", "the system cannot start another thread")
             .with_source(error)
     })?;
-    // Next to nothing is copied: weights are run from where they are mapped, unless they are gathered from several places.
+    // Next to nothing is copied: weights are run from where they are mapped, unless they are gathered from
+    // several places.
     if let Some(progress) = &options.progress {
         progress(LoadProgress::new(LoadStage::Weights, decoder.weight_bytes(), decoder.weight_bytes()));
     }

@@ -80,8 +80,8 @@ fn place(checkpoint: &Checkpoint, bytes: &[u8]) -> Option<(usize, Range<usize>)>
     })
 }
 
-/// What one group of layers keeps of a sequence; it is away while a program runs on it, and does not come back where that
-/// fails.
+/// What one group of layers keeps of a sequence; it is away while a program runs on it, and does not come
+/// back where that fails.
 pub(crate) struct PortableState(Option<Tensor>);
 
 impl PortableState {

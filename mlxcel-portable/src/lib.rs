@@ -2,10 +2,10 @@
 //!
 //! # Why it exists
 //!
-//! It runs the same graphs that are given to compilers, with an evaluator whose operations are tested one by one. It
-//! needs no toolchain, runs wherever Rust does, and is the reference for compiled engines. It is exact and uses little
-//! memory (weights are read from the mapped files in their stored type; memory is those files plus the state of
-//! sequences), but slower than an engine that compiles.
+//! It runs the same graphs that are given to compilers, with an evaluator whose operations are tested one by
+//! one. It needs no toolchain, runs wherever Rust does, and is the reference for compiled engines. It is
+//! exact and uses little memory (weights are read from the mapped files in their stored type; memory is those
+//! files plus the state of sequences), but slower than an engine that compiles.
 //!
 //! ```no_run
 //! use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, SessionOptions};

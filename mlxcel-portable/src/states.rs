@@ -1,4 +1,5 @@
-//! What sequences keep, on models of each kind: it grows, wraps, is forked, restored and computed again without a trace.
+//! What sequences keep, on models of each kind: it grows, wraps, is forked, restored and computed again
+//! without a trace.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -107,12 +108,13 @@ fn a_windows_memory_is_the_same_after_4096_tokens_as_after_256() {
     let at_256 = held(&mut *session, &text[..256]);
     let at_4096 = held(&mut *session, &text[256..]);
     assert_eq!(session.state(sequence).unwrap().position, 4096);
-    // Three layers, keys and values of two heads of 16, float32; a window of 16 and a chunk of 64 in a ring of 128.
+    // Three layers, keys and values of two heads of 16, float32; a window of 16 and a chunk of 64 in a ring
+    // of 128.
     assert_eq!((at_256, at_4096), (3 * 2 * 2 * 16 * 4 * 128, at_256));
 }
 
-/// Architectures of which each keeps something else: all positions, a window, both by turns, latents, what does not grow, both
-/// by turns.
+/// Architectures of which each keeps something else: all positions, a window, both by turns, latents, what
+/// does not grow, both by turns.
 const KINDS: [&str; 6] = ["llama", "mistral", "gpt_oss", "deepseek_v3", "mamba2", "qwen3_next"];
 
 #[test]

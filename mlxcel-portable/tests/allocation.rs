@@ -1,5 +1,5 @@
-//! Failed allocations, wherever a model or the length of a sequence determines the size: an error, and what was there
-//! stays. One test, so that nothing else in the process allocates meanwhile.
+//! Failed allocations, wherever a model or the length of a sequence determines the size: an error, and what
+//! was there stays. One test, so that nothing else in the process allocates meanwhile.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::panic, reason = "an allocator is not safe to write")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -25,8 +25,8 @@ fn fails(size: usize) -> bool {
     size >= LARGE && SEEN.fetch_add(1, SeqCst) == FAILS.load(SeqCst)
 }
 
-// SAFETY: blocks are the system allocator's, to which each goes back as it came, or null, which means failure; nothing here
-// unwinds.
+// SAFETY: blocks are the system allocator's, to which each goes back as it came, or null, which means
+// failure; nothing here unwinds.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if fails(layout.size()) {
@@ -46,7 +46,8 @@ unsafe impl GlobalAlloc for Failing {
         if fails(size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the block is the system's, of this layout, since every block is; a null answer leaves it as it was.
+        // SAFETY: the block is the system's, of this layout, since every block is; a null answer leaves it as
+        // it was.
         unsafe { System.realloc(place, layout, size) }
     }
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {

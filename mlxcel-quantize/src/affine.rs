@@ -1,10 +1,11 @@
 //! Affine quantization of groups, as `mlx.core.quantize` computes it on a CPU.
 //!
-//! With `w_min` and `w_max` the extremes of a group and `n` the largest code, `scale` is their distance divided by `n`.
-//! The extreme with the larger magnitude, the *edge*, is represented exactly: the scale gets the sign that makes the
-//! edge the group's zero point, and is stretched until zero is a whole number of steps from it: `q₀ = round(edge /
-//! scale)`, `scale = edge / q₀`, `bias = edge`. A value's code is `round((w − bias) / scale)`, clamped to `0..=n`, with
-//! the scale in float32 and ties to even. Scales and biases are rounded to their stored type afterwards.
+//! With `w_min` and `w_max` the extremes of a group and `n` the largest code, `scale` is their distance
+//! divided by `n`. The extreme with the larger magnitude, the *edge*, is represented exactly: the scale gets
+//! the sign that makes the edge the group's zero point, and is stretched until zero is a whole number of
+//! steps from it: `q₀ = round(edge / scale)`, `scale = edge / q₀`, `bias = edge`. A value's code is `round((w
+//! − bias) / scale)`, clamped to `0..=n`, with the scale in float32 and ties to even. Scales and biases are
+//! rounded to their stored type afterwards.
 
 /// The smallest scale, so that groups of equal values do not divide by zero.
 const SMALLEST_SCALE: f32 = 1e-7;
@@ -30,7 +31,8 @@ pub(super) fn scale_and_bias(values: &[f32], largest: f32) -> (f32, f32) {
 
 /// The codes of a group.
 pub(super) fn encode(values: &[f32], (scale, bias): (f32, f32), largest: f32, codes: &mut [u8]) {
-    /// Above this floats are whole numbers, so that adding it rounds, ties to even, and leaves the number in the lowest bits.
+    /// Above this floats are whole numbers, so that adding it rounds, ties to even, and leaves the number in
+    /// the lowest bits.
     const WHOLE: f32 = 8_388_608.0;
     for (code, &value) in codes.iter_mut().zip(values) {
         *code = (((value - bias) / scale).clamp(0.0, largest) + WHOLE).to_bits() as u8;

@@ -87,8 +87,8 @@ impl Codec {
         values / self.scheme.group_size * if self.has_biases() { self.scales.bytes() } else { 1 }
     }
 
-    /// Packs whole groups and answers what differs; `None` where there are values that cannot be packed: infinities, and what is no
-    /// number.
+    /// Packs whole groups and answers what differs; `None` where there are values that cannot be packed:
+    /// infinities, and what is no number.
     pub(super) fn pack(
         &self,
         values: &[f32],
@@ -157,7 +157,8 @@ impl Codec {
     }
 }
 
-/// Writes codes of `BITS` bits as a stream of bits, little-endian, the first code in the lowest: eight of them are `BITS` bytes.
+/// Writes codes of `BITS` bits as a stream of bits, little-endian, the first code in the lowest: eight of
+/// them are `BITS` bytes.
 fn write_codes<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
     for (bytes, codes) in out.chunks_exact_mut(BITS).zip(codes.as_chunks::<8>().0) {
         let stream = (0..8).fold(0, |stream, index| stream | u64::from(codes[index]) << (index * BITS));

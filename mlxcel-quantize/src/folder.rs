@@ -1,8 +1,8 @@
 //! An output folder that appears atomically and can be resumed.
 //!
-//! It is written in a work folder beside its destination, named after it, which records the input and the options. A
-//! run with the same input and options resumes with the completed weight files; a run with others fails while such
-//! files exist.
+//! It is written in a work folder beside its destination, named after it, which records the input and the
+//! options. A run with the same input and options resumes with the completed weight files; a run with others
+//! fails while such files exist.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -36,8 +36,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Starts or resumes a folder that will be moved to `destination`, which must not exist. `identity` describes the content;
-    /// `restart` removes what was written before.
+    /// Starts or resumes a folder that will be moved to `destination`, which must not exist. `identity`
+    /// describes the content; `restart` removes what was written before.
     pub(super) fn begin(
         operation: &'static str,
         destination: &Path,
@@ -128,7 +128,8 @@ impl Folder {
         file.map_err(|error| Error::io(self.operation, &path, error))
     }
 
-    /// Puts the file that was created last into the folder as `name`, and stores `note` for a run that resumes.
+    /// Puts the file that was created last into the folder as `name`, and stores `note` for a run that
+    /// resumes.
     pub(super) fn finish(&self, file: &File, name: &str, note: &[u8]) -> Result<()> {
         let fail = |error| Error::io(self.operation, &self.folder.join(name), error);
         // A folder that is announced by its rename must not turn out empty after a power cut.
@@ -197,7 +198,8 @@ fn expect_own(operation: &'static str, work: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, operation, message).with_context("path", work.display()))
 }
 
-/// Locks the work folder. Where folders cannot be locked, two processes must not write to one place at a time.
+/// Locks the work folder. Where folders cannot be locked, two processes must not write to one place at a
+/// time.
 #[cfg(unix)]
 fn hold(operation: &'static str, work: &Path) -> Result<Option<File>> {
     use rustix::fs::{FlockOperation, flock};

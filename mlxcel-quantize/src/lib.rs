@@ -13,13 +13,13 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! The embedding, all linear layers, an untied head and experts are packed if their rows are a multiple of the group
-//! size. Everything else is copied. Codes, scales and biases equal those of `mlx.core.quantize` bit for bit. Scales
-//! have the weight's type, or the type of its scales if it was packed already. Routers and other modules that mlx-lm
-//! exempts have 8 bits unless a recipe says otherwise.
+//! The embedding, all linear layers, an untied head and experts are packed if their rows are a multiple of
+//! the group size. Everything else is copied. Codes, scales and biases equal those of `mlx.core.quantize` bit
+//! for bit. Scales have the weight's type, or the type of its scales if it was packed already. Routers and
+//! other modules that mlx-lm exempts have 8 bits unless a recipe says otherwise.
 //!
-//! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does. What its converter does for a family alone
-//! is in the family's file ([`Conversion`](mlxcel_models::Conversion)).
+//! Packed weights are unpacked row by row. Experts are stacked as mlx-lm does. What its converter does for a
+//! family alone is in the family's file ([`Conversion`](mlxcel_models::Conversion)).
 //!
 //! [`merge`] writes a copy of a checkpoint with a LoRA or DoRA adapter merged into its weights.
 #![forbid(unsafe_code)]
@@ -98,21 +98,22 @@ pub struct QuantizedModule {
     pub largest: f32,
 }
 
-/// Writes a quantized copy of `checkpoint`, including its tokenizer and other small files, to the folder `out`, which
-/// must not exist. The folder appears when it is complete.
+/// Writes a quantized copy of `checkpoint`, including its tokenizer and other small files, to the folder
+/// `out`, which must not exist. The folder appears when it is complete.
 ///
 /// Weights are processed in pieces, which takes tens of megabytes for any checkpoint.
 ///
-/// After an error, cancellation or the end of the process, complete weight files stay in a work folder beside `out`,
-/// and the next call with the same checkpoint and options resumes with them. If no weight file is complete, nothing is
-/// left.
+/// After an error, cancellation or the end of the process, complete weight files stay in a work folder beside
+/// `out`, and the next call with the same checkpoint and options resumes with them. If no weight file is
+/// complete, nothing is left.
 ///
 /// # Errors
 ///
-/// [`InvalidInput`](ErrorKind::InvalidInput) for invalid options or overrides that match no module, for a checkpoint in
-/// which no matrix can be quantized, and if `out` exists or different work was interrupted there;
-/// [`Unsupported`](ErrorKind::Unsupported) as for [`Checkpoint::decoder`]; [`Corrupt`](ErrorKind::Corrupt) for weights
-/// with infinities or NaN; [`Cancelled`](ErrorKind::Cancelled); [`Io`](ErrorKind::Io).
+/// [`InvalidInput`](ErrorKind::InvalidInput) for invalid options or overrides that match no module, for a
+/// checkpoint in which no matrix can be quantized, and if `out` exists or different work was interrupted
+/// there; [`Unsupported`](ErrorKind::Unsupported) as for [`Checkpoint::decoder`];
+/// [`Corrupt`](ErrorKind::Corrupt) for weights with infinities or NaN; [`Cancelled`](ErrorKind::Cancelled);
+/// [`Io`](ErrorKind::Io).
 pub fn quantize(
     checkpoint: &Checkpoint,
     out: impl AsRef<Path>,

@@ -1,7 +1,8 @@
 //! Merges an adapter into a copy of its base model.
 //!
-//! The copy has the files of the base model, byte for byte, except for the values of the weights that the adapter changes: `W + s · B A`,
-//! computed in float32 and rounded once to the type of the weight. Packed weights are unpacked or packed again, in files of another layout.
+//! The copy has the files of the base model, byte for byte, except for the values of the weights that the
+//! adapter changes: `W + s · B A`, computed in float32 and rounded once to the type of the weight. Packed
+//! weights are unpacked or packed again, in files of another layout.
 
 mod product;
 
@@ -33,7 +34,8 @@ pub enum MergedWeights {
     AsStored,
     /// As floats: packed weights are unpacked, in the type of their scales or of the model's activations.
     Unpacked,
-    /// Packed by these options, whose threads, progress and tokens are those of [`MergeOptions`]. The sums are packed once, from float32.
+    /// Packed by these options, whose threads, progress and tokens are those of [`MergeOptions`]. The sums
+    /// are packed once, from float32.
     Packed(QuantizeOptions),
 }
 
@@ -104,8 +106,9 @@ pub struct Merged {
     pub bytes: u64,
 }
 
-/// Writes a copy of `checkpoint` with the adapter in `adapter` merged into its weights to the folder `out`, which must not exist. The
-/// folder appears when it is complete, and interrupted work is resumed as by [`quantize`](crate::quantize).
+/// Writes a copy of `checkpoint` with the adapter in `adapter` merged into its weights to the folder `out`,
+/// which must not exist. The folder appears when it is complete, and interrupted work is resumed as by
+/// [`quantize`](crate::quantize).
 ///
 /// ```no_run
 /// use mlxcel_models::Checkpoint;
@@ -119,11 +122,13 @@ pub struct Merged {
 ///
 /// # Errors
 ///
-/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter changes and that is packed if weights stay
-/// [as they are stored](MergedWeights::AsStored), and for a merged value that the weight's type cannot hold, each by its name, and as for
-/// [`Checkpoint::decoder`], [`AdapterChanges::read`] and [`quantize`](crate::quantize);
-/// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if `out` exists, different work was interrupted there, or the adapter is of another model;
-/// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for damaged files; [`Cancelled`](mlxcel_core::ErrorKind::Cancelled); [`Io`](mlxcel_core::ErrorKind::Io).
+/// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a GGUF file, for a weight that the adapter
+/// changes and that is packed if weights stay [as they are stored](MergedWeights::AsStored), and for a merged
+/// value that the weight's type cannot hold, each by its name, and as for [`Checkpoint::decoder`],
+/// [`AdapterChanges::read`] and [`quantize`](crate::quantize);
+/// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if `out` exists, different work was interrupted
+/// there, or the adapter is of another model; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for damaged files;
+/// [`Cancelled`](mlxcel_core::ErrorKind::Cancelled); [`Io`](mlxcel_core::ErrorKind::Io).
 pub fn merge(
     checkpoint: &Checkpoint,
     adapter: impl Into<ModelSource>,

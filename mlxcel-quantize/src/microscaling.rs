@@ -1,10 +1,11 @@
-//! Groups of small floats with an 8-bit scale, as `mlx.core.quantize` computes them on a CPU in its modes `mxfp4`,
-//! `mxfp8` and `nvfp4`.
+//! Groups of small floats with an 8-bit scale, as `mlx.core.quantize` computes them on a CPU in its modes
+//! `mxfp4`, `mxfp8` and `nvfp4`.
 //!
-//! The ideal scale is the largest magnitude of a group divided by the largest code (6 or 448). In the OCP microscaling
-//! modes it is rounded up to a power of two, `ceil(log2(scale))`, so that no value is clipped; in `nvfp4` to the
-//! nearest OCP E4M3 number. Values are divided by it and rounded to the nearest code: ties go towards zero in E2M1, to
-//! even in E4M3, which is clamped to 448. Every step is rounded to the weight's own type.
+//! The ideal scale is the largest magnitude of a group divided by the largest code (6 or 448). In the OCP
+//! microscaling modes it is rounded up to a power of two, `ceil(log2(scale))`, so that no value is clipped;
+//! in `nvfp4` to the nearest OCP E4M3 number. Values are divided by it and rounded to the nearest code: ties
+//! go towards zero in E2M1, to even in E4M3, which is clamped to 448. Every step is rounded to the weight's
+//! own type.
 
 use mlxcel_models::packing::Code;
 use mlxcel_models::read::Float;
@@ -18,8 +19,8 @@ const LARGEST_E4M3: f32 = 448.0;
 /// Between these and the next lower one lie the magnitudes that have a code, from the second code on.
 const BETWEEN_E2M1: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
 
-/// Writes the codes of a group of `code` (E2M1 or E4M3), and answers the byte of its scale: an exponent, or if `fine` an E4M3. `None`
-/// if the group has infinite or NaN values.
+/// Writes the codes of a group of `code` (E2M1 or E4M3), and answers the byte of its scale: an exponent, or
+/// if `fine` an E4M3. `None` if the group has infinite or NaN values.
 pub(super) fn encode(values: &[f32], code: Code, fine: bool, float: Float, codes: &mut [u8]) -> Option<u8> {
     let (mut magnitude, mut sum) = (0.0f32, 0.0f32);
     for &value in values {

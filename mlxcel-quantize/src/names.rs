@@ -10,8 +10,8 @@ pub(super) fn module_of(tensor: &str) -> Option<&str> {
     SUFFIXES.iter().find_map(|suffix| tensor.strip_suffix(suffix))
 }
 
-/// The module of a projection of experts (gate, up or down by its index), whose weight is or begins with the tensor called so. All
-/// experts are one stack there, whatever they were.
+/// The module of a projection of experts (gate, up or down by its index), whose weight is or begins with the
+/// tensor called so. All experts are one stack there, whatever they were.
 pub(super) fn experts_module(conversion: &Conversion, tensor: &str, projection: usize) -> Option<String> {
     const PLACES: [&str; 4] = [".experts.", ".switch_mlp.", ".input_linear.", ".output_linear."];
     let (mixture, _) = PLACES.iter().find_map(|place| tensor.split_once(place))?;

@@ -19,8 +19,8 @@ const LEAST_SHARD_BYTES: u64 = 1 << 16;
 /// Called with the number of processed bytes of the weights, and the total.
 pub type WriteProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4 bits in
-/// groups of 64.
+/// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4
+/// bits in groups of 64.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct QuantizeOptions {
@@ -30,8 +30,8 @@ pub struct QuantizeOptions {
     pub recipe: Option<Recipe>,
     /// Overrides for some modules. The last match wins, and takes precedence over a recipe.
     pub overrides: Vec<Override>,
-    /// The maximum bytes of a weight file; larger checkpoints are sharded between tensors, and an interrupted run
-    /// resumes after the last complete file. Defaults to 5 GiB.
+    /// The maximum bytes of a weight file; larger checkpoints are sharded between tensors, and an
+    /// interrupted run resumes after the last complete file. Defaults to 5 GiB.
     pub shard_bytes: u64,
     /// Discards the unfinished output of an earlier run.
     pub restart: bool,

@@ -129,7 +129,8 @@ impl<'a, 'p> Planner<'a, 'p> {
         Ok(self.items)
     }
 
-    /// The matrices that are multiplied with and the embedding, in the tensors that they are stored in: fused ones are one.
+    /// The matrices that are multiplied with and the embedding, in the tensors that they are stored in: fused
+    /// ones are one.
     fn add_matrices(&mut self) -> Result<()> {
         let decoder = self.decoder;
         let roles = decoder.weight_roles();
@@ -306,7 +307,8 @@ impl<'a, 'p> Planner<'a, 'p> {
         }
     }
 
-    /// All other tensors of the checkpoint. Where `shifts`, factors of norms are written as mlx-lm converts Qwen3-Next.
+    /// All other tensors of the checkpoint. Where `shifts`, factors of norms are written as mlx-lm converts
+    /// Qwen3-Next.
     fn add_others(&mut self, shifts: bool) -> Result<()> {
         let checkpoint = self.checkpoint;
         let decoder = self.decoder;
@@ -315,7 +317,8 @@ impl<'a, 'p> Planner<'a, 'p> {
         let is_float = |view: &TensorView<'_>| Float::of(view.element_type).is_some();
         let module = |name: &str| name.rsplit_once('.').map_or(name, |(module, _)| module).to_owned();
         let others = || checkpoint.tensors().filter(|(name, _)| !self.written.contains(*name));
-        // What is left of packed modules that the network does not have could not be read without the settings that go.
+        // What is left of packed modules that the network does not have could not be read without the
+        // settings that go.
         let unreadable: HashSet<String> =
             others().filter(|(_, view)| !is_float(view)).map(|(name, _)| module(name)).collect();
         let is_kept = |name: &str, view: &TensorView<'_>| {

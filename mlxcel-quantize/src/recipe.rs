@@ -11,8 +11,8 @@ use super::OPERATION;
 
 /// Affine bit widths that differ by module, as mlx-lm's `--quant-predicate`.
 ///
-/// The head, and the value and down projections of the first and last eighth of the layers and of every third layer
-/// between, use the wider width. mlx-lm modelled these choices on llama.cpp's `Q4_K_M`.
+/// The head, and the value and down projections of the first and last eighth of the layers and of every third
+/// layer between, use the wider width. mlx-lm modelled these choices on llama.cpp's `Q4_K_M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Recipe {
@@ -86,8 +86,8 @@ impl FromStr for Recipe {
 
 /// An override for some modules, as text `PATTERN=BITS` or `PATTERN=BITS/GROUP`.
 ///
-/// The pattern is a module path such as `model.layers.3.mlp.down_proj`, in which `*` matches any text. Matching modules
-/// are packed in the affine mode.
+/// The pattern is a module path such as `model.layers.3.mlp.down_proj`, in which `*` matches any text.
+/// Matching modules are packed in the affine mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Override {

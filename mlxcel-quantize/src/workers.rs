@@ -86,7 +86,8 @@ impl<'a> Workers<'a> {
                 run(&mut own, task);
             }
         };
-        // Where the system limits what a process may map, stacks could take all of it, and the work needs some too.
+        // Where the system limits what a process may map, stacks could take all of it, and the work needs
+        // some too.
         let mut room: Vec<u8> = Vec::new();
         let _ = std::hint::black_box(&mut room).try_reserve_exact(KEPT_ROOM);
         thread::scope(|scope| {

@@ -55,8 +55,9 @@ impl ServedModel {
         }
     }
 
-    /// The figures of requests with adapters, by their names: requests, tokens of prompts, reused ones, and generated tokens. Adapters
-    /// without a name, such as those that were unloaded, are `other`: names are as many as adapters.
+    /// The figures of requests with adapters, by their names: requests, tokens of prompts, reused ones, and
+    /// generated tokens. Adapters without a name, such as those that were unloaded, are `other`: names
+    /// are as many as adapters.
     pub(crate) fn adapter_figures(&self) -> BTreeMap<String, [u64; 4]> {
         let mut figures = BTreeMap::<String, [u64; 4]>::new();
         let named = self.adapters.as_ref().map(|adapters| adapters.list()).unwrap_or_default();

@@ -22,8 +22,8 @@ use crate::served::{Models, ServedModel};
 /// How long a client has to send a request's body.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// How many bytes of bodies are parsed at the same time, or one body if that is longer: parsed, JSON can take a hundred times
-/// as much, and many clients may send such.
+/// How many bytes of bodies are parsed at the same time, or one body if that is longer: parsed, JSON can take
+/// a hundred times as much, and many clients may send such.
 pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
 /// What is asked of a path.
@@ -57,8 +57,8 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "workspace_id",
 ];
 
-/// The JSON body of a request, the model that it is for, and who sent it. Pages of other sites cannot send one without being
-/// asked, since it has to be called JSON.
+/// The JSON body of a request, the model that it is for, and who sent it. Pages of other sites cannot send
+/// one without being asked, since it has to be called JSON.
 pub(crate) struct Body<T> {
     pub(crate) request: T,
     pub(crate) app: Arc<ServedModel>,

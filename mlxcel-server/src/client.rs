@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-/// Whom a request counts for. Clients take turns: at the threads that parse and encode, at sequences, and in the queue.
+/// Whom a request counts for. Clients take turns: at the threads that parse and encode, at sequences, and in
+/// the queue.
 ///
-/// An application that knows its clients, by their keys for example, puts this into the extensions of a request before it
-/// reaches the router. Without it, the address counts if the application serves with
+/// An application that knows its clients, by their keys for example, puts this into the extensions of a
+/// request before it reaches the router. Without it, the address counts if the application serves with
 /// `into_make_service_with_connect_info::<SocketAddr>()`; otherwise all requests count for one client.
 ///
 /// ```

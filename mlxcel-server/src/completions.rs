@@ -143,7 +143,8 @@ struct TextPieces {
 }
 
 impl TextPieces {
-    /// The prompt that the text begins with, and its log probabilities; nothing if there is none, or it was told.
+    /// The prompt that the text begins with, and its log probabilities; nothing if there is none, or it was
+    /// told.
     fn take_echo(&mut self) -> (String, Option<TextLogprobs>) {
         let Some(Echo { text, logprobs, .. }) = self.echo.take() else { return Default::default() };
         self.offset = logprobs.as_ref().map_or(0, TextLogprobs::end);

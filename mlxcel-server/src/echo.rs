@@ -19,8 +19,8 @@ pub(crate) struct Echo {
     pub(crate) logprobs: Option<TextLogprobs>,
 }
 
-/// Those of `prompts`, with log probabilities of `top` tokens beside each, if wanted. They are scored by the engine, some at
-/// a time, after which it is another client's turn.
+/// Those of `prompts`, with log probabilities of `top` tokens beside each, if wanted. They are scored by the
+/// engine, some at a time, after which it is another client's turn.
 pub(crate) async fn echoes(
     app: &Arc<ServedModel>,
     share: Share,
@@ -80,7 +80,8 @@ fn score(app: &ServedModel, echoes: &mut [Echo], top: u16, cancel: CancelToken) 
     let scores = match model.capabilities().every_position {
         _ if texts.is_empty() => Vec::new(),
         true => app.engine.score_all_tokens(&texts, &options)?,
-        // A bundle may lack those programs. Then the logits of one token after another say it, in a session of its own.
+        // A bundle may lack those programs. Then the logits of one token after another say it, in a session
+        // of its own.
         false => model.score_all_tokens(&texts, &options)?,
     };
     let mut scores = scores.into_iter();

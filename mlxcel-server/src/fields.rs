@@ -12,7 +12,8 @@ use crate::failure::ApiError;
 use crate::limits::Limits;
 use crate::served::ServedModel;
 
-/// What a request says about its answer. Some fields are not OpenAI's; other servers have them by these names.
+/// What a request says about its answer. Some fields are not OpenAI's; other servers have them by these
+/// names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Fields {

@@ -1,8 +1,9 @@
-//! Language models over HTTP: an [`axum::Router`] with OpenAI's and Anthropic's endpoints, to mount in an application of your own.
+//! Language models over HTTP: an [`axum::Router`] with OpenAI's and Anthropic's endpoints, to mount in an
+//! application of your own.
 //!
-//! A [`Server`] is made of one or more [`Engine`](mlxcel_session::Engine)s under the names that clients ask for. Its router
-//! knows no listener, no TLS and no users: the application mounts it under a path beside its own routes, and adds its own
-//! [`tower`](https://docs.rs/tower) layers, such as its authentication.
+//! A [`Server`] is made of one or more [`Engine`](mlxcel_session::Engine)s under the names that clients ask
+//! for. Its router knows no listener, no TLS and no users: the application mounts it under a path beside its
+//! own routes, and adds its own [`tower`](https://docs.rs/tower) layers, such as its authentication.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -37,13 +38,14 @@
 //! | `/health/live`, `/health/ready` | without a key: whether the process answers, and whether its engines take requests (`/health` is the latter) |
 //! | `/openapi.json` | without a key: the description of this API |
 //!
-//! A request that names no model is for the first. `MODEL:ADAPTER` is a model with one of its [adapters](Server::with_adapters). Fields that would change the answer and are not supported are errors.
+//! A request that names no model is for the first. `MODEL:ADAPTER` is a model with one of its
+//! [adapters](Server::with_adapters). Fields that would change the answer and are not supported are errors.
 //!
 //! # What a request may take
 //!
-//! [`Limits`] bounds every field. Clients take turns at threads, sequences and the queue; [`Client`] says who is one. A request
-//! whose client disconnects is cancelled. [`Running::shutdown`] lets requests finish before a process ends, and [`Startup`] answers
-//! `/health` while the models are loading.
+//! [`Limits`] bounds every field. Clients take turns at threads, sequences and the queue; [`Client`] says who
+//! is one. A request whose client disconnects is cancelled. [`Running::shutdown`] lets requests finish before
+//! a process ends, and [`Startup`] answers `/health` while the models are loading.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

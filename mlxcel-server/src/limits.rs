@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// The bounds of requests.
 ///
-/// The work and memory of a request are proportional to these; between requests and clients, threads and sequences are
-/// divided fairly (see [`Client`](crate::Client)). Change single fields of [`Limits::default`].
+/// The work and memory of a request are proportional to these; between requests and clients, threads and
+/// sequences are divided fairly (see [`Client`](crate::Client)). Change single fields of [`Limits::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -1,4 +1,5 @@
-//! `/v1/messages`: a chat in the words of Anthropic's API. Nothing is stored, so each request has the whole conversation.
+//! `/v1/messages`: a chat in the words of Anthropic's API. Nothing is stored, so each request has the whole
+//! conversation.
 
 use std::sync::Arc;
 

@@ -17,7 +17,8 @@ use crate::responses::ResponseRequest;
 use crate::served::Models;
 use crate::texts::{DetokenizeRequest, TokenizeRequest};
 
-/// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's and Anthropic's APIs.
+/// `/openapi.json`: the paths, and the fields that each takes. Their meaning is that of OpenAI's and
+/// Anthropic's APIs.
 pub(crate) async fn show(State(models): State<Arc<Models>>) -> Json<Value> {
     Json(document(adapter_routes::are_allowed(&models)))
 }

@@ -1,8 +1,8 @@
 //! Which names of this server, and which pages, requests are answered for.
 //!
-//! A page of another site can give its own host name the address of this machine (DNS rebinding). The browser then takes
-//! the server for a part of that site, and lets the page read its answers. The `Host` of such requests is the foreign
-//! name, so requests for unknown names are refused before anything else is looked at.
+//! A page of another site can give its own host name the address of this machine (DNS rebinding). The browser
+//! then takes the server for a part of that site, and lets the page read its answers. The `Host` of such
+//! requests is the foreign name, so requests for unknown names are refused before anything else is looked at.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ const REMEMBERED: &str = "600";
 
 /// The hosts and origins that requests are answered for.
 ///
-/// A server on an address that browsers of this machine or network reach should have these, since any page could otherwise
-/// ask it. An application that mounts the router behind a proxy that checks hosts, or in its own cookies' origin, need not.
+/// A server on an address that browsers of this machine or network reach should have these, since any page
+/// could otherwise ask it. An application that mounts the router behind a proxy that checks hosts, or in its
+/// own cookies' origin, need not.
 #[derive(Clone, Debug)]
 pub struct Origins {
     bound: IpAddr,
@@ -30,8 +31,8 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// A server that is bound to an address answers to that, to the names of the loopback, and to `hosts`; and to pages
-    /// of its own and of `origins` such as `https://example.org`, of which `*` is any.
+    /// A server that is bound to an address answers to that, to the names of the loopback, and to `hosts`;
+    /// and to pages of its own and of `origins` such as `https://example.org`, of which `*` is any.
     pub fn new(bound: IpAddr, hosts: &[String], origins: &[String]) -> Self {
         let lower = |list: &[String]| list.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         Self { bound, hosts: lower(hosts), origins: lower(origins) }
@@ -45,7 +46,8 @@ impl Origins {
             return true;
         }
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        // No other site can have an address as its name, so one of any interface that is listened on is right.
+        // No other site can have an address as its name, so one of any interface that is listened on is
+        // right.
         address.is_ok_and(|address| {
             let address = address.to_canonical();
             address.is_loopback() || address == self.bound || self.bound.is_unspecified()
@@ -113,7 +115,8 @@ fn is_same(scheme: &str, page: &Authority, named: &Authority) -> bool {
     page.host().eq_ignore_ascii_case(named.host()) && port(page) == port(named)
 }
 
-/// Refuses requests for other hosts and from pages of other origins; tells browsers about the pages that are allowed.
+/// Refuses requests for other hosts and from pages of other origins; tells browsers about the pages that are
+/// allowed.
 pub(crate) async fn guard(State(allowed): State<Arc<Origins>>, request: Request, next: Next) -> Response {
     let origin = match allowed.check(&request) {
         Ok(None) => return next.run(request).await,

@@ -1,4 +1,5 @@
-//! `/v1/responses`: a chat in the words of OpenAI's newer API. Nothing is stored, so each request has the whole conversation.
+//! `/v1/responses`: a chat in the words of OpenAI's newer API. Nothing is stored, so each request has the
+//! whole conversation.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -104,7 +104,8 @@ impl ServedModel {
         Ok(self.engine.model().tokenizer()?)
     }
 
-    /// Submits requests for a client, which takes the time of encoding their prompts and compiling their grammars.
+    /// Submits requests for a client, which takes the time of encoding their prompts and compiling their
+    /// grammars.
     pub(crate) async fn submit<F>(
         self: &Arc<Self>,
         share: Share,

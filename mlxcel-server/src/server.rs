@@ -62,27 +62,30 @@ impl Server {
         self
     }
 
-    /// Answers only requests with this key, as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for the page, `/health` and `/openapi.json`.
-    /// An application that knows its users has a layer of its own instead.
+    /// Answers only requests with this key, as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for
+    /// the page, `/health` and `/openapi.json`. An application that knows its users has a layer of its
+    /// own instead.
     pub fn with_api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(key.into());
         self
     }
 
-    /// Answers only requests for these hosts and from pages of these origins, which are told to browsers (CORS).
+    /// Answers only requests for these hosts and from pages of these origins, which are told to browsers
+    /// (CORS).
     pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = Some(origins);
         self
     }
 
-    /// Adds a page to chat on, at `/`. It needs a router that is mounted at the root, or behind a path that ends with `/`.
+    /// Adds a page to chat on, at `/`. It needs a router that is mounted at the root, or behind a path that
+    /// ends with `/`.
     pub fn with_page(mut self) -> Self {
         self.with_page = true;
         self
     }
 
-    /// Starts, and returns the routes: for an application that needs no graceful shutdown. Dropping the router ends what was
-    /// started.
+    /// Starts, and returns the routes: for an application that needs no graceful shutdown. Dropping the
+    /// router ends what was started.
     ///
     /// # Errors
     ///
@@ -91,14 +94,16 @@ impl Server {
         Ok(self.start()?.router())
     }
 
-    /// Serves the adapters of `pool` too, as `MODEL:ADAPTER`, where `MODEL` is the name of a served model that the pool is for.
+    /// Serves the adapters of `pool` too, as `MODEL:ADAPTER`, where `MODEL` is the name of a served model
+    /// that the pool is for.
     pub fn with_adapters(mut self, model: impl Into<String>, pool: AdapterPool) -> Self {
         self.adapters.pools.push((model.into(), pool));
         self
     }
 
-    /// Lets clients load adapters from folders in `folder` into the pools of [`with_adapters`](Self::with_adapters), and unload them, with
-    /// `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Without it these paths do not exist.
+    /// Lets clients load adapters from folders in `folder` into the pools of
+    /// [`with_adapters`](Self::with_adapters), and unload them, with `/v1/load_lora_adapter` and
+    /// `/v1/unload_lora_adapter`. Without it these paths do not exist.
     pub fn with_adapter_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.adapters.folder = Some(folder.into());
         self
@@ -108,9 +113,10 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name or adapters are of no model that is served,
-    /// [`Io`](ErrorKind::Io) if the folder of adapters does not exist, [`ResourceExhausted`](ErrorKind::ResourceExhausted)
-    /// if the system starts no thread, and the error of a model without tokenizer: there is no text to serve then.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name or adapters are of no model that
+    /// is served, [`Io`](ErrorKind::Io) if the folder of adapters does not exist,
+    /// [`ResourceExhausted`](ErrorKind::ResourceExhausted) if the system starts no thread, and the error
+    /// of a model without tokenizer: there is no text to serve then.
     pub fn start(self) -> Result<Running> {
         let Self { engines, mut adapters, limits, api_key, origins, with_page } = self;
         for (index, (name, _)) in engines.iter().enumerate() {
@@ -160,8 +166,8 @@ impl Running {
         routes::router(&self.models, self.origins.as_ref(), self.with_page)
     }
 
-    /// Takes no more requests, and lets those that run finish for at most `grace`; what is late is cancelled, which ends its
-    /// answer with an error.
+    /// Takes no more requests, and lets those that run finish for at most `grace`; what is late is cancelled,
+    /// which ends its answer with an error.
     pub async fn shutdown(&self, grace: Duration) {
         self.models.shared.ending.store(true, Ordering::Relaxed);
         let models = Arc::clone(&self.models);
@@ -181,8 +187,8 @@ impl Running {
         let _ = self.models.shared.workers.run(u64::MAX, shutdown).await;
     }
 
-    /// Waits some seconds for the threads of requests that were dropped, when the runtime has ended: a process that ends under
-    /// a thread in native code can crash.
+    /// Waits some seconds for the threads of requests that were dropped, when the runtime has ended: a
+    /// process that ends under a thread in native code can crash.
     pub fn finish(self) {
         self.models.shared.embedding.finish(PATIENCE);
         for adapters in self.models.served.iter().filter_map(|app| app.adapters.as_ref()) {

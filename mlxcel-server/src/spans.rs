@@ -14,7 +14,8 @@ pub(crate) const TEXT_COMPLETION: &str = "text_completion";
 /// Vectors of texts.
 pub(crate) const EMBEDDINGS: &str = "embeddings";
 
-/// The span of a request that reached an engine. It ends with the last of its answers, and then has their usage.
+/// The span of a request that reached an engine. It ends with the last of its answers, and then has their
+/// usage.
 ///
 /// Its parent is the span that is current when the request is handled, and the engine's spans are below it.
 pub(crate) struct RequestSpan {
@@ -36,7 +37,8 @@ struct Outcome {
 }
 
 impl RequestSpan {
-    /// The span of an operation on the model that is served as `model`, with `choices` answers of each prompt.
+    /// The span of an operation on the model that is served as `model`, with `choices` answers of each
+    /// prompt.
     pub(crate) fn new(operation: &'static str, model: &str, choices: usize) -> Self {
         let span = tracing::info_span!(
             "gen_ai",

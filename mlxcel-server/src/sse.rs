@@ -54,13 +54,14 @@ fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
     }
 }
 
-/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]` of the usages of all answers, if one is
-/// wanted.
+/// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]` of the usages of
+/// all answers, if one is wanted.
 ///
 /// The status line and the headers wait for the first token.
 ///
 /// # Errors
-/// The error that comes before the first token: it has a status of its own, so that a router can try another server.
+/// The error that comes before the first token: it has a status of its own, so that a router can try another
+/// server.
 pub(crate) async fn respond<P: Pieces>(
     app: Arc<ServedModel>,
     answers: Vec<(ServedStream, P)>,

@@ -14,8 +14,9 @@ use crate::server::Running;
 
 /// The routes of a server whose models are still loading, so that a listener can be up from the beginning.
 ///
-/// Until [`ready`](Self::ready) is called, `/health/live` answers 200, and every other path 503 with `Retry-After`:
-/// `/health/ready`, by which a load balancer decides, and requests. Afterwards the routes are those of the server.
+/// Until [`ready`](Self::ready) is called, `/health/live` answers 200, and every other path 503 with
+/// `Retry-After`: `/health/ready`, by which a load balancer decides, and requests. Afterwards the routes are
+/// those of the server.
 ///
 /// ```no_run
 /// use mlxcel_server::{Server, Startup};

@@ -74,8 +74,8 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({ "prompt": text })))
 }
 
-/// The special tokens of the first model, and how many tokens it takes. Clients such as lm-eval ask for it before they encode
-/// prompts by this server.
+/// The special tokens of the first model, and how many tokens it takes. Clients such as lm-eval ask for it
+/// before they encode prompts by this server.
 pub(crate) async fn describe(State(models): State<Arc<Models>>) -> Result<Json<Value>, ApiError> {
     let app = models.find(None)?;
     let tokenizer = app.tokenizer()?;

@@ -59,7 +59,8 @@ impl ToolFields {
     }
 }
 
-/// Makes objects of the arguments of earlier calls, which clients send as texts and templates print as they are.
+/// Makes objects of the arguments of earlier calls, which clients send as texts and templates print as they
+/// are.
 pub(crate) fn read_arguments(extra: &mut Map<String, Value>) {
     let Some(calls) = extra.get_mut("tool_calls").and_then(Value::as_array_mut) else { return };
     for call in calls {

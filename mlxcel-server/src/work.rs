@@ -1,7 +1,8 @@
-//! Threads for what takes time, such as parsing bodies, encoding prompts, compiling grammars and embedding texts.
+//! Threads for what takes time, such as parsing bodies, encoding prompts, compiling grammars and embedding
+//! texts.
 //!
-//! They are few and are there from the beginning, so that a system without room for them says so at once, and not in the
-//! middle of a request. Clients take turns: one that sends much waits for itself.
+//! They are few and are there from the beginning, so that a system without room for them says so at once, and
+//! not in the middle of a request. Clients take turns: one that sends much waits for itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -101,7 +102,8 @@ impl Drop for Workers {
 }
 
 impl Workers {
-    /// Takes no more work, and waits a while for what runs: a process that ends under a thread in native code can crash.
+    /// Takes no more work, and waits a while for what runs: a process that ends under a thread in native code
+    /// can crash.
     pub(crate) fn finish(&self, patience: Duration) {
         let mut state = self.0.lock();
         state.closed = true;
@@ -135,7 +137,8 @@ impl Shared {
 }
 
 impl State {
-    /// The next job: of the client with the fewest that run, and of these the one that was served the longest ago.
+    /// The next job: of the client with the fewest that run, and of these the one that was served the longest
+    /// ago.
     fn take(&mut self) -> Option<(u64, Job)> {
         let waiting = self.clients.iter_mut().filter(|(_, client)| !client.waiting.is_empty());
         let (&name, client) = waiting.min_by_key(|(_, client)| (client.running, client.served))?;

@@ -1,7 +1,9 @@
-//! Fixed work, for counting instructions: `costs SCENARIO TIMES` does the work of a scenario so many times, and `costs` lists the
-//! scenarios. `cargo xtask test --only costs` counts the instructions of each and compares them with `costs.txt`.
+//! Fixed work, for counting instructions: `costs SCENARIO TIMES` does the work of a scenario so many times,
+//! and `costs` lists the scenarios. `cargo xtask test --only costs` counts the instructions of each and
+//! compares them with `costs.txt`.
 //!
-//! What a scenario needs is made before, whatever TIMES is, so that the difference of two counts is the work alone.
+//! What a scenario needs is made before, whatever TIMES is, so that the difference of two counts is the work
+//! alone.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use std::hint::black_box;

@@ -1,9 +1,10 @@
-//! What the engine costs for each token of each request, beside the model: `cargo bench -p mlxcel-session --bench driver`.
+//! What the engine costs for each token of each request, beside the model: `cargo bench -p mlxcel-session
+//! --bench driver`.
 //!
-//! The reference engine with a recurrence computes a token in about a microsecond. The same tokens are computed by a loop over
-//! `InferenceSession::decode_step`, by a `TextStream` each in turn, and by an `Engine` with a reading thread for each request; what is
-//! more than the loop is the driver. With a tokenizer, decoding text is in it. It counts the time of processors, on all threads,
-//! so that other
+//! The reference engine with a recurrence computes a token in about a microsecond. The same tokens are
+//! computed by a loop over `InferenceSession::decode_step`, by a `TextStream` each in turn, and by an
+//! `Engine` with a reading thread for each request; what is more than the loop is the driver. With a
+//! tokenizer, decoding text is in it. It counts the time of processors, on all threads, so that other
 //! programs disturb it less.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 

@@ -21,9 +21,9 @@ const ACQUIRE: &str = "acquire adapter";
 
 /// Adapters of a model by name, of which as many are loaded as the model has slots.
 ///
-/// [`acquire`](Self::acquire) returns the handle of an adapter and loads it if necessary, into the slot of the least recently
-/// used adapter that no request needs. While all are needed it waits; meanwhile one of them gets no new requests, so that its
-/// slot becomes free however many come. Clones are the same pool.
+/// [`acquire`](Self::acquire) returns the handle of an adapter and loads it if necessary, into the slot of
+/// the least recently used adapter that no request needs. While all are needed it waits; meanwhile one of
+/// them gets no new requests, so that its slot becomes free however many come. Clones are the same pool.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -104,13 +104,14 @@ impl AdapterPool {
         Ok(Self(Arc::new(Shared { model, slots: room.slots, state, changed })))
     }
 
-    /// Adds an adapter. It is loaded at once if there is a slot that no request needs; otherwise only its rank is checked.
+    /// Adds an adapter. It is loaded at once if there is a slot that no request needs; otherwise only its
+    /// rank is checked.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a name that is taken, empty, longer than 256 bytes, or has spaces or control characters;
-    /// [`ErrorKind::CapacityExceeded`] beyond [`MAX_ADAPTERS`](Self::MAX_ADAPTERS); and the errors of
-    /// [`Model::load_adapter`]. After an error the adapter is not in the pool.
+    /// [`ErrorKind::InvalidInput`] for a name that is taken, empty, longer than 256 bytes, or has spaces or
+    /// control characters; [`ErrorKind::CapacityExceeded`] beyond [`MAX_ADAPTERS`](Self::MAX_ADAPTERS);
+    /// and the errors of [`Model::load_adapter`]. After an error the adapter is not in the pool.
     pub fn add(&self, name: &str, source: impl Into<ModelSource>) -> Result<()> {
         let source = source.into();
         let refuse = |kind, message| Err(named(Error::new(kind, ADD, message), name));
@@ -183,7 +184,8 @@ impl AdapterPool {
         Ok(())
     }
 
-    /// The handle of an adapter if it is loaded and takes requests; [`acquire`](Self::acquire) loads it otherwise.
+    /// The handle of an adapter if it is loaded and takes requests; [`acquire`](Self::acquire) loads it
+    /// otherwise.
     ///
     /// # Errors
     ///
@@ -192,13 +194,14 @@ impl AdapterPool {
         self.0.lock().take(name, false)
     }
 
-    /// The handle of an adapter, which is loaded if it is not. Waits for a slot for at most `patience`, in the order of
-    /// calls.
+    /// The handle of an adapter, which is loaded if it is not. Waits for a slot for at most `patience`, in
+    /// the order of calls.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the pool has no adapter of this name, [`ErrorKind::ResourceExhausted`] if requests needed
-    /// all slots for all the time, [`ErrorKind::Cancelled`] after `cancel`, and the errors of [`Model::load_adapter`].
+    /// [`ErrorKind::NotFound`] if the pool has no adapter of this name, [`ErrorKind::ResourceExhausted`] if
+    /// requests needed all slots for all the time, [`ErrorKind::Cancelled`] after `cancel`, and the
+    /// errors of [`Model::load_adapter`].
     pub fn acquire(&self, name: &str, patience: Duration, cancel: &CancelToken) -> Result<Adapter> {
         if let Some(adapter) = self.loaded(name)? {
             return Ok(adapter);
@@ -238,7 +241,8 @@ impl Shared {
 }
 
 impl State {
-    /// The handle of an adapter that is loaded. One that is about to leave is only for the call whose turn it is.
+    /// The handle of an adapter that is loaded. One that is about to leave is only for the call whose turn it
+    /// is.
     fn take(&mut self, name: &str, is_first: bool) -> Result<Option<Adapter>> {
         let entry = self.adapters.get_mut(name).ok_or_else(|| missing(ACQUIRE, name))?;
         if entry.is_leaving && !is_first {
@@ -249,8 +253,8 @@ impl State {
         Ok(entry.loaded.clone())
     }
 
-    /// Whether one of `slots` slots is free, after the least recently used adapter that nobody needs has left its own. If all
-    /// are needed, one of them gets no new requests from now on.
+    /// Whether one of `slots` slots is free, after the least recently used adapter that nobody needs has left
+    /// its own. If all are needed, one of them gets no new requests from now on.
     fn make_room(&mut self, slots: usize) -> bool {
         self.removed.retain(Adapter::is_shared);
         let taken =

@@ -7,16 +7,16 @@ use crate::tokenizer::Tokenizer;
 /// How many tokens of a prompt are decoded along with what follows it: enough for the longest character.
 const CONTEXT: usize = 8;
 
-/// How many tokens may wait for the end of a character. Four complete any; a model that sends only broken ones must not be
-/// decoded again from their beginning at every token.
+/// How many tokens may wait for the end of a character. Four complete any; a model that sends only broken
+/// ones must not be decoded again from their beginning at every token.
 const MOST_HELD: usize = 256;
 
 /// Decodes tokens incrementally.
 ///
-/// The text of a token depends on the tokens before it: a character may span several tokens, and many tokenizers write
-/// a word's leading space only within a text. So each call decodes a window of the last tokens and returns what is new
-/// in it. Text that may still change, a trailing U+FFFD, is held back. The pieces concatenate to the text of all
-/// tokens.
+/// The text of a token depends on the tokens before it: a character may span several tokens, and many
+/// tokenizers write a word's leading space only within a text. So each call decodes a window of the last
+/// tokens and returns what is new in it. Text that may still change, a trailing U+FFFD, is held back. The
+/// pieces concatenate to the text of all tokens.
 ///
 /// ```no_run
 /// use mlxcel_session::{Detokenizer, Tokenizer};
@@ -35,7 +35,8 @@ const MOST_HELD: usize = 256;
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special_tokens: bool,
-    /// The last tokens: some whose text was given, for context, then those whose text was not, or not all of it.
+    /// The last tokens: some whose text was given, for context, then those whose text was not, or not all of
+    /// it.
     window: Vec<TokenId>,
     /// How many tokens of the window are context.
     context: usize,

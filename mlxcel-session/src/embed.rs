@@ -12,16 +12,18 @@ const OPERATION: &str = "embed text";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// How the hidden states are pooled. Defaults to what the checkpoint's `modules.json` says, with the layers that it lists
-    /// behind, or else to their mean. A pooling that is set leaves those layers out.
+    /// How the hidden states are pooled. Defaults to what the checkpoint's `modules.json` says, with the
+    /// layers that it lists behind, or else to their mean. A pooling that is set leaves those layers
+    /// out.
     pub pooling: Option<Pooling>,
-    /// Whether vectors are scaled to length 1, so that the dot product of two is their cosine similarity. Defaults to what
-    /// `modules.json` says, or else to true.
+    /// Whether vectors are scaled to length 1, so that the dot product of two is their cosine similarity.
+    /// Defaults to what `modules.json` says, or else to true.
     pub normalize: Option<bool>,
     /// The prompt before each text; defaults to the checkpoint's default prompt.
     pub prompt: EmbedPrompt,
-    /// How many elements of a vector are kept, the first ones, for models that were trained for it (Kusupati et al., 2022,
-    /// "Matryoshka Representation Learning"). Vectors that are normalized are normalized again. Defaults to all.
+    /// How many elements of a vector are kept, the first ones, for models that were trained for it (Kusupati
+    /// et al., 2022, "Matryoshka Representation Learning"). Vectors that are normalized are normalized
+    /// again. Defaults to all.
     pub dimensions: Option<usize>,
     /// Whether the tokenizer adds its special tokens (such as BOS) around a text. Defaults to true.
     pub special_tokens: bool,
@@ -107,12 +109,12 @@ impl EmbedOptions {
 }
 
 impl Model {
-    /// The embedding of a text, pooled from the hidden states of its tokens ([`Pooling`]). Similar texts have vectors
-    /// with a high cosine similarity, as far as the model was trained for it. Needs
+    /// The embedding of a text, pooled from the hidden states of its tokens ([`Pooling`]). Similar texts have
+    /// vectors with a high cosine similarity, as far as the model was trained for it. Needs
     /// [`Capabilities::hidden_states`](crate::Capabilities::hidden_states).
     ///
-    /// Checkpoints of sentence-transformers say how: the modules of `modules.json` (pooling, dense layers, normalization) and
-    /// the prompts of `config_sentence_transformers.json` are applied.
+    /// Checkpoints of sentence-transformers say how: the modules of `modules.json` (pooling, dense layers,
+    /// normalization) and the prompts of `config_sentence_transformers.json` are applied.
     ///
     /// ```no_run
     /// use mlxcel_session::{EmbedOptions, EmbedPrompt, Model};
@@ -130,12 +132,14 @@ impl Model {
         only(self.embed_all(&[text], options)?)
     }
 
-    /// The embeddings of several texts, in order. Each step computes as many texts as the engine has sequences
-    /// ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share passes over the weights.
+    /// The embeddings of several texts, in order. Each step computes as many texts as the engine has
+    /// sequences ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share
+    /// passes over the weights.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer or a prompt that it does not have, and the errors of [`embed_tokens`](Self::embed_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer or a prompt that it does not have, and the
+    /// errors of [`embed_tokens`](Self::embed_tokens).
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         self.embed_tokens(&self.encode_to_embed(texts, options)?, options)
     }
@@ -169,8 +173,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the engine does not return hidden states, [`ErrorKind::InvalidInput`] for more
-    /// [dimensions](EmbedOptions::dimensions) than vectors have, an empty text or a token outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
+    /// [`ErrorKind::Unsupported`] if the engine does not return hidden states, [`ErrorKind::InvalidInput`]
+    /// for more [dimensions](EmbedOptions::dimensions) than vectors have, an empty text or a token
+    /// outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
     /// (texts are never truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let results = texts::run(self, &self.rows_to_embed(texts, options)?, options.cancel.as_ref())?;

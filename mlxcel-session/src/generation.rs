@@ -22,11 +22,11 @@ use crate::usage::Usage;
 
 /// A generation as a state machine: decides which row to compute next, and turns the results into text.
 ///
-/// It adds text to [`mlxcel_core::Generation`]: sampling, stop strings, incremental detokenization, log probabilities
-/// and [`Usage`]. Create one with [`Model::generation`](crate::Model::generation). It computes nothing by itself: a
-/// [`TextStream`](crate::TextStream) drives one on its own session, an [`Engine`](crate::Engine) drives many in one
-/// session, and an application with its own sessions feeds [`row`](Self::row) to a step and passes the result to
-/// [`accept`](Self::accept).
+/// It adds text to [`mlxcel_core::Generation`]: sampling, stop strings, incremental detokenization, log
+/// probabilities and [`Usage`]. Create one with [`Model::generation`](crate::Model::generation). It computes
+/// nothing by itself: a [`TextStream`](crate::TextStream) drives one on its own session, an
+/// [`Engine`](crate::Engine) drives many in one session, and an application with its own sessions feeds
+/// [`row`](Self::row) to a step and passes the result to [`accept`](Self::accept).
 #[derive(Debug)]
 pub struct TextGeneration {
     generation: Generation,
@@ -143,8 +143,9 @@ impl TextGeneration {
         &self.sequence
     }
 
-    /// The next row to compute on `sequence`, of at most `most` tokens. `None` if the generation has ended or tokens
-    /// are [ready](Self::next_ready). If the engine samples, it waits for the mask of the row's token.
+    /// The next row to compute on `sequence`, of at most `most` tokens. `None` if the generation has ended or
+    /// tokens are [ready](Self::next_ready). If the engine samples, it waits for the mask of the row's
+    /// token.
     ///
     /// # Errors
     ///
@@ -159,8 +160,8 @@ impl TextGeneration {
         Ok(self.generation.row(sequence, most))
     }
 
-    /// Sets the mask of the token after a row of `fed` tokens: none if that is part of a prompt. [`draft`](Self::draft)
-    /// sets those of draft tokens.
+    /// Sets the mask of the token after a row of `fed` tokens: none if that is part of a prompt.
+    /// [`draft`](Self::draft) sets those of draft tokens.
     fn set_mask(&mut self, fed: usize) -> Result<()> {
         let chooses = fed >= self.generation.pending().len() && !self.generation.has_ready();
         if let Some(constraint) =
@@ -171,9 +172,9 @@ impl TextGeneration {
         Ok(())
     }
 
-    /// Drafts at most `most` tokens for the next row by [`Options::speculation`](crate::Options::speculation) and
-    /// returns how many; the row may be that many tokens longer. Call it before each row to decode speculatively, on a
-    /// session that claims verification and rewind.
+    /// Drafts at most `most` tokens for the next row by [`Options::speculation`](crate::Options::speculation)
+    /// and returns how many; the row may be that many tokens longer. Call it before each row to decode
+    /// speculatively, on a session that claims verification and rewind.
     ///
     /// # Errors
     ///
@@ -204,22 +205,23 @@ impl TextGeneration {
         }
     }
 
-    /// Accepts the result of a row of `fed` tokens and returns the generated token, if it is part of the text.
-    /// [`take_text`](Self::take_text) then returns the text that it completed. After [drafting](Self::draft), more
-    /// tokens may be [ready](Self::next_ready), and rejected ones must be [rewound](Self::rewind).
+    /// Accepts the result of a row of `fed` tokens and returns the generated token, if it is part of the
+    /// text. [`take_text`](Self::take_text) then returns the text that it completed. After
+    /// [drafting](Self::draft), more tokens may be [ready](Self::next_ready), and rejected ones must be
+    /// [rewound](Self::rewind).
     ///
     /// # Errors
     ///
-    /// The errors of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode), and of the
-    /// [`Constraint`](crate::Constraint) in the options.
+    /// The errors of [`mlxcel_core::Generation::accept`], of [`Tokenizer::decode`](crate::Tokenizer::decode),
+    /// and of the [`Constraint`](crate::Constraint) in the options.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let token = self.choose(fed, result)?;
         self.count_drafts();
         self.take_chosen(token)
     }
 
-    /// Hands the result of a row to the tokens. If the host samples, it waits for the mask here, which was computed
-    /// while the engine computed the row.
+    /// Hands the result of a row to the tokens. If the host samples, it waits for the mask here, which was
+    /// computed while the engine computed the row.
     fn choose(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         if !self.on_device
             && let Err(error) = self.set_mask(fed)
@@ -231,9 +233,9 @@ impl TextGeneration {
         self.generation.accept(fed, result)
     }
 
-    /// The next token that is known without computing a row: a verified draft token, or one that a grammar forces (log
-    /// probability 0, as the only choice). After [`accept`](Self::accept), call it until it returns `None`, before the
-    /// next row.
+    /// The next token that is known without computing a row: a verified draft token, or one that a grammar
+    /// forces (log probability 0, as the only choice). After [`accept`](Self::accept), call it until it
+    /// returns `None`, before the next row.
     ///
     /// # Errors
     ///
@@ -312,8 +314,8 @@ impl TextGeneration {
         Ok(true)
     }
 
-    /// Ends the generation if it was cancelled or its time limit has passed. Returns whether it has ended, for any
-    /// reason.
+    /// Ends the generation if it was cancelled or its time limit has passed. Returns whether it has ended,
+    /// for any reason.
     ///
     /// # Errors
     ///
@@ -352,8 +354,8 @@ impl TextGeneration {
         self.usage.queued = queued;
     }
 
-    /// Runs its next row, of at most `most` tokens, and adds the time to the usage. Cancellation is not an error: it ends
-    /// the generation.
+    /// Runs its next row, of at most `most` tokens, and adds the time to the usage. Cancellation is not an
+    /// error: it ends the generation.
     fn run_row<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
@@ -476,11 +478,11 @@ impl Model {
     /// # Errors
     ///
     /// [`ErrorKind::NotFound`] for text without a tokenizer or messages without a chat template,
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, a token outside the vocabulary, an empty stop string or a
-    /// sampling parameter out of range, [`ErrorKind::CapacityExceeded`] for a prompt beyond the context,
-    /// [`ErrorKind::Unsupported`] for a sampling parameter that neither the engine nor the host can apply,
-    /// [`ErrorKind::Cancelled`] if the options' cancel token was already cancelled, and the errors of
-    /// [`Tokenizer::encode_chat`](crate::Tokenizer::encode_chat).
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, a token outside the vocabulary, an empty stop string
+    /// or a sampling parameter out of range, [`ErrorKind::CapacityExceeded`] for a prompt beyond the
+    /// context, [`ErrorKind::Unsupported`] for a sampling parameter that neither the engine nor the host
+    /// can apply, [`ErrorKind::Cancelled`] if the options' cancel token was already cancelled, and the
+    /// errors of [`Tokenizer::encode_chat`](crate::Tokenizer::encode_chat).
     pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
         let (tokens, detokenizer) = prompt.into().encode(self, options)?;
         TextGeneration::new(self, &tokens, options, detokenizer)

@@ -2,10 +2,11 @@
 //!
 //! # One API, any engine
 //!
-//! A [`Model`] combines a model loaded by an engine with the checkpoint's tokenizer and chat template. Engines are
-//! values that implement [`Backend`]. This crate re-exports those that its features enable (`portable`, the default,
-//! `iree`, `mlx` and `pjrt`) and accepts any other. Text processing is the same for every engine: tokenizer, chat
-//! template, incremental detokenization, and the [`HostSampler`] for sampling that an engine does not do on its device.
+//! A [`Model`] combines a model loaded by an engine with the checkpoint's tokenizer and chat template.
+//! Engines are values that implement [`Backend`]. This crate re-exports those that its features enable
+//! (`portable`, the default, `iree`, `mlx` and `pjrt`) and accepts any other. Text processing is the same for
+//! every engine: tokenizer, chat template, incremental detokenization, and the [`HostSampler`] for sampling
+//! that an engine does not do on its device.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -27,19 +28,19 @@
 //!
 //! # Core concepts
 //!
-//! * [`Model::chat`] answers messages, [`Model::generate`] continues a text, [`Model::generate_tokens`] continues token
-//!   ids; each returns a [`TextStream`], an iterator over pieces of text that also reports tokens, log probabilities
-//!   and timings.
+//! * [`Model::chat`] answers messages, [`Model::generate`] continues a text, [`Model::generate_tokens`]
+//!   continues token ids; each returns a [`TextStream`], an iterator over pieces of text that also reports
+//!   tokens, log probabilities and timings.
 //! * [`Model::conversation`] keeps the KV cache from turn to turn.
-//! * [`Model::score`] computes the log probability of each token of a text, [`Model::likelihood`] that of given
-//!   continuations, [`Model::embed`] computes embeddings, and [`Model::rerank`]
-//!   scores documents for a query.
-//! * [`Options`] set limits and sampling. Before the run, the crate decides by the engine's capabilities whether tokens
-//!   are sampled on the device or on the host.
-//! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by a documented order of preference; it never
-//!   falls back silently.
-//! * [`Model::engine`] gives access to the engine contract ([`mlxcel_core`]): sessions with many sequences, batches,
-//!   forks, logits.
+//! * [`Model::score`] computes the log probability of each token of a text, [`Model::likelihood`] that of
+//!   given continuations, [`Model::embed`] computes embeddings, and [`Model::rerank`] scores documents for a
+//!   query.
+//! * [`Options`] set limits and sampling. Before the run, the crate decides by the engine's capabilities
+//!   whether tokens are sampled on the device or on the host.
+//! * [`select_backend`] finds an engine by name, by `MLXCEL_BACKEND`, or by a documented order of preference;
+//!   it never falls back silently.
+//! * [`Model::engine`] gives access to the engine contract ([`mlxcel_core`]): sessions with many sequences,
+//!   batches, forks, logits.
 //!
 //! The crate prints nothing. It reports through [`tracing`](https://docs.rs/tracing): spans `load`, `compile`,
 //! `request`, `prefill` and `step`, and events for what an application may want to log.

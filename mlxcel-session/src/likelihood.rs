@@ -15,7 +15,8 @@ pub struct ContinuationScore {
     pub tokens: Vec<TokenId>,
     /// The natural log probability of each token, given the prompt and the tokens before it.
     pub logprobs: Vec<f32>,
-    /// Whether every token is the most likely one at its position, so that greedy decoding generates this continuation.
+    /// Whether every token is the most likely one at its position, so that greedy decoding generates this
+    /// continuation.
     pub is_greedy: bool,
 }
 
@@ -37,15 +38,17 @@ impl ContinuationScore {
 impl Model {
     /// Scores each of `continuations` after `prompt`, in order, as multiple-choice benchmarks do.
     ///
-    /// Tokenization follows EleutherAI's lm-evaluation-harness: white space at the end of the prompt moves to the
-    /// continuations; prompt and continuation are encoded together, and the tokens after as many as the prompt has
-    /// alone belong to the continuation. The tokenizer's leading special tokens (such as BOS) are added to the prompt,
-    /// which may be empty if there are any. The prompt is computed once if the engine claims fork or rewind; with fork,
-    /// continuations are batched. Needs the same capabilities as [`score`](Self::score).
+    /// Tokenization follows EleutherAI's lm-evaluation-harness: white space at the end of the prompt moves to
+    /// the continuations; prompt and continuation are encoded together, and the tokens after as many as
+    /// the prompt has alone belong to the continuation. The tokenizer's leading special tokens (such as
+    /// BOS) are added to the prompt, which may be empty if there are any. The prompt is computed once if
+    /// the engine claims fork or rewind; with fork, continuations are batched. Needs the same
+    /// capabilities as [`score`](Self::score).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`likelihood_of_tokens`](Self::likelihood_of_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of
+    /// [`likelihood_of_tokens`](Self::likelihood_of_tokens).
     pub fn likelihood(
         &self,
         prompt: &str,
@@ -69,10 +72,10 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, an empty continuation or a token outside the vocabulary,
-    /// [`ErrorKind::CapacityExceeded`] if prompt and continuation do not fit into the context (nothing is truncated),
-    /// [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor `logits`, [`ErrorKind::Cancelled`],
-    /// and errors of the engine.
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, an empty continuation or a token outside the
+    /// vocabulary, [`ErrorKind::CapacityExceeded`] if prompt and continuation do not fit into the context
+    /// (nothing is truncated), [`ErrorKind::Unsupported`] if the engine claims neither `every_position`
+    /// nor `logits`, [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn likelihood_of_tokens(
         &self,
         prompt: &[TokenId],

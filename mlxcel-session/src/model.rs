@@ -14,9 +14,11 @@ use crate::tokenizer::{self, Tokenizer};
 #[cfg(feature = "structured")]
 use crate::vocabulary::Vocabulary;
 
-/// A language model, ready to generate: a model loaded by an engine, with the checkpoint's tokenizer and chat template.
+/// A language model, ready to generate: a model loaded by an engine, with the checkpoint's tokenizer and chat
+/// template.
 ///
-/// Cheap to clone and to share between threads: clones share the weights, and each generation opens its own session.
+/// Cheap to clone and to share between threads: clones share the weights, and each generation opens its own
+/// session.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn mlxcel_core::Model>,
@@ -80,7 +82,8 @@ impl Model {
         }
     }
 
-    /// Lets generations of this model, and of clones made from now on, reuse computed prefixes of earlier ones.
+    /// Lets generations of this model, and of clones made from now on, reuse computed prefixes of earlier
+    /// ones.
     #[must_use]
     pub fn with_prefix_cache(mut self, cache: PrefixCache) -> Self {
         self.prefixes = Some(cache);
@@ -126,12 +129,13 @@ impl Model {
         self.engine.capabilities()
     }
 
-    /// The checkpoint's own sampling parameters: `do_sample`, `temperature`, `top_k`, `top_p`, `min_p`, `typical_p`,
-    /// `repetition_penalty` and `no_repeat_ngram_size` of its `generation_config.json`.
+    /// The checkpoint's own sampling parameters: `do_sample`, `temperature`, `top_k`, `top_p`, `min_p`,
+    /// `typical_p`, `repetition_penalty` and `no_repeat_ngram_size` of its `generation_config.json`.
     ///
-    /// As in transformers, tokens are sampled only if `do_sample` is set, and the temperature defaults to 1; other
-    /// fields default to off. Greedy if the file is missing. [`Options::default`](crate::Options::default) ignores
-    /// these parameters; [`default_options`](Self::default_options) applies them.
+    /// As in transformers, tokens are sampled only if `do_sample` is set, and the temperature defaults to 1;
+    /// other fields default to off. Greedy if the file is missing.
+    /// [`Options::default`](crate::Options::default) ignores these parameters;
+    /// [`default_options`](Self::default_options) applies them.
     pub fn default_sampling(&self) -> &SamplingParams {
         &self.sampling
     }
@@ -144,7 +148,8 @@ impl Model {
         tokens
     }
 
-    /// The rank of the adapter in `source`, for the [room](crate::AdapterLimits::rank) of a model that is to load it.
+    /// The rank of the adapter in `source`, for the [room](crate::AdapterLimits::rank) of a model that is to
+    /// load it.
     ///
     /// # Errors
     ///
@@ -154,12 +159,12 @@ impl Model {
         mlxcel_models::AdapterWeights::rank(&source.into())
     }
 
-    /// Loads an adapter in the format of the PEFT library or of mlx-lm, a folder with `adapter_config.json` and
-    /// `adapter_model.safetensors` or `adapters.safetensors`, or of llama.cpp, a GGUF file, for generations with
-    /// [`Options::with_adapter`](crate::Options::with_adapter). Generations with other adapters and without one run
-    /// meanwhile and share steps. It takes one of the slots that the model was
-    /// [opened with](crate::OpenOptions::with_adapters) until the last clone of the handle is dropped and no sequence
-    /// uses it.
+    /// Loads an adapter in the format of the PEFT library or of mlx-lm, a folder with `adapter_config.json`
+    /// and `adapter_model.safetensors` or `adapters.safetensors`, or of llama.cpp, a GGUF file, for
+    /// generations with [`Options::with_adapter`](crate::Options::with_adapter). Generations with other
+    /// adapters and without one run meanwhile and share steps. It takes one of the slots that the model
+    /// was [opened with](crate::OpenOptions::with_adapters) until the last clone of the handle is dropped
+    /// and no sequence uses it.
     ///
     /// ```no_run
     /// use mlxcel_session::{AdapterLimits, Model, OpenOptions, Options};

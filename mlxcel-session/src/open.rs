@@ -59,9 +59,9 @@ impl OpenOptions {
 }
 
 impl Model {
-    /// Opens a model with the engine that [`select_backend`] chooses. The source is a Hugging Face checkpoint folder, a
-    /// GGUF file, or a name `org/name`, which is looked up in the local Hugging Face cache and, with feature `hub`,
-    /// downloaded if it is not there. See [`hub`](crate::hub) for the forms of names.
+    /// Opens a model with the engine that [`select_backend`] chooses. The source is a Hugging Face checkpoint
+    /// folder, a GGUF file, or a name `org/name`, which is looked up in the local Hugging Face cache and,
+    /// with feature `hub`, downloaded if it is not there. See [`hub`](crate::hub) for the forms of names.
     ///
     /// ```no_run
     /// let model = mlxcel_session::Model::open("Qwen/Qwen3-0.6B")?;
@@ -71,8 +71,8 @@ impl Model {
     /// # Errors
     ///
     /// The errors of [`select_backend`], [`hub::locate`], [`Backend::load`](mlxcel_core::Backend::load) and
-    /// [`Tokenizer::from_source`](crate::Tokenizer::from_source). A missing tokenizer is not an error: such a model
-    /// generates token ids only.
+    /// [`Tokenizer::from_source`](crate::Tokenizer::from_source). A missing tokenizer is not an error: such a
+    /// model generates token ids only.
     pub fn open(source: impl Into<ModelSource>) -> Result<Self> {
         Self::open_with(source, &OpenOptions::default())
     }
@@ -81,8 +81,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open), and [`ErrorKind::ResourceExhausted`] with the numbers in its context for a
-    /// model that would take more than [`OpenOptions::memory_budget`].
+    /// The errors of [`open`](Self::open), and [`ErrorKind::ResourceExhausted`] with the numbers in its
+    /// context for a model that would take more than [`OpenOptions::memory_budget`].
     pub fn open_with(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<Self> {
         let backend = select_backend(options.backend.as_deref())?;
         let source = hub::locate(source, &options.load)?;
@@ -92,8 +92,9 @@ impl Model {
         Self::load(&backend, source, &options.load)
     }
 
-    /// The memory that a model would take with these options: weights, the states of all sequences at full capacity, and
-    /// the intermediate results of a pass. Nothing is loaded, but a model that is not in the local cache is downloaded.
+    /// The memory that a model would take with these options: weights, the states of all sequences at full
+    /// capacity, and the intermediate results of a pass. Nothing is loaded, but a model that is not in
+    /// the local cache is downloaded.
     ///
     /// ```no_run
     /// use mlxcel_session::{LoadOptions, Model, OpenOptions};

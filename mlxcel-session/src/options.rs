@@ -15,7 +15,8 @@ use crate::speculation::Speculation;
 #[cfg(feature = "structured")]
 use crate::structured::Grammar;
 
-/// Options of a generation: limits, sampling, chat template. The default is greedy decoding of up to 512 tokens.
+/// Options of a generation: limits, sampling, chat template. The default is greedy decoding of up to 512
+/// tokens.
 ///
 /// ```
 /// use mlxcel_session::Options;
@@ -36,19 +37,21 @@ pub struct Options {
     pub stop_tokens: Vec<TokenId>,
     /// Continues after the model's own stop tokens. They then appear among the tokens, but not in the text.
     pub ignore_stop: bool,
-    /// Omits special tokens from the text. By default they are included as spelled in the vocabulary, except stop
-    /// tokens. Tokens that mark [reasoning](crate::Tokenizer::reasoning) are always included.
+    /// Omits special tokens from the text. By default they are included as spelled in the vocabulary, except
+    /// stop tokens. Tokens that mark [reasoning](crate::Tokenizer::reasoning) are always included.
     pub skip_special_tokens: bool,
     /// Strings that end the text; they are not part of it, not even in part. None may be empty.
     pub stop_strings: Vec<String>,
     /// Constrained decoding, such as a grammar of a JSON schema. A complete text ends with
-    /// [`FinishReason::Stop`](crate::FinishReason::Stop); if another limit ends the generation, the text is incomplete.
+    /// [`FinishReason::Stop`](crate::FinishReason::Stop); if another limit ends the generation, the text is
+    /// incomplete.
     pub constraint: Option<Arc<dyn ConstraintSource>>,
-    /// Speculative decoding, which never changes the text. Off by default. Under a [`constraint`](Self::constraint) draft tokens are
-    /// verified with the masks that it gives [ahead](crate::Constraint::masks_ahead).
+    /// Speculative decoding, which never changes the text. Off by default. Under a
+    /// [`constraint`](Self::constraint) draft tokens are verified with the masks that it gives
+    /// [ahead](crate::Constraint::masks_ahead).
     pub speculation: Option<Speculation>,
-    /// The maximum duration, including time in a queue. The generation ends at the first token or prompt chunk after
-    /// it.
+    /// The maximum duration, including time in a queue. The generation ends at the first token or prompt
+    /// chunk after it.
     pub time_limit: Option<Duration>,
     /// How many of the most likely tokens are reported at each position.
     pub top_logprobs: u16,
@@ -56,8 +59,8 @@ pub struct Options {
     pub chat: ChatOptions,
     /// The adapter to generate with, of the same model; `None` for the model itself.
     pub adapter: Option<Adapter>,
-    /// Cancels the generation at the next token or prompt chunk. A cancelled token stays cancelled: options that hold
-    /// one start no further generation.
+    /// Cancels the generation at the next token or prompt chunk. A cancelled token stays cancelled: options
+    /// that hold one start no further generation.
     pub cancel: Option<CancelToken>,
 }
 

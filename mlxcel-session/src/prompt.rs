@@ -91,7 +91,8 @@ impl<T: AsPrompt + ?Sized> AsPrompt for &T {
 }
 
 impl Prompt<'_> {
-    /// The prompt's tokens, and what turns those that follow it into text; none for a model without tokenizer.
+    /// The prompt's tokens, and what turns those that follow it into text; none for a model without
+    /// tokenizer.
     pub(crate) fn encode(
         self,
         model: &Model,

@@ -15,10 +15,11 @@ const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages 
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RerankOptions {
-    /// Whether scores are probabilities, the sigmoid of what the model computes. Defaults to false: scores are logits. The order
-    /// is the same.
+    /// Whether scores are probabilities, the sigmoid of what the model computes. Defaults to false: scores
+    /// are logits. The order is the same.
     pub probabilities: bool,
-    /// The instruction for decoders that answer yes or no; defaults to that of Qwen3-Reranker for searches. Encoders have none.
+    /// The instruction for decoders that answer yes or no; defaults to that of Qwen3-Reranker for searches.
+    /// Encoders have none.
     pub instruction: Option<String>,
     /// Cancels the computation at the next pass.
     pub cancel: Option<CancelToken>,
@@ -58,9 +59,10 @@ pub(crate) enum Scorer<'a> {
 impl Model {
     /// How well each document answers the query: one score for each, in order, higher for better ones.
     ///
-    /// Rerankers are encoders with a classifier of one class (`BertForSequenceClassification` and those of RoBERTa,
-    /// XLM-RoBERTa and ModernBERT), which read query and document as a pair, and decoders that answer yes or no to the prompt of
-    /// Qwen3-Reranker. Documents share passes over the weights, as the texts of [`embed_all`](Self::embed_all) do.
+    /// Rerankers are encoders with a classifier of one class (`BertForSequenceClassification` and those of
+    /// RoBERTa, XLM-RoBERTa and ModernBERT), which read query and document as a pair, and decoders that
+    /// answer yes or no to the prompt of Qwen3-Reranker. Documents share passes over the weights, as the
+    /// texts of [`embed_all`](Self::embed_all) do.
     ///
     /// ```no_run
     /// use mlxcel_session::{Model, RerankOptions};
@@ -73,9 +75,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a model that is not a reranker, [`ErrorKind::NotFound`] for one without tokenizer,
-    /// [`ErrorKind::CapacityExceeded`] for a pair longer than the context (texts are never truncated),
-    /// [`ErrorKind::Cancelled`], and errors of the engine.
+    /// [`ErrorKind::Unsupported`] for a model that is not a reranker, [`ErrorKind::NotFound`] for one without
+    /// tokenizer, [`ErrorKind::CapacityExceeded`] for a pair longer than the context (texts are never
+    /// truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn rerank(
         &self,
         query: &str,

@@ -16,10 +16,11 @@ const OPERATION: &str = "score text";
 pub struct ScoreOptions {
     /// How many of the most likely tokens are reported at each position; defaults to 0.
     pub top: u16,
-    /// Whether the tokenizer's leading special tokens (such as BOS) are added; defaults to true. Trailing ones never
-    /// are.
+    /// Whether the tokenizer's leading special tokens (such as BOS) are added; defaults to true. Trailing
+    /// ones never are.
     pub special_tokens: bool,
-    /// The stride, in tokens, of the window over a text longer than the context; defaults to half of the context.
+    /// The stride, in tokens, of the window over a text longer than the context; defaults to half of the
+    /// context.
     pub stride: Option<usize>,
     /// Cancels the computation at the next chunk.
     pub cancel: Option<CancelToken>,
@@ -69,7 +70,8 @@ pub struct TextScore {
     pub tokens: Vec<TokenId>,
     /// The natural log probability of each token given those before it; `None` for the first.
     pub logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at each position, most likely first, [`ScoreOptions::top`] many; empty for the first.
+    /// The most likely tokens at each position, most likely first, [`ScoreOptions::top`] many; empty for the
+    /// first.
     pub top: Vec<Vec<TokenLogprob>>,
 }
 
@@ -88,23 +90,25 @@ impl TextScore {
 impl Model {
     /// The log probability of each token of `text`.
     ///
-    /// The first token has no log probability. If the tokenizer adds a BOS token, that is the first one, and all of the
-    /// text is scored. A text longer than the context is scored in sliding windows, as in Hugging Face's guide
-    /// "Perplexity of fixed-length models": each window is as long as the context and begins
-    /// [`stride`](ScoreOptions::stride) tokens after the previous one, and each token is scored in the first window
-    /// that contains it. So outside the first window, every token is conditioned on at least context minus stride
-    /// tokens. Needs [`Capabilities::every_position`], or [`Capabilities::logits`], which is slower: one token per
-    /// pass.
+    /// The first token has no log probability. If the tokenizer adds a BOS token, that is the first one, and
+    /// all of the text is scored. A text longer than the context is scored in sliding windows, as in
+    /// Hugging Face's guide "Perplexity of fixed-length models": each window is as long as the context
+    /// and begins [`stride`](ScoreOptions::stride) tokens after the previous one, and each token is
+    /// scored in the first window that contains it. So outside the first window, every token is
+    /// conditioned on at least context minus stride tokens. Needs [`Capabilities::every_position`], or
+    /// [`Capabilities::logits`], which is slower: one token per pass.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of [`score_tokens`](Self::score_tokens).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer, and the errors of
+    /// [`score_tokens`](Self::score_tokens).
     pub fn score(&self, text: &str, options: &ScoreOptions) -> Result<TextScore> {
         only(self.score_all(&[text], options)?)
     }
 
-    /// As [`score`](Self::score) for several texts, in order. Each step computes as many texts as the engine has sequences
-    /// ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share passes over the weights.
+    /// As [`score`](Self::score) for several texts, in order. Each step computes as many texts as the engine
+    /// has sequences ([`LoadOptions::sequences`](crate::LoadOptions::sequences)), and short texts share
+    /// passes over the weights.
     ///
     /// # Errors
     ///
@@ -126,9 +130,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token outside the vocabulary or a stride of the whole
-    /// context, [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor `logits`, or fewer top log
-    /// probabilities, [`ErrorKind::Cancelled`], and errors of the engine.
+    /// [`ErrorKind::InvalidInput`] for fewer than two tokens, a token outside the vocabulary or a stride of
+    /// the whole context, [`ErrorKind::Unsupported`] if the engine claims neither `every_position` nor
+    /// `logits`, or fewer top log probabilities, [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn score_all_tokens(&self, texts: &[Vec<TokenId>], options: &ScoreOptions) -> Result<Vec<TextScore>> {
         let rows = self.rows_to_score(texts, options)?;
         if self.capabilities().every_position {

@@ -48,18 +48,18 @@ const ENGINES: [Engine; 4] = {
     if cfg!(target_os = "macos") { [mlx, iree, portable, pjrt] } else { [iree, mlx, portable, pjrt] }
 };
 
-/// Returns the engine `name` with its default options. Without a name, it takes the one in the environment variable
-/// `MLXCEL_BACKEND`, and if that is unset, the first compiled-in engine of `iree`, `mlx`, `portable`, `pjrt` (on macOS
-/// of `mlx`, `iree`, `portable`, `pjrt`).
+/// Returns the engine `name` with its default options. Without a name, it takes the one in the environment
+/// variable `MLXCEL_BACKEND`, and if that is unset, the first compiled-in engine of `iree`, `mlx`,
+/// `portable`, `pjrt` (on macOS of `mlx`, `iree`, `portable`, `pjrt`).
 ///
-/// `xla` is another name of `iree`; to run on XLA itself, use `pjrt` with a plugin of XLA. It never falls back
-/// silently: naming an engine that is not compiled in is an error. To set an engine's own options, create the engine
-/// and call [`Model::load`](crate::Model::load).
+/// `xla` is another name of `iree`; to run on XLA itself, use `pjrt` with a plugin of XLA. It never falls
+/// back silently: naming an engine that is not compiled in is an error. To set an engine's own options,
+/// create the engine and call [`Model::load`](crate::Model::load).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for an unknown name or if no engine is compiled in, [`ErrorKind::Unsupported`] for an engine
-/// that is not compiled in. Both list the available engines and the features that add the others.
+/// [`ErrorKind::NotFound`] for an unknown name or if no engine is compiled in, [`ErrorKind::Unsupported`] for
+/// an engine that is not compiled in. Both list the available engines and the features that add the others.
 pub fn select_backend(name: Option<&str>) -> Result<Arc<dyn Backend>> {
     let variable = std::env::var_os(BACKEND_VARIABLE);
     let variable = variable.as_deref().map(|value| value.to_string_lossy());

@@ -1,12 +1,13 @@
-//! Files of tokens with the snapshot of their sequence: entries of the prefix cache, and conversations with their cache.
+//! Files of tokens with the snapshot of their sequence: entries of the prefix cache, and conversations with
+//! their cache.
 //!
 //! ```text
 //! "mlxcelST"  version: u32  head: u64 bytes of JSON  snapshot: u64 bytes  SHA-256 of all before
 //! ```
 //!
 //! Numbers are little-endian; the snapshot is in the format of [`Snapshot::to_bytes`]. The head has the
-//! [`StateIdentity`] of the snapshot, so that a file of another model is recognized before its snapshot is read; the
-//! tokens; and the messages of a conversation.
+//! [`StateIdentity`] of the snapshot, so that a file of another model is recognized before its snapshot is
+//! read; the tokens; and the messages of a conversation.
 
 use std::fs::File;
 use std::io::{self, Read};

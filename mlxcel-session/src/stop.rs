@@ -12,9 +12,10 @@ const MOST_BYTES: usize = 64 << 10;
 
 /// Ends a text at the first of some strings, however the text is cut into pieces.
 ///
-/// Text that may be the beginning of such a string is held back until it is known not to be one, so no part of a stop string is
-/// ever given. Of several strings the one that is complete first ends the text, and the longest where several are complete at once.
-/// Each byte of the text is looked at once, however many strings there are.
+/// Text that may be the beginning of such a string is held back until it is known not to be one, so no part
+/// of a stop string is ever given. Of several strings the one that is complete first ends the text, and the
+/// longest where several are complete at once. Each byte of the text is looked at once, however many strings
+/// there are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopStrings {
     strings: Vec<String>,
@@ -30,7 +31,8 @@ pub(crate) struct StopStrings {
 struct Search {
     automaton: NFA,
     state: StateID,
-    /// How many bytes of a string have been read in each state: so many at the end of the text may be its beginning.
+    /// How many bytes of a string have been read in each state: so many at the end of the text may be its
+    /// beginning.
     lengths: HashMap<StateID, usize>,
 }
 
@@ -53,7 +55,8 @@ impl Search {
         Ok(Self { automaton, state: start, lengths })
     }
 
-    /// Reads `piece`; gives a string that it completes, the longest of several, and how many bytes of `piece` end with it.
+    /// Reads `piece`; gives a string that it completes, the longest of several, and how many bytes of `piece`
+    /// end with it.
     fn read(&mut self, piece: &str, strings: &[String]) -> Option<(usize, usize)> {
         for (index, byte) in piece.bytes().enumerate() {
             self.state = self.automaton.next_state(Anchored::No, self.state, byte);

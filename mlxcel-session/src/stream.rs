@@ -30,7 +30,8 @@ pub struct Completion {
     pub tokens: Vec<TokenId>,
     /// The natural log probability of each token.
     pub logprobs: Vec<f32>,
-    /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
+    /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs)
+    /// many.
     pub top_logprobs: Vec<Vec<TokenLogprob>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
@@ -69,7 +70,8 @@ impl Progress {
             tokens: all.tokens,
             logprobs: all.logprobs,
             top_logprobs: all.top_logprobs,
-            // A generation without an error ends with a reason, and one that is left early was stopped by its caller.
+            // A generation without an error ends with a reason, and one that is left early was stopped by its
+            // caller.
             finish_reason: all.finish.unwrap_or(FinishReason::Cancelled),
             stop_string: all.stop_string,
             usage: all.usage,
@@ -86,7 +88,8 @@ macro_rules! reads_progress {
                 std::mem::take(&mut self.progress.text)
             }
 
-            /// Generates to the end. [`Completion::text`](crate::Completion::text) is the text that was not taken before.
+            /// Generates to the end. [`Completion::text`](crate::Completion::text) is the text that was not
+            /// taken before.
             ///
             /// # Errors
             ///
@@ -95,8 +98,8 @@ macro_rules! reads_progress {
                 self.complete_with(|_| std::ops::ControlFlow::Continue(()))
             }
 
-            /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns `Break`, the
-            /// generation ends with [`FinishReason::Cancelled`].
+            /// As [`complete`](Self::complete), but calls `on_piece` with each piece of text. If it returns
+            /// `Break`, the generation ends with [`FinishReason::Cancelled`].
             ///
             /// # Errors
             ///
@@ -126,7 +129,8 @@ macro_rules! reads_progress {
                 &self.progress.logprobs
             }
 
-            /// The most likely tokens at each position, [`Options::top_logprobs`](crate::Options::top_logprobs) many.
+            /// The most likely tokens at each position,
+            /// [`Options::top_logprobs`](crate::Options::top_logprobs) many.
             pub fn top_logprobs(&self) -> &[Vec<TokenLogprob>] {
                 &self.progress.top_logprobs
             }
@@ -190,13 +194,14 @@ pub(crate) struct Keeper {
 
 /// A running generation: an iterator over pieces of text.
 ///
-/// Pieces are never empty, never split a character and never contain a stop token or stop string. The first call of
-/// `next` computes the prompt. During and after the iteration the stream reports [`tokens`](Self::tokens),
-/// [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason) and [`usage`](Self::usage). An error ends the
-/// stream. To stop early, drop it, or cancel its [`cancel_token`](Self::cancel_token) from any thread.
+/// Pieces are never empty, never split a character and never contain a stop token or stop string. The first
+/// call of `next` computes the prompt. During and after the iteration the stream reports
+/// [`tokens`](Self::tokens), [`logprobs`](Self::logprobs), [`finish_reason`](Self::finish_reason) and
+/// [`usage`](Self::usage). An error ends the stream. To stop early, drop it, or cancel its
+/// [`cancel_token`](Self::cancel_token) from any thread.
 ///
-/// To process single tokens, call [`next_token`](Self::next_token), and [`take_text`](Self::take_text) for the text
-/// that the token completed. For a callback per piece, use [`complete_with`](Self::complete_with).
+/// To process single tokens, call [`next_token`](Self::next_token), and [`take_text`](Self::take_text) for
+/// the text that the token completed. For a callback per piece, use [`complete_with`](Self::complete_with).
 pub struct TextStream<'a> {
     session: Box<dyn InferenceSession + 'a>,
     sequence: SequenceId,
@@ -277,8 +282,8 @@ impl<'a> TextStream<'a> {
         Ok(())
     }
 
-    /// Splits the text that was not taken yet into reasoning and answer. All text is the answer if the model does not
-    /// mark reasoning.
+    /// Splits the text that was not taken yet into reasoning and answer. All text is the answer if the model
+    /// does not mark reasoning.
     ///
     /// ```no_run
     /// use mlxcel_session::{AnswerPart, Message, Model, Options};
@@ -300,8 +305,8 @@ impl<'a> TextStream<'a> {
         Ok(AnswerParts::new(self, splitter))
     }
 
-    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the pieces
-    /// themselves.
+    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the
+    /// pieces themselves.
     ///
     /// # Errors
     ///
@@ -332,7 +337,8 @@ impl<'a> TextStream<'a> {
 }
 
 impl Model {
-    /// Continues a text without a chat template. The tokenizer's leading special tokens (such as BOS) are added.
+    /// Continues a text without a chat template. The tokenizer's leading special tokens (such as BOS) are
+    /// added.
     ///
     /// # Errors
     ///
@@ -364,7 +370,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`generation`](Self::generation) and of [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// The errors of [`generation`](Self::generation) and of
+    /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn stream<'a>(
         &self,
         prompt: impl Into<Prompt<'a>>,

@@ -1,9 +1,9 @@
 //! Locks, condition variables, atomic flags and threads of the engine and of what several threads share.
 //!
-//! They are those of the standard library. In the unit tests of this crate they are those of `shuttle`, which runs the threads of a test one at a
-//! time and chooses at each of these operations, by a seed, which one goes on: a test that is run by [`explore`] goes
-//! through thousands of interleavings, and fails if one of them is wrong, deadlocks or never ends. Outside of it these
-//! operations panic.
+//! They are those of the standard library. In the unit tests of this crate they are those of `shuttle`, which
+//! runs the threads of a test one at a time and chooses at each of these operations, by a seed, which one
+//! goes on: a test that is run by [`explore`] goes through thousands of interleavings, and fails if one of
+//! them is wrong, deadlocks or never ends. Outside of it these operations panic.
 
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::AtomicBool;
@@ -32,8 +32,9 @@ mod explored {
     /// A time limit that never passes; shorter ones pass whenever the schedule says so.
     pub(crate) const FOREVER: Duration = Duration::from_secs(3600);
 
-    /// Runs `model` under `schedules` schedules, or as many as `MLXCEL_SCHEDULES` says: half of them choose evenly among the threads,
-    /// half switch rarely, which finds what happens only if a thread rests for long. The seed differs from run to run; a failure prints it.
+    /// Runs `model` under `schedules` schedules, or as many as `MLXCEL_SCHEDULES` says: half of them choose
+    /// evenly among the threads, half switch rarely, which finds what happens only if a thread rests for
+    /// long. The seed differs from run to run; a failure prints it.
     pub(crate) fn explore(schedules: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
         let wanted = std::env::var("MLXCEL_SCHEDULES").ok().and_then(|count| count.parse().ok());
         let half = wanted.unwrap_or(schedules).div_ceil(2);
@@ -136,7 +137,8 @@ mod explored {
             if limit >= FOREVER {
                 return self.wait_while(guard, condition).map(|guard| (guard, false)).map_err(with(false));
             }
-            // It looks again and again, since a thread that waits for a notification does not wake up by itself.
+            // It looks again and again, since a thread that waits for a notification does not wake up by
+            // itself.
             while condition(&mut guard) {
                 if thread_rng().gen_bool(0.25) {
                     return Ok((guard, true));

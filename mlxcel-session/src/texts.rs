@@ -52,7 +52,8 @@ impl TextRow {
     }
 }
 
-/// The order in which texts are computed: those of about the same length together, so that little of a pass is padding.
+/// The order in which texts are computed: those of about the same length together, so that little of a pass
+/// is padding.
 pub(crate) fn by_length(texts: &[TextRow]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(texts[index].len()));

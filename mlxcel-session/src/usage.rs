@@ -24,7 +24,8 @@ pub struct Usage {
     pub decode: Duration,
     /// Time for compiling programs on their first use; not included in `prefill` and `decode`.
     pub compile: Duration,
-    /// Time from the request to its first token: queueing, compiling and computing. `None` before that token.
+    /// Time from the request to its first token: queueing, compiling and computing. `None` before that
+    /// token.
     pub time_to_first_token: Option<Duration>,
 }
 

@@ -11,7 +11,8 @@ use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
 use crate::tokenizer::Tokenizer;
 
-/// What the parser of a text may take. Some 15 million units of a lexer's fuel and 20 million items are a second.
+/// What the parser of a text may take. Some 15 million units of a lexer's fuel and 20 million items are a
+/// second.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2_000,
@@ -31,7 +32,8 @@ fn limits() -> ParserLimits {
 pub(crate) struct Vocabulary(Arc<Mutex<Option<Arc<ParserFactory>>>>);
 
 impl Vocabulary {
-    /// What compiles grammars for the model whose vocabulary this is: of `size` tokens, of which `stops` end a text.
+    /// What compiles grammars for the model whose vocabulary this is: of `size` tokens, of which `stops` end
+    /// a text.
     pub(crate) fn factory(
         &self,
         tokenizer: &Tokenizer,
@@ -87,7 +89,8 @@ impl Env {
         Self { trie, tokenizer }
     }
 
-    /// The tokens of `text` as the tokenizer cuts it in the middle of another; none where that is not certain.
+    /// The tokens of `text` as the tokenizer cuts it in the middle of another; none where that is not
+    /// certain.
     fn encode(&self, text: &str) -> Option<Vec<TokenId>> {
         let same = |tokens: &[TokenId], bytes: &[u8]| {
             let mut rest = bytes;

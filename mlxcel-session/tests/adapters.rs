@@ -1,4 +1,5 @@
-//! Requests with adapters: each text is that of its adapter, whatever runs beside it and whatever was computed before.
+//! Requests with adapters: each text is that of its adapter, whatever runs beside it and whatever was
+//! computed before.
 #![allow(clippy::unwrap_used)]
 
 mod support;

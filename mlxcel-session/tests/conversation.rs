@@ -1,4 +1,5 @@
-//! Conversations that are taken back, branched, saved and full, on the reference engine with the bundled tokenizer.
+//! Conversations that are taken back, branched, saved and full, on the reference engine with the bundled
+//! tokenizer.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,4 +1,5 @@
-//! Files that an earlier version wrote are read, or rejected by name; `frozen/VERSION` has them as that version wrote them.
+//! Files that an earlier version wrote are read, or rejected by name; `frozen/VERSION` has them as that
+//! version wrote them.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,4 +1,5 @@
-//! Templates that are meant to do harm: each ends in a text or an error, soon, in bounded memory, on a small stack.
+//! Templates that are meant to do harm: each ends in a text or an error, soon, in bounded memory, on a small
+//! stack.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -16,7 +17,8 @@ const STACK: usize = 512 << 10;
 /// What is allowed to a template, in an unoptimised build.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine does.
+/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine
+/// does.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,5 @@
-//! Tokenizer files that are meant to do harm: each is refused, or works, without a panic, in bounded time and memory.
+//! Tokenizer files that are meant to do harm: each is refused, or works, without a panic, in bounded time and
+//! memory.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -38,7 +39,8 @@ fn open(json: &Value) -> mlxcel_session::Result<Tokenizer> {
     Tokenizer::open(folder.path())
 }
 
-/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine does.
+/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine
+/// does.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,5 @@
-//! Message contents are literal text: prompts have the ids of the whole text, except for spelled-out control tokens.
+//! Message contents are literal text: prompts have the ids of the whole text, except for spelled-out control
+//! tokens.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -101,7 +102,8 @@ fn bpe(pieces: &[&str]) -> Value {
         "merges": merges})
 }
 
-/// How many kinds there are whose control tokens do not depend on what is next to them; the last one is of the other kind.
+/// How many kinds there are whose control tokens do not depend on what is next to them; the last one is of
+/// the other kind.
 const LITERAL: usize = 6;
 
 /// Tokenizers of many kinds, by name.

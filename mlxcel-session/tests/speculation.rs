@@ -1,5 +1,6 @@
 //! Speculation changes no token: on the reference engine with models at random, and on every engine that is
-//! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind there are.
+//! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind
+//! there are.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;

@@ -1,4 +1,5 @@
-//! Tokenizer, chat template and detokenizer on real files: the bundled model's, and hand-made ones of other kinds.
+//! Tokenizer, chat template and detokenizer on real files: the bundled model's, and hand-made ones of other
+//! kinds.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -96,8 +97,8 @@ fn ids_and_token_texts_round_trip() {
     }
 }
 
-/// A tokenizer of the kind that SentencePiece models have: spaces are a part of words and of the text's beginning, which
-/// decoding takes off again; what is not in the vocabulary is bytes.
+/// A tokenizer of the kind that SentencePiece models have: spaces are a part of words and of the text's
+/// beginning, which decoding takes off again; what is not in the vocabulary is bytes.
 fn sentencepiece() -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     let words = ["<unk>", "<s>", "</s>", "▁", "▁there", "▁was", "a", "b"];

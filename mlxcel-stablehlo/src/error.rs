@@ -7,7 +7,8 @@ use crate::types::TensorType;
 /// Shorthand for a result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation is invalid: the operation, the operand and what is wrong with it, and the types of all operands.
+/// Why an operation is invalid: the operation, the operand and what is wrong with it, and the types of all
+/// operands.
 ///
 /// ```
 /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
@@ -43,7 +44,8 @@ pub enum ErrorKind {
     Scope,
     /// A function or argument name is taken, or unknown.
     Name,
-    /// The program's structure is invalid: a wrong number of values, a misplaced argument, an impossible alias.
+    /// The program's structure is invalid: a wrong number of values, a misplaced argument, an impossible
+    /// alias.
     Structure,
 }
 
@@ -57,8 +59,8 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of the operation `op` without operands, for functions that extend [`Builder`](crate::Builder) with
-    /// checks of their own.
+    /// An error of the operation `op` without operands, for functions that extend [`Builder`](crate::Builder)
+    /// with checks of their own.
     pub fn new(kind: ErrorKind, op: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,

@@ -1,19 +1,20 @@
 //! StableHLO programs, written in Rust.
 //!
-//! A language model is a program over tensors. With this crate the program is written in Rust, operation by operation,
-//! and printed as [StableHLO](https://openxla.org/stablehlo), which compilers such as IREE and XLA read. The
-//! alternative is to trace a network in Python and ship the exported file. The export fixes shapes, KV cache layout and
-//! batch sizes, and changing one of them needs the Python environment again. A builder inside the application generates
-//! the program for the checkpoint, device and batch at hand, at run time.
+//! A language model is a program over tensors. With this crate the program is written in Rust, operation by
+//! operation, and printed as [StableHLO](https://openxla.org/stablehlo), which compilers such as IREE and XLA read. The
+//! alternative is to trace a network in Python and ship the exported file. The export fixes shapes, KV cache
+//! layout and batch sizes, and changing one of them needs the Python environment again. A builder inside the
+//! application generates the program for the checkpoint, device and batch at hand, at run time.
 //!
-//! A traced program has run at least once; a handwritten one has not. The [`Builder`] therefore checks every operation
-//! when it is made: the pure functions of [`infer`] compute its types, and an invalid operation returns an [`Error`]
-//! that names the operation, the operand and the types of all operands. Unmodified StableHLO tools accept the result.
-//! There is no implicit broadcasting or type promotion; [helpers](#helpers) do both explicitly.
+//! A traced program has run at least once; a handwritten one has not. The [`Builder`] therefore checks every
+//! operation when it is made: the pure functions of [`infer`] compute its types, and an invalid operation
+//! returns an [`Error`] that names the operation, the operand and the types of all operands. Unmodified
+//! StableHLO tools accept the result. There is no implicit broadcasting or type promotion;
+//! [helpers](#helpers) do both explicitly.
 //!
 //! The finished [`Module`] is data. It prints as MLIR text (`to_string()`), can be traversed and checked
-//! ([`Module::verify`]), and can be rewritten before printing ([`Module::rewrite_composites`]), which is how an engine
-//! inserts its own kernels.
+//! ([`Module::verify`]), and can be rewritten before printing ([`Module::rewrite_composites`]), which is how
+//! an engine inserts its own kernels.
 //!
 //! ```
 //! use mlxcel_stablehlo::{ElementType, ModuleBuilder, Result, TensorType};
@@ -38,24 +39,26 @@
 //! ```
 //!
 //! # Values
-//! A [`Value`] belongs to one function, which its lifetime identifies: using it in another function does not compile. A
-//! region (the body of a loop, the comparator of a sort) can read values of the enclosing blocks. Values made in a
-//! region cannot be used outside of it; doing so is an [`Error`].
+//! A [`Value`] belongs to one function, which its lifetime identifies: using it in another function does not
+//! compile. A region (the body of a loop, the comparator of a sort) can read values of the enclosing blocks.
+//! Values made in a region cannot be used outside of it; doing so is an [`Error`].
 //!
 //! # Helpers
-//! A few methods of the builder write several operations: [`linear`](Builder::linear) is a product, the addition of a bias
-//! and a rounding; [`argmax`](Builder::argmax) makes the indices that `reduce_argmax` joins; [`take`](Builder::take)
-//! gathers rows; [`softmax`](Builder::softmax) and [`log_softmax`](Builder::log_softmax) subtract the maximum first;
-//! [`broadcast_like`](Builder::broadcast_like) and [`expand`](Builder::expand) name the dimensions of a broadcast.
+//! A few methods of the builder write several operations: [`linear`](Builder::linear) is a product, the
+//! addition of a bias and a rounding; [`argmax`](Builder::argmax) makes the indices that `reduce_argmax`
+//! joins; [`take`](Builder::take) gathers rows; [`softmax`](Builder::softmax) and
+//! [`log_softmax`](Builder::log_softmax) subtract the maximum first;
+//! [`broadcast_like`](Builder::broadcast_like) and [`expand`](Builder::expand) name the dimensions of a
+//! broadcast.
 //!
-//! A layer is the work of whoever defines the network: [`Builder::composite`] makes it one operation whose decomposition
-//! into plain operations defines exactly what it computes. A compiler that does not know a composite compiles the
-//! decomposition.
+//! A layer is the work of whoever defines the network: [`Builder::composite`] makes it one operation whose
+//! decomposition into plain operations defines exactly what it computes. A compiler that does not know a
+//! composite compiles the decomposition.
 //!
 //! # Limits
-//! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no quantized
-//! types (packed weights are integers, unpacked by operations). Not supported: operations with side effects,
-//! collectives and convolutions.
+//! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no
+//! quantized types (packed weights are integers, unpacked by operations). Not supported: operations with side
+//! effects, collectives and convolutions.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -18,7 +18,8 @@ pub struct Literal {
 
 /// A Rust type whose slices are the elements of a [`Literal`].
 ///
-/// Sealed: these are all element types with a Rust counterpart. Use [`Literal::from_bytes`] for 4-bit elements.
+/// Sealed: these are all element types with a Rust counterpart. Use [`Literal::from_bytes`] for 4-bit
+/// elements.
 pub trait Element: NoUninit + sealed::Sealed {
     /// The corresponding element type.
     const TYPE: ElementType;
@@ -51,8 +52,8 @@ impl Literal {
         Self { ty, bytes: bytemuck::bytes_of(&value).into() }
     }
 
-    /// A tensor from its dense bytes, or `None` if their number does not match the type or a boolean is neither 0 nor
-    /// 1.
+    /// A tensor from its dense bytes, or `None` if their number does not match the type or a boolean is
+    /// neither 0 nor 1.
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         let valid =
@@ -60,8 +61,8 @@ impl Literal {
         valid.then_some(Self { ty, bytes })
     }
 
-    /// A scalar of any element type, or `None` if an integer type cannot represent `value` exactly. Floating-point
-    /// types round to nearest, ties to even; booleans accept 0 and 1.
+    /// A scalar of any element type, or `None` if an integer type cannot represent `value` exactly.
+    /// Floating-point types round to nearest, ties to even; booleans accept 0 and 1.
     pub fn scalar_from_f64(element: ElementType, value: f64) -> Option<Self> {
         let exactly = |least: f64, bound: f64| {
             (value.fract() == 0.0 && value >= least && value < bound).then_some(value as i64)

@@ -1,7 +1,7 @@
 //! The program as data: a [`Module`] of [`Function`]s of [`Op`]s over numbered values.
 //!
-//! Only [`Builder`](crate::Builder) and rewrites make these, and both check types, so every module is well typed unless
-//! it was changed by hand. Printers, evaluators and lowerings traverse it.
+//! Only [`Builder`](crate::Builder) and rewrites make these, and both check types, so every module is well
+//! typed unless it was changed by hand. Printers, evaluators and lowerings traverse it.
 
 use crate::literal::Literal;
 use crate::types::TensorType;
@@ -54,8 +54,8 @@ impl Function {
         &self.values[value.index()]
     }
 
-    /// Adds a value of this type, to be the result of an operation that a rewrite adds. Without such an operation the
-    /// function does not [verify](Module::verify).
+    /// Adds a value of this type, to be the result of an operation that a rewrite adds. Without such an
+    /// operation the function does not [verify](Module::verify).
     pub fn add_value(&mut self, ty: TensorType) -> ValueId {
         // As the builder's values, these are numbered in 32 bits: a program of more has no memory to be in.
         let value = ValueId(self.values.len() as u32);
@@ -100,8 +100,8 @@ pub struct Op {
     pub operands: Vec<ValueId>,
     /// The results.
     pub results: Vec<ValueId>,
-    /// Nested blocks: `[condition, body]` of while, `[comparator]` of sort; otherwise empty. A region can read values
-    /// of the enclosing blocks.
+    /// Nested blocks: `[condition, body]` of while, `[comparator]` of sort; otherwise empty. A region can
+    /// read values of the enclosing blocks.
     pub regions: Vec<Block>,
 }
 
@@ -191,8 +191,8 @@ pub enum ScatterUpdate {
     Add,
 }
 
-/// The dimension numbers of `dot_general`: batch dimensions come first in the result, contracting dimensions are summed
-/// over.
+/// The dimension numbers of `dot_general`: batch dimensions come first in the result, contracting dimensions
+/// are summed over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DotDimensions {
     /// Batch dimensions of the left operand.
@@ -288,15 +288,16 @@ pub enum OpKind {
         /// The size of the part.
         sizes: Vec<usize>,
     },
-    /// Writes the update over the operand at scalar start indices (clamped to fit): `operand, update, start…`.
+    /// Writes the update over the operand at scalar start indices (clamped to fit): `operand, update,
+    /// start…`.
     DynamicUpdateSlice,
     /// All operands, concatenated along `dimension`.
     Concatenate {
         /// The dimension that grows.
         dimension: usize,
     },
-    /// `operand, value`: pads with the scalar `value` around and between elements; negative low and high padding
-    /// removes elements.
+    /// `operand, value`: pads with the scalar `value` around and between elements; negative low and high
+    /// padding removes elements.
     Pad {
         /// Elements added before each dimension.
         low: Vec<i64>,
@@ -310,7 +311,8 @@ pub enum OpKind {
         /// Which dimension means what.
         dimensions: GatherDimensions,
     },
-    /// `operand, indices, updates`: writes windows at run-time indices; a window that does not fit is skipped.
+    /// `operand, indices, updates`: writes windows at run-time indices; a window that does not fit is
+    /// skipped.
     Scatter {
         /// Which dimension means what.
         dimensions: ScatterDimensions,
@@ -336,8 +338,8 @@ pub enum OpKind {
         /// The dimensions reduced, ascending.
         dimensions: Vec<usize>,
     },
-    /// `values, indices`: the largest value along `dimension` and its index; two results. Ties go to the lowest index.
-    /// NaN is never chosen over a number.
+    /// `values, indices`: the largest value along `dimension` and its index; two results. Ties go to the
+    /// lowest index. NaN is never chosen over a number.
     ReduceArgMax {
         /// The dimension reduced.
         dimension: usize,

@@ -18,8 +18,8 @@ impl Op {
 }
 
 impl Block {
-    /// Calls `visit` with every operation of the block, and with those of nested regions after the operation that
-    /// contains them.
+    /// Calls `visit` with every operation of the block, and with those of nested regions after the operation
+    /// that contains them.
     pub fn walk<'m>(&'m self, visit: &mut impl FnMut(&'m Op)) {
         for op in &self.ops {
             visit(op);
@@ -52,11 +52,11 @@ impl Composite<'_, '_> {
 }
 
 impl Module {
-    /// The module with composites replaced. `rewrite` is called with each composite and a builder at its position, and
-    /// returns the values that replace its results, or `None` to keep the composite.
+    /// The module with composites replaced. `rewrite` is called with each composite and a builder at its
+    /// position, and returns the values that replace its results, or `None` to keep the composite.
     ///
-    /// The module is rebuilt, and so checked again. `rewrite` does not see composites that it makes. Private functions
-    /// that no public function reaches any more are removed.
+    /// The module is rebuilt, and so checked again. `rewrite` does not see composites that it makes. Private
+    /// functions that no public function reaches any more are removed.
     ///
     /// ```
     /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};

@@ -75,8 +75,8 @@ impl ElementType {
         }
     }
 
-    /// The bytes of `count` dense elements: 4-bit elements share bytes, a boolean takes a whole one. Saturates at
-    /// `usize::MAX`.
+    /// The bytes of `count` dense elements: 4-bit elements share bytes, a boolean takes a whole one.
+    /// Saturates at `usize::MAX`.
     pub fn bytes_for(self, count: usize) -> usize {
         match self {
             Self::I1 => count,

@@ -8,11 +8,12 @@ use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use crate::types::TensorType;
 
 impl Module {
-    /// Checks the module as if it were built again: the types of every operation, that each value is defined once and
-    /// before its use, that every callee exists with the right signature, and that no function calls itself.
+    /// Checks the module as if it were built again: the types of every operation, that each value is defined
+    /// once and before its use, that every callee exists with the right signature, and that no function
+    /// calls itself.
     ///
-    /// Modules from [`ModuleBuilder`](crate::ModuleBuilder) and rewrites always pass; this is for modules changed by
-    /// hand.
+    /// Modules from [`ModuleBuilder`](crate::ModuleBuilder) and rewrites always pass; this is for modules
+    /// changed by hand.
     ///
     /// # Errors
     /// The first violation.
@@ -129,7 +130,8 @@ impl<'m> Checker<'m> {
         }
     }
 
-    /// Checks the regions of an operation, which are entered with values of `entries`; answers the types that they return.
+    /// Checks the regions of an operation, which are entered with values of `entries`; answers the types that
+    /// they return.
     fn regions(&mut self, op: &'m Op, entries: &[&[&TensorType]]) -> Result<Vec<Vec<&'m TensorType>>> {
         let name = op.kind.name();
         if op.regions.len() != entries.len() {
@@ -202,7 +204,8 @@ pub(crate) fn aliases(function: &Function) -> Result<()> {
     Ok(())
 }
 
-/// A composite's name has a namespace: `[a-zA-Z][a-zA-Z0-9_]*` and then, each behind a point, `[a-zA-Z0-9_$]+`.
+/// A composite's name has a namespace: `[a-zA-Z][a-zA-Z0-9_]*` and then, each behind a point,
+/// `[a-zA-Z0-9_$]+`.
 pub(crate) fn check_composite(name: &str, attributes: &[(String, Attribute)]) -> Result<()> {
     let word = |word: &str| {
         !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'$')

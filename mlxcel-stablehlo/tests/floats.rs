@@ -14,7 +14,8 @@ fn printed<T: Element>(value: T) -> String {
     text.split_once("dense<").unwrap().1.split_once('>').unwrap().0.to_owned()
 }
 
-/// The bits that MLIR makes of a number: hexadecimal digits are bits, anything else is read as a double and rounded.
+/// The bits that MLIR makes of a number: hexadecimal digits are bits, anything else is read as a double and
+/// rounded.
 fn read(text: &str, element: ElementType) -> u32 {
     if let Some(digits) = text.strip_prefix("0x") {
         assert_eq!(digits.len(), element.bits() / 4, "{text}");

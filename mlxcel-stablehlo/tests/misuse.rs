@@ -1,4 +1,5 @@
-//! Misuse of every operation is an error that names it, says what is wrong and shows all operands; never a panic.
+//! Misuse of every operation is an error that names it, says what is wrong and shows all operands; never a
+//! panic.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
 

@@ -1,5 +1,6 @@
-//! Random well-typed programs against the stock compiler: it accepts them all, and since every operation is printed with
-//! its result types, which the compiler's verifier compares with its own inference, the inferred types are equal.
+//! Random well-typed programs against the stock compiler: it accepts them all, and since every operation is
+//! printed with its result types, which the compiler's verifier compares with its own inference, the inferred
+//! types are equal.
 
 #![allow(clippy::panic, reason = "a test fails by it")]
 

@@ -1,4 +1,5 @@
-//! Programs that are put together wrongly are refused, and leave the builder as it was; and what types can hold.
+//! Programs that are put together wrongly are refused, and leave the builder as it was; and what types can
+//! hold.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
 

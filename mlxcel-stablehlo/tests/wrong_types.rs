@@ -1,5 +1,5 @@
-//! That the stock compiler would notice a wrong inference: a result type changed by hand is rejected, for every operation
-//! whose result type is not the caller's free choice. So is it by our own verifier.
+//! That the stock compiler would notice a wrong inference: a result type changed by hand is rejected, for
+//! every operation whose result type is not the caller's free choice. So is it by our own verifier.
 
 mod support;
 

@@ -12,8 +12,8 @@ pub(super) type Result<T> = std::result::Result<T, TemplateError>;
 pub struct TemplateError(Box<(u32, String)>);
 
 impl TemplateError {
-    /// A fault whose line is not known yet. The message may quote the template: it is shortened, and holds no control
-    /// characters.
+    /// A fault whose line is not known yet. The message may quote the template: it is shortened, and holds no
+    /// control characters.
     pub(super) fn new(message: impl AsRef<str>) -> Self {
         Self::at(0, message)
     }

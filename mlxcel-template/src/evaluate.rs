@@ -10,8 +10,8 @@ use super::print::write_str;
 use super::scope::Scopes;
 use super::value::{Seq, Value};
 
-/// How deep blocks, expressions and calls may be nested in one another while they run. Each level takes up to about a kilobyte
-/// of stack.
+/// How deep blocks, expressions and calls may be nested in one another while they run. Each level takes up to
+/// about a kilobyte of stack.
 const MOST_DEEP: usize = 300;
 
 /// What runs next after a statement.

@@ -9,7 +9,8 @@ use super::methods;
 use super::value::{Seq, Text, Value};
 
 impl<'a> Evaluator<'a> {
-    /// What going through a value gives: the items of a list, the keys of a dictionary, the characters of a text.
+    /// What going through a value gives: the items of a list, the keys of a dictionary, the characters of a
+    /// text.
     pub(super) fn iterate(&self, value: &Value<'a>) -> Result<Rc<Seq<'a>>> {
         let mut list = match value {
             Value::Seq(seq) => return Ok(Rc::clone(seq)),

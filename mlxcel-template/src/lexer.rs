@@ -1,7 +1,7 @@
 //! The source of a template as tokens, by Jinja's rules of whitespace.
 //!
-//! Blocks are trimmed as transformers sets Jinja up: the line break after a block goes, and the spaces before a block that begins
-//! its line (`trim_blocks`, `lstrip_blocks`).
+//! Blocks are trimmed as transformers sets Jinja up: the line break after a block goes, and the spaces before
+//! a block that begins its line (`trim_blocks`, `lstrip_blocks`).
 
 use super::error::{Result, TemplateError};
 

@@ -1,16 +1,19 @@
-//! Jinja for chat templates: renders the dialect that published templates use, within limits on every resource.
+//! Jinja for chat templates: renders the dialect that published templates use, within limits on every
+//! resource.
 //!
-//! A chat template is a program that comes with a checkpoint, and is not trusted. Its source and its nesting are bounded
-//! before it is parsed. While it runs, every step, every byte, every level of recursion and of nested values is charged
-//! to a budget: a string or a list can only be made by a builder that reserves its memory first. Work is counted, not
-//! timed, so a template that renders on one machine renders on all. See ADR 0013 for the rationale, and ADR 0029 for the
-//! comparison with minijinja.
+//! A chat template is a program that comes with a checkpoint, and is not trusted. Its source and its nesting
+//! are bounded before it is parsed. While it runs, every step, every byte, every level of recursion and of
+//! nested values is charged to a budget: a string or a list can only be made by a builder that reserves its
+//! memory first. Work is counted, not timed, so a template that renders on one machine renders on all. See
+//! ADR 0013 for the rationale, and ADR 0029 for the comparison with minijinja.
 //!
-//! The language is Python's Jinja as transformers configures it for `apply_chat_template`: `trim_blocks`, `lstrip_blocks`, loop
-//! controls, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`, and the methods of Python's strings, lists
-//! and dictionaries. Inheritance, includes, imports and escaping are errors that name the construct.
+//! The language is Python's Jinja as transformers configures it for `apply_chat_template`: `trim_blocks`,
+//! `lstrip_blocks`, loop controls, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`, and the
+//! methods of Python's strings, lists and dictionaries. Inheritance, includes, imports and escaping are
+//! errors that name the construct.
 //!
-//! A rendering also says where each part of its text comes from: only the template's own parts may contain control tokens.
+//! A rendering also says where each part of its text comes from: only the template's own parts may contain
+//! control tokens.
 //!
 //! ```
 //! use mlxcel_template::{Field, Origin, Template, Variable};
@@ -149,17 +152,20 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// If it is not valid Jinja, is nested deeper than the limits allow, or uses a construct that is not supported.
+    /// If it is not valid Jinja, is nested deeper than the limits allow, or uses a construct that is not
+    /// supported.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
         parser::parse(source).map(Self)
     }
 
-    /// Renders it with `variables`, of which a later one hides an earlier one of the same name. A later field of a dictionary
-    /// replaces an earlier one likewise. `now` is the time that `strftime_now` prints; defaults to the time of the call.
+    /// Renders it with `variables`, of which a later one hides an earlier one of the same name. A later field
+    /// of a dictionary replaces an earlier one likewise. `now` is the time that `strftime_now` prints;
+    /// defaults to the time of the call.
     ///
     /// # Errors
     ///
-    /// If the template raises an exception, applies an operation to values that do not support it, or exceeds a limit.
+    /// If the template raises an exception, applies an operation to values that do not support it, or exceeds
+    /// a limit.
     pub fn render(
         &self,
         variables: &[(&str, Variable<'_>)],

@@ -199,7 +199,8 @@ impl<'a> Evaluator<'a> {
 
     /// Items in the order of their keys; equal ones keep theirs.
     fn in_order(&self, items: &[Value<'a>], keys: &[Value<'a>], reverse: bool) -> Result<Value<'a>> {
-        // Comparing may fail, and values need not have a total order: the standard library's sorting may panic on both.
+        // Comparing may fail, and values need not have a total order: the standard library's sorting may
+        // panic on both.
         let mut order: Vec<usize> = (0..items.len()).collect();
         let mut merged = order.clone();
         let mut width = 1;

@@ -1,4 +1,5 @@
-//! Python's methods of texts, lists and dictionaries. Those that change a value are not there, as in transformers' sandbox.
+//! Python's methods of texts, lists and dictionaries. Those that change a value are not there, as in
+//! transformers' sandbox.
 
 use super::arguments::Values;
 use super::error::{Result, TemplateError};

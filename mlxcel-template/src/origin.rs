@@ -1,4 +1,5 @@
-//! Tracks where each part of a rendered text comes from, which decides whether control tokens in it are parsed.
+//! Tracks where each part of a rendered text comes from, which decides whether control tokens in it are
+//! parsed.
 
 use std::ops::Range;
 

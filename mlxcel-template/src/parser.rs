@@ -141,7 +141,8 @@ impl Parser {
                         return Ok(statements);
                     }
                     if self.takes_name("generation") {
-                        // It marks for training what the assistant said: a scope of its own, and nothing more.
+                        // It marks for training what the assistant said: a scope of its own, and nothing
+                        // more.
                         self.end_of_block()?;
                         StatementKind::With(Vec::new(), self.body(&["endgeneration"])?)
                     } else {

@@ -69,7 +69,8 @@ pub(super) fn write_repr(out: &mut TextBuilder, value: &Value<'_>) -> Result<()>
     }
 }
 
-/// A float as Python prints it: the shortest digits that read back, with an exponent from 1e16 on and below 1e-4.
+/// A float as Python prints it: the shortest digits that read back, with an exponent from 1e16 on and below
+/// 1e-4.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

@@ -10,7 +10,8 @@ use super::value::{Function, Value};
 /// What a scope costs, and a name in it.
 const COST: usize = 128;
 
-/// All scopes of a rendering. A scope ends with its block, unless a macro was defined in it: what the macro sees stays.
+/// All scopes of a rendering. A scope ends with its block, unless a macro was defined in it: what the macro
+/// sees stays.
 #[derive(Debug)]
 pub(super) struct Scopes<'a> {
     scopes: Vec<Scope<'a>>,

@@ -19,7 +19,8 @@ pub(super) enum Value<'a> {
     Text(Text<'a>),
     Seq(Rc<Seq<'a>>),
     Dict(Rc<Dict<'a>>),
-    /// The one value that changes; an index into the evaluator's, so that a self-referential value is not a reference cycle.
+    /// The one value that changes; an index into the evaluator's, so that a self-referential value is not a
+    /// reference cycle.
     Namespace(usize),
     /// An index into the evaluator's macros.
     Macro(usize),

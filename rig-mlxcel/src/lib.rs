@@ -1,8 +1,10 @@
-//! Models of mlxcel in [rig](rig_core): completions, tools, structured output, embeddings and reranking without a network.
+//! Models of mlxcel in [rig](rig_core): completions, tools, structured output, embeddings and reranking
+//! without a network.
 //!
-//! [`provider`] takes the router of an [`mlxcel_server::Server`] and gives rig's client of OpenAI's API. Its requests are answered in
-//! this process, by the code that answers HTTP clients: what holds for them, such as limits, turns of clients and metrics, holds for an
-//! agent. Everything that rig builds on its models works: agents, tools, extractors, vector stores.
+//! [`provider`] takes the router of an [`mlxcel_server::Server`] and gives rig's client of OpenAI's API. Its
+//! requests are answered in this process, by the code that answers HTTP clients: what holds for them, such as
+//! limits, turns of clients and metrics, holds for an agent. Everything that rig builds on its models works:
+//! agents, tools, extractors, vector stores.
 //!
 //! ```no_run
 //! use mlxcel_server::Server;
@@ -59,7 +61,8 @@ pub fn with_key(router: Router, key: &str) -> OpenAI {
 
 /// A transport of rig: requests are answered by a router, in this process.
 ///
-/// [`provider`] is made of it; a configuration of rig for another API that the server has, such as Anthropic's, takes it too.
+/// [`provider`] is made of it; a configuration of rig for another API that the server has, such as
+/// Anthropic's, takes it too.
 #[derive(Clone)]
 pub struct InProcess {
     router: Router,

@@ -49,8 +49,8 @@ pub(crate) struct Draft {
     pub(crate) config: Map<String, Value>,
     /// Sizes are multiples of the group sizes of packings.
     pub(crate) packable: bool,
-    /// Tensors whose presence selects one of several layouts; `#` stands for the number of a layer. Those that the family does not
-    /// read are left out.
+    /// Tensors whose presence selects one of several layouts; `#` stands for the number of a layer. Those
+    /// that the family does not read are left out.
     pub(crate) markers: Vec<String>,
 }
 
@@ -217,7 +217,8 @@ impl Draft {
         self.set(key, value);
     }
 
-    /// Layouts of the tensors of experts in `module`, a path with `#`: one by one, fused, or stacked as mlx-lm does.
+    /// Layouts of the tensors of experts in `module`, a path with `#`: one by one, fused, or stacked as
+    /// mlx-lm does.
     pub(crate) fn expert_layout(&mut self, module: &str) {
         match self.random.below(3) {
             0 => self.markers.push(format!("{module}.experts.gate_up_proj")),
@@ -250,7 +251,8 @@ impl Draft {
         }
     }
 
-    /// The part of each head that is rotated, where a config gives one, as far as heads have so many elements.
+    /// The part of each head that is rotated, where a config gives one, as far as heads have so many
+    /// elements.
     fn partial(&mut self, key: &str) -> Option<f64> {
         let dim = self.head_dim();
         let fits = |factor: &f64| {

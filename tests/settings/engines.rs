@@ -28,7 +28,8 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Texts of tokens below `vocabulary`, the first of which is the longest, and chunks of them in random company.
+    /// Texts of tokens below `vocabulary`, the first of which is the longest, and chunks of them in random
+    /// company.
     pub(crate) fn draw(random: &mut Random, vocabulary: usize, longest: usize, texts: usize) -> Self {
         let mut lengths = vec![longest];
         lengths.extend((1..texts).map(|_| 1 + random.below(longest.div_ceil(2))));
@@ -102,8 +103,8 @@ impl<'a> Expected<'a> {
         &logits[tokens - 1]
     }
 
-    /// How far logits may differ: roundings, which are about those of weights, grow in deep networks, and tip a router's scales. The
-    /// walk itself shows by how much, with weights that are a little different.
+    /// How far logits may differ: roundings, which are about those of weights, grow in deep networks, and tip
+    /// a router's scales. The walk itself shows by how much, with weights that are a little different.
     fn tolerance(&self, text: usize, tokens: usize) -> f32 {
         let walked = naive::perturbed_logits(
             self.checkpoint,

@@ -52,8 +52,8 @@ const NAMES: [(&str, &str); 19] = [
     ("mlp.gate.", "ffn_gate_inp."),
 ];
 
-/// A type of blocks: its number, values and bytes of a block, where in it the scale is, and the minimum with its ratio to the scale, and
-/// the deviation of values for a scale of one.
+/// A type of blocks: its number, values and bytes of a block, where in it the scale is, and the minimum with
+/// its ratio to the scale, and the deviation of values for a scale of one.
 struct Blocks {
     number: u32,
     values: usize,
@@ -94,7 +94,8 @@ pub(crate) fn has(family: &str) -> bool {
     ARCHITECTURES.iter().any(|(known, _)| *known == family)
 }
 
-/// Writes a model of the sizes of `config` with `tensors`, matrices in random blocks. False for tensors that have no name in GGUF.
+/// Writes a model of the sizes of `config` with `tensors`, matrices in random blocks. False for tensors that
+/// have no name in GGUF.
 pub(crate) fn write(random: &mut Random, config: &Map<String, Value>, tensors: &Tensors, to: &Path) -> bool {
     let family = config["model_type"].as_str().unwrap();
     let Some((_, architecture)) = ARCHITECTURES.iter().find(|(known, _)| *known == family) else {

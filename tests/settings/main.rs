@@ -1,8 +1,10 @@
-//! Random small checkpoints of every family: the engines compute what a walk in plain loops does, or refuse a setting by name.
+//! Random small checkpoints of every family: the engines compute what a walk in plain loops does, or refuse a
+//! setting by name.
 //!
-//! Each checkpoint follows from a seed and a number. `MLXCEL_SETTINGS` runs so many of them, from number `MLXCEL_SETTINGS_FIRST` on of
-//! `MLXCEL_SETTINGS_SEED`, on the engines that `MLXCEL_TEST_ENGINES` lists; `MLXCEL_SETTINGS_FAMILY` selects families, and
-//! `MLXCEL_SETTINGS_KEEP` names a folder to keep all checkpoints in, with the walk's logits.
+//! Each checkpoint follows from a seed and a number. `MLXCEL_SETTINGS` runs so many of them, from number
+//! `MLXCEL_SETTINGS_FIRST` on of `MLXCEL_SETTINGS_SEED`, on the engines that `MLXCEL_TEST_ENGINES` lists;
+//! `MLXCEL_SETTINGS_FAMILY` selects families, and `MLXCEL_SETTINGS_KEEP` names a folder to keep all
+//! checkpoints in, with the walk's logits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 #![cfg(feature = "portable")]
 

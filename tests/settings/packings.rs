@@ -122,7 +122,8 @@ impl Packing {
         }
     }
 
-    /// Writes the checkpoint in `from` packed into `to`, a folder beside it. False if it has no matrix that can be packed so.
+    /// Writes the checkpoint in `from` packed into `to`, a folder beside it. False if it has no matrix that
+    /// can be packed so.
     ///
     /// # Errors
     ///
@@ -180,8 +181,8 @@ impl Form {
         }
     }
 
-    /// Packs every matrix that can be and that the family reads so. Which these are it says itself: a dense tensor that it lacks is put
-    /// back.
+    /// Packs every matrix that can be and that the family reads so. Which these are it says itself: a dense
+    /// tensor that it lacks is put back.
     fn write(
         self,
         random: &mut Random,
@@ -343,7 +344,8 @@ fn mxfp4(random: &mut Random, name: &str, shape: &[usize]) -> Option<Tensors> {
     Some([(format!("{name}_blocks"), blocks), (format!("{name}_scales"), scales)].into())
 }
 
-/// Scales with which codes of a standard deviation make values whose products are about as large as their input.
+/// Scales with which codes of a standard deviation make values whose products are about as large as their
+/// input.
 fn scales(
     random: &mut Random,
     dtype: &'static str,

@@ -25,8 +25,8 @@ pub(crate) type Shapes = BTreeMap<String, Vec<usize>>;
 /// The types that values are stored in.
 pub(crate) const FLOATS: [&str; 3] = ["F32", "BF16", "F16"];
 
-/// The tensors that the family of a draft reads, found by asking: a checkpoint without tensors lacks one, one of another shape is
-/// refused with the expected one.
+/// The tensors that the family of a draft reads, found by asking: a checkpoint without tensors lacks one, one
+/// of another shape is refused with the expected one.
 ///
 /// # Errors
 ///
@@ -86,8 +86,8 @@ fn names(weight: &mlxcel_models::WeightRef) -> Vec<String> {
     weight.tensors().flat_map(of).collect()
 }
 
-/// Adds a missing tensor. If an earlier layer or expert has one of that name, it and all others of the later one are taken to have
-/// the same shapes, which saves most questions.
+/// Adds a missing tensor. If an earlier layer or expert has one of that name, it and all others of the later
+/// one are taken to have the same shapes, which saves most questions.
 fn add(shapes: &mut Shapes, name: String) {
     let parts: Vec<_> = name.split('.').collect();
     for at in (0..parts.len()).rev() {
@@ -139,8 +139,8 @@ pub(crate) fn floats(dtype: &'static str, shape: &[usize], values: &[f32]) -> Te
     Tensor { dtype, shape: shape.to_vec(), bytes }
 }
 
-/// Values with which activations keep their magnitude: factors around one, and matrices whose products are about as large as their
-/// input.
+/// Values with which activations keep their magnitude: factors around one, and matrices whose products are
+/// about as large as their input.
 fn values(random: &mut Random, name: &str, shape: &[usize]) -> Vec<f32> {
     let count = shape.iter().product();
     let (middle, most) = match shape {

@@ -64,8 +64,9 @@ pub fn engines() -> Vec<Box<dyn Backend>> {
     ]
 }
 
-/// The IREE engine with one size of prompt chunks, and so fewer programs to compile for each fixture. How chunks of several sizes are
-/// chosen is tested where it is decided, and conformance holds the default sizes on the bundled model.
+/// The IREE engine with one size of prompt chunks, and so fewer programs to compile for each fixture. How
+/// chunks of several sizes are chosen is tested where it is decided, and conformance holds the default sizes
+/// on the bundled model.
 #[cfg(feature = "iree")]
 pub fn iree() -> mlxcel_session::iree::IreeBackend {
     mlxcel_session::iree::IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16)
@@ -94,8 +95,8 @@ pub fn engines_and_plugin() -> Vec<Box<dyn Backend>> {
     engines
 }
 
-/// The PJRT engine on the plugin that the environment names, or that `cargo xtask setup --pjrt` provides; none where neither is there.
-/// Continuous integration provides it where it is published for the machine.
+/// The PJRT engine on the plugin that the environment names, or that `cargo xtask setup --pjrt` provides;
+/// none where neither is there. Continuous integration provides it where it is published for the machine.
 #[cfg(feature = "pjrt")]
 pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
     use mlxcel_session::pjrt::{PLUGIN_VARIABLE, PjrtBackend};
@@ -115,7 +116,8 @@ pub fn pjrt() -> Option<mlxcel_session::pjrt::PjrtBackend> {
     is_there.then(|| engine.with_cache_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pjrt-cache")))
 }
 
-/// A folder of checkpoints with oracles that replaces the repository's; every engine runs all of them, batches too.
+/// A folder of checkpoints with oracles that replaces the repository's; every engine runs all of them,
+/// batches too.
 pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 
 /// The variable with which engines that compile run all folders, as `cargo xtask test --all` sets it.
@@ -130,12 +132,14 @@ pub fn all() -> bool {
     std::env::var_os(ALL_VARIABLE).is_some()
 }
 
-/// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked for all.
+/// Whether an engine compiles for seconds before it runs a folder, and whoever runs the tests has not asked
+/// for all.
 pub fn spares(engine: &dyn Backend) -> bool {
     ["iree", "pjrt"].contains(&engine.name()) && !all() && std::env::var_os(FOLDER_VARIABLE).is_none()
 }
 
-/// The fixtures that engines which compile run: the `first` ones, and one with each item of `items` that these lack.
+/// The fixtures that engines which compile run: the `first` ones, and one with each item of `items` that
+/// these lack.
 pub fn covering(
     fixtures: &[Fixture],
     first: &[&'static str],
@@ -154,14 +158,15 @@ pub fn covering(
     }
 }
 
-/// Whether an engine runs a fixture, of those that are chosen for engines which compile. PJRT runs those of [`STATES`]: its programs are
-/// IREE's without our kernels.
+/// Whether an engine runs a fixture, of those that are chosen for engines which compile. PJRT runs those of
+/// [`STATES`]: its programs are IREE's without our kernels.
 pub fn runs(engine: &dyn Backend, fixture: &Fixture, chosen: &BTreeSet<&str>) -> bool {
     let is_state = STATES.contains(&fixture.name);
     !spares(engine) || (if engine.name() == "pjrt" { is_state } else { chosen.contains(fixture.name) })
 }
 
-/// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention window`, `mlp silu gate`.
+/// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention
+/// window`, `mlp silu gate`.
 pub fn parts(decoder: &Decoder) -> BTreeSet<String> {
     let summary = decoder.to_string().replace(|c: char| c.is_ascii_digit() || c == '.', "");
     let of_part = |line: &str| -> Vec<String> {
@@ -176,7 +181,8 @@ pub fn cache_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache")
 }
 
-/// Tokens for which a checkpoint of `fixtures/` is opened: more than its oracle's, and for all tests as many, so that they share programs.
+/// Tokens for which a checkpoint of `fixtures/` is opened: more than its oracle's, and for all tests as many,
+/// so that they share programs.
 pub const CAPACITY: usize = 160;
 
 /// How a fixture is opened: with [`CAPACITY`] if it has an oracle whose cases fit, else with its own.
@@ -193,8 +199,9 @@ pub fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Ar
     engine.load(&fixture.path.clone().into(), &options(fixture, precision)).unwrap()
 }
 
-/// Writes an executable script. A process of its own writes it: another test may fork while this process has the file open for writing, and
-/// a program that any process has open for writing cannot be started ("text file busy").
+/// Writes an executable script. A process of its own writes it: another test may fork while this process has
+/// the file open for writing, and a program that any process has open for writing cannot be started ("text
+/// file busy").
 pub fn write_script(path: &Path, text: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());

@@ -1,4 +1,5 @@
-//! `bench`: measurements beside other programs. Not a part of `test`: they take minutes and want a quiet machine.
+//! `bench`: measurements beside other programs. Not a part of `test`: they take minutes and want a quiet
+//! machine.
 
 mod gpu;
 
@@ -25,7 +26,8 @@ enum Suite {
     Cpu(CpuArguments),
     /// The MLX engine beside mlx-lm
     Mlx(MlxArguments),
-    /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into .toolchain/xla for it
+    /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into
+    /// .toolchain/xla for it
     Pjrt(SuiteArguments),
     /// Many requests on one engine, beside one at a time
     Requests(SuiteArguments),
@@ -35,7 +37,8 @@ enum Suite {
     Speculation(SpeculationArguments),
     /// Steps with adapters, compared with those of a model without room for any, and the time of loading one
     Adapters(SuiteArguments),
-    /// The engines on a GPU, with jax beside them: exactness by oracles, then speed; what needs CUDA is left out without
+    /// The engines on a GPU, with jax beside them: exactness by oracles, then speed; what needs CUDA is left
+    /// out without
     Gpu(gpu::Arguments),
 }
 
@@ -57,8 +60,8 @@ struct SpeculationArguments {
 
 #[derive(clap::Args)]
 struct CpuArguments {
-    /// What the engine is compared with: llama.cpp, candle and mistral.rs are built into target/bench/build for it, mlx-lm is
-    /// installed into .toolchain/mlx-lm; nothing where nothing is named
+    /// What the engine is compared with: llama.cpp, candle and mistral.rs are built into target/bench/build
+    /// for it, mlx-lm is installed into .toolchain/mlx-lm; nothing where nothing is named
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [CpuPeer::LlamaCpp, CpuPeer::Candle, CpuPeer::MlxLm])]
     peers: Vec<CpuPeer>,
     /// Further arguments of the suite; `-- --help` lists them
@@ -153,7 +156,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.root().join("target/bench")
 }
 
-/// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this processor.
+/// Builds the program in `benches/NAME`, which is outside the workspace, with all instructions of this
+/// processor.
 fn worker(workspace: &Workspace, name: &str, variables: &[(&str, OsString)]) -> Result<PathBuf> {
     let target = folder(workspace).join("build");
     let mut command = workspace.cargo(&["build", "--locked", "--release"]);

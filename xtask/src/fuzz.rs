@@ -82,7 +82,8 @@ fn guided(workspace: &Workspace, target: &str, time: Duration) -> Result<()> {
     let package = workspace.root().join(GUIDED);
     fs::copy(workspace.root().join("Cargo.lock"), package.join("Cargo.lock"))
         .context("giving it the lock file")?;
-    // What cargo-fuzz sets, for coverage and comparisons; without an address sanitizer, since the code is safe.
+    // What cargo-fuzz sets, for coverage and comparisons; without an address sanitizer, since the code is
+    // safe.
     let flags = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";

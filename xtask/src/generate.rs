@@ -34,7 +34,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String> {
     Ok(format!("{files} files are up to date"))
 }
 
-/// A command that runs the generator, compiled with the features of the whole workspace: tests need the same crates.
+/// A command that runs the generator, compiled with the features of the whole workspace: tests need the same
+/// crates.
 pub(crate) fn generator(workspace: &Workspace, arguments: &[&OsStr]) -> Result<Command> {
     let features = workspace.features()?;
     let build = ["build", "--locked", "--quiet", "--workspace", "--features", &features, "--bin", GENERATOR];

@@ -1,9 +1,10 @@
 //! The tasks of this repository, run as `cargo xtask TASK`.
 //!
-//! `setup` provisions the native toolchain, `demo` lets the bundled model tell a story, `bench` measures, `fuzz` searches
-//! for inputs that break readers, `sanitize` runs sanitizers, `aarch64` runs tests on emulated processors, `generate`
-//! regenerates bindings, `size` measures binary size, `release-notes` checks a tag, and `test` runs every check of
-//! continuous integration. They need only Rust, a C++ compiler and Python 3 with pip.
+//! `setup` provisions the native toolchain, `demo` lets the bundled model tell a story, `bench` measures,
+//! `fuzz` searches for inputs that break readers, `sanitize` runs sanitizers, `aarch64` runs tests on
+//! emulated processors, `generate` regenerates bindings, `size` measures binary size, `release-notes` checks
+//! a tag, and `test` runs every check of continuous integration. They need only Rust, a C++ compiler and
+//! Python 3 with pip.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -45,8 +46,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Fuzz everything that reads untrusted files
     Fuzz(fuzz::Arguments),
-    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many threads under the
-    /// thread sanitizer
+    /// Run the tests of what talks to C and C++ under the address and the leak sanitizer, and those of many
+    /// threads under the thread sanitizer
     Sanitize(sanitize::Arguments),
     /// Run tests for 64-bit Arm on emulated processors
     Aarch64(aarch64::Arguments),

@@ -29,7 +29,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it wrote to standard output; the error of a failure holds its standard error.
+/// Runs `command` and returns what it wrote to standard output; the error of a failure holds its standard
+/// error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())

@@ -14,7 +14,8 @@ pub(crate) struct Arguments {
     tag: String,
 }
 
-/// Prints the changelog's text for the tag; an error if a published crate has another version, or the changelog has no section for it.
+/// Prints the changelog's text for the tag; an error if a published crate has another version, or the
+/// changelog has no section for it.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let version = arguments.tag.strip_prefix('v').context("a tag is `v` and a version, such as v0.1.0")?;
     for package in workspace.metadata()?.workspace_packages() {

@@ -1,8 +1,10 @@
-//! `sanitize`: the tests of what talks to C and C++, and those of many threads, under the sanitizers of a nightly toolchain.
+//! `sanitize`: the tests of what talks to C and C++, and those of many threads, under the sanitizers of a
+//! nightly toolchain.
 //!
-//! Our C++ and IREE's runtime are instrumented as the Rust code is, by the C compiler's sanitizer of the same kind; generated
-//! code and libmlx are not, but for what they ask of the allocator and of the system's threads. For the thread sanitizer the standard
-//! library is instrumented too, since it would else see none of its synchronization.
+//! Our C++ and IREE's runtime are instrumented as the Rust code is, by the C compiler's sanitizer of the same
+//! kind; generated code and libmlx are not, but for what they ask of the allocator and of the system's
+//! threads. For the thread sanitizer the standard library is instrumented too, since it would else see none
+//! of its synchronization.
 
 use std::process::Command;
 use std::time::Instant;

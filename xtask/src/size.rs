@@ -1,7 +1,7 @@
 //! `size`: how large an application becomes, for each feature set of `mlxcel-session`.
 //!
-//! The same program is built with each in release mode and stripped. The first line, a program without the crate, is what Rust itself
-//! takes.
+//! The same program is built with each in release mode and stripped. The first line, a program without the
+//! crate, is what Rust itself takes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,8 @@ const PAGE: &str = "docs/internals/binary-size.md";
 const BEGIN: &str = "<!-- `cargo xtask size --write` writes this table -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
-/// What is built: a name for people, and the features; without features, a program that does not use the crate.
+/// What is built: a name for people, and the features; without features, a program that does not use the
+/// crate.
 const PROGRAMS: [(&str, Option<&str>); 7] = [
     ("nothing", None),
     ("`portable` (default)", Some("portable")),

@@ -21,7 +21,8 @@ pub(crate) fn cargo(name: &str) -> Command {
     command
 }
 
-/// Whether the nightly toolchain has the sources of the standard library; an error where there is no such toolchain.
+/// Whether the nightly toolchain has the sources of the standard library; an error where there is no such
+/// toolchain.
 pub(crate) fn nightly_has_sources() -> Result<bool> {
     let sysroot =
         process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]))?;

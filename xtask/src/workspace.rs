@@ -8,8 +8,8 @@ use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 use crate::{checks, process};
 
-/// Features that need something which not every machine has, or replace what the others test; [`crate::checks`] has a check of
-/// its own for them where there is one.
+/// Features that need something which not every machine has, or replace what the others test;
+/// [`crate::checks`] has a check of its own for them where there is one.
 const APART: &[(&str, &[&str])] = &[
     ("mlxcel-benches", &["cuda", "vulkan"]),
     ("mlxcel-cli", &["vulkan"]),
@@ -54,7 +54,8 @@ impl Workspace {
         command
     }
 
-    /// The argument of `--features` that turns on all that compiles on every machine, for commands on the whole workspace.
+    /// The argument of `--features` that turns on all that compiles on every machine, for commands on the
+    /// whole workspace.
     pub(crate) fn features(&self) -> Result<String> {
         let metadata = self.metadata()?;
         let mut features = Vec::new();
@@ -69,8 +70,9 @@ impl Workspace {
         Ok(features.join(","))
     }
 
-    /// A program of a package here, built for the package's integration test `test` with the features of the whole workspace: so it is there
-    /// once all tests are compiled. (`cargo build` would compile again what has more features in tests.)
+    /// A program of a package here, built for the package's integration test `test` with the features of the
+    /// whole workspace: so it is there once all tests are compiled. (`cargo build` would compile again
+    /// what has more features in tests.)
     pub(crate) fn program(&self, name: &str, test: &str) -> Result<Command> {
         let features = self.features()?;
         let arguments =

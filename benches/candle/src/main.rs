@@ -4,7 +4,8 @@
 //! RAYON_NUM_THREADS=2 mlxcel-bench-candle FOLDER TYPE       (TYPE: f32, bf16)
 //! ```
 //!
-//! Says in a line of JSON what it is and how long loading took, then reads a request a line and answers each with a line:
+//! Says in a line of JSON what it is and how long loading took, then reads a request a line and answers each
+//! with a line:
 //!
 //! ```text
 //! prefill TOKENS                          a prompt of as many tokens, until the token after it is known

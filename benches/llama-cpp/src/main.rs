@@ -5,7 +5,8 @@
 //! mlxcel-bench-llama-cpp serve MODEL.gguf THREADS CAPACITY
 //! ```
 //!
-//! `serve` says in a line of JSON what it is and how long loading took, then reads a request a line and answers each with a line:
+//! `serve` says in a line of JSON what it is and how long loading took, then reads a request a line and
+//! answers each with a line:
 //!
 //! ```text
 //! prefill TOKENS                          a prompt of as many tokens, until the token after it is known
@@ -14,8 +15,8 @@
 //! logits TOKENS FILE                      writes the logits after a prompt, as float32
 //! ```
 //!
-//! Everything is as llama.cpp has it by default (a cache in float16, repacked weights, flash attention where it chooses so), but for
-//! the number of threads.
+//! Everything is as llama.cpp has it by default (a cache in float16, repacked weights, flash attention where
+//! it chooses so), but for the number of threads.
 
 mod quantize;
 

@@ -21,7 +21,8 @@ pub(crate) fn quantize(from: &str, to: &str, kind: &str, threads: i32) -> Result
     };
     // By default the embedding of a 4-bit model, where it is the head too, has 6 bits.
     params.pure_ = kind.ends_with("-pure");
-    // SAFETY: both names are strings that end in a zero and outlive the call, and so do the parameters, which own nothing.
+    // SAFETY: both names are strings that end in a zero and outlive the call, and so do the parameters, which
+    // own nothing.
     let status = unsafe { sys::llama_model_quantize(source.as_ptr(), target.as_ptr(), &params) };
     if status != 0 {
         bail!("llama_model_quantize of {from} to {kind} failed ({status})");

@@ -1,10 +1,12 @@
-//! mistral.rs on request, for `mlxcel-benches`: its llama on the same safetensors, quantized in place where a type has fewer bits.
+//! mistral.rs on request, for `mlxcel-benches`: its llama on the same safetensors, quantized in place where a
+//! type has fewer bits.
 //!
 //! ```text
 //! RAYON_NUM_THREADS=2 mlxcel-bench-mistralrs FOLDER TYPE       (TYPE: f32, q8_0, q4_0)
 //! ```
 //!
-//! Says in a line of JSON what it is and how long loading took, then reads a request a line and answers each with a line:
+//! Says in a line of JSON what it is and how long loading took, then reads a request a line and answers each
+//! with a line:
 //!
 //! ```text
 //! prefill TOKENS                          a prompt of as many tokens, until the token after it is known

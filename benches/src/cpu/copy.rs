@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-/// The seconds that `threads` threads take to read the weights in `path`, a file or a folder of safetensors files, into fresh memory.
+/// The seconds that `threads` threads take to read the weights in `path`, a file or a folder of safetensors
+/// files, into fresh memory.
 pub(super) fn plain_copy(path: &Path, threads: usize) -> Result<f64> {
     let files = weights_in(path)?;
     let start = Instant::now();

@@ -41,8 +41,8 @@ impl Plan {
         self.batches.iter().copied().max().unwrap_or(1)
     }
 
-    /// Starts the contestant, measures everything once (short measurements a few times) and ends it. Returns the logits after a
-    /// prompt of `logits_of` tokens, if that is not zero.
+    /// Starts the contestant, measures everything once (short measurements a few times) and ends it. Returns
+    /// the logits after a prompt of `logits_of` tokens, if that is not zero.
     pub(super) fn turn(
         &self,
         entry: &mut Entry,

@@ -1,7 +1,8 @@
 //! The suite `cpu`: the IREE engine compared with llama.cpp, candle, mistral.rs and mlx-lm.
 //!
-//! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in rounds. Before the rounds each
-//! of ours has an uncounted turn with an empty cache, which measures compilation and fills the cache.
+//! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in
+//! rounds. Before the rounds each of ours has an uncounted turn with an empty cache, which measures
+//! compilation and fills the cache.
 
 mod contestants;
 mod copy;
@@ -63,8 +64,8 @@ pub(crate) struct Arguments {
     /// llama.cpp types
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [LlamaCpp::Bf16, LlamaCpp::Q8, LlamaCpp::Q4, LlamaCpp::Q4Pure])]
     llama_cpp_types: Vec<LlamaCpp>,
-    /// Also our engine on llama.cpp's own files of the same types, at these precisions; llama.cpp's activations have 8 bits, like
-    /// `fast`, and `native` is the default
+    /// Also our engine on llama.cpp's own files of the same types, at these precisions; llama.cpp's
+    /// activations have 8 bits, like `fast`, and `native` is the default
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_missing_value = "native")]
     same_files: Vec<SameFiles>,
     /// candle types

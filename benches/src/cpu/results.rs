@@ -19,7 +19,8 @@ pub(crate) struct Results {
     pub(crate) remark: Option<String>,
     /// Values per token in the KV cache.
     pub(crate) kv_values: usize,
-    /// Weights that each token of a prompt is multiplied by, and those of the head, by which the last one is.
+    /// Weights that each token of a prompt is multiplied by, and those of the head, by which the last one
+    /// is.
     #[serde(default)]
     pub(crate) weights_of_token: f64,
     #[serde(default)]
@@ -54,7 +55,8 @@ pub(crate) enum Program {
     MlxLm,
 }
 
-/// Measurements of one contestant. Rates are tokens per second; a list has its samples in the order of measurement.
+/// Measurements of one contestant. Rates are tokens per second; a list has its samples in the order of
+/// measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
@@ -65,7 +67,8 @@ pub(crate) struct Contestant {
     pub(crate) precision: Option<String>,
     /// Bytes of weights that a token reads.
     pub(crate) weight_bytes: f64,
-    /// Bytes of weights that a token does not read: unchosen experts, and an embedding that is not also the head.
+    /// Bytes of weights that a token does not read: unchosen experts, and an embedding that is not also the
+    /// head.
     #[serde(default)]
     pub(crate) unread_bytes: f64,
     /// What the program reports about itself.
@@ -84,7 +87,8 @@ pub(crate) struct Contestant {
     /// The weights that can be multiplied like this in a second, around each sample of each prompt.
     #[serde(default)]
     pub(crate) peak: Vec<f64>,
-    /// Seconds to load with everything cached, and to copy the same files' bytes into fresh memory just before.
+    /// Seconds to load with everything cached, and to copy the same files' bytes into fresh memory just
+    /// before.
     pub(crate) load: Vec<f64>,
     pub(crate) copy: Vec<f64>,
     /// Bytes of memory after decoding: the process's own, and of mapped files.
@@ -96,7 +100,8 @@ pub(crate) struct Contestant {
     pub(crate) cold_compile: Option<f64>,
     /// Seconds of compiling in the rounds, which should be 0.
     pub(crate) warm_compile: f64,
-    /// The distance of the logits after a prompt from those at `exact` of the same weights, and of the bfloat16 weights.
+    /// The distance of the logits after a prompt from those at `exact` of the same weights, and of the
+    /// bfloat16 weights.
     pub(crate) error: Option<f64>,
     pub(crate) error_to_bf16: Option<f64>,
     /// Whether the most likely token is that of bfloat16 weights at `exact`.
@@ -153,8 +158,8 @@ impl Contestant {
 }
 
 impl Results {
-    /// The share of the arithmetic peak that a prompt of `tokens` reaches by its products with weights, sample by sample. Attention is not
-    /// counted.
+    /// The share of the arithmetic peak that a prompt of `tokens` reaches by its products with weights,
+    /// sample by sample. Attention is not counted.
     pub(crate) fn peak_shares(&self, contestant: &Contestant, tokens: usize) -> Spread {
         let rates = contestant.prefill.get(&tokens).map_or(&[][..], Vec::as_slice);
         let of_token = self.weights_of_token + self.weights_of_head / tokens as f64;

@@ -1,4 +1,5 @@
-//! The cost of passes over several tokens: of one sequence, verified or as a prompt, and of as many sequences.
+//! The cost of passes over several tokens: of one sequence, verified or as a prompt, and of as many
+//! sequences.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! The target that `MLXCEL_FUZZ_TARGET` names, driven by libFuzzer; `cargo xtask fuzz TARGET --guided` builds and starts it.
+//! The target that `MLXCEL_FUZZ_TARGET` names, driven by libFuzzer; `cargo xtask fuzz TARGET --guided` builds
+//! and starts it.
 #![no_main]
 
 use std::sync::LazyLock;

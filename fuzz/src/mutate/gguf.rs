@@ -6,7 +6,8 @@ use fastrand::Rng;
 
 use super::{bytes, choose, interesting, rounds};
 
-/// A file taken apart; put together again, its counts and offsets are right unless they are changed on purpose.
+/// A file taken apart; put together again, its counts and offsets are right unless they are changed on
+/// purpose.
 #[derive(Clone)]
 struct File<'b> {
     entries: Vec<Entry<'b>>,

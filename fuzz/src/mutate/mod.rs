@@ -1,7 +1,8 @@
 //! New inputs of old ones, by what their format is made of.
 //!
-//! Bytes changed at random are mostly no JSON, no template and no header any more, and are refused before anything of interest
-//! runs. So each [`Format`] has changes of its own, which keep most of an input whole; some are of bytes all the same.
+//! Bytes changed at random are mostly no JSON, no template and no header any more, and are refused before
+//! anything of interest runs. So each [`Format`] has changes of its own, which keep most of an input whole;
+//! some are of bytes all the same.
 
 mod bytes;
 mod gguf;

@@ -1,4 +1,5 @@
-//! Changes of snapshots that keep the checksum right, mostly: it tells damage, and no one who means harm is stopped by it.
+//! Changes of snapshots that keep the checksum right, mostly: it tells damage, and no one who means harm is
+//! stopped by it.
 
 use fastrand::Rng;
 use mlxcel_core::Snapshot;

@@ -1,4 +1,5 @@
-//! Changes of templates: words put in, parts repeated, moved and taken from other templates, blocks around blocks.
+//! Changes of templates: words put in, parts repeated, moved and taken from other templates, blocks around
+//! blocks.
 
 use fastrand::Rng;
 

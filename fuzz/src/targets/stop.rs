@@ -112,8 +112,8 @@ fn generate(
     Ok(generation.stop_string().map(str::to_owned))
 }
 
-/// What is left of a text by the stop string that is complete first, the longest if there are several; `None` if there
-/// is none.
+/// What is left of a text by the stop string that is complete first, the longest if there are several; `None`
+/// if there is none.
 fn search<'t>(text: &'t str, stops: &[String]) -> Option<&'t str> {
     let mut ends = (0..=text.len()).filter(|&end| text.is_char_boundary(end));
     ends.find_map(|end| {

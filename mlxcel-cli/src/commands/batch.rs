@@ -21,10 +21,11 @@ use crate::sampling::SamplingArguments;
 
 /// Continue the prompts of a file, as many at once as the engine computes together
 ///
-/// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a conversation, for the
-/// chat template). The answers come as JSON lines in the order of the prompts: index, text, finish_reason, prompt_tokens,
-/// reused_tokens, generated_tokens; or index and error for a prompt that could not be continued. The last line on standard error
-/// reports the throughput. It failed if no prompt could be continued.
+/// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a
+/// conversation, for the chat template). The answers come as JSON lines in the order of the prompts: index,
+/// text, finish_reason, prompt_tokens, reused_tokens, generated_tokens; or index and error for a prompt that
+/// could not be continued. The last line on standard error reports the throughput. It failed if no prompt
+/// could be continued.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

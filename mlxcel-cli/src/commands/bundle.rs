@@ -24,7 +24,8 @@ use crate::report::{Failure, json_line};
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text for other compilers
+    /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text
+    /// for other compilers
     ///
     /// Several are separated by commas; features of a target stand behind commas too, with their signs:
     /// `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89`. `llvm-cpu:host` is this machine's processor.
@@ -33,19 +34,21 @@ pub(crate) struct Arguments {
     /// The folder to write
     #[arg(long, value_name = "DIR", required_unless_present = "inspect")]
     out: Option<PathBuf>,
-    /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins with, for one target:
-    /// the program, each phase of the compiler, the code, and a summary of a step, which is printed
+    /// Instead of a bundle, write what the compiler makes of the two programs that every generation begins
+    /// with, for one target: the program, each phase of the compiler, the code, and a summary of a step,
+    /// which is printed
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences", "adapter", "adapter_slots", "adapter_rank"])]
     inspect: Option<PathBuf>,
-    /// First measure which schedule of kernels is fastest on this machine, as `mlxcel tune` does, and keep it: takes some seconds, in which
-    /// nothing else should load the machine; needs the target `llvm-cpu:host`
+    /// First measure which schedule of kernels is fastest on this machine, as `mlxcel tune` does, and keep
+    /// it: takes some seconds, in which nothing else should load the machine; needs the target
+    /// `llvm-cpu:host`
     #[arg(long, conflicts_with = "inspect")]
     tune: bool,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
     no_weights: bool,
-    /// Write the weights once, as the checkpoint has them, and not as the programs take them too: half the disk; opening the bundle then
-    /// puts them into that order, in memory of the process's own
+    /// Write the weights once, as the checkpoint has them, and not as the programs take them too: half the
+    /// disk; opening the bundle then puts them into that order, in memory of the process's own
     #[arg(long)]
     no_laid_out_weights: bool,
     /// How many sequences a session may hold at once
@@ -71,8 +74,9 @@ pub(crate) struct Arguments {
     /// Replace a bundle that is there already
     #[arg(long)]
     force: bool,
-    /// Print one JSON object: the folder, the room for adapters and those inside, for each target its programs and bytes, the checkpoint's files and bytes, seconds,
-    /// and with --tune the schedule; with --inspect, a list of summaries
+    /// Print one JSON object: the folder, the room for adapters and those inside, for each target its
+    /// programs and bytes, the checkpoint's files and bytes, seconds, and with --tune the schedule; with
+    /// --inspect, a list of summaries
     #[arg(long)]
     json: bool,
 }

@@ -19,11 +19,12 @@ use crate::report::{Failure, json_line};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     work: Option<Work>,
-    /// The folder of the cache; else iree in the folder that MLXCEL_CACHE_DIR names, else mlxcel/iree in the user's cache folder
+    /// The folder of the cache; else iree in the folder that MLXCEL_CACHE_DIR names, else mlxcel/iree in the
+    /// user's cache folder
     #[arg(long, value_name = "DIR", global = true)]
     dir: Option<PathBuf>,
-    /// Print one JSON object: folder, limit, entries (key, bytes, target, program, compiler, last_used in seconds since 1970;
-    /// problem where verified), and removed (entries, bytes) where pruned
+    /// Print one JSON object: folder, limit, entries (key, bytes, target, program, compiler, last_used in
+    /// seconds since 1970; problem where verified), and removed (entries, bytes) where pruned
     #[arg(long, global = true)]
     json: bool,
 }

@@ -21,8 +21,8 @@ use crate::sampling::SamplingArguments;
 
 /// Talk with a language model
 ///
-/// The end of the input (Ctrl-D) ends the conversation; Ctrl-C stops an answer; /help lists the commands. Colors are used on a
-/// terminal, unless NO_COLOR is set.
+/// The end of the input (Ctrl-D) ends the conversation; Ctrl-C stops an answer; /help lists the commands.
+/// Colors are used on a terminal, unless NO_COLOR is set.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -35,7 +35,8 @@ pub(crate) struct Arguments {
     /// Where the context is full, forget the oldest turns without asking
     #[arg(long)]
     forget: bool,
-    /// Show what the model thinks before it answers, where it marks that; on a terminal it is shown in any case
+    /// Show what the model thinks before it answers, where it marks that; on a terminal it is shown in any
+    /// case
     #[arg(long)]
     show_reasoning: bool,
     #[command(flatten)]
@@ -99,7 +100,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Where lines come from: a terminal, on which they are edited and earlier ones called back, or a pipe or file.
+/// Where lines come from: a terminal, on which they are edited and earlier ones called back, or a pipe or
+/// file.
 enum Lines {
     Typed(Box<DefaultEditor>),
     Piped,

@@ -15,9 +15,9 @@ use crate::report::{Failure, json_line};
 /// Devices of every driver that this program was built with: the CPU, and with the feature `vulkan` GPUs.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object: devices (device, what --device takes; name; kind; memory_bytes; element_types; subgroup_sizes,
-    /// minimum and maximum; target, what programs are compiled for; is_default, whether the driver's name alone means it; unusable,
-    /// why it cannot be used)
+    /// Print one JSON object: devices (device, what --device takes; name; kind; memory_bytes; element_types;
+    /// subgroup_sizes, minimum and maximum; target, what programs are compiled for; is_default, whether
+    /// the driver's name alone means it; unusable, why it cannot be used)
     #[arg(long)]
     json: bool,
 }

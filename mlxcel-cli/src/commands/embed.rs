@@ -13,8 +13,8 @@ use crate::report::{Failure, json_line};
 
 /// Embed texts: for each a vector, pooled from the hidden states of its tokens
 ///
-/// Prints a JSON object for each text on a line of its own: text, embedding, and cosines, those of the angles to the texts before
-/// it.
+/// Prints a JSON object for each text on a line of its own: text, embedding, and cosines, those of the angles
+/// to the texts before it.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -47,23 +47,25 @@ pub(crate) struct Arguments {
     /// Ignore stop tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// The programs that are compiled before the text begins, for engines that compile: on-demand (those of a short prompt and its text), generation
-    /// (all that generation can need, up to --context), everything (scores and hidden states too)
+    /// The programs that are compiled before the text begins, for engines that compile: on-demand (those of
+    /// a short prompt and its text), generation (all that generation can need, up to --context),
+    /// everything (scores and hidden states too)
     #[arg(long, value_name = "WHICH", default_value_t)]
     prepare: Prepare,
-    /// Print a profile of each pass, kernel by kernel, on standard error when the text is done; with the engine pjrt, program by
-    /// program, with the bytes that each moves between devices. Engines iree and pjrt only
+    /// Print a profile of each pass, kernel by kernel, on standard error when the text is done; with the
+    /// engine pjrt, program by program, with the bytes that each moves between devices. Engines iree and
+    /// pjrt only
     #[arg(long)]
     profile: bool,
     /// End the text before TEXT; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens that prompt and text have after the
-    /// same tokens), auto (lookup, if it pays)
+    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens
+    /// that prompt and text have after the same tokens), auto (lookup, if it pays)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     speculate: Speculate,
-    /// Draft tokens with a smaller model of the same vocabulary if --speculate has no draft: its checkpoint folder
-    /// or GGUF file,
+    /// Draft tokens with a smaller model of the same vocabulary if --speculate has no draft: its checkpoint
+    /// folder or GGUF file,
     /// opened with the same engine
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
@@ -86,12 +88,13 @@ pub(crate) struct Arguments {
     top_logprobs: u16,
     /// Print one JSON object instead of the text
     ///
-    /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one that ends the text)
-    /// and logprobs (the natural log probability of each); text (null for a model without tokenizer); finish_reason (stop,
-    /// stop_string, or length if -n or the context is reached); drafted and accepted (draft tokens, and how many were
-    /// accepted); timings in seconds, none a part of another: load_s, compile_s, prefill_s,
-    /// decode_s; memory_bytes, the bytes of weights and KV cache; sampling (the parameters that take effect) and seed; with
-    /// --top-logprobs, top_logprobs: for each token of the text the most likely tokens, each with its logprob; with --profile,
+    /// backend, model_type, precision; prompt_tokens (their number); tokens (generated ids, without the one
+    /// that ends the text) and logprobs (the natural log probability of each); text (null for a model
+    /// without tokenizer); finish_reason (stop, stop_string, or length if -n or the context is reached);
+    /// drafted and accepted (draft tokens, and how many were accepted); timings in seconds, none a part
+    /// of another: load_s, compile_s, prefill_s, decode_s; memory_bytes, the bytes of weights and KV
+    /// cache; sampling (the parameters that take effect) and seed; with --top-logprobs, top_logprobs:
+    /// for each token of the text the most likely tokens, each with its logprob; with --profile,
     /// profile: programs, each with its
     /// phase, passes, seconds and dispatches.
     #[arg(long)]

@@ -14,9 +14,9 @@ use crate::report::{Failure, json_line};
 
 /// Describe a checkpoint: network, weights, quantization, memory, and the engines that run it
 ///
-/// An engine is asked by loading the checkpoint, which is the only answer that holds; the first time the engine iree compiles for that.
-/// `--no-load` leaves engines out and reads the configuration and shapes only, whatever the size. The exit status is 0 whatever
-/// engines say.
+/// An engine is asked by loading the checkpoint, which is the only answer that holds; the first time the
+/// engine iree compiles for that. `--no-load` leaves engines out and reads the configuration and shapes only,
+/// whatever the size. The exit status is 0 whatever engines say.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
@@ -28,7 +28,8 @@ pub(crate) struct Arguments {
     /// How many sequences to state memory for
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sequences: u16,
-    /// What caches are kept in to state memory: f32, bf16, f16 or int8; defaults to the checkpoint's own type of activations
+    /// What caches are kept in to state memory: f32, bf16, f16 or int8; defaults to the checkpoint's own
+    /// type of activations
     #[arg(long, value_name = "TYPE", value_parser = cache_type)]
     kv_cache: Option<CacheType>,
     /// An engine to ask; may be given more than once; defaults to every one that is compiled in
@@ -43,8 +44,8 @@ pub(crate) struct Arguments {
     /// Trust the model if it is a bundle, and run its compiled programs (machine code)
     #[arg(long)]
     trust_bundle: bool,
-    /// Also report how the model is distributed over this many devices of the PJRT plugin, and the collectives of its programs,
-    /// which are compiled for that
+    /// Also report how the model is distributed over this many devices of the PJRT plugin, and the
+    /// collectives of its programs, which are compiled for that
     /// between them
     #[cfg(feature = "pjrt")]
     #[arg(long, value_name = "N", conflicts_with = "json")]

@@ -16,8 +16,8 @@ use crate::report::{Failure, json_line};
 
 /// Write a copy of a model with a LoRA adapter merged into its weights
 ///
-/// The sums are computed in float32 and rounded to the type of the weights. If the adapter changes packed weights, choose what becomes of
-/// them: floats, or packed sums.
+/// The sums are computed in float32 and rounded to the type of the weights. If the adapter changes packed
+/// weights, choose what becomes of them: floats, or packed sums.
 /// Running the same command again resumes interrupted work.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -47,7 +47,8 @@ pub(crate) struct Arguments {
     threads: Option<usize>,
     /// Print one JSON object
     ///
-    /// It has out, tensors (the names of those that the adapter changes), files, resumed (files that an earlier run wrote), bytes, seconds.
+    /// It has out, tensors (the names of those that the adapter changes), files, resumed (files that an
+    /// earlier run wrote), bytes, seconds.
     #[arg(long)]
     json: bool,
 }

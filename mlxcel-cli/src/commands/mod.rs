@@ -76,8 +76,8 @@ pub(crate) fn definition() -> clap::Command {
 }
 
 impl Command {
-    /// Runs it. A subcommand that is ended by a signal removes what it had half made; `chat` and `serve` listen to signals
-    /// themselves, and end in order.
+    /// Runs it. A subcommand that is ended by a signal removes what it had half made; `chat` and `serve`
+    /// listen to signals themselves, and end in order.
     pub(crate) fn run(self) -> Result<(), Failure> {
         #[cfg(unix)]
         if !matches!(self, Self::Chat(_) | Self::Serve(_)) {

@@ -17,12 +17,14 @@ use crate::report::{Failure, json_line};
 
 /// List the models in the Hugging Face cache: family, size, packing, and whether engines run them
 ///
-/// A model is listed by the name that `--model` accepts, once for each snapshot, and for each GGUF model in it. Engines are asked
-/// with `--load` alone, by loading each model; without it the configuration and shapes are read, whatever the size, and a model is
-/// supported if its family and packing are known, which all engines run.
+/// A model is listed by the name that `--model` accepts, once for each snapshot, and for each GGUF model in
+/// it. Engines are asked with `--load` alone, by loading each model; without it the configuration and shapes
+/// are read, whatever the size, and a model is supported if its family and packing are known, which all
+/// engines run.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The folder of the cache; else HF_HUB_CACHE, else hub in HF_HOME, else huggingface/hub in the user's cache folder
+    /// The folder of the cache; else HF_HUB_CACHE, else hub in HF_HOME, else huggingface/hub in the user's
+    /// cache folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Only models whose name has this in it
@@ -34,8 +36,8 @@ pub(crate) struct Arguments {
     /// An engine to ask; may be given more than once; defaults to every one that is compiled in
     #[arg(long, value_name = "NAME", requires = "load")]
     backend: Vec<String>,
-    /// Print one JSON object: folder, models (name, commit, path, bytes, missing; model_type, parameters, packing, context where it is
-    /// supported, else error; engines where they were asked)
+    /// Print one JSON object: folder, models (name, commit, path, bytes, missing; model_type, parameters,
+    /// packing, context where it is supported, else error; engines where they were asked)
     #[arg(long)]
     json: bool,
 }

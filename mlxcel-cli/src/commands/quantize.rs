@@ -18,10 +18,11 @@ use crate::input;
 use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
 
-/// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each group
+/// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each
+/// group
 ///
-/// Reads every checkpoint that opens, including quantized ones. Running the same command again resumes interrupted work: complete
-/// files of weights are kept in a hidden folder beside OUT.
+/// Reads every checkpoint that opens, including quantized ones. Running the same command again resumes
+/// interrupted work: complete files of weights are kept in a hidden folder beside OUT.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
@@ -42,11 +43,12 @@ pub(crate) struct Arguments {
     /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
     #[arg(long, value_name = "NAME")]
     recipe: Option<Recipe>,
-    /// Pack the modules whose path fits PATTERN, in which * matches any text, in affine mode with this many bits; may be given more than
-    /// once, and the last that fits holds
+    /// Pack the modules whose path fits PATTERN, in which * matches any text, in affine mode with this many
+    /// bits; may be given more than once, and the last that fits holds
     #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
     tensor: Vec<Override>,
-    /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes after the last complete file
+    /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes
+    /// after the last complete file
     #[arg(long, value_name = "MB")]
     shard_size: Option<u64>,
     /// Discard what another run left unfinished in the same place
@@ -64,8 +66,8 @@ pub(crate) struct Arguments {
     /// The most tokens of a window of the text
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity")]
     context: usize,
-    /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the first of these that is
-    /// compiled in
+    /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the
+    /// first of these that is compiled in
     #[arg(long, value_name = "NAME", requires = "perplexity")]
     backend: Option<String>,
     /// Print how each matrix is packed, and how far its values are from the originals
@@ -73,9 +75,10 @@ pub(crate) struct Arguments {
     verbose: bool,
     /// Print one JSON object
     ///
-    /// It has out, modules (packed matrices), kept (other tensors), files, resumed (files that an earlier run wrote), bytes_before, bytes,
-    /// seconds, relative_rms (of all matrices together, weighted by their values), tensors (of each matrix name, packing,
-    /// relative_rms, largest), and with --perplexity, perplexity: tokens, windows, context, before, after.
+    /// It has out, modules (packed matrices), kept (other tensors), files, resumed (files that an earlier
+    /// run wrote), bytes_before, bytes, seconds, relative_rms (of all matrices together, weighted by
+    /// their values), tensors (of each matrix name, packing, relative_rms, largest), and with
+    /// --perplexity, perplexity: tokens, windows, context, before, after.
     #[arg(long)]
     json: bool,
 }

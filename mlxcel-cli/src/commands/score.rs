@@ -14,8 +14,8 @@ use crate::report::{Failure, json_line};
 
 /// Score a text: the log probability of each token after those before it, and the perplexity of all
 ///
-/// A text that is longer than the context is scored in windows that overlap. With `--continuation` the text is a prompt, and each
-/// continuation is scored behind it, the most likely one marked.
+/// A text that is longer than the context is scored in windows that overlap. With `--continuation` the text
+/// is a prompt, and each continuation is scored behind it, the most likely one marked.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -37,9 +37,10 @@ pub(crate) struct Arguments {
     stride: Option<usize>,
     /// Print one JSON object
     ///
-    /// Of a text: tokens, pieces (their texts), logprobs (null for the first), logprob (their sum), perplexity, and with --top, top:
-    /// for each token the most likely ones, each with token and logprob. Of continuations: continuations, each with text, tokens,
-    /// logprobs, logprob and is_greedy; best, the index of the most likely one.
+    /// Of a text: tokens, pieces (their texts), logprobs (null for the first), logprob (their sum),
+    /// perplexity, and with --top, top: for each token the most likely ones, each with token and
+    /// logprob. Of continuations: continuations, each with text, tokens, logprobs, logprob and
+    /// is_greedy; best, the index of the most likely one.
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,5 @@
-//! Serves a model over HTTP, as OpenAI's API and as a page to chat on: the router of `mlxcel-server` behind a listener.
+//! Serves a model over HTTP, as OpenAI's API and as a page to chat on: the router of `mlxcel-server` behind a
+//! listener.
 
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,12 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serve a language model over HTTP, as OpenAI's API and as a page to chat on
 ///
-/// Paths: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, the page at `/`,
-/// `/openapi.json`, `/health/live`, `/health/ready`, and `/metrics` for Prometheus.
+/// Paths: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, the
+/// page at `/`, `/openapi.json`, `/health/live`, `/health/ready`, and `/metrics` for Prometheus.
 ///
-/// The server listens from the beginning: while the model is loading and --prepare is at work, `/health/live` answers 200, and
-/// `/health/ready` and requests 503. The first line on standard output is the address, such as `http://127.0.0.1:8080`; it is printed
-/// when the server is ready. SIGINT and SIGTERM end the server: it takes no more requests and lets those that run finish.
+/// The server listens from the beginning: while the model is loading and --prepare is at work, `/health/live`
+/// answers 200, and `/health/ready` and requests 503. The first line on standard output is the address, such as `http://127.0.0.1:8080`; it is printed
+/// when the server is ready. SIGINT and SIGTERM end the server: it takes no more requests and lets those that
+/// run finish.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -41,14 +43,15 @@ pub(crate) struct Arguments {
     /// What the API calls the model; defaults to the folder's name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The address to listen on. Others than those of this machine itself let anyone on the network in: give --api-key then
+    /// The address to listen on. Others than those of this machine itself let anyone on the network in: give
+    /// --api-key then
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
     /// The port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// Also answer requests for this host name (and not only for the names of the loopback and the address of --host), such as the
-    /// name that a proxy passes on. Can be repeated
+    /// Also answer requests for this host name (and not only for the names of the loopback and the address
+    /// of --host), such as the name that a proxy passes on. Can be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
     /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be repeated
@@ -78,10 +81,12 @@ pub(crate) struct Arguments {
     /// How many connections may be open; a further one waits
     #[arg(long, value_name = "N", default_value_t = 512)]
     max_connections: usize,
-    /// The most seconds that a connection may be silent: the next request must come whole in that time, and answers must be read
+    /// The most seconds that a connection may be silent: the next request must come whole in that time, and
+    /// answers must be read
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     idle_limit: u64,
-    /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0 for none
+    /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0
+    /// for none
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
     #[command(flatten)]
@@ -95,7 +100,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.max_connections == 0 {
         return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
     }
-    // Connections are served on this thread, which starts no others: what takes time is done by threads of the server.
+    // Connections are served on this thread, which starts no others: what takes time is done by threads of
+    // the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Fails early if the address is in use, before the model is loaded.
     let address = SocketAddr::new(arguments.host, arguments.port);
@@ -153,8 +159,8 @@ fn name(arguments: &Arguments) -> String {
     name.unwrap_or_else(|| "storyteller".to_owned())
 }
 
-/// Serves until a signal comes: health checks while the model is loading, then requests. Returns the server if it had
-/// started; what ran then had time to end.
+/// Serves until a signal comes: health checks while the model is loading, then requests. Returns the server
+/// if it had started; what ran then had time to end.
 async fn serve(arguments: Arguments, listener: TcpListener) -> Result<Option<Running>, Failure> {
     let address = listener.local_addr()?;
     let grace = Duration::from_secs(arguments.grace);

@@ -14,8 +14,9 @@ use crate::report::{Failure, json_line};
 
 /// Measure which schedule of kernels is fastest for a model on this machine, and keep it
 ///
-/// It takes some seconds, in which nothing else should load the machine. Models with the same matrices, and bundles of them for this
-/// CPU, use the schedule from then on; it is kept in the cache of compiled programs, and `mlxcel cache prune --all` forgets it.
+/// It takes some seconds, in which nothing else should load the machine. Models with the same matrices, and
+/// bundles of them for this CPU, use the schedule from then on; it is kept in the cache of compiled programs,
+/// and `mlxcel cache prune --all` forgets it.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -26,7 +27,8 @@ pub(crate) struct Arguments {
     /// The number of threads; defaults to one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Print one JSON object: weights, schedule, kept, and comparisons, each with rows and candidates (schedule, milliseconds)
+    /// Print one JSON object: weights, schedule, kept, and comparisons, each with rows and candidates
+    /// (schedule, milliseconds)
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,5 @@
-//! Compares all engines that are compiled in with each other, and with transformers if Python has it, on a checkpoint.
+//! Compares all engines that are compiled in with each other, and with transformers if Python has it, on a
+//! checkpoint.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,14 +19,14 @@ use crate::report::{Failure, json_line};
 
 /// Compare engines on a checkpoint: logits after prompts, then greedy tokens and their log probabilities
 ///
-/// Engines follow the text of the first, so every step is compared, and transformers is the reference if Python has it. Exit status 1
-/// means that some disagree, or that something else went wrong.
+/// Engines follow the text of the first, so every step is compared, and transformers is the reference if
+/// Python has it. Exit status 1 means that some disagree, or that something else went wrong.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine code: only for a folder whose
-    /// writer you trust. Bundles that this machine wrote need it not
+    /// Run the compiled programs that lie in the checkpoint's folder, if it is a bundle. They are machine
+    /// code: only for a folder whose writer you trust. Bundles that this machine wrote need it not
     #[arg(long, requires = "model")]
     trust_bundle: bool,
     /// A prompt; may be given more than once
@@ -53,8 +54,9 @@ pub(crate) struct Arguments {
     /// The Python that has transformers and torch; by default `python3`, if it has them
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
-    /// Print one JSON object: model_type, vocabulary, precision, prompts (their number), tokens (compared after each), reference,
-    /// skipped (why transformers is not the reference, else null), and engines, each with engine, agrees and report
+    /// Print one JSON object: model_type, vocabulary, precision, prompts (their number), tokens (compared
+    /// after each), reference, skipped (why transformers is not the reference, else null), and engines,
+    /// each with engine, agrees and report
     #[arg(long)]
     json: bool,
 }
@@ -273,7 +275,8 @@ struct Said {
 
 /// Computes greedy tokens in float32. Exits with 3 where transformers or torch is missing.
 ///
-/// Python looks for modules in the working directory first, which may be untrusted: that is taken off its path.
+/// Python looks for modules in the working directory first, which may be untrusted: that is taken off its
+/// path.
 const SCRIPT: &str = r#"
 import sys
 sys.path = [folder for folder in sys.path if folder]
@@ -312,7 +315,8 @@ with torch.no_grad():
 json.dump(answers, sys.stdout)
 "#;
 
-/// The Python in the first folder of PATH that has one; relative folders, such as the working directory, may be untrusted.
+/// The Python in the first folder of PATH that has one; relative folders, such as the working directory, may
+/// be untrusted.
 fn python() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());

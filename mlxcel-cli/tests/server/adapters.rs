@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// Writes an adapter of rank 2 for the query projections of the bundled model: pseudorandom numbers of this seed.
+/// Writes an adapter of rank 2 for the query projections of the bundled model: pseudorandom numbers of this
+/// seed.
 fn write(folder: &Path, seed: u64) {
     let (mut random, mut bytes, mut header) = (seed, Vec::new(), serde_json::Map::new());
     for layer in 0..2 {

@@ -99,7 +99,8 @@ pub(crate) fn respond(server: &Server, body: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The message and the reason of the end, of a whole answer; and of the same one in a stream, whose deltas are put together.
+/// The message and the reason of the end, of a whole answer; and of the same one in a stream, whose deltas
+/// are put together.
 pub(crate) fn answers(server: &Server, mut body: Value) -> [(Value, String); 2] {
     let (status, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
     assert_eq!(status, 200, "{text}");

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, wait_for};
 
-/// Each field of a request at its largest, or at what is most work. A stream of somebody else goes on beside it.
+/// Each field of a request at its largest, or at what is most work. A stream of somebody else goes on beside
+/// it.
 #[test]
 fn no_field_of_a_request_holds_up_others() {
     let server = Server::start(&["--sequences", "4"]);
@@ -189,7 +190,8 @@ fn prompts_beyond_the_context_are_rejected_before_allocation() {
     assert!(most < 120 << 10, "{most} KiB for a body of {} bytes", text.len());
 }
 
-/// A mebibyte of small objects takes a hundred as parsed JSON, and as many clients send it as there are connections.
+/// A mebibyte of small objects takes a hundred as parsed JSON, and as many clients send it as there are
+/// connections.
 #[cfg(target_os = "linux")]
 #[test]
 fn large_request_bodies_are_parsed_one_at_a_time() {

@@ -1,4 +1,5 @@
-//! `mlxcel serve`, spoken to over its socket. OpenAI's own client drives it in `cargo xtask test --only server`.
+//! `mlxcel serve`, spoken to over its socket. OpenAI's own client drives it in `cargo xtask test --only
+//! server`.
 #![cfg(all(feature = "portable", unix))]
 #![allow(clippy::unwrap_used)]
 

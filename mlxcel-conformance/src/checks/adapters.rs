@@ -1,5 +1,5 @@
-//! Adapters. Need [`Capabilities::adapters`](mlxcel_core::Capabilities::adapters) of a model that is loaded with room, and
-//! [`Subject::with_adapters`].
+//! Adapters. Need [`Capabilities::adapters`](mlxcel_core::Capabilities::adapters) of a model that is loaded
+//! with room, and [`Subject::with_adapters`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -152,7 +152,8 @@ pub fn forks_keep_their_adapter(subject: &Subject<'_>) -> Outcome {
     adapted.continues(subject, &mut *session, fork, (&adapter, &tokens), "a fork with an adapter")
 }
 
-/// A snapshot belongs to the adapter of its sequence: it is restored with that one, and refused with another or none.
+/// A snapshot belongs to the adapter of its sequence: it is restored with that one, and refused with another
+/// or none.
 ///
 /// Kills: `restores_with_any_adapter`, `snapshots_forget_their_adapter`.
 pub fn snapshots_belong_to_their_adapter(subject: &Subject<'_>) -> Outcome {
@@ -190,8 +191,8 @@ pub fn snapshots_belong_to_their_adapter(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// A slot is taken as long as a handle or a sequence needs its adapter; a full model refuses another; and in a slot that was
-/// freed an adapter is what it is in a fresh one.
+/// A slot is taken as long as a handle or a sequence needs its adapter; a full model refuses another; and in
+/// a slot that was freed an adapter is what it is in a fresh one.
 ///
 /// Kills: `has_more_slots_than_it_claims`, `stale_adapters`.
 pub fn adapter_slots_are_reused(subject: &Subject<'_>) -> Outcome {

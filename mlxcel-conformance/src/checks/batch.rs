@@ -25,8 +25,8 @@ pub fn batch_equals_single(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// With prompt chunks and decoding rows mixed in steps, and sequences joining and leaving, each generates the same as
-/// alone. Needs two sequences.
+/// With prompt chunks and decoding rows mixed in steps, and sequences joining and leaving, each generates the
+/// same as alone. Needs two sequences.
 ///
 /// Kills: `chunk_delays_the_others`, `shares_kv`.
 pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
@@ -78,7 +78,8 @@ pub fn mixed_steps(subject: &Subject<'_>) -> Outcome {
     step_together(subject, &mut *session, &mut walks, "after the long prompt")
 }
 
-/// Results are in the order of the rows, independent of the order in which sequences were opened. Needs two sequences.
+/// Results are in the order of the rows, independent of the order in which sequences were opened. Needs two
+/// sequences.
 ///
 /// Kills: `answers_by_sequence`.
 pub fn results_are_in_row_order(subject: &Subject<'_>) -> Outcome {
@@ -102,8 +103,8 @@ pub fn results_are_in_row_order(subject: &Subject<'_>) -> Outcome {
     }
 }
 
-/// A step of [`Capabilities::batch_rows`](mlxcel_core::Capabilities::batch_rows) decoding rows takes one pass over the
-/// weights.
+/// A step of [`Capabilities::batch_rows`](mlxcel_core::Capabilities::batch_rows) decoding rows takes one pass
+/// over the weights.
 ///
 /// Kills: `takes_rows_in_turns`, `miscounts_passes`.
 pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
@@ -128,8 +129,8 @@ pub fn batches_take_one_pass(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A row of [`Capabilities::prompt_chunk`](mlxcel_core::Capabilities::prompt_chunk) tokens takes one pass, and a longer
-/// one takes more.
+/// A row of [`Capabilities::prompt_chunk`](mlxcel_core::Capabilities::prompt_chunk) tokens takes one pass,
+/// and a longer one takes more.
 ///
 /// Kills: `overstates_prompt_chunk`, `understates_prompt_chunk`.
 pub fn prompt_chunks_take_one_pass(subject: &Subject<'_>) -> Outcome {

@@ -9,8 +9,8 @@ use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::step;
 use crate::subject::Subject;
 
-/// With NaN logits, every want returns an error of the kind [`Device`](ErrorKind::Device) and poisons the sequence: no
-/// token, no probability and no logits are returned.
+/// With NaN logits, every want returns an error of the kind [`Device`](ErrorKind::Device) and poisons the
+/// sequence: no token, no probability and no logits are returned.
 ///
 /// Kills: `samples_from_nan`, `returns_nan_logits`.
 pub fn broken_weights_are_refused(subject: &Subject<'_>) -> Outcome {

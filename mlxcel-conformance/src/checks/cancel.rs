@@ -33,10 +33,12 @@ pub fn cancelled_steps_do_nothing(subject: &Subject<'_>) -> Outcome {
     walk.run(subject, &mut *session, 2, "after a cancelled step")
 }
 
-/// A prompt that is cancelled while running, by its step or its row, stops at a chunk boundary; the sequence reports
-/// its position and continues correctly from there. Prompts that take long enough are in fact cancelled.
+/// A prompt that is cancelled while running, by its step or its row, stops at a chunk boundary; the sequence
+/// reports its position and continues correctly from there. Prompts that take long enough are in fact
+/// cancelled.
 ///
-/// Kills: `cancel_overstates_the_position`, `notices_cancel_before_steps_alone`, `notices_cancelled_rows_before_steps_alone`.
+/// Kills: `cancel_overstates_the_position`, `notices_cancel_before_steps_alone`,
+/// `notices_cancelled_rows_before_steps_alone`.
 pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let text = subject.tokens(2, subject.model()?.info().capacity.min(320) - 2)?;

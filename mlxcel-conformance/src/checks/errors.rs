@@ -16,8 +16,8 @@ pub fn no_rows_are_refused(subject: &Subject<'_>) -> Outcome {
     refused(result, ErrorKind::InvalidInput, "a step without rows").map(drop)
 }
 
-/// Rows without tokens, with a token outside the vocabulary or of an unknown sequence return the right kinds of errors
-/// and change nothing.
+/// Rows without tokens, with a token outside the vocabulary or of an unknown sequence return the right kinds
+/// of errors and change nothing.
 ///
 /// Kills: `accepts_empty_rows`, `wraps_tokens`.
 pub fn bad_rows_are_refused(subject: &Subject<'_>) -> Outcome {

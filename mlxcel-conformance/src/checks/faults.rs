@@ -10,7 +10,8 @@ use crate::outlook::{expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 use crate::walk::Walk;
 
-/// How often a point succeeds before it fails: all early ones, and samples of later ones, which loading has many of.
+/// How often a point succeeds before it fails: all early ones, and samples of later ones, which loading has
+/// many of.
 const GOOD: [u64; 12] = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144];
 
 /// The points at which a program may have written to sequence states.
@@ -103,9 +104,9 @@ fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
     idle.take(subject, &expect_token(healthy)?, "beside a poisoned row")
 }
 
-/// Wherever the device fails (loading, step, fork, snapshot or restore), the call returns an error of that failure's
-/// kind, and each sequence is either poisoned or continues correctly from its reported position. A failure before a
-/// program starts poisons nothing.
+/// Wherever the device fails (loading, step, fork, snapshot or restore), the call returns an error of that
+/// failure's kind, and each sequence is either poisoned or continues correctly from its reported position. A
+/// failure before a program starts poisons nothing.
 ///
 /// Kills: `short_memory_poisons`, `short_memory_feeds`.
 pub fn faults_anywhere_are_recoverable(subject: &Subject<'_>) -> Outcome {
@@ -128,7 +129,8 @@ struct Survival<'a, 's> {
     subject: &'a Subject<'s>,
     point: FaultPoint,
     faults: &'a Faults,
-    /// The number of sequences opened when the fault was first reported. Each affected sequence of them reports it once.
+    /// The number of sequences opened when the fault was first reported. Each affected sequence of them
+    /// reports it once.
     told: Option<u64>,
     opened: u64,
 }
@@ -239,8 +241,8 @@ impl Survival<'_, '_> {
         Ok(())
     }
 
-    /// Reads the state of `walk`'s sequence after `error`, and replaces the sequence if it was poisoned. `known` is the state of `told`
-    /// before the operation.
+    /// Reads the state of `walk`'s sequence after `error`, and replaces the sequence if it was poisoned.
+    /// `known` is the state of `told` before the operation.
     fn recover(
         &mut self,
         session: &mut dyn InferenceSession,

@@ -8,8 +8,8 @@ use mlxcel_core::{
 use crate::failure::{Outcome, ensure, refused};
 use crate::subject::Subject;
 
-/// Compares a greedy text with the expected choice after each of its prefixes, computed at once in a fresh session; small margins
-/// may excuse other tokens.
+/// Compares a greedy text with the expected choice after each of its prefixes, computed at once in a fresh
+/// session; small margins may excuse other tokens.
 fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &str) -> Outcome {
     let tolerance = subject.tolerance()?;
     let mut held = prompt.to_vec();
@@ -26,8 +26,8 @@ fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &s
     Ok(())
 }
 
-/// A stream yields the same tokens as steps, ends with `Length` at the token limit, and with `Stop` at a stop token,
-/// which it does not yield.
+/// A stream yields the same tokens as steps, ends with `Length` at the token limit, and with `Stop` at a stop
+/// token, which it does not yield.
 ///
 /// Kills: `forgets_between_steps`.
 pub fn streams_are_steps(subject: &Subject<'_>) -> Outcome {

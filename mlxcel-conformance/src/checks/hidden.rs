@@ -43,7 +43,8 @@ fn same(subject: &Subject<'_>, state: &[f32], expected: &[f32], what: impl std::
     Ok(())
 }
 
-/// A pooled state has the claimed number of elements, all finite, and differs between texts. Needs hidden states.
+/// A pooled state has the claimed number of elements, all finite, and differs between texts. Needs hidden
+/// states.
 ///
 /// Kills: `cuts_hidden_states`, `returns_one_hidden_state`.
 pub fn hidden_states_are_complete(subject: &Subject<'_>) -> Outcome {
@@ -69,7 +70,8 @@ pub fn hidden_states_are_complete(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The state of the last token is the same for any prefill chunking, including single-token rows. Needs hidden states.
+/// The state of the last token is the same for any prefill chunking, including single-token rows. Needs
+/// hidden states.
 ///
 /// Kills: `hidden_states_forget`.
 pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
@@ -88,8 +90,8 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The mean is over the states of the row's own tokens, equal to those computed step by step, also over several chunks
-/// and after earlier tokens of the sequence. Needs hidden states.
+/// The mean is over the states of the row's own tokens, equal to those computed step by step, also over
+/// several chunks and after earlier tokens of the sequence. Needs hidden states.
 ///
 /// Kills: `means_are_last`, `means_include_earlier_tokens`.
 pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
@@ -115,8 +117,8 @@ pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Rows that want hidden states can be batched with others, and each gets the same result as alone. Needs hidden states
-/// and two sequences.
+/// Rows that want hidden states can be batched with others, and each gets the same result as alone. Needs
+/// hidden states and two sequences.
 ///
 /// Kills: `swaps_hidden_states`.
 pub fn hidden_states_mix_with_other_wants(subject: &Subject<'_>) -> Outcome {

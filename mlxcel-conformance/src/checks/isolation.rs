@@ -7,8 +7,8 @@ use crate::outlook::{extend, greedy, stands_at};
 use crate::subject::Subject;
 use crate::walk::Walk;
 
-/// Interleaved sequences generate the same as each one alone, and closing one does not affect the others. Needs two
-/// sequences.
+/// Interleaved sequences generate the same as each one alone, and closing one does not affect the others.
+/// Needs two sequences.
 ///
 /// Kills: `close_harms_a_neighbour`.
 pub fn sequences_are_isolated(subject: &Subject<'_>) -> Outcome {
@@ -82,7 +82,8 @@ pub fn threads_share_only_weights(subject: &Subject<'_>) -> Outcome {
     })
 }
 
-/// Ids belong to their session: an id that is closed or of another session is never taken for another sequence.
+/// Ids belong to their session: an id that is closed or of another session is never taken for another
+/// sequence.
 ///
 /// Kills: `reuses_ids`, `keeps_closed_sequences`.
 pub fn stale_ids_are_rejected(subject: &Subject<'_>) -> Outcome {

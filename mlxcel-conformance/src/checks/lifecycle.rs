@@ -46,10 +46,11 @@ pub fn describes_itself(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Every load option is honoured or rejected with an error: capacity, sequences, precision, threads, device, room for
-/// adapters, cancel.
+/// Every load option is honoured or rejected with an error: capacity, sequences, precision, threads, device,
+/// room for adapters, cancel.
 ///
-/// Kills: `ignores_load_capacity`, `ignores_load_adapters`, `has_a_fixed_room_for_adapters`, `ignores_cancelled_load`.
+/// Kills: `ignores_load_capacity`, `ignores_load_adapters`, `has_a_fixed_room_for_adapters`,
+/// `ignores_cancelled_load`.
 pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
     let load = |options: &LoadOptions| subject.backend().load(subject.source(), options);
     let given = subject.load_options();

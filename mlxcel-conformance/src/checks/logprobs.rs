@@ -28,8 +28,8 @@ pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Probabilities are normalized over the whole vocabulary: they sum to one over all tokens, and to less over some.
-/// Needs top logprobs.
+/// Probabilities are normalized over the whole vocabulary: they sum to one over all tokens, and to less over
+/// some. Needs top logprobs.
 ///
 /// Kills: `logprobs_are_logits`.
 pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
@@ -51,8 +51,8 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The most likely tokens are sorted, complete, and start with the greedy token; with logits, they have the largest
-/// logits. Needs top logprobs.
+/// The most likely tokens are sorted, complete, and start with the greedy token; with logits, they have the
+/// largest logits. Needs top logprobs.
 ///
 /// Kills: `top_is_unsorted`, `top_is_one_short`.
 pub fn top_is_sorted(subject: &Subject<'_>) -> Outcome {
@@ -134,7 +134,8 @@ pub(super) fn positions(
     }
 }
 
-/// Scoring a text at once or in chunks gives the same results at each position as token by token. Needs every position.
+/// Scoring a text at once or in chunks gives the same results at each position as token by token. Needs every
+/// position.
 ///
 /// Kills: `scores_are_shifted`, `scores_the_last_everywhere`.
 pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
@@ -184,8 +185,8 @@ pub fn every_position_is_step_by_step(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Draft tokens are verified in one row, and the sequence rewinds to the first rejected one. Needs every position and
-/// rewind.
+/// Draft tokens are verified in one row, and the sequence rewinds to the first rejected one. Needs every
+/// position and rewind.
 ///
 /// Kills: `rewinds_in_name_only`, `scores_are_shifted`.
 pub fn scored_drafts_can_be_rewound(subject: &Subject<'_>) -> Outcome {

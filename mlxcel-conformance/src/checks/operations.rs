@@ -120,11 +120,12 @@ fn operations_of(claimed: &Capabilities) -> impl Strategy<Value = Vec<Operation>
     vec(operation, 4..24)
 }
 
-/// For any order of open, step, cancel, rewind, fork, snapshot and close, positions, limits, errors and tokens are
-/// those of the tokens each sequence was fed. Runs [`Subject::with_cases`] random sequences of operations, and
-/// minimizes one that fails.
+/// For any order of open, step, cancel, rewind, fork, snapshot and close, positions, limits, errors and
+/// tokens are those of the tokens each sequence was fed. Runs [`Subject::with_cases`] random sequences of
+/// operations, and minimizes one that fails.
 ///
-/// Kills: `forgets_between_steps`, `fork_shares_state`, `rewinds_in_name_only`, `snapshot_forgets_a_token`, `unforks_on_rewind`.
+/// Kills: `forgets_between_steps`, `fork_shares_state`, `rewinds_in_name_only`, `snapshot_forgets_a_token`,
+/// `unforks_on_rewind`.
 pub fn operations(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
     let config = Config {
@@ -280,7 +281,8 @@ impl Machine<'_> {
                 refusals: Vec::new(),
             };
             match draft.flaw {
-                // The first of two rows of a sequence decides the second's error; after a flawed one, the second is skipped.
+                // The first of two rows of a sequence decides the second's error; after a flawed one, the
+                // second is skipped.
                 _ if planned.iter().any(|earlier| earlier.sequence == sequence) => {
                     if planned.iter().any(|row| row.sequence == sequence && !row.refusals.is_empty()) {
                         continue;
@@ -397,8 +399,8 @@ struct Planned {
 }
 
 impl Asks {
-    /// The nearest want that the engine claims. Only a single row may want every position: an engine that compiles makes a
-    /// program for each combination, and there would be many.
+    /// The nearest want that the engine claims. Only a single row may want every position: an engine that
+    /// compiles makes a program for each combination, and there would be many.
     fn within(self, claimed: &Capabilities, alone: bool) -> Self {
         match self {
             Self::Logits if !claimed.logits => Self::Next,

@@ -100,7 +100,8 @@ pub fn positions_count_tokens(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The greedy token has the largest logit, and its log probability is the log-softmax of that logit. Needs logits.
+/// The greedy token has the largest logit, and its log probability is the log-softmax of that logit. Needs
+/// logits.
 ///
 /// Kills: `picks_the_second`.
 pub fn greedy_is_argmax(subject: &Subject<'_>) -> Outcome {

@@ -135,7 +135,8 @@ pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Tokens are sampled in proportion to their probabilities, at several temperatures. Needs the temperature and logits.
+/// Tokens are sampled in proportion to their probabilities, at several temperatures. Needs the temperature
+/// and logits.
 ///
 /// Kills: `draws_ignore_temperature`.
 pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
@@ -194,8 +195,8 @@ fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
     Ok((prompt, logits))
 }
 
-/// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and are the argmax with
-/// the `tight` filter.
+/// Fails unless draws with one filter stay within the tokens that it keeps, reach more than one of them, and
+/// are the argmax with the `tight` filter.
 ///
 /// `kept` returns, from the probabilities of all tokens, most likely first, how many the filter keeps.
 fn filter_holds(
@@ -255,8 +256,8 @@ pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
     filter_holds(subject, |params| params.top_k = Some(1), |params| params.top_k = Some(3), |_| 3)
 }
 
-/// Sampled tokens are in the smallest set of most likely tokens with a total probability of `p`. Needs the temperature,
-/// top-p and logits.
+/// Sampled tokens are in the smallest set of most likely tokens with a total probability of `p`. Needs the
+/// temperature, top-p and logits.
 ///
 /// Kills: `ignores_top_p`.
 pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -276,7 +277,8 @@ pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// Sampled tokens are at least `p` times as likely as the most likely one. Needs the temperature, min-p and logits.
+/// Sampled tokens are at least `p` times as likely as the most likely one. Needs the temperature, min-p and
+/// logits.
 ///
 /// Kills: `ignores_min_p`.
 pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
@@ -322,7 +324,8 @@ fn chooses_best(
     Ok(())
 }
 
-/// Logit biases are added: they can force a token, ban one, and shift the choice. Needs logit bias and logits.
+/// Logit biases are added: they can force a token, ban one, and shift the choice. Needs logit bias and
+/// logits.
 ///
 /// Kills: `ignores_biases`.
 pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
@@ -343,8 +346,8 @@ pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Fails unless greedy choice under a penalty is the argmax of the logits after `score`, which takes the token's counts in the
-/// text and in its generated part.
+/// Fails unless greedy choice under a penalty is the argmax of the logits after `score`, which takes the
+/// token's counts in the text and in its generated part.
 fn penalty_holds(
     subject: &Subject<'_>,
     change: impl Fn(&mut SamplingParams),
@@ -379,8 +382,8 @@ fn penalty_holds(
     Ok(())
 }
 
-/// The logits of tokens already in the sequence are divided by the repetition penalty, or multiplied if negative. Needs
-/// the repetition penalty and logits.
+/// The logits of tokens already in the sequence are divided by the repetition penalty, or multiplied if
+/// negative. Needs the repetition penalty and logits.
 ///
 /// Kills: `ignores_repetition_penalties`.
 pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
@@ -396,8 +399,8 @@ pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// The presence penalty is subtracted once from the logit of each token that was generated, and not from those of the prompt.
-/// Needs the presence penalty and logits.
+/// The presence penalty is subtracted once from the logit of each token that was generated, and not from
+/// those of the prompt. Needs the presence penalty and logits.
 ///
 /// Kills: `ignores_presence_penalties`, `penalises_the_prompt`.
 pub fn presence_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
@@ -409,8 +412,8 @@ pub fn presence_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     )
 }
 
-/// The frequency penalty is subtracted from the logit of each token for every time it was generated. Needs the frequency penalty
-/// and logits.
+/// The frequency penalty is subtracted from the logit of each token for every time it was generated. Needs
+/// the frequency penalty and logits.
 ///
 /// Kills: `ignores_frequency_penalties`, `penalises_the_prompt`.
 pub fn frequency_penalty_is_applied(subject: &Subject<'_>) -> Outcome {

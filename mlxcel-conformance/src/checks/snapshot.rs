@@ -42,8 +42,8 @@ pub fn snapshot_round_trip(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A snapshot restores into another session of the model, and of the model loaded again, after its own session was
-/// dropped.
+/// A snapshot restores into another session of the model, and of the model loaded again, after its own
+/// session was dropped.
 ///
 /// Kills: `snapshot_is_a_handle`.
 pub fn snapshot_outlives_its_session(subject: &Subject<'_>) -> Outcome {
@@ -65,9 +65,11 @@ pub fn snapshot_outlives_its_session(subject: &Subject<'_>) -> Outcome {
 /// Makes an identity another one.
 type Change = fn(&mut StateIdentity);
 
-/// A snapshot of another engine, model, precision or adapter, or longer than the session's capacity, is rejected.
+/// A snapshot of another engine, model, precision or adapter, or longer than the session's capacity, is
+/// rejected.
 ///
-/// Kills: `restores_anything`, `identity_forgets_the_adapter`, `identity_forgets_the_precision`, `restores_oversized_snapshots`.
+/// Kills: `restores_anything`, `identity_forgets_the_adapter`, `identity_forgets_the_precision`,
+/// `restores_oversized_snapshots`.
 pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let sequence = session.open()?;

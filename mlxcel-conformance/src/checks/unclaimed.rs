@@ -11,8 +11,8 @@ use crate::outlook::{stands_at, step};
 use crate::subject::Subject;
 use crate::walk::Walk;
 
-/// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for the host
-/// never runs on the device.
+/// Every unclaimed operation, want and sampling field returns `Unsupported` and changes nothing; a plan for
+/// the host never runs on the device.
 ///
 /// Kills: `performs_unclaimed_operations`, `ignores_adapters`, `samples_for_the_host`.
 pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {

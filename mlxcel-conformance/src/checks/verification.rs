@@ -27,10 +27,12 @@ fn verified(
     }
 }
 
-/// Verifying draft tokens in one row gives the same as feeding them one by one, accepted or rejected, with or without a
-/// prompt before them, and the sequence continues from the accepted ones. Needs verification and rewind.
+/// Verifying draft tokens in one row gives the same as feeding them one by one, accepted or rejected, with or
+/// without a prompt before them, and the sequence continues from the accepted ones. Needs verification and
+/// rewind.
 ///
-/// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `swaps_positions`, `rewinds_in_name_only`.
+/// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `swaps_positions`,
+/// `rewinds_in_name_only`.
 pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(6, 10)?;
     let vocabulary = subject.model()?.info().vocabulary_size as u32;

@@ -1,4 +1,5 @@
-//! Mutants that misbehave as a whole: threads, sessions and models, cancellation, faults, methods of their own.
+//! Mutants that misbehave as a whole: threads, sessions and models, cancellation, faults, methods of their
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::ThreadId;

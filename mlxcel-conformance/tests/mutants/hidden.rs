@@ -46,7 +46,8 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("swaps_hidden_states", |reference| Broken::new(reference).with_twist(|| Box::new(Swaps))),
 ];
 
-/// Which text is computed instead, and how it is pooled; told what the sequence holds, and the row's own tokens.
+/// Which text is computed instead, and how it is pooled; told what the sequence holds, and the row's own
+/// tokens.
 type Instead = fn(held: &[TokenId], own: &[TokenId], pooling: Pooling) -> Option<(Vec<TokenId>, Pooling)>;
 
 /// Answers a row with the states of another text.

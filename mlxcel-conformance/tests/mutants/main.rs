@@ -1,5 +1,5 @@
-//! The kit is proved by engines that are broken on purpose, each in one way: every check kills the mutants that its docs name, and
-//! every mutant is named by a check.
+//! The kit is proved by engines that are broken on purpose, each in one way: every check kills the mutants
+//! that its docs name, and every mutant is named by a check.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod adapters;
@@ -35,7 +35,8 @@ fn catalogue() -> BTreeMap<&'static str, Break> {
 /// The window whose borders the mutants are tried at.
 const WINDOW: usize = 16;
 
-/// The mutant of an engine that keeps everything, or, where the check is about what does not grow, of one with a window.
+/// The mutant of an engine that keeps everything, or, where the check is about what does not grow, of one
+/// with a window.
 fn subject_of(check: &Check, breaking: Break) -> Subject<'static> {
     if !check.needs.contains(&Need::BoundedState) {
         return subject(breaking);

@@ -1,4 +1,5 @@
-//! Mutants that compute what they should, and not as exactly as their precision says: such as an error in the last layer would make of it.
+//! Mutants that compute what they should, and not as exactly as their precision says: such as an error in the
+//! last layer would make of it.
 
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::reference::ReferenceBackend;

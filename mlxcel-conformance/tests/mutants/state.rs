@@ -135,7 +135,8 @@ impl Twist for Rewinds {
 /// How many positions the rings of these mutants have.
 const RING: usize = 64;
 
-/// `tokens` as a ring of [`RING`] positions has them after `held` were written: overwritten positions hold other tokens.
+/// `tokens` as a ring of [`RING`] positions has them after `held` were written: overwritten positions hold
+/// other tokens.
 fn overwritten(mut tokens: Vec<TokenId>, held: usize) -> Vec<TokenId> {
     let lost = held.saturating_sub(RING).min(tokens.len());
     tokens[..lost].iter_mut().for_each(|token| *token = (*token + 1) % 64);

@@ -23,7 +23,8 @@ pub struct SamplingContext<'a> {
 }
 
 impl<'a> SamplingContext<'a> {
-    /// A context after `tokens`, the first `prompt_length` of which are the prompt, without a mask or reported tokens.
+    /// A context after `tokens`, the first `prompt_length` of which are the prompt, without a mask or
+    /// reported tokens.
     pub fn new(tokens: &'a [TokenId], prompt_length: usize) -> Self {
         Self { tokens, prompt_length, mask: None, top: 0, drawn: &[] }
     }
@@ -36,8 +37,8 @@ impl<'a> SamplingContext<'a> {
 
 /// Samples tokens from logits on the host.
 pub trait LogitsSampler: Send + Sync {
-    /// Samples the next token from its logits (`[vocabulary]`) and the context. Must be a pure function of its
-    /// arguments, so that batching, rewinding and recomputing cannot change the generated text.
+    /// Samples the next token from its logits (`[vocabulary]`) and the context. Must be a pure function of
+    /// its arguments, so that batching, rewinding and recomputing cannot change the generated text.
     ///
     /// # Errors
     ///

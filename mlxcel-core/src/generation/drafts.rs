@@ -32,13 +32,13 @@ impl Ahead {
 
 impl Generation {
     /// Sets draft tokens after the last token, for the next row only. If they fit, the row
-    /// [verifies](crate::Positions::Drafts) them, and [`accept`](Self::accept) accepts those that equal the chosen tokens.
-    /// So drafts never change a token, only how many tokens a row yields; a shorter row omits them. Rejected ones must
-    /// be [rewound](Self::rewind).
+    /// [verifies](crate::Positions::Drafts) them, and [`accept`](Self::accept) accepts those that equal the
+    /// chosen tokens. So drafts never change a token, only how many tokens a row yields; a shorter row
+    /// omits them. Rejected ones must be [rewound](Self::rewind).
     ///
     /// The engine needs [`Capabilities::verification`](crate::Capabilities::verification) and
-    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Drafts beyond the end of the sequence or text, or without
-    /// a [mask](Self::set_masks) if masks are set, are dropped. Returns how many are used.
+    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Drafts beyond the end of the sequence or text,
+    /// or without a [mask](Self::set_masks) if masks are set, are dropped. Returns how many are used.
     pub fn set_drafts(&mut self, drafts: &[TokenId]) -> usize {
         self.ahead.forget_drafts();
         let room = self.capacity.saturating_sub(self.tokens.len());
@@ -68,16 +68,17 @@ impl Generation {
         self.ahead.accepted
     }
 
-    /// Sets the masks of the next token and of the token after each draft, until they are set again. Empty allows all
-    /// tokens.
+    /// Sets the masks of the next token and of the token after each draft, until they are set again. Empty
+    /// allows all tokens.
     pub fn set_masks(&mut self, masks: Vec<TokenMask>) {
         self.masks = masks;
         // Tokens drafted under other masks may not be allowed.
         self.ahead.forget_drafts();
     }
 
-    /// The next token that the last accepted row yielded. `None` if there is no other, or at a stop token, which ends
-    /// the generation. A row with drafts may yield several: call it until it returns `None`, before the next row.
+    /// The next token that the last accepted row yielded. `None` if there is no other, or at a stop token,
+    /// which ends the generation. A row with drafts may yield several: call it until it returns `None`,
+    /// before the next row.
     pub fn next_ready(&mut self) -> Option<SampledToken> {
         if self.finish.is_some() {
             return None;
@@ -91,14 +92,15 @@ impl Generation {
         self.finish.is_none() && !self.ahead.ready.is_empty()
     }
 
-    /// The position that the sequence must be rewound to because of rejected draft tokens; `None` if there are none.
+    /// The position that the sequence must be rewound to because of rejected draft tokens; `None` if there
+    /// are none.
     pub fn rewind_target(&self) -> Option<usize> {
         let target = if self.finish.is_some() { self.computed() } else { self.valid };
         (self.held > target).then_some(target)
     }
 
-    /// Rewinds `sequence` past rejected draft tokens, if it holds any. Call it before the next row, and before any
-    /// other use of the sequence.
+    /// Rewinds `sequence` past rejected draft tokens, if it holds any. Call it before the next row, and
+    /// before any other use of the sequence.
     ///
     /// # Errors
     ///
@@ -115,8 +117,8 @@ impl Generation {
         Ok(())
     }
 
-    /// Processes the results of a row that ended with `drafts` draft tokens: the tokens that follow, up to the first that differs from the
-    /// draft token in its place.
+    /// Processes the results of a row that ended with `drafts` draft tokens: the tokens that follow, up to
+    /// the first that differs from the draft token in its place.
     pub(super) fn verify(&mut self, drafts: usize, result: RowResult) -> Result<()> {
         let first = self.ahead.tokens.len() - self.ahead.drafts;
         let draft_tokens: Vec<TokenId> = self.ahead.tokens[first..][..drafts].to_vec();
@@ -144,8 +146,8 @@ impl Generation {
         Ok(())
     }
 
-    /// What the host chooses by each row of logits, up to the first that is not the draft token in its place. Adds the tokens to the text,
-    /// from where the caller takes them again.
+    /// What the host chooses by each row of logits, up to the first that is not the draft token in its place.
+    /// Adds the tokens to the text, from where the caller takes them again.
     fn sample_each(&mut self, rows: &[Vec<f32>], draft_tokens: &[TokenId]) -> Result<Vec<SampledToken>> {
         let mut sampled = Vec::with_capacity(rows.len());
         for (index, logits) in rows.iter().enumerate() {

@@ -17,8 +17,8 @@ pub trait GenerateExt: InferenceSession {
     /// The errors of [`TokenStream::new`], [`InferenceSession::open`] and [`InferenceSession::step`].
     fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated>;
 
-    /// As [`generate_greedy`](Self::generate_greedy), but calls `on_token` with each token. If it returns `Break`, the
-    /// generation ends with [`FinishReason::Cancelled`].
+    /// As [`generate_greedy`](Self::generate_greedy), but calls `on_token` with each token. If it returns
+    /// `Break`, the generation ends with [`FinishReason::Cancelled`].
     ///
     /// # Errors
     ///
@@ -45,7 +45,8 @@ impl<S: InferenceSession + ?Sized> GenerateExt for S {
         let session = self;
         let sequence = session.open()?;
         let result = run_greedy(session, sequence, prompt, options, on_token);
-        // The sequence was opened here, so closing fails only if the engine is broken; the first error is returned.
+        // The sequence was opened here, so closing fails only if the engine is broken; the first error is
+        // returned.
         let closed = session.close(sequence);
         let generation = result?;
         closed?;

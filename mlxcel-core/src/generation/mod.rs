@@ -27,9 +27,9 @@ use crate::want::Want;
 
 /// A generation as a state machine: decides which row to compute next, and handles its result.
 ///
-/// It holds no session and computes nothing. The driver takes a [`row`](Self::row), runs it in a step, alone or batched
-/// with rows of others, and passes the result to [`accept`](Self::accept), until [`finish_reason`](Self::finish_reason)
-/// is set. [`TokenStream`] drives one; a scheduler drives many.
+/// It holds no session and computes nothing. The driver takes a [`row`](Self::row), runs it in a step, alone
+/// or batched with rows of others, and passes the result to [`accept`](Self::accept), until
+/// [`finish_reason`](Self::finish_reason) is set. [`TokenStream`] drives one; a scheduler drives many.
 ///
 /// ```
 /// use mlxcel_core::reference::ReferenceBackend;
@@ -63,7 +63,8 @@ use crate::want::Want;
 pub struct Generation {
     options: GenerateOptions,
     choice: TokenChoice,
-    /// Earlier tokens of the sequence, the prompt, and generated tokens; all are kept because host samplers read them.
+    /// Earlier tokens of the sequence, the prompt, and generated tokens; all are kept because host samplers
+    /// read them.
     tokens: Vec<TokenId>,
     /// How many of `tokens` were not generated here.
     prompt_length: usize,
@@ -86,7 +87,8 @@ impl Generation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, [`ErrorKind::CapacityExceeded`] for one that does not fit.
+    /// [`ErrorKind::InvalidInput`] for an empty prompt, [`ErrorKind::CapacityExceeded`] for one that does not
+    /// fit.
     pub fn new(
         prompt: &[TokenId],
         capacity: usize,
@@ -142,9 +144,9 @@ impl Generation {
         })
     }
 
-    /// The next row to compute, of at most `most` tokens: a chunk of the pending tokens, with the next token wanted
-    /// after the last of them, and [draft tokens](Self::set_drafts). `None` if the generation has ended, `most` is 0,
-    /// or tokens are [ready](Self::next_ready).
+    /// The next row to compute, of at most `most` tokens: a chunk of the pending tokens, with the next token
+    /// wanted after the last of them, and [draft tokens](Self::set_drafts). `None` if the generation has
+    /// ended, `most` is 0, or tokens are [ready](Self::next_ready).
     pub fn row(&self, sequence: SequenceId, most: usize) -> Option<Row<'_>> {
         let pending = self.pending();
         let row = if self.ahead.drafts > 0 { &self.ahead.tokens } else { pending };
@@ -164,14 +166,15 @@ impl Generation {
         Some(Row { cancel: self.options.cancel.as_ref(), ..Row::new(sequence, tokens, want) })
     }
 
-    /// Accepts the result of a row of `fed` tokens and returns the generated token: `None` for part of a prompt, or for
-    /// a stop token, which ends the generation. A row with draft tokens may yield more, which
-    /// [`next_ready`](Self::next_ready) returns, and leave rejected ones in the sequence, which
+    /// Accepts the result of a row of `fed` tokens and returns the generated token: `None` for part of a
+    /// prompt, or for a stop token, which ends the generation. A row with draft tokens may yield more,
+    /// which [`next_ready`](Self::next_ready) returns, and leave rejected ones in the sequence, which
     /// [`rewind`](Self::rewind) removes.
     ///
     /// # Errors
     ///
-    /// The errors of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the row.
+    /// The errors of [`LogitsSampler::sample`]; [`ErrorKind::Internal`] for a result that does not answer the
+    /// row.
     pub fn accept(&mut self, fed: usize, result: RowResult) -> Result<Option<SampledToken>> {
         let pending = self.pending().len();
         let drafts = fed.saturating_sub(pending);
@@ -199,8 +202,8 @@ impl Generation {
         Some(token)
     }
 
-    /// Appends a token without sampling, such as one that a grammar forces; the next row computes it with the pending
-    /// ones. Returns false if the generation has ended.
+    /// Appends a token without sampling, such as one that a grammar forces; the next row computes it with the
+    /// pending ones. Returns false if the generation has ended.
     pub fn push(&mut self, token: TokenId) -> bool {
         if self.finish.is_some() {
             return false;
@@ -248,8 +251,8 @@ impl Generation {
         Ok(None)
     }
 
-    /// Computes the prompt until `sequence` holds the first `tokens` tokens. Returns false if the generation ended
-    /// before.
+    /// Computes the prompt until `sequence` holds the first `tokens` tokens. Returns false if the generation
+    /// ended before.
     ///
     /// # Errors
     ///
@@ -298,8 +301,8 @@ impl Generation {
         }
     }
 
-    /// Ends the generation if it was cancelled or its deadline has passed. Returns whether it has ended, for any
-    /// reason.
+    /// Ends the generation if it was cancelled or its deadline has passed. Returns whether it has ended, for
+    /// any reason.
     pub fn poll_end(&mut self) -> bool {
         if self.finish.is_none() {
             self.finish = if self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -318,13 +321,14 @@ impl Generation {
         self.finish.get_or_insert(reason);
     }
 
-    /// Ends the generation with [`FinishReason::Stop`] as a complete text, even if it also reached its token limit.
+    /// Ends the generation with [`FinishReason::Stop`] as a complete text, even if it also reached its token
+    /// limit.
     pub fn complete(&mut self) {
         self.finish = Some(FinishReason::Stop);
     }
 
-    /// Sets how many of its tokens the sequence already holds: a reused prefix, or 0 to recompute. The last token is
-    /// always computed, since its result is needed.
+    /// Sets how many of its tokens the sequence already holds: a reused prefix, or 0 to recompute. The last
+    /// token is always computed, since its result is needed.
     pub fn set_computed(&mut self, tokens: usize) {
         self.held = tokens;
         self.valid = tokens.min(self.tokens.len() - 1);

@@ -11,10 +11,11 @@ use crate::token::TokenId;
 /// A running generation: an iterator over the tokens that follow a prompt.
 ///
 /// The first call of `next` computes the prompt. The stop token is not returned. After the end,
-/// [`finish_reason`](Self::finish_reason) is set; an error ends the stream. The caller opens and closes the sequence;
-/// it holds the prompt and all returned tokens except the last.
+/// [`finish_reason`](Self::finish_reason) is set; an error ends the stream. The caller opens and closes the
+/// sequence; it holds the prompt and all returned tokens except the last.
 ///
-/// The session can be borrowed (`&mut S`, `&mut dyn InferenceSession`) or owned (`Box<dyn InferenceSession>`).
+/// The session can be borrowed (`&mut S`, `&mut dyn InferenceSession`) or owned (`Box<dyn
+/// InferenceSession>`).
 #[derive(Debug)]
 pub struct TokenStream<S> {
     session: S,
@@ -26,12 +27,13 @@ pub struct TokenStream<S> {
 impl<S: InferenceSession> TokenStream<S> {
     /// Starts a generation after `prompt` on an open sequence of `session`.
     ///
-    /// To continue a sequence that holds earlier tokens with sampling on the host, use [`resume`](Self::resume),
-    /// because penalties depend on them.
+    /// To continue a sequence that holds earlier tokens with sampling on the host, use
+    /// [`resume`](Self::resume), because penalties depend on them.
     ///
     /// # Errors
     ///
-    /// The errors of [`Generation::new`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a sequence that is not open.
+    /// The errors of [`Generation::new`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a sequence
+    /// that is not open.
     pub fn new(
         session: S,
         sequence: SequenceId,

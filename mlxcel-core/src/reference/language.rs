@@ -5,8 +5,8 @@ use crate::token::TokenId;
 /// The increment of SplitMix64: 2⁶⁴ over the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195): each bit of the result depends on
-/// every bit of `value`.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195): each bit of the
+/// result depends on every bit of `value`.
 pub(super) fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -82,8 +82,8 @@ impl Language {
         format!("reference-{}-{:016x}-{stops:016x}", self.vocabulary(), self.seed)
     }
 
-    /// What the cache keeps of `token` at `position`, with the `salt` of an adapter, which is 0 without one; `token` is
-    /// within the vocabulary.
+    /// What the cache keeps of `token` at `position`, with the `salt` of an adapter, which is 0 without one;
+    /// `token` is within the vocabulary.
     pub(super) fn entry(&self, token: TokenId, position: usize, salt: u64) -> Entry {
         let value = mix(self.embedding[token as usize] ^ (position as u64).wrapping_mul(GOLDEN) ^ salt);
         Entry { token, value }
@@ -91,7 +91,8 @@ impl Language {
 
     /// What the last entry of `cache` has seen.
     ///
-    /// Each entry takes part by its value and its distance from the end, as in attention with relative positions.
+    /// Each entry takes part by its value and its distance from the end, as in attention with relative
+    /// positions.
     pub(super) fn attend(cache: &[Entry]) -> u64 {
         (0u64..)
             .zip(cache.iter().rev())

@@ -1,12 +1,12 @@
 //! A complete engine without weights, for doc tests, examples and test kits.
 //!
-//! [`ReferenceBackend`] derives a tiny deterministic language model from a seed. Its text is meaningless, but it is a
-//! full engine: it keeps a KV cache with an entry for each position, prefills in chunks, batches rows, and supports
-//! everything that [`Capabilities`] can claim. The logits depend on every token and its position, so an off-by-one
-//! position, an entry of another sequence or a stale entry changes the output.
+//! [`ReferenceBackend`] derives a tiny deterministic language model from a seed. Its text is meaningless, but
+//! it is a full engine: it keeps a KV cache with an entry for each position, prefills in chunks, batches
+//! rows, and supports everything that [`Capabilities`] can claim. The logits depend on every token and its
+//! position, so an off-by-one position, an entry of another sequence or a stale entry changes the output.
 //!
-//! All arithmetic up to the logits uses integers, so they are identical on every machine and for any batch composition
-//! and prefill chunking.
+//! All arithmetic up to the logits uses integers, so they are identical on every machine and for any batch
+//! composition and prefill chunking.
 //!
 //! ```
 //! use mlxcel_core::reference::ReferenceBackend;
@@ -22,21 +22,24 @@
 //!
 //! # Configuration
 //!
-//! * It claims every capability, [`adapters`](Capabilities::adapters) if it is loaded with room for them. [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some; they return
+//! * It claims every capability, [`adapters`](Capabilities::adapters) if it is loaded with room for them.
+//!   [`with_capabilities`](ReferenceBackend::with_capabilities) withdraws some; they return
 //!   [`ErrorKind::Unsupported`] then.
 //! * [`with_faults`](ReferenceBackend::with_faults) injects failures, as of hardware.
-//! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make prefill slow
-//!   enough to be cancelled.
-//! * [`with_window`](ReferenceBackend::with_window) and [`with_recurrence`](ReferenceBackend::with_recurrence) give it
-//!   sequence state of bounded size, and [`with_broken_weights`](ReferenceBackend::with_broken_weights) NaN logits.
+//! * [`with_chunk`](ReferenceBackend::with_chunk) and [`with_delay`](ReferenceBackend::with_delay) make
+//!   prefill slow enough to be cancelled.
+//! * [`with_window`](ReferenceBackend::with_window) and
+//!   [`with_recurrence`](ReferenceBackend::with_recurrence) give it sequence state of bounded size, and
+//!   [`with_broken_weights`](ReferenceBackend::with_broken_weights) NaN logits.
 //!
 //! # Sampling
 //!
-//! It applies these fields of [`SamplingParams`](crate::SamplingParams) itself: bias, the three penalties over the
-//! whole sequence, temperature, top-k, top-p and min-p, in the same order and by the same definitions as the host
-//! sampler of `mlxcel-session`, and so samples from the same distribution. Like every engine that samples on its device
-//! it has its own random generator, here the finalizer of SplitMix64 over seed and position. So a seed gives the same
-//! text on every run of this engine, but not the text that host sampling gives for that seed.
+//! It applies these fields of [`SamplingParams`](crate::SamplingParams) itself: bias, the three penalties
+//! over the whole sequence, temperature, top-k, top-p and min-p, in the same order and by the same
+//! definitions as the host sampler of `mlxcel-session`, and so samples from the same distribution. Like every
+//! engine that samples on its device it has its own random generator, here the finalizer of SplitMix64 over
+//! seed and position. So a seed gives the same text on every run of this engine, but not the text that host
+//! sampling gives for that seed.
 
 mod adapters;
 mod language;
@@ -100,8 +103,8 @@ impl Default for ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// An engine with a vocabulary of 64 tokens, the stop token 0, prompt chunks of 16 tokens, no fault, no delay, and
-    /// every capability.
+    /// An engine with a vocabulary of 64 tokens, the stop token 0, prompt chunks of 16 tokens, no fault, no
+    /// delay, and every capability.
     pub fn new() -> Self {
         Self {
             vocabulary: 64,
@@ -121,8 +124,8 @@ impl ReferenceBackend {
         ModelSource::BuiltIn(NAME.to_owned())
     }
 
-    /// The source of a built-in adapter, for [`Model::load_adapter`] with [`LoadOptions::adapters`]. The adapter 0
-    /// changes nothing.
+    /// The source of a built-in adapter, for [`Model::load_adapter`] with [`LoadOptions::adapters`]. The
+    /// adapter 0 changes nothing.
     pub fn adapter(number: u64) -> ModelSource {
         adapters::source(number)
     }
@@ -157,8 +160,8 @@ impl ReferenceBackend {
         self
     }
 
-    /// Sets the prompt chunk: how many tokens of a prompt are computed per pass, and so how often cancellation is
-    /// checked; at least 1.
+    /// Sets the prompt chunk: how many tokens of a prompt are computed per pass, and so how often
+    /// cancellation is checked; at least 1.
     #[must_use]
     pub fn with_chunk(mut self, tokens: usize) -> Self {
         self.chunk = tokens;
@@ -179,17 +182,17 @@ impl ReferenceBackend {
         self
     }
 
-    /// Limits attention to a sliding window of the last `positions` positions, including the current one; at least 1.
-    /// Memory per sequence is bounded by the window, and rewind is claimed only for sessions whose capacity does not
-    /// exceed it.
+    /// Limits attention to a sliding window of the last `positions` positions, including the current one; at
+    /// least 1. Memory per sequence is bounded by the window, and rewind is claimed only for sessions
+    /// whose capacity does not exceed it.
     #[must_use]
     pub fn with_window(mut self, positions: usize) -> Self {
         self.memory = Memory::Window(positions);
         self
     }
 
-    /// Replaces the KV cache with a recurrent state of one number. Output still depends on every token; memory per
-    /// sequence is constant, and rewind is not claimed.
+    /// Replaces the KV cache with a recurrent state of one number. Output still depends on every token;
+    /// memory per sequence is constant, and rewind is not claimed.
     #[must_use]
     pub fn with_recurrence(mut self) -> Self {
         self.memory = Memory::Recurrent;

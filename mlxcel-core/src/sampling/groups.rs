@@ -5,8 +5,9 @@ use crate::token::TokenId;
 /// Dynamic temperature, by the entropy of the distribution (llama.cpp's `dynatemp`).
 ///
 /// With the entropy `H` of the softmax of the `n` candidates, the temperature is
-/// `low + (high - low) * (H / ln n) ^ exponent`, where `low` and `high` are [`temperature`](crate::SamplingParams::temperature)
-/// less and plus [`range`](Self::range), and `low` is at least 0.
+/// `low + (high - low) * (H / ln n) ^ exponent`, where `low` and `high` are
+/// [`temperature`](crate::SamplingParams::temperature) less and plus [`range`](Self::range), and `low` is at
+/// least 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DynamicTemperature {
@@ -30,11 +31,12 @@ impl DynamicTemperature {
     }
 }
 
-/// "Don't repeat yourself": a penalty for tokens that continue a repetition, growing with its length (as in llama.cpp
-/// and text-generation-webui's pull request 5677).
+/// "Don't repeat yourself": a penalty for tokens that continue a repetition, growing with its length (as in
+/// llama.cpp and text-generation-webui's pull request 5677).
 ///
-/// If the last `n` tokens also occur earlier in the text, with `n` at least [`allowed_length`](Self::allowed_length),
-/// the logit of the token that followed them there is reduced by `multiplier * base ^ (n - allowed_length)`.
+/// If the last `n` tokens also occur earlier in the text, with `n` at least
+/// [`allowed_length`](Self::allowed_length), the logit of the token that followed them there is reduced by
+/// `multiplier * base ^ (n - allowed_length)`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Dry {
@@ -46,14 +48,14 @@ pub struct Dry {
     pub allowed_length: u32,
     /// How many of the last tokens are searched; defaults to the whole sequence.
     pub window: Option<u32>,
-    /// Sequence breakers: repetitions do not extend across these tokens, and they are never penalized. Usually tokens
-    /// with a line break or a quotation mark.
+    /// Sequence breakers: repetitions do not extend across these tokens, and they are never penalized.
+    /// Usually tokens with a line break or a quotation mark.
     pub breakers: Vec<TokenId>,
 }
 
 impl Dry {
-    /// A penalty of this strength, with llama.cpp's defaults: base 1.75 and allowed length 2; over the whole sequence, with
-    /// no breakers.
+    /// A penalty of this strength, with llama.cpp's defaults: base 1.75 and allowed length 2; over the whole
+    /// sequence, with no breakers.
     pub fn new(multiplier: f32) -> Self {
         Self { multiplier, base: 1.75, allowed_length: 2, window: None, breakers: Vec::new() }
     }
@@ -87,15 +89,15 @@ impl Dry {
     }
 }
 
-/// "Exclude top choices": sometimes removes all but the least likely of the tokens that reach a threshold (as llama.cpp and
-/// text-generation-webui's pull request 6335).
+/// "Exclude top choices": sometimes removes all but the least likely of the tokens that reach a threshold (as
+/// llama.cpp and text-generation-webui's pull request 6335).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Xtc {
     /// The probability that it applies to a token. From 0 to 1; 0 disables it.
     pub probability: f32,
-    /// The minimum probability of a top choice. From 0 to 1; above 0.5 nothing is removed, since at most one token can
-    /// reach it.
+    /// The minimum probability of a top choice. From 0 to 1; above 0.5 nothing is removed, since at most one
+    /// token can reach it.
     pub threshold: f32,
 }
 
@@ -106,8 +108,8 @@ impl Xtc {
     }
 }
 
-/// Mirostat 2 (arXiv:2007.14966, algorithm 2): samples only tokens whose surprise is at most `mu` bits, and adapts `mu`
-/// so that the surprise of sampled tokens stays near [`tau`](Self::tau).
+/// Mirostat 2 (arXiv:2007.14966, algorithm 2): samples only tokens whose surprise is at most `mu` bits, and
+/// adapts `mu` so that the surprise of sampled tokens stays near [`tau`](Self::tau).
 ///
 /// `mu` starts at `2 * tau`; each sampled token changes it by `-eta * (surprise - tau)`.
 #[derive(Clone, Copy, Debug, PartialEq)]

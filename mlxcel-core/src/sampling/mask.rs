@@ -4,7 +4,8 @@ use crate::token::TokenId;
 
 /// The set of allowed tokens, for constrained decoding.
 ///
-/// Honoured by engines that claim [`Capabilities::token_masks`](crate::Capabilities::token_masks), and by the host sampler.
+/// Honoured by engines that claim [`Capabilities::token_masks`](crate::Capabilities::token_masks), and by the
+/// host sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenMask {
     words: Vec<u64>,
@@ -17,15 +18,16 @@ impl TokenMask {
         Self { words: vec![0; size.div_ceil(64)], size }
     }
 
-    /// A mask over a vocabulary of `size` that allows exactly `tokens`; tokens outside the vocabulary are ignored.
+    /// A mask over a vocabulary of `size` that allows exactly `tokens`; tokens outside the vocabulary are
+    /// ignored.
     pub fn allowing(size: usize, tokens: impl IntoIterator<Item = TokenId>) -> Self {
         let mut mask = Self::none(size);
         tokens.into_iter().for_each(|token| mask.allow(token));
         mask
     }
 
-    /// A mask over a vocabulary of `size` from a bit set: token `t` is allowed if bit `t % 64` of word `t / 64` is set.
-    /// Missing words count as zero, and bits outside the vocabulary are ignored.
+    /// A mask over a vocabulary of `size` from a bit set: token `t` is allowed if bit `t % 64` of word `t /
+    /// 64` is set. Missing words count as zero, and bits outside the vocabulary are ignored.
     pub fn from_words(size: usize, mut words: Vec<u64>) -> Self {
         words.resize(size.div_ceil(64), 0);
         if let (Some(last), used @ 1..) = (words.last_mut(), size % 64) {

@@ -3,7 +3,8 @@
 use super::{SamplingField, SamplingParams};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A number of [`SamplingParams`] that programs set by name: an argument of a command line, a field of a request or a file.
+/// A number of [`SamplingParams`] that programs set by name: an argument of a command line, a field of a
+/// request or a file.
 ///
 /// ```
 /// use mlxcel_core::{SamplingNumber, SamplingParams};
@@ -71,7 +72,8 @@ impl SamplingNumber {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] that names both if the number that it [requires](Self::requires) is not set.
+    /// [`ErrorKind::InvalidInput`] that names both if the number that it [requires](Self::requires) is not
+    /// set.
     pub fn set(&self, params: &mut SamplingParams, value: Option<f64>) -> Result<()> {
         (self.begin)(params);
         match ((self.at)(params), self.requires()) {

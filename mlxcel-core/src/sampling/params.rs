@@ -1,7 +1,7 @@
 //! The sampling parameters: one table, from which builders, names, validation and settings by name follow.
 //!
-//! A parameter is a row of the table below. If an engine can apply it, the row is all that this crate needs; the host's
-//! step is a file of `mlxcel-session`.
+//! A parameter is a row of the table below. If an engine can apply it, the row is all that this crate needs;
+//! the host's step is a file of `mlxcel-session`.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -26,8 +26,8 @@ macro_rules! place {
 /// * the docs, the name in [`SamplingField`] and the field of [`SamplingParams`], whose default disables it,
 /// * the builder, and the value that it sets,
 /// * when the field has an effect,
-/// * its numbers with their ranges: the field itself, or members of a group, of which the first makes a group that is
-///   not there.
+/// * its numbers with their ranges: the field itself, or members of a group, of which the first makes a group
+///   that is not there.
 ///
 /// The first argument is a dollar sign, for the macro that this one writes.
 macro_rules! parameters {
@@ -277,8 +277,8 @@ impl SamplingParams {
         self
     }
 
-    /// Sets [`seed`](Self::seed) to a different number at each call, so that sampled text differs from run to run. Read
-    /// the field to reproduce a text.
+    /// Sets [`seed`](Self::seed) to a different number at each call, so that sampled text differs from run to
+    /// run. Read the field to reproduce a text.
     #[must_use]
     pub fn with_random_seed(self) -> Self {
         // The standard library's keys for hash maps are random.
@@ -286,8 +286,8 @@ impl SamplingParams {
         self.with_seed(seed)
     }
 
-    /// The fields that have an effect; none for greedy decoding. With a [`temperature`](Self::temperature) of 0,
-    /// filters of the draw have none.
+    /// The fields that have an effect; none for greedy decoding. With a [`temperature`](Self::temperature) of
+    /// 0, filters of the draw have none.
     pub fn active_fields(&self) -> SamplingFields {
         SamplingField::ALL.iter().copied().filter(|&field| self.is_active(field)).collect()
     }
@@ -306,7 +306,8 @@ impl SamplingParams {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a token outside the vocabulary, or if opposite infinities would be summed.
+    /// [`ErrorKind::InvalidInput`] for a token outside the vocabulary, or if opposite infinities would be
+    /// summed.
     pub fn biases(&self, vocabulary_size: usize) -> Result<BTreeMap<TokenId, f64>> {
         let mut biases = BTreeMap::new();
         for &(token, bias) in &self.logit_bias {

@@ -12,8 +12,8 @@ use crate::want::{Answer, Positions, Want};
 
 const STEP: &str = "step";
 
-/// Checks the rows of a step before any work, in the order of the contract; one result per row. `state` returns where a
-/// sequence stands, or nothing if no sequence of that number is open.
+/// Checks the rows of a step before any work, in the order of the contract; one result per row. `state`
+/// returns where a sequence stands, or nothing if no sequence of that number is open.
 pub(super) fn check_rows(
     rows: &[Row<'_>],
     capabilities: &Capabilities,

@@ -14,11 +14,13 @@ use crate::sequence::{SequenceId, SequenceState};
 use crate::snapshot::Snapshot;
 use crate::step::{Row, RowResult, StepOutput};
 
-/// For engines: the sequences of a session, each with the engine's state `S`, such as its KV cache or a handle of it.
+/// For engines: the sequences of a session, each with the engine's state `S`, such as its KV cache or a
+/// handle of it.
 ///
-/// The table assigns ids that are never reused, enforces [`Capabilities::sequences`] and [`Capabilities::context`], and
-/// returns the contract's errors: [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], [`ErrorKind::CapacityExceeded`].
-/// Poisoning a sequence removes its `S`, so that it cannot be used by mistake.
+/// The table assigns ids that are never reused, enforces [`Capabilities::sequences`] and
+/// [`Capabilities::context`], and returns the contract's errors: [`ErrorKind::NotFound`],
+/// [`ErrorKind::Poisoned`], [`ErrorKind::CapacityExceeded`]. Poisoning a sequence removes its `S`, so that it
+/// cannot be used by mistake.
 ///
 /// A session without a real model, whose sequences keep their tokens as state:
 ///
@@ -75,8 +77,8 @@ enum Slot<S> {
 }
 
 impl<S> SequenceTable<S> {
-    /// An empty table for a session with these capabilities and a vocabulary of this size. `position` returns the
-    /// number of tokens of a sequence.
+    /// An empty table for a session with these capabilities and a vocabulary of this size. `position` returns
+    /// the number of tokens of a sequence.
     pub fn new(capabilities: Capabilities, vocabulary_size: usize, position: fn(&S) -> usize) -> Self {
         Self { capabilities, vocabulary_size, position, slots: BTreeMap::new(), opened: 0 }
     }
@@ -262,7 +264,8 @@ impl<S> SequenceTable<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`InferenceSession::restore`](crate::InferenceSession::restore) that precede reading the payload.
+    /// The errors of [`InferenceSession::restore`](crate::InferenceSession::restore) that precede reading the
+    /// payload.
     pub fn check_restore(&self, snapshot: &Snapshot, identity: &StateIdentity) -> Result<()> {
         Capabilities::require(self.capabilities.snapshot, "restore", "snapshot")?;
         identity.check(snapshot.identity())?;
@@ -280,10 +283,11 @@ impl<S> SequenceTable<S> {
         Ok(())
     }
 
-    /// Begins a step: clears `out` and checks all rows before any work. Invalid rows get their error at once; see
-    /// [`InferenceSession::step`](crate::InferenceSession::step) for the errors and their order. A waiting row is
-    /// valid: its sequence is healthy and has no other row, its tokens are in the vocabulary and fit, its want is
-    /// claimed, and if it wants a token, mask and biases leave at least one candidate.
+    /// Begins a step: clears `out` and checks all rows before any work. Invalid rows get their error at once;
+    /// see [`InferenceSession::step`](crate::InferenceSession::step) for the errors and their order. A
+    /// waiting row is valid: its sequence is healthy and has no other row, its tokens are in the
+    /// vocabulary and fit, its want is claimed, and if it wants a token, mask and biases leave at least
+    /// one candidate.
     ///
     /// # Errors
     ///
@@ -306,8 +310,9 @@ impl<S> SequenceTable<S> {
         if row.is_fault() { self.poison(row.sequence()) } else { None }
     }
 
-    /// Fails a row whose pass failed after the device had started, and poisons its sequence, whose engine state is
-    /// returned. If the device had not started, use [`StepRow::fail`], which keeps the sequence usable.
+    /// Fails a row whose pass failed after the device had started, and poisons its sequence, whose engine
+    /// state is returned. If the device had not started, use [`StepRow::fail`], which keeps the sequence
+    /// usable.
     pub fn fault<W>(&mut self, row: &mut StepRow<'_, W>, error: Error) -> Option<S> {
         row.fail(error);
         self.poison(row.sequence())

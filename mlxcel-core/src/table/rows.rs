@@ -33,8 +33,8 @@ impl<'r, W: Default> StepRows<'r, W> {
 }
 
 impl<'r, W> StepRows<'r, W> {
-    /// Whether rows are waiting for another pass. First applies cancellation, of the step and of single rows. Call it
-    /// before every pass.
+    /// Whether rows are waiting for another pass. First applies cancellation, of the step and of single rows.
+    /// Call it before every pass.
     pub fn wait(&mut self, control: &Control<'_>) -> bool {
         if !self.rows.iter().any(StepRow::is_waiting) {
             return false;
@@ -155,16 +155,16 @@ impl<'r, W> StepRow<'r, W> {
         self.row.want.within(self.row.tokens.len(), self.fed..self.fed + count)
     }
 
-    /// The row's tokens before the `index`th [wanted](Self::wanted) result of the next `count` tokens. Penalties and
-    /// sampling of that result see them after the tokens of the sequence.
+    /// The row's tokens before the `index`th [wanted](Self::wanted) result of the next `count` tokens.
+    /// Penalties and sampling of that result see them after the tokens of the sequence.
     pub fn next_before(&self, count: usize, index: usize) -> &'r [TokenId] {
         let next = self.next(count);
         let unwanted = next.len().saturating_sub(self.wanted(count));
         next.get(..unwanted + index + 1).unwrap_or(next)
     }
 
-    /// How many of the tokens left to feed are draft tokens, while a token before them is also left. The tokens before
-    /// them are prefill; draft tokens are computed as if fed one by one.
+    /// How many of the tokens left to feed are draft tokens, while a token before them is also left. The
+    /// tokens before them are prefill; draft tokens are computed as if fed one by one.
     pub fn drafts_left(&self) -> usize {
         self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
     }
@@ -179,17 +179,19 @@ impl<'r, W> StepRow<'r, W> {
         }
     }
 
-    /// Adds hidden states of the next `count` tokens, for [`Answer::Hidden`](crate::Answer::Hidden): their sum, or the last of them for
-    /// [`Positions::Last`](crate::Positions::Last), the first for [`Positions::First`](crate::Positions::First). Call it before [`absorb`](Self::absorb).
+    /// Adds hidden states of the next `count` tokens, for [`Answer::Hidden`](crate::Answer::Hidden): their
+    /// sum, or the last of them for [`Positions::Last`](crate::Positions::Last), the first for
+    /// [`Positions::First`](crate::Positions::First). Call it before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);
         }
     }
 
-    /// Adds the result of a pass over the next `count` tokens: the answers at the [wanted](Self::wanted) ones of them,
-    /// [`RowResult::Extended`] if there are none. For hidden states, pass them to [`add_hidden`](Self::add_hidden) and
-    /// [`RowResult::Extended`] here. An error becomes the row's result.
+    /// Adds the result of a pass over the next `count` tokens: the answers at the [wanted](Self::wanted) ones
+    /// of them, [`RowResult::Extended`] if there are none. For hidden states, pass them to
+    /// [`add_hidden`](Self::add_hidden) and [`RowResult::Extended`] here. An error becomes the row's
+    /// result.
     ///
     /// A result of the wrong kind or number becomes [`ErrorKind::Internal`].
     pub fn absorb(&mut self, count: usize, result: Result<RowResult>) {

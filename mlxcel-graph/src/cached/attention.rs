@@ -17,15 +17,15 @@ pub struct CachedAttentionOperands<'a, 'f> {
     pub key: Value<'f>,
     /// `[N, G, d]` f32.
     pub value: Value<'f>,
-    /// `[N, r/2]` f32 each: the cosines and the sines of each token's angles, as [`rope`] takes them. Without them
-    /// queries and keys are not rotated.
+    /// `[N, r/2]` f32 each: the cosines and the sines of each token's angles, as [`rope`] takes them.
+    /// Without them queries and keys are not rotated.
     pub rotary: Option<(Value<'f>, Value<'f>)>,
     /// `[rows]` i32: the position of each row's first token; not negative.
     pub positions: Value<'f>,
     /// `[H]` of floats: one more score of each query head, which takes part in the softmax and has no value.
     pub sinks: Option<Value<'f>>,
-    /// One cache a row: `[layers, 2, G, length, w]`, keys then values. Of floats, `w` is `d`; of i8, it is `d + 4`: a
-    /// position's values as signed bytes, then the f32 that they are multiples of.
+    /// One cache a row: `[layers, 2, G, length, w]`, keys then values. Of floats, `w` is `d`; of i8, it is
+    /// `d + 4`: a position's values as signed bytes, then the f32 that they are multiples of.
     ///
     /// Under a window a cache is a ring, see [`CachedAttention::window`].
     pub caches: &'a [Value<'f>],
@@ -44,13 +44,14 @@ pub struct CachedAttention<'a> {
     pub soft_cap: Option<f32>,
     /// The sliding window: how many positions a token attends to, including its own; defaults to all.
     ///
-    /// With a window, position `p` stands in slot `p mod length` of a cache of `length >= window - 1 + tokens of the row`. A
-    /// row's tokens then overwrite positions that are out of the window of the row's first token and so of all that follow;
-    /// this holds for padding behind the row's own tokens as well, whose positions are fed again. A shorter cache must have a
-    /// slot for every position: there position `p` stands in slot `p`, as without a window.
+    /// With a window, position `p` stands in slot `p mod length` of a cache of `length >= window - 1 +
+    /// tokens of the row`. A row's tokens then overwrite positions that are out of the window of the
+    /// row's first token and so of all that follow; this holds for padding behind the row's own tokens
+    /// as well, whose positions are fed again. A shorter cache must have a slot for every position:
+    /// there position `p` stands in slot `p`, as without a window.
     pub window: Option<usize>,
-    /// Whether a token attends to the positions of its own chunk instead: those from the last multiple of the window
-    /// on. Caches are the same.
+    /// Whether a token attends to the positions of its own chunk instead: those from the last multiple of
+    /// the window on. Caches are the same.
     pub chunked: bool,
     /// The element type of the result.
     pub out: ElementType,
@@ -62,20 +63,24 @@ impl CachedAttention<'_> {
     }
 }
 
-/// The attention layer of a decoder between its projections: queries and keys are rotated by position, each row's keys
-/// and values are written into its cache from its position on, and each of its tokens attends to what the cache holds up
-/// to the token's own position. Gives `[N, H * d]`, head after head, as [`CachedAttention::out`], and the caches.
+/// The attention layer of a decoder between its projections: queries and keys are rotated by position, each
+/// row's keys and values are written into its cache from its position on, and each of its tokens attends to
+/// what the cache holds up to the token's own position. Gives `[N, H * d]`, head after head, as
+/// [`CachedAttention::out`], and the caches.
 ///
 /// Makes the composite [`CACHED_ATTENTION`]. Its decomposition is made of
-/// [`rope`], a conversion to the cache's type, an update of each cache and [`attention`](crate::layers::attention) over all
-/// of it under a mask. Where a row does not fit behind its position in a cache that is not a ring, it is written at the cache's
-/// end. A kernel in its place reads no position that none of the row's tokens sees.
+/// [`rope`], a conversion to the cache's type, an update of each cache and
+/// [`attention`](crate::layers::attention) over all of it under a mask. Where a row does not fit behind its
+/// position in a cache that is not a ring, it is written at the cache's end. A kernel in its place reads no
+/// position that none of the row's tokens sees.
 ///
-/// Values are kept in 8 bits as round(x / s) for s the largest magnitude of the position's `d` values over 127.
+/// Values are kept in 8 bits as round(x / s) for s the largest magnitude of the position's `d` values over
+/// 127.
 ///
 /// # Errors
-/// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or longer than
-/// their cache; a layer that caches lack; `H` that is not a multiple of `G`; a soft cap or a window that is not positive.
+/// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or
+/// longer than their cache; a layer that caches lack; `H` that is not a multiple of `G`; a soft cap or a
+/// window that is not positive.
 pub fn cached_attention<'f>(
     b: &mut Builder<'f>,
     operands: &CachedAttentionOperands<'_, 'f>,

@@ -10,10 +10,11 @@ use super::slots::{self, Slots};
 /// The operands of [`latent_attention`]: a pass of `N` tokens, row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentAttentionOperands<'a, 'f> {
-    /// `[N, H, r + p]` f32: of each head the part that meets the latent vector, already multiplied by the key's
-    /// up-projection, then the part that meets the rotary key, before rotary embedding.
+    /// `[N, H, r + p]` f32: of each head the part that meets the latent vector, already multiplied by the
+    /// key's up-projection, then the part that meets the rotary key, before rotary embedding.
     pub query: Value<'f>,
-    /// `[N, r + p]` f32: the latent vector after its norm, then the rotary key of all heads, before rotary embedding.
+    /// `[N, r + p]` f32: the latent vector after its norm, then the rotary key of all heads, before rotary
+    /// embedding.
     pub entry: Value<'f>,
     /// `[N, p/2]` f32: the cosines of each token's angles, as [`rope`] takes them.
     pub cos: Value<'f>,
@@ -38,19 +39,21 @@ pub struct LatentAttention<'a> {
     pub out: ElementType,
 }
 
-/// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) with the up-projections of keys and values absorbed by the
-/// projections around it: the last `p` elements of queries and entries are rotated by position, each row's entries are
-/// written into its cache from its position on, and each of its tokens attends to what the cache holds up to the token's
-/// own position. Keys are whole entries, values their first `r` elements, the same for every head. Gives `[N, H * r]`, head
-/// after head, as [`LatentAttention::out`], and the caches.
+/// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) with the up-projections of keys and values
+/// absorbed by the projections around it: the last `p` elements of queries and entries are rotated by
+/// position, each row's entries are written into its cache from its position on, and each of its tokens
+/// attends to what the cache holds up to the token's own position. Keys are whole entries, values their first
+/// `r` elements, the same for every head. Gives `[N, H * r]`, head after head, as [`LatentAttention::out`],
+/// and the caches.
 ///
 /// Makes the composite [`LATENT_ATTENTION`]. Its decomposition is made of
-/// [`rope`], a conversion to the cache's type, an update of each cache and [`attention`](crate::layers::attention) over
-/// all of it under a mask. Where a row does not fit behind its position, it is written at the cache's end.
+/// [`rope`], a conversion to the cache's type, an update of each cache and
+/// [`attention`](crate::layers::attention) over all of it under a mask. Where a row does not fit behind its
+/// position, it is written at the cache's end.
 ///
 /// # Errors
-/// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or longer than
-/// their cache; a layer that caches lack.
+/// Operands of other ranks or element types, or whose sizes do not agree; rows that do not add up to `N`, or
+/// longer than their cache; a layer that caches lack.
 pub fn latent_attention<'f>(
     b: &mut Builder<'f>,
     operands: &LatentAttentionOperands<'_, 'f>,

@@ -1,7 +1,7 @@
 //! Attention over KV caches, as composite operations with a decomposition into plain StableHLO.
 //!
-//! A composite writes a row's new tokens into the row's cache and attends to the cache. Its decomposition attends to
-//! the whole cache under a mask; a kernel that replaces it reads only the positions in use.
+//! A composite writes a row's new tokens into the row's cache and attends to the cache. Its decomposition
+//! attends to the whole cache under a mask; a kernel that replaces it reads only the positions in use.
 
 mod attention;
 mod latent;

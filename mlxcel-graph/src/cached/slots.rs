@@ -12,8 +12,8 @@ pub(super) enum Slots {
 }
 
 impl Slots {
-    /// A cache of `length` slots is a ring where those are enough for a window and the row's tokens: then what a token
-    /// overwrites is out of the window of every token from the row's first on.
+    /// A cache of `length` slots is a ring where those are enough for a window and the row's tokens: then
+    /// what a token overwrites is out of the window of every token from the row's first on.
     pub(super) fn of(window: Option<usize>, length: usize, tokens: usize) -> Self {
         match window {
             Some(window) if window.saturating_add(tokens) <= length.saturating_add(1) => {
@@ -26,8 +26,8 @@ impl Slots {
 
 /// `cache` with `entries` written over its slots from that of the position `position` (a scalar i32) on.
 ///
-/// `entries` has the shape of a part of one of the cache's layers, which are dimension 0, with all of it but in `dimension`,
-/// that of slots.
+/// `entries` has the shape of a part of one of the cache's layers, which are dimension 0, with all of it but
+/// in `dimension`, that of slots.
 pub(super) fn write<'d>(
     b: &mut Builder<'d>,
     cache: Value<'d>,
@@ -51,9 +51,9 @@ pub(super) fn write<'d>(
     if tokens == 1 {
         return b.dynamic_update_slice(cache, entries, &at);
     }
-    // Two updates of as many slots as there are tokens, of which each keeps some of what it finds: one that ends with the
-    // cache at the latest, and one from slot 0 on for the tokens behind that. Tokens are rotated by as many as the first
-    // starts earlier than the row, so that one order serves both.
+    // Two updates of as many slots as there are tokens, of which each keeps some of what it finds: one that
+    // ends with the cache at the latest, and one from slot 0 on for the tokens behind that. Tokens are
+    // rotated by as many as the first starts earlier than the row, so that one order serves both.
     let last = b.scalar((length - tokens) as i32)?;
     let first = b.minimum(slot, last)?;
     let earlier = b.subtract(slot, first)?;
@@ -76,8 +76,9 @@ pub(super) fn write<'d>(
     b.dynamic_update_slice(cache, part, &at)
 }
 
-/// `[tokens, length]` i1: which slots token t of a row, which stands at `position` + t, sees. It sees the positions up to its
-/// own, or the last of them that `window` says; where that is the length of chunks (`chunked`), those of its own chunk.
+/// `[tokens, length]` i1: which slots token t of a row, which stands at `position` + t, sees. It sees the
+/// positions up to its own, or the last of them that `window` says; where that is the length of chunks
+/// (`chunked`), those of its own chunk.
 pub(super) fn visible<'d>(
     b: &mut Builder<'d>,
     position: Value<'d>,
@@ -108,8 +109,8 @@ pub(super) fn visible<'d>(
     b.and(causal, near)
 }
 
-/// [`visible`] where slot `s` holds, for a token at position q, the position `q - ((q - s) mod length)`, if that is not
-/// negative.
+/// [`visible`] where slot `s` holds, for a token at position q, the position `q - ((q - s) mod length)`, if
+/// that is not negative.
 fn visible_in_ring<'d>(
     b: &mut Builder<'d>,
     position: Value<'d>,

@@ -5,7 +5,8 @@ use mlxcel_stablehlo::{Builder, ElementType, Result, Value};
 
 /// The activation of `x` in float32.
 ///
-/// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN` names them.
+/// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN`
+/// names them.
 pub fn activate<'f>(b: &mut Builder<'f>, activation: Activation, x: Value<'f>) -> Result<Value<'f>> {
     let shape = b.shape(x);
     match activation {

@@ -41,17 +41,18 @@ impl AttentionScores {
     }
 }
 
-/// Attention of `T` queries over `S` keys and values: `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]`, and a boolean
-/// `mask: [T, S]` (true: attend). The result is `out: [T, H * e]`, heads concatenated, as the output projection
-/// reads it.
+/// Attention of `T` queries over `S` keys and values: `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]`, and a
+/// boolean `mask: [T, S]` (true: attend). The result is `out: [T, H * e]`, heads concatenated, as the output
+/// projection reads it.
 ///
-/// `H` query heads share `G` key-value heads (grouped-query attention, Ainslie et al. 2023): query head `h` reads
-/// key-value head `h / (H / G)`. Scores are multiplied by `scale`, usually one over the square root of `d`.
+/// `H` query heads share `G` key-value heads (grouped-query attention, Ainslie et al. 2023): query head `h`
+/// reads key-value head `h / (H / G)`. Scores are multiplied by `scale`, usually one over the square root of
+/// `d`.
 ///
 /// Makes the composite [`mlxcel.attention`](crate::composites::ATTENTION) with the attribute `scale`. Its
-/// decomposition computes in f32 for any type of keys and values, because rounding queries and probabilities to
-/// half precision costs more accuracy than rounding keys and values. A query that is masked everywhere gets the
-/// mean of all values. Masked values are multiplied by zero, so they must be finite.
+/// decomposition computes in f32 for any type of keys and values, because rounding queries and probabilities
+/// to half precision costs more accuracy than rounding keys and values. A query that is masked everywhere
+/// gets the mean of all values. Masked values are multiplied by zero, so they must be finite.
 ///
 /// # Errors
 /// Operands with invalid ranks, element types or sizes; `H` that is not a multiple of `G`.
@@ -153,7 +154,8 @@ fn attend<'d>(
         scores = b.multiply(scores, cap)?;
     }
 
-    // A finite stand-in for minus infinity: a row that is masked everywhere stays free of infinity minus infinity.
+    // A finite stand-in for minus infinity: a row that is masked everywhere stays free of infinity minus
+    // infinity.
     let hidden = b.splat(ElementType::F32, f64::from(f32::MIN), &scores_type.shape)?;
     let mask = b.expand(mask, &scores_type.shape, &[0, 1])?;
     let scores = b.select(mask, scores, hidden)?;
@@ -173,7 +175,8 @@ fn attend<'d>(
     b.convert(mixed, out)
 }
 
-/// The softmax of `scores` along their last dimension and one more score each, `beside`, whose own probability is dropped.
+/// The softmax of `scores` along their last dimension and one more score each, `beside`, whose own
+/// probability is dropped.
 fn softmax_beside<'d>(b: &mut Builder<'d>, scores: Value<'d>, beside: Value<'d>) -> Result<Value<'d>> {
     let shape = b.shape(scores);
     let last = shape.len() - 1;

@@ -7,8 +7,8 @@ use crate::composites;
 /// Rows of `table: [V, H]` at integer `ids` of any shape, in f32: `[..ids, H]`. Ids are clamped to the table.
 ///
 /// Makes the composite [`mlxcel.embedding`](crate::composites::EMBEDDING), whose decomposition is
-/// [`Builder::take`] and a conversion. If a model's head uses the same table (tied embeddings), an engine that
-/// changes the table's layout for the head's product can find both uses.
+/// [`Builder::take`] and a conversion. If a model's head uses the same table (tied embeddings), an engine
+/// that changes the table's layout for the head's product can find both uses.
 ///
 /// # Errors
 /// A table that is not floating-point, not two-dimensional or has no rows; ids that are not integers.

@@ -4,17 +4,18 @@ use mlxcel_stablehlo::{Builder, Comparison, DotDimensions, ElementType, Error, E
 
 use crate::composites;
 
-/// A linear layer with one expert per block of rows: block `r` of `x: [R, B, K]` times the transpose of matrix
-/// `experts[r]` of `weight: [E, N, K]`, plus the expert's row of `bias: [E, N]`, as `out: [R, B, N]`. An `x` with
-/// one block is used for all. `experts: [R]` is i32; a negative expert marks an empty block, whose result is zero,
-/// and one beyond the weight is clamped.
+/// A linear layer with one expert per block of rows: block `r` of `x: [R, B, K]` times the transpose of
+/// matrix `experts[r]` of `weight: [E, N, K]`, plus the expert's row of `bias: [E, N]`, as `out: [R, B, N]`.
+/// An `x` with one block is used for all. `experts: [R]` is i32; a negative expert marks an empty block,
+/// whose result is zero, and one beyond the weight is clamped.
 ///
-/// Makes the composite [`mlxcel.expert_linear`](crate::composites::EXPERT_LINEAR) with three or four operands. Its
-/// decomposition reads only the matrices of `experts`, and sums and rounds like [`Builder::linear`].
+/// Makes the composite [`mlxcel.expert_linear`](crate::composites::EXPERT_LINEAR) with three or four
+/// operands. Its decomposition reads only the matrices of `experts`, and sums and rounds like
+/// [`Builder::linear`].
 ///
 /// # Errors
-/// Operands that are not floating-point, or experts that are not i32; inconsistent shapes; an `out` that is not
-/// floating-point.
+/// Operands that are not floating-point, or experts that are not i32; inconsistent shapes; an `out` that is
+/// not floating-point.
 pub fn expert_linear<'f>(
     b: &mut Builder<'f>,
     x: Value<'f>,
@@ -49,9 +50,9 @@ pub fn expert_linear<'f>(
     Ok(results[0])
 }
 
-/// Blocks `x: [R, B, K]`, or one block for all, each times the transpose of its own matrix of `weight: [R, N, K]`,
-/// plus its row of `bias: [R, N]`, as `out: [R, B, N]`. Blocks with a negative expert in `experts: [R]` (i32) are
-/// zero.
+/// Blocks `x: [R, B, K]`, or one block for all, each times the transpose of its own matrix of `weight: [R, N,
+/// K]`, plus its row of `bias: [R, N]`, as `out: [R, B, N]`. Blocks with a negative expert in `experts: [R]`
+/// (i32) are zero.
 ///
 /// This is [`expert_linear`] after the lookup of the matrices, in plain operations: summed in
 /// f32, rounded once.

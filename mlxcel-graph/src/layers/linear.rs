@@ -6,8 +6,8 @@ use crate::composites;
 
 /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]`, plus `bias: [N]`, as `out: [.., N]`.
 ///
-/// Makes the composite [`mlxcel.linear`](composites::LINEAR) with two or three operands, whose decomposition is
-/// [`Builder::linear`].
+/// Makes the composite [`mlxcel.linear`](composites::LINEAR) with two or three operands, whose decomposition
+/// is [`Builder::linear`].
 ///
 /// # Errors
 /// The errors of [`Builder::linear`].

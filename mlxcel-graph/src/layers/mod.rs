@@ -1,8 +1,8 @@
 //! Layers with dense weights as functions of a [`Builder`](mlxcel_stablehlo::Builder).
 //!
-//! Each function takes the builder, the operands and the settings, checks them, and returns the results. Those that make
-//! a composite name it; the others write plain operations. [`packed`](crate::packed) has the same functions for packed
-//! weights, [`cached`](crate::cached) attention that reads and writes caches.
+//! Each function takes the builder, the operands and the settings, checks them, and returns the results.
+//! Those that make a composite name it; the others write plain operations. [`packed`](crate::packed) has the
+//! same functions for packed weights, [`cached`](crate::cached) attention that reads and writes caches.
 
 mod activation;
 mod attention;

@@ -4,17 +4,17 @@ use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result
 
 use crate::composites;
 
-/// RMS norm of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x` (Zhang and Sennrich
-/// 2019; rounds where Hugging Face's `LlamaRMSNorm` does).
+/// RMS norm of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x` (Zhang and
+/// Sennrich 2019; rounds where Hugging Face's `LlamaRMSNorm` does).
 ///
-/// Makes the composite [`mlxcel.rms_norm`](crate::composites::RMS_NORM) with the attribute `eps`. Its decomposition
-/// computes the mean of squares in f32, adds `eps`, and rounds the normalized value to the type of `x` before it
-/// multiplies by the weight. If the weight has another type than `x`, that product is computed in f32 and rounded
-/// again.
+/// Makes the composite [`mlxcel.rms_norm`](crate::composites::RMS_NORM) with the attribute `eps`. Its
+/// decomposition computes the mean of squares in f32, adds `eps`, and rounds the normalized value to the type
+/// of `x` before it multiplies by the weight. If the weight has another type than `x`, that product is
+/// computed in f32 and rounded again.
 ///
 /// # Errors
-/// Operands that are not floating-point; a weight that does not match the last dimension of `x`; an `eps` that is
-/// negative or NaN.
+/// Operands that are not floating-point; a weight that does not match the last dimension of `x`; an `eps`
+/// that is negative or NaN.
 pub fn rms_norm<'f>(b: &mut Builder<'f>, x: Value<'f>, weight: Value<'f>, eps: f32) -> Result<Value<'f>> {
     const OP: &str = "rms_norm";
     let (x_type, weight_type) = (b.ty(x).clone(), b.ty(weight).clone());

@@ -1,4 +1,5 @@
-//! Recurrences over the tokens of each row, with state of fixed size: convolutions, the gated delta rule, state spaces.
+//! Recurrences over the tokens of each row, with state of fixed size: convolutions, the gated delta rule,
+//! state spaces.
 
 use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
 
@@ -7,8 +8,8 @@ use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Resul
 pub struct RecurrentRows<'a, 'f> {
     /// The number of tokens of each row including padding; they add up to `N`.
     pub rows: &'a [usize],
-    /// `[rows]` i32: the number of tokens of each row without padding, at least one. Padding follows them; it changes
-    /// no state, and its results are meaningless.
+    /// `[rows]` i32: the number of tokens of each row without padding, at least one. Padding follows them;
+    /// it changes no state, and its results are meaningless.
     pub counts: Value<'f>,
     /// The layer of the states that is read and written.
     pub layer: usize,
@@ -16,13 +17,13 @@ pub struct RecurrentRows<'a, 'f> {
     pub states: &'a [Value<'f>],
 }
 
-/// A depthwise causal convolution: token `t` of a row gives `Σ weight[c, k] · x[t − K + 1 + k, c] + bias[c]`, where
-/// earlier inputs come from the row's state, `[layers, C, K − 1]`, oldest first. `x` is `[N, C]` f32, `weight` is
-/// `[C, K]`, and `bias` is `[C]`. Returns `[N, C]` and the new states.
+/// A depthwise causal convolution: token `t` of a row gives `Σ weight[c, k] · x[t − K + 1 + k, c] + bias[c]`,
+/// where earlier inputs come from the row's state, `[layers, C, K − 1]`, oldest first. `x` is `[N, C]` f32,
+/// `weight` is `[C, K]`, and `bias` is `[C]`. Returns `[N, C]` and the new states.
 ///
 /// # Errors
-/// Operands with invalid ranks, element types or sizes; rows that do not add up to `N`; a layer that the states do
-/// not have.
+/// Operands with invalid ranks, element types or sizes; rows that do not add up to `N`; a layer that the
+/// states do not have.
 pub fn causal_convolution<'f>(
     b: &mut Builder<'f>,
     x: Value<'f>,
@@ -67,12 +68,13 @@ pub fn causal_convolution<'f>(
     })
 }
 
-/// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value head,
-/// `[k, v]`, becomes `S' = e^decay · S`, with a decay for all of it or for each row, then `S' + key ⊗ beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
+/// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value
+/// head, `[k, v]`, becomes `S' = e^decay · S`, with a decay for all of it or for each row, then `S' + key ⊗
+/// beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
 ///
-/// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay `[N, Hv]` or `[N, Hv, k]`, and beta `[N, Hv]`, all f32; each key head
-/// serves `Hv / Hk` consecutive value heads. States are `[layers, Hv, k, v]`. Returns `[N, Hv, v]` and the new
-/// states.
+/// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay `[N, Hv]` or `[N, Hv, k]`, and beta
+/// `[N, Hv]`, all f32; each key head serves `Hv / Hk` consecutive value heads. States are `[layers, Hv, k,
+/// v]`. Returns `[N, Hv, v]` and the new states.
 ///
 /// # Errors
 /// As for [`causal_convolution`]; `Hv` that is not a multiple of `Hk`.
@@ -126,11 +128,12 @@ pub fn gated_delta_rule<'f>(
     })
 }
 
-/// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`, becomes
-/// `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`.
+/// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`,
+/// becomes `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`.
 ///
-/// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, or `[1, H, n]` for a rate of each number (Gu and Dao 2023,
-/// "Mamba"), input and output `[N, G, n]`, all f32; each group serves `H / G` consecutive heads. States are `[layers, H, p, n]`. Returns `[N, H, p]` and the new states.
+/// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, or `[1, H, n]` for a rate of each number (Gu and
+/// Dao 2023, "Mamba"), input and output `[N, G, n]`, all f32; each group serves `H / G` consecutive heads.
+/// States are `[layers, H, p, n]`. Returns `[N, H, p]` and the new states.
 ///
 /// # Errors
 /// As for [`causal_convolution`]; `H` that is not a multiple of `G`.
@@ -152,7 +155,8 @@ pub fn selective_state_space<'f>(
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &[x, dt, input, output], &[heads, width, size])?;
-    // For all tokens at once: a rate that several rows' loops use makes IREE's compiler fuse across them wrongly.
+    // For all tokens at once: a rate that several rows' loops use makes IREE's compiler fuse across them
+    // wrongly.
     let decay_shape = if by_number { vec![tokens, heads, size] } else { vec![tokens, heads] };
     let rate = b.reshape(rate, &decay_shape[1..])?;
     let rate = b.expand(rate, &decay_shape, &[0])?;
@@ -195,8 +199,8 @@ pub fn selective_state_space<'f>(
     Ok((b.reshape(y, &[tokens, heads, width])?, states))
 }
 
-/// Runs `body` on each row: its part of the inputs, how many of its tokens count, and its state at the layer; it gives the
-/// row's results and the new state.
+/// Runs `body` on each row: its part of the inputs, how many of its tokens count, and its state at the layer;
+/// it gives the row's results and the new state.
 fn each_row<'f>(
     b: &mut Builder<'f>,
     rows: &RecurrentRows<'_, 'f>,
@@ -237,8 +241,8 @@ fn each_row<'f>(
     Ok((results, states))
 }
 
-/// Runs `body` on the first `count` tokens of a row in turn, carrying the state: `inputs` are `[tokens, ..]` each, and the
-/// results, `[tokens, ..result]`, are zero behind those tokens.
+/// Runs `body` on the first `count` tokens of a row in turn, carrying the state: `inputs` are `[tokens, ..]`
+/// each, and the results, `[tokens, ..result]`, are zero behind those tokens.
 fn each_token<'f>(
     b: &mut Builder<'f>,
     inputs: &[Value<'f>],
@@ -290,7 +294,8 @@ fn each_token<'f>(
 }
 
 impl<'f> RecurrentRows<'_, 'f> {
-    /// Refuses operands that are not of f32 with as many tokens as the rows, and states that are not `[layers, ..shape]`.
+    /// Refuses operands that are not of f32 with as many tokens as the rows, and states that are not
+    /// `[layers, ..shape]`.
     fn check(
         &self,
         b: &Builder<'f>,

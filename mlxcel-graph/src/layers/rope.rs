@@ -2,16 +2,16 @@
 
 use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
-/// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), with the cosines and sines of each row's
-/// angles, `cos` and `sin: [N, r/2]` in f32.
+/// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), with the cosines and sines of each
+/// row's angles, `cos` and `sin: [N, r/2]` in f32.
 ///
 /// The first `r` of the `d` dimensions are rotated, pairing dimension `i` with `i + r/2` (the "rotate half"
-/// convention of Hugging Face's Llama); the others do not change. Computed in f32 and rounded to the type of `x`
-/// once.
+/// convention of Hugging Face's Llama); the others do not change. Computed in f32 and rounded to the type of
+/// `x` once.
 ///
 /// # Errors
-/// Operands with invalid ranks or element types; different numbers of rows; more rotated dimensions than a head
-/// has.
+/// Operands with invalid ranks or element types; different numbers of rows; more rotated dimensions than a
+/// head has.
 pub fn rope<'f>(b: &mut Builder<'f>, x: Value<'f>, cos: Value<'f>, sin: Value<'f>) -> Result<Value<'f>> {
     let types = [b.ty(x).clone(), b.ty(cos).clone(), b.ty(sin).clone()];
     let error = |kind, detail| {
@@ -51,11 +51,11 @@ pub fn rope<'f>(b: &mut Builder<'f>, x: Value<'f>, cos: Value<'f>, sin: Value<'f
     b.concatenate(&parts, 2)
 }
 
-/// The heads of `x: [N, heads, d]` with the pairs `(2i, 2i + 1)` of their first `rotary_dim` elements moved to `(i,
-/// i + rotary_dim / 2)`, where [`rope`] pairs them; the other elements do not move.
+/// The heads of `x: [N, heads, d]` with the pairs `(2i, 2i + 1)` of their first `rotary_dim` elements moved
+/// to `(i, i + rotary_dim / 2)`, where [`rope`] pairs them; the other elements do not move.
 ///
-/// For models that rotate adjacent elements (GPT-J's convention). Permuting queries and keys in the same way does
-/// not change scores.
+/// For models that rotate adjacent elements (GPT-J's convention). Permuting queries and keys in the same way
+/// does not change scores.
 ///
 /// # Errors
 /// An operand that is not three-dimensional; a `rotary_dim` that is odd or larger than `d`.

@@ -9,11 +9,12 @@ use crate::composites;
 
 /// Token-expert pairs grouped into blocks with one expert each, made by [`group_by_expert`].
 ///
-/// Pair `token * k + choice` is the `choice`th expert of a token. There are `R` blocks of `B` slots; a slot holds one
-/// pair or is empty. `R` suffices for any choice of experts, and unneeded blocks are empty.
+/// Pair `token * k + choice` is the `choice`th expert of a token. There are `R` blocks of `B` slots; a slot
+/// holds one pair or is empty. `R` suffices for any choice of experts, and unneeded blocks are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertGroups<'f> {
-    /// `[R]` i32: the expert of each block, -1 if it is empty, as [`expert_linear`](super::expert_linear) takes them.
+    /// `[R]` i32: the expert of each block, -1 if it is empty, as [`expert_linear`](super::expert_linear)
+    /// takes them.
     pub experts: Value<'f>,
     /// `[R * B]` i32: the pair in each slot; 0 if it is empty.
     pub pairs: Value<'f>,
@@ -24,8 +25,8 @@ pub struct ExpertGroups<'f> {
 }
 
 /// The block size with which [`group_by_expert`] should group the `choices` experts of each
-/// of `tokens`, out of `experts`: 1 for one token, whose experts all differ; otherwise a power of two up to 16, about
-/// twice the average number of rows per expert.
+/// of `tokens`, out of `experts`: 1 for one token, whose experts all differ; otherwise a power of two up to
+/// 16, about twice the average number of rows per expert.
 pub fn expert_block(tokens: usize, choices: usize, experts: usize) -> usize {
     if tokens <= 1 {
         return 1;
@@ -34,17 +35,18 @@ pub fn expert_block(tokens: usize, choices: usize, experts: usize) -> usize {
     average.saturating_mul(2).min(16).next_power_of_two()
 }
 
-/// The blocks of `block` slots that hold `pairs` whichever of `experts` they have: of the experts that have any, each leaves
-/// `block - 1` slots of its last block empty at most.
+/// The blocks of `block` slots that hold `pairs` whichever of `experts` they have: of the experts that have
+/// any, each leaves `block - 1` slots of its last block empty at most.
 fn most_blocks(pairs: usize, experts: usize, block: usize) -> usize {
     pairs.saturating_add(pairs.min(experts).saturating_mul(block - 1)) / block
 }
 
-/// The `k` largest values of each row of `x: [T, E]` in descending order, and their indices as i32: both `[T, k]`.
-/// Ties go to the lower index.
+/// The `k` largest values of each row of `x: [T, E]` in descending order, and their indices as i32: both `[T,
+/// k]`. Ties go to the lower index.
 ///
-/// Makes the composite [`mlxcel.top_k`](crate::composites::TOP_K) with the attribute `k`. Its decomposition counts,
-/// for each value, the values that precede it. For rows with NaN the results are arbitrary indices within the row.
+/// Makes the composite [`mlxcel.top_k`](crate::composites::TOP_K) with the attribute `k`. Its decomposition
+/// counts, for each value, the values that precede it. For rows with NaN the results are arbitrary indices
+/// within the row.
 ///
 /// # Errors
 /// An `x` that is not floating-point or not two-dimensional; a `k` larger than its second dimension.
@@ -97,8 +99,8 @@ pub fn top_k<'f>(b: &mut Builder<'f>, x: Value<'f>, k: usize) -> Result<(Value<'
     Ok((results[0], results[1]))
 }
 
-/// Groups the experts chosen by tokens, `ids: [T, k]` i32 out of `experts`, into blocks of `block` rows with one
-/// expert each, sorted by expert. Blocks of one row are in the order of pairs, and none is empty.
+/// Groups the experts chosen by tokens, `ids: [T, k]` i32 out of `experts`, into blocks of `block` rows with
+/// one expert each, sorted by expert. Blocks of one row are in the order of pairs, and none is empty.
 ///
 /// [`expert_block`] chooses a good block size. Ids are clamped to the number of experts.
 ///

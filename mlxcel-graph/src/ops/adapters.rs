@@ -37,8 +37,8 @@ impl<'f> Adapters<'f> {
 }
 
 impl<'f> GraphOps<'_, '_, 'f> {
-    /// `y`, the product of `x` with the weight of `linear`, plus that with the adapter of each row: `B (A x)`. Rows without
-    /// an adapter stay as they are.
+    /// `y`, the product of `x` with the weight of `linear`, plus that with the adapter of each row: `B (A
+    /// x)`. Rows without an adapter stay as they are.
     pub(super) fn adapt(&mut self, y: Value<'f>, x: Value<'f>, linear: &Linear) -> Result<Value<'f>> {
         let Some((slots, [first, second])) = self.adapters.of(linear.weight) else { return Ok(y) };
         let [tokens, inputs] = [0, 1].map(|axis| self.b.shape(x)[axis]);

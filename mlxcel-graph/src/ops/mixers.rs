@@ -55,7 +55,8 @@ impl<'f> GraphOps<'_, '_, 'f> {
         Ok(mixed)
     }
 
-    /// Attention within each row, in both directions. Padding is not seen but by itself, which keeps its own values finite.
+    /// Attention within each row, in both directions. Padding is not seen but by itself, which keeps its own
+    /// values finite.
     pub(super) fn attend_both_ways(
         &mut self,
         [mut query, mut key, value]: [Value<'f>; 3],
@@ -176,8 +177,8 @@ impl<'f> GraphOps<'_, '_, 'f> {
     }
 }
 
-/// `[tokens, tokens]` i1: which tokens each token of a row sees: of the first `count` (a scalar i32), which are no padding, those at a
-/// distance of less than `window`; and itself.
+/// `[tokens, tokens]` i1: which tokens each token of a row sees: of the first `count` (a scalar i32), which
+/// are no padding, those at a distance of less than `window`; and itself.
 fn visible<'f>(
     b: &mut Builder<'f>,
     count: Value<'f>,

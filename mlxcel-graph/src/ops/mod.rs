@@ -36,7 +36,8 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) last: Value<'f>,
     /// The indices of tokens whose logits are wanted; all if `None`.
     pub(crate) wanted: Option<Value<'f>>,
-    /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim / 2]`.
+    /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim /
+    /// 2]`.
     pub(crate) rotary: Vec<(&'a Rope, (Value<'f>, Value<'f>))>,
 }
 
@@ -366,8 +367,9 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         let out = reader.map_or(ElementType::F32, |reader| self.weights.operand_of(reader.weight));
-        // The same keys and values go to the same places once more, which leaves the cache as it is. A ring has room for a
-        // pass behind its window, so that no other layer has overwritten what the first tokens see.
+        // The same keys and values go to the same places once more, which leaves the cache as it is. A ring
+        // has room for a pass behind its window, so that no other layer has overwritten what the
+        // first tokens see.
         let Some([key, value]) = self.written.get(&slot).copied() else {
             let message = "no attention before this one has written the cache that it reads";
             return Err(Error::new(ErrorKind::Structure, "shared_attention", message));

@@ -6,7 +6,8 @@ use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Literal, Result, 
 
 use super::operand_parts;
 
-/// The values of rows whose `parts` are `[rows, width]` each, in the order of [`operand_parts`]: `[rows, columns]` f32.
+/// The values of rows whose `parts` are `[rows, width]` each, in the order of [`operand_parts`]: `[rows,
+/// columns]` f32.
 pub(super) fn values<'d>(b: &mut Builder<'d>, packing: Packing, parts: &[Value<'d>]) -> Result<Value<'d>> {
     let Rows { rows, columns, .. } = Rows::of(b, packing, parts[0]);
     let part =

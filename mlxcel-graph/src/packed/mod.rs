@@ -1,7 +1,7 @@
 //! Layers with packed weights, as composite operations with a decomposition into plain StableHLO.
 //!
-//! A packed weight has several operands, one for each [`Part`] of its [`Packing`]; the attribute `packing` of a
-//! composite names the packing as text.
+//! A packed weight has several operands, one for each [`Part`] of its [`Packing`]; the attribute `packing` of
+//! a composite names the packing as text.
 
 mod decode;
 #[cfg(test)]
@@ -50,10 +50,11 @@ pub fn part_element(packing: &Packing, part: Part) -> ElementType {
     }
 }
 
-/// A linear layer over a packed weight: `x: [.., K]` times the transpose of `weight: [N, K]`, plus `bias: [N]`, as `out`: `[.., N]`.
+/// A linear layer over a packed weight: `x: [.., K]` times the transpose of `weight: [N, K]`, plus `bias:
+/// [N]`, as `out`: `[.., N]`.
 ///
-/// Makes the composite [`PACKED_LINEAR`]. Its decomposition unpacks the whole weight to f32, multiplies and sums in f32, adds the bias
-/// in f32 and rounds to `out` once.
+/// Makes the composite [`PACKED_LINEAR`]. Its decomposition unpacks the whole weight to f32, multiplies and
+/// sums in f32, adds the bias in f32 and rounds to `out` once.
 ///
 /// # Errors
 /// Parts that are not those of the packing, shapes that do not agree, operands that are not of floats.
@@ -83,8 +84,8 @@ pub fn packed_linear<'f>(
     Ok(results[0])
 }
 
-/// A linear layer in which each block of rows has an expert of its own, as [`expert_linear`](crate::layers::expert_linear) computes it, over packed
-/// matrices.
+/// A linear layer in which each block of rows has an expert of its own, as
+/// [`expert_linear`](crate::layers::expert_linear) computes it, over packed matrices.
 ///
 /// Makes the composite [`PACKED_EXPERT_LINEAR`]. Its decomposition unpacks the matrices of `experts` alone.
 ///
@@ -137,7 +138,8 @@ pub fn packed_expert_linear<'f>(
     Ok(results[0])
 }
 
-/// Rows of a packed `table: [V, H]` by integer `ids` of any shape, in f32: `[..ids, H]`. An id beyond the table takes the nearest row.
+/// Rows of a packed `table: [V, H]` by integer `ids` of any shape, in f32: `[..ids, H]`. An id beyond the
+/// table takes the nearest row.
 ///
 /// Makes the composite [`PACKED_EMBEDDING`]. Its decomposition takes the rows packed and unpacks those.
 ///
@@ -168,7 +170,8 @@ pub fn packed_embedding<'f>(
     Ok(results[0])
 }
 
-/// The columns of `x: [.., K]` in the order that `order: [K]` i32 gives: column `j` of the result is column `order[j]`.
+/// The columns of `x: [.., K]` in the order that `order: [K]` i32 gives: column `j` of the result is column
+/// `order[j]`.
 ///
 /// # Errors
 /// An `order` that is not of i32 or not as long as a row.
@@ -184,7 +187,8 @@ pub fn reorder<'f>(b: &mut Builder<'f>, x: Value<'f>, order: Value<'f>) -> Resul
 }
 
 impl<'f> PackedWeight<'f> {
-    /// The dimensions before the matrices, and those of a matrix, where the parts are what the packing makes them.
+    /// The dimensions before the matrices, and those of a matrix, where the parts are what the packing makes
+    /// them.
     fn check(&self, b: &Builder<'f>, op: &'static str, leading: usize) -> Result<(Vec<usize>, [usize; 2])> {
         let refuse = |detail: &str| Err(self.refusal(b, op, detail));
         let names: Vec<_> = operand_parts(&self.packing).collect();

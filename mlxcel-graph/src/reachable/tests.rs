@@ -101,7 +101,8 @@ fn decoder_of(architecture: &str) -> Decoder {
     Checkpoint::open(folder).unwrap().decoder().unwrap()
 }
 
-/// One whose caches grow with every position, one whose windows bound them, one without any, one with caches and without.
+/// One whose caches grow with every position, one whose windows bound them, one without any, one with caches
+/// and without.
 const ARCHITECTURES: [&str; 4] = ["llama", "mistral", "mamba2", "lfm2"];
 
 fn options(capacity: usize, sequences: usize, chunk: usize, every_position: bool) -> GraphModelOptions {

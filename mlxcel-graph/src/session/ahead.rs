@@ -13,20 +13,21 @@ use crate::plan::{Pass, PassRow, Pending, next_pass};
 use crate::shape::{Outputs, ProgramShape};
 use crate::shared::{IndependentRows, Shared};
 
-/// A sequence that has filled all but this part of its length is near the end of it: then the programs of the next length are made
-/// ahead. At 2,048 positions that is 512 tokens before they are needed.
+/// A sequence that has filled all but this part of its length is near the end of it: then the programs of the
+/// next length are made ahead. At 2,048 positions that is 512 tokens before they are needed.
 const NEAR_END: usize = 4;
 
-/// After so many passes for which a shorter length would have done, states are made shorter: seldom enough that copying
-/// them takes no time worth mentioning, for any batch composition.
+/// After so many passes for which a shorter length would have done, states are made shorter: seldom enough
+/// that copying them takes no time worth mentioning, for any batch composition.
 const SPARE_PASSES: u32 = 64;
 
-/// Programs for short rows, alone or together, are compiled ahead once they would have saved this many passes: a few prompts do not justify
-/// compiling.
+/// Programs for short rows, alone or together, are compiled ahead once they would have saved this many
+/// passes: a few prompts do not justify compiling.
 const PADDED_PASSES: u32 = 4;
 
 impl<E: Executor> GraphSession<E> {
-    /// `pass` by a program for shorter rows, where its chunk is mostly padding, such a program is ready, and results are the same.
+    /// `pass` by a program for shorter rows, where its chunk is mostly padding, such a program is ready, and
+    /// results are the same.
     pub(super) fn shortened(&self, pass: Pass, rows: &FedRows<'_>) -> Pass {
         let Shared { independent_rows, chunks, padded_passes, executor, .. } = &*self.shared;
         let capabilities = self.table.capabilities();
@@ -63,9 +64,10 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    /// A part of `pass` whose program is ready, if that of `pass` is not: fewer of its rows, or less of its chunk where
-    /// that gives the same results. What remains has passes of its own. If `announce`, the program of `pass` is compiled
-    /// beside this. None if there is no need, or no such part; then the pass waits for its program.
+    /// A part of `pass` whose program is ready, if that of `pass` is not: fewer of its rows, or less of its
+    /// chunk where that gives the same results. What remains has passes of its own. If `announce`, the
+    /// program of `pass` is compiled beside this. None if there is no need, or no such part; then the
+    /// pass waits for its program.
     pub(super) fn by_ready_programs(&self, pass: &Pass, step: &FedRows<'_>, announce: bool) -> Option<Pass> {
         let executor = &self.shared.executor;
         let is_ready =
@@ -89,8 +91,9 @@ impl<E: Executor> GraphSession<E> {
         Some(part)
     }
 
-    /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them have been longer than they
-    /// need to be for a while, as after a pass with a long sequence, the least length is gone back to if its program is ready.
+    /// The shape of the program that `pass` is run by. States keep their length as a rule; where all of them
+    /// have been longer than they need to be for a while, as after a pass with a long sequence, the least
+    /// length is gone back to if its program is ready.
     pub(super) fn shape_to_run(&self, pass: &Pass, rows: &FedRows<'_>) -> Result<ProgramShape> {
         let states_of = |row: usize| self.table.get("step", rows[row].sequence()).ok();
         let shape = self.shape_of(pass, |row| states_of(row).map_or((0, 0), Sequence::extent))?;
@@ -107,8 +110,8 @@ impl<E: Executor> GraphSession<E> {
         Ok(shape)
     }
 
-    /// The shape of the program for `pass`; `extent` returns, for a pending row, how many positions its states hold, and the length that
-    /// they are for.
+    /// The shape of the program for `pass`; `extent` returns, for a pending row, how many positions its
+    /// states hold, and the length that they are for.
     pub(super) fn shape_of(
         &self,
         pass: &Pass,
@@ -125,8 +128,8 @@ impl<E: Executor> GraphSession<E> {
         })
     }
 
-    /// Makes the programs of a step that takes several passes at once, so that they compile side by side. What fails here is tried
-    /// again, and told, by the pass that needs it.
+    /// Makes the programs of a step that takes several passes at once, so that they compile side by side.
+    /// What fails here is tried again, and told, by the pass that needs it.
     pub(super) fn prepare_together(&mut self, rows: &FedRows<'_>, control: &Control<'_>) {
         let width = self.table.capabilities().batch_rows;
         let mut pending: Vec<_> = rows.iter().map(rows::pending).collect();
@@ -154,10 +157,10 @@ impl<E: Executor> GraphSession<E> {
         }
     }
 
-    /// Announces to the executor the programs that are likely needed after a pass of `shape` whose rows began at `positions`:
-    /// where a row is near the
-    /// end of this length, the programs of the next; behind a prompt chunk the decoding rows, which are ready at the least length
-    /// alone.
+    /// Announces to the executor the programs that are likely needed after a pass of `shape` whose rows began
+    /// at `positions`: where a row is near the
+    /// end of this length, the programs of the next; behind a prompt chunk the decoding rows, which are ready
+    /// at the least length alone.
     pub(super) fn prepare_following(&self, shape: &ProgramShape, positions: &[i32]) {
         let (executor, length) = (&self.shared.executor, shape.length);
         let rows_of = |first: usize| {

@@ -162,7 +162,8 @@ impl<E: Executor> GraphSession<E> {
     }
 }
 
-/// Adds the inputs of one row: its next tokens, padded to the room that the program has, and their rotary tables.
+/// Adds the inputs of one row: its next tokens, padded to the room that the program has, and their rotary
+/// tables.
 fn gather<E: Executor>(
     shared: &Shared<E>,
     row: &PassRow,

@@ -1,9 +1,9 @@
 //! The payload of snapshots.
 //!
-//! The position, a little-endian word of 64 bits, since states need not tell it by their size. Then the states of all groups in their
-//! order, each as [`Executor::read`] gives it; none where nothing has been computed. Where
-//! states may have to be computed again, before them, in little-endian words of 32 bits: the number of the frequencies
-//! that they were computed with, how many tokens they hold, and the tokens.
+//! The position, a little-endian word of 64 bits, since states need not tell it by their size. Then the
+//! states of all groups in their order, each as [`Executor::read`] gives it; none where nothing has been
+//! computed. Where states may have to be computed again, before them, in little-endian words of 32 bits: the
+//! number of the frequencies that they were computed with, how many tokens they hold, and the tokens.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 

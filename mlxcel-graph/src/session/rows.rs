@@ -24,8 +24,9 @@ fn wants(row: &FedRow<'_>) -> Wants {
     }
 }
 
-/// Which of a pass's output rows a row needs the logits or hidden states of, if it feeds the next `tokens` there and its outputs
-/// are `outputs`: none of tokens before its own, and none if the token that the program chose is all that is wanted.
+/// Which of a pass's output rows a row needs the logits or hidden states of, if it feeds the next `tokens`
+/// there and its outputs are `outputs`: none of tokens before its own, and none if the token that the program
+/// chose is all that is wanted.
 pub(super) fn wanted_rows(
     row: &FedRow<'_>,
     tokens: usize,
@@ -38,8 +39,8 @@ pub(super) fn wanted_rows(
     outputs.end - wanted..outputs.end
 }
 
-/// The result of a pass that fed the next `tokens` of a row, for its own ones of them, from the most likely tokens after the last of them,
-/// and the logits or hidden states asked for by [`wanted_rows`].
+/// The result of a pass that fed the next `tokens` of a row, for its own ones of them, from the most likely
+/// tokens after the last of them, and the logits or hidden states asked for by [`wanted_rows`].
 pub(super) fn result(
     row: &mut FedRow<'_>,
     tokens: usize,

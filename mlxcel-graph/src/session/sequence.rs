@@ -26,7 +26,8 @@ pub(super) struct Sequence<S> {
 pub(super) struct States<S> {
     pub(super) groups: Vec<S>,
     pub(super) length: usize,
-    /// How many positions have been written since they were allocated, including padding and rewound positions.
+    /// How many positions have been written since they were allocated, including padding and rewound
+    /// positions.
     pub(super) written: usize,
     /// In how many passes since their length last changed a shorter one would have done for this sequence.
     pub(super) spare: u32,
@@ -64,7 +65,8 @@ impl<S> Sequence<S> {
         Held { position: self.position, computed: self.computed, epoch: self.epoch }
     }
 
-    /// Its states hold `count` tokens more, of which `new` are the last; these are kept where they `may_return`.
+    /// Its states hold `count` tokens more, of which `new` are the last; these are kept where they
+    /// `may_return`.
     pub(super) fn advance(&mut self, count: usize, new: &[TokenId], may_return: bool) {
         self.computed += count;
         self.position += new.len();
@@ -73,15 +75,16 @@ impl<S> Sequence<S> {
         }
     }
 
-    /// Forgets every token from `position` on, which it has passed. What its states hold behind it is masked until it is
-    /// overwritten.
+    /// Forgets every token from `position` on, which it has passed. What its states hold behind it is masked
+    /// until it is overwritten.
     pub(super) fn truncate(&mut self, position: usize) {
         self.position = position;
         self.computed = self.computed.min(position);
         self.tokens.truncate(position);
     }
 
-    /// A program is about to write the next `room` positions of its states, for which those of `least` would be long enough.
+    /// A program is about to write the next `room` positions of its states, for which those of `least` would
+    /// be long enough.
     pub(super) fn begin_writing(&mut self, room: usize, least: usize) {
         if let Some(states) = &mut self.states {
             states.written = states.written.max(self.computed + room);
@@ -91,7 +94,8 @@ impl<S> Sequence<S> {
 }
 
 impl<E> Shared<E> {
-    /// The least length whose states have room for `positions`; there is one for every position within the capacity and its chunk.
+    /// The least length whose states have room for `positions`; there is one for every position within the
+    /// capacity and its chunk.
     pub(super) fn length_for(&self, operation: &'static str, positions: usize) -> Result<usize> {
         self.lengths.holding(self.bound.map_or(positions, |bound| bound.min(positions))).ok_or_else(|| {
             Error::new(ErrorKind::Internal, operation, "no KV-length bucket holds these positions")
@@ -112,8 +116,8 @@ impl<E: Executor> Shared<E> {
         Ok(States { groups, length, written: sequence.computed, spare: 0 })
     }
 
-    /// Makes the states of `sequence` fit programs of `length`, which has room for it. Those whose size is another then are copied; the
-    /// others stay.
+    /// Makes the states of `sequence` fit programs of `length`, which has room for it. Those whose size is
+    /// another then are copied; the others stay.
     /// After an error all are as they were.
     pub(super) fn resize(&self, sequence: &mut Sequence<E::State>, length: usize) -> Result<()> {
         let Some(States { length: old, .. }) = sequence.states else {

@@ -125,7 +125,8 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// Continues until the file has all its bytes. A request that is dropped after bytes came does not count as failed.
+    /// Continues until the file has all its bytes. A request that is dropped after bytes came does not count
+    /// as failed.
     fn complete(
         &self,
         file: &str,

@@ -22,7 +22,8 @@ const MOST_REDIRECTS: usize = 8;
 /// The longest pause before a request is made again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What a hub has to send in a second at least, so that the time of waiting for it is not that of a hub that is silent.
+/// What a hub has to send in a second at least, so that the time of waiting for it is not that of a hub that
+/// is silent.
 const LEAST_BYTES: u64 = 16 << 10;
 
 /// A hub to ask.

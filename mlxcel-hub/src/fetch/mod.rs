@@ -29,8 +29,8 @@ pub use options::FetchOptions;
 
 const OPERATION: &str = "fetch model";
 
-/// Downloads the current version of the model `name` into the cache and returns the path to open: the folder of the
-/// snapshot, or a GGUF file. Cached files are not downloaded again.
+/// Downloads the current version of the model `name` into the cache and returns the path to open: the folder
+/// of the snapshot, or a GGUF file. Cached files are not downloaded again.
 ///
 /// [`locate`](crate::locate) calls this for models that are not in the cache. Call it yourself to set options
 /// other than the environment's, or to update to the newest commit of a branch.
@@ -47,12 +47,12 @@ const OPERATION: &str = "fetch model";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] for a model, revision or file that does not exist or needs access (the message says whether
-/// a token could help); [`ErrorKind::InvalidInput`] for an invalid endpoint or token, a file name that escapes the
-/// folder, or an ambiguous choice among several GGUF models; [`ErrorKind::Unsupported`] for a model whose weights are
-/// neither safetensors nor GGUF, [`ErrorKind::Corrupt`] if a download does not match the listing,
-/// [`ErrorKind::ResourceExhausted`] for more bytes than the options allow or the disk has, [`ErrorKind::Cancelled`],
-/// and [`ErrorKind::Io`] if the hub is unreachable or writing to disk fails.
+/// [`ErrorKind::NotFound`] for a model, revision or file that does not exist or needs access (the message
+/// says whether a token could help); [`ErrorKind::InvalidInput`] for an invalid endpoint or token, a file
+/// name that escapes the folder, or an ambiguous choice among several GGUF models; [`ErrorKind::Unsupported`]
+/// for a model whose weights are neither safetensors nor GGUF, [`ErrorKind::Corrupt`] if a download does not
+/// match the listing, [`ErrorKind::ResourceExhausted`] for more bytes than the options allow or the disk has,
+/// [`ErrorKind::Cancelled`], and [`ErrorKind::Io`] if the hub is unreachable or writing to disk fails.
 pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
     if options.offline {
         let message = "the network is disabled; unset HF_HUB_OFFLINE, or download the model elsewhere";

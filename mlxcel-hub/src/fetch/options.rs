@@ -27,14 +27,14 @@ pub struct FetchOptions {
     pub offline: bool,
     /// The maximum total size of a checkpoint in bytes; defaults to 1 TiB.
     pub max_bytes: u64,
-    /// How many consecutive requests may fail, or be dropped before the first byte, before the download fails; defaults
-    /// to 5.
+    /// How many consecutive requests may fail, or be dropped before the first byte, before the download
+    /// fails; defaults to 5.
     pub retries: u32,
     /// The time without data after which a request counts as dropped; defaults to 20 seconds.
     pub timeout: Duration,
-    /// How long all requests may take together, beyond one second for each 16 KiB that they bring, before the download
-    /// fails: a hub that is silent or sends a byte now and then does not hold the caller for ever. Defaults to two
-    /// minutes.
+    /// How long all requests may take together, beyond one second for each 16 KiB that they bring, before
+    /// the download fails: a hub that is silent or sends a byte now and then does not hold the caller
+    /// for ever. Defaults to two minutes.
     pub patience: Duration,
     /// Called with the bytes downloaded and the total.
     pub progress: Option<ProgressFn>,
@@ -43,7 +43,8 @@ pub struct FetchOptions {
 }
 
 impl FetchOptions {
-    /// Options from the environment variables of `huggingface_hub`, listed in the [crate's documentation](crate).
+    /// Options from the environment variables of `huggingface_hub`, listed in the [crate's
+    /// documentation](crate).
     pub fn from_env() -> Self {
         Self::from_variables(|name| std::env::var_os(name), home_from_env(), HubCache::from_env())
     }

@@ -1,5 +1,5 @@
-//! A server on this machine that behaves like the hub: a listing, small files by itself, large ones by a redirect to a storage on
-//! another host, ranges, tags, tokens; and that misbehaves on demand.
+//! A server on this machine that behaves like the hub: a listing, small files by itself, large ones by a
+//! redirect to a storage on another host, ranges, tags, tokens; and that misbehaves on demand.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

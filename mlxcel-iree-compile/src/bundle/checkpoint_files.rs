@@ -33,8 +33,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The name of weights in one file.
 const SINGLE: &str = "model.safetensors";
 
-/// Shows each small file of `checkpoint` to `each`, with its name. Of a GGUF file its metadata has most of them, so they are not
-/// written a second
+/// Shows each small file of `checkpoint` to `each`, with its name. Of a GGUF file its metadata has most of
+/// them, so they are not written a second
 /// time.
 pub(super) fn side_files(
     checkpoint: &Checkpoint,

@@ -15,7 +15,8 @@ use super::staging::{OPERATION, Staging};
 /// The approximate number of bytes packed into panels at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Writes the `weights` of `checkpoint` to the file at `path`, in the layouts of `layouts`; calls `wrote` with each block's size.
+/// Writes the `weights` of `checkpoint` to the file at `path`, in the layouts of `layouts`; calls `wrote`
+/// with each block's size.
 pub(super) fn write(
     checkpoint: &Checkpoint,
     weights: &[WeightArgument],

@@ -5,40 +5,45 @@ use mlxcel_models::AdapterWeights;
 
 use super::staging::OPERATION;
 
-/// Options of [`write()`](super::write); start from [`BundleOptions::default`], or convert [`LoadOptions`] with
-/// `BundleOptions::from`.
+/// Options of [`write()`](super::write); start from [`BundleOptions::default`], or convert [`LoadOptions`]
+/// with `BundleOptions::from`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BundleOptions {
-    /// The options that models are later opened with: precision, capacity (defaults to the model's limit; each doubling
-    /// beyond 1,024 needs more programs), and the number of sequences (defaults to 1; programs are compiled for each
-    /// number of rows).
+    /// The options that models are later opened with: precision, capacity (defaults to the model's limit;
+    /// each doubling beyond 1,024 needs more programs), and the number of sequences (defaults to 1;
+    /// programs are compiled for each number of rows).
     ///
     /// With `adapters` the programs have that room; each opened model has all of it.
     ///
-    /// `progress` reports compiled programs, then copied bytes; `cancel` stops writing and removes partial output.
-    /// `threads`, `device` and `prepare` are rejected here, since they are set when the bundle is opened.
+    /// `progress` reports compiled programs, then copied bytes; `cancel` stops writing and removes partial
+    /// output. `threads`, `device` and `prepare` are rejected here, since they are set when the bundle
+    /// is opened.
     pub load: LoadOptions,
     /// The compile targets, in the syntax of [`CompileTarget`](mlxcel_iree_target::CompileTarget), such as
-    /// `llvm-cpu:x86-64-v3`, or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this machine's
-    /// processor.
+    /// `llvm-cpu:x86-64-v3`, or [`STABLEHLO`](mlxcel_iree_target::manifest::STABLEHLO); defaults to this
+    /// machine's processor.
     pub targets: Vec<String>,
-    /// Whether to support results at every position ([`Answer::Likelihoods`](mlxcel_core::Answer::Likelihoods)), which
-    /// needs half as many programs again. Defaults to false.
+    /// Whether to support results at every position
+    /// ([`Answer::Likelihoods`](mlxcel_core::Answer::Likelihoods)), which needs half as many programs
+    /// again. Defaults to false.
     pub every_position: bool,
-    /// Whether to support verification ([`Positions::Drafts`](mlxcel_core::Positions::Drafts)), for speculative decoding, which
-    /// needs four more programs per KV-length bucket for one sequence, or nine for four. Defaults to false.
+    /// Whether to support verification ([`Positions::Drafts`](mlxcel_core::Positions::Drafts)), for
+    /// speculative decoding, which needs four more programs per KV-length bucket for one sequence, or
+    /// nine for four. Defaults to false.
     pub verification: bool,
-    /// Whether to support hidden states ([`Answer::Hidden`](mlxcel_core::Answer::Hidden)), which doubles the programs
-    /// without results at every position. Defaults to false.
+    /// Whether to support hidden states ([`Answer::Hidden`](mlxcel_core::Answer::Hidden)), which doubles the
+    /// programs without results at every position. Defaults to false.
     pub hidden_states: bool,
-    /// The adapters to put into the bundle, by name: letters, digits, `.`, `_` and `-`. Applications load them from
-    /// `adapters/NAME` of the bundle's folder. Without room in `load` there is as much as they need.
+    /// The adapters to put into the bundle, by name: letters, digits, `.`, `_` and `-`. Applications load
+    /// them from `adapters/NAME` of the bundle's folder. Without room in `load` there is as much as they
+    /// need.
     pub adapters: Vec<(String, ModelSource)>,
     /// Whether the bundle contains the weights; defaults to true.
     pub weights: bool,
-    /// Whether to also write the weights in the layout of the programs, so that opening only maps them. Applies if the
-    /// bundle contains the weights and exactly one target needs another layout than the checkpoint's. Defaults to true.
+    /// Whether to also write the weights in the layout of the programs, so that opening only maps them.
+    /// Applies if the bundle contains the weights and exactly one target needs another layout than the
+    /// checkpoint's. Defaults to true.
     pub laid_out_weights: bool,
     /// Whether to replace an existing bundle; defaults to false, which is an error if there is one.
     pub replace: bool,
@@ -137,7 +142,8 @@ impl BundleOptions {
         self
     }
 
-    /// Sets whether to also write the weights in the layout of the programs, which doubles their size on disk.
+    /// Sets whether to also write the weights in the layout of the programs, which doubles their size on
+    /// disk.
     #[must_use]
     pub fn with_laid_out_weights(mut self, laid_out_weights: bool) -> Self {
         self.laid_out_weights = laid_out_weights;
@@ -152,8 +158,8 @@ impl BundleOptions {
     }
 }
 
-/// Parses a comma-separated list of targets, as on a command line. Features of a target are also separated by commas
-/// and begin with a sign: `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89` are two targets.
+/// Parses a comma-separated list of targets, as on a command line. Features of a target are also separated by
+/// commas and begin with a sign: `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89` are two targets.
 ///
 /// # Errors
 ///

@@ -11,7 +11,8 @@ use crate::cache::Cache;
 /// The folder, in that of a cache, with a file for each bundle that was written with it.
 const FOLDER: &str = "bundles";
 
-/// Notes that the bundle with this manifest was written with `cache`, by `path`; a failure to record it is logged and not an error.
+/// Notes that the bundle with this manifest was written with `cache`, by `path`; a failure to record it is
+/// logged and not an error.
 pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
     let Some(folder) = cache.folder().map(|folder| folder.join(FOLDER)) else { return };
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -22,7 +23,8 @@ pub(super) fn record(cache: &Cache, manifest: &[u8], path: &Path) {
     }
 }
 
-/// Whether the bundle with this manifest was written with `cache`. The manifest contains the checksums of all programs.
+/// Whether the bundle with this manifest was written with `cache`. The manifest contains the checksums of all
+/// programs.
 pub fn is_recorded(cache: &Cache, manifest: &[u8]) -> bool {
     cache.folder().is_some_and(|folder| folder.join(FOLDER).join(name(manifest)).is_file())
 }

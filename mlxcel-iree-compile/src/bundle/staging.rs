@@ -126,8 +126,8 @@ impl StagedFile {
 }
 
 impl Staging {
-    /// Exchanges the folder with an existing one, which is removed with the temporary folder: readers always find one of
-    /// the two. Answers whether there was one, and the system can do that.
+    /// Exchanges the folder with an existing one, which is removed with the temporary folder: readers always
+    /// find one of the two. Answers whether there was one, and the system can do that.
     #[cfg(any(target_os = "linux", target_vendor = "apple"))]
     fn exchange(&self) -> io::Result<bool> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -156,8 +156,8 @@ impl Staging {
     }
 }
 
-/// Refuses a place where something stands that is not to be replaced: anything, or with leave to replace anything but a
-/// bundle or an empty folder.
+/// Refuses a place where something stands that is not to be replaced: anything, or with leave to replace
+/// anything but a bundle or an empty folder.
 fn check_destination(destination: &Path, replace: bool) -> Result<()> {
     let refused = |message: &'static str| {
         Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)

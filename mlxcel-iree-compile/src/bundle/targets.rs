@@ -31,8 +31,8 @@ enum Programs {
 }
 
 impl BundleTarget {
-    /// All targets in `options`, without duplicates, with programs for sessions of `graph`, which records where our kernels
-    /// attend.
+    /// All targets in `options`, without duplicates, with programs for sessions of `graph`, which records
+    /// where our kernels attend.
     ///
     /// All targets have the same programs, so lengths are wide only where that costs nothing on any.
     pub(super) fn all(

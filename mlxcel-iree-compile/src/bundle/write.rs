@@ -18,11 +18,11 @@ use super::{BundleOptions, laid_out, record};
 use crate::toolchain::Toolchain;
 use crate::wanted::graph_options;
 
-/// Writes a bundle of the model in `source` to the folder `destination`, by `wanted` and `options`, with the compiler
-/// and cache of `toolchain`, and returns its manifest.
+/// Writes a bundle of the model in `source` to the folder `destination`, by `wanted` and `options`, with the
+/// compiler and cache of `toolchain`, and returns its manifest.
 ///
-/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the target
-/// machine. Engines with the same cache trust the bundle ([`is_recorded`](super::is_recorded)).
+/// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the
+/// target machine. Engines with the same cache trust the bundle ([`is_recorded`](super::is_recorded)).
 ///
 /// ```no_run
 /// use mlxcel_iree_compile::Toolchain;
@@ -38,13 +38,14 @@ use crate::wanted::graph_options;
 ///
 /// # Errors
 ///
-/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a compiler that is
-/// not of the exact release; [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of
-/// range, for an unknown or duplicate target, and if `destination` exists (only a bundle can be
+/// Those of opening the checkpoint; [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) for a
+/// compiler that is not of the exact release;
+/// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for options out of range, for an unknown
+/// or duplicate target, and if `destination` exists (only a bundle can be
 /// [replaced](BundleOptions::replace)); [`ErrorKind::Toolchain`](mlxcel_core::ErrorKind::Toolchain) and
 /// [`ErrorKind::Compile`](mlxcel_core::ErrorKind::Compile) of the compiler;
-/// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) if the disk is full, and other errors of
-/// writing. Partial output is removed.
+/// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) if the disk is full, and other
+/// errors of writing. Partial output is removed.
 pub fn write(
     toolchain: &Toolchain,
     wanted: &ProgramOptions,

@@ -1,4 +1,5 @@
-//! The file of one artifact: a header that says what it is and how long, with a checksum, a label for people, the artifact.
+//! The file of one artifact: a header that says what it is and how long, with a checksum, a label for people,
+//! the artifact.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -93,7 +94,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Reads an entry and checks that it is whole and what is wanted. The time of the file becomes that of its last use.
+/// Reads an entry and checks that it is whole and what is wanted. The time of the file becomes that of its
+/// last use.
 pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
     let mut file = match open(path) {
         Ok(file) => file,
@@ -140,7 +142,8 @@ pub(super) fn verify(path: &Path) -> io::Result<Result<Key, &'static str>> {
     })
 }
 
-/// Reads what an entry says of itself, without checking that it is whole; none where it says nothing sensible.
+/// Reads what an entry says of itself, without checking that it is whole; none where it says nothing
+/// sensible.
 pub(super) fn label(path: &Path) -> Option<Label> {
     let mut file = open(path).ok()?;
     let mut header = [0; HEADER];
@@ -208,7 +211,8 @@ fn lengths(header: &[u8]) -> Option<(u64, u64)> {
     (label <= LONGEST_LABEL).then_some((label, artifact))
 }
 
-/// Publishes an entry: readers see the old state or all of the new one, also when the machine stops in between.
+/// Publishes an entry: readers see the old state or all of the new one, also when the machine stops in
+/// between.
 pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Result<()> {
     let label = content.label.to_text();
     let mut header = Vec::with_capacity(HEADER + label.len());
@@ -225,7 +229,8 @@ pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Re
     file.write_all(content.artifact)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
-    // The rename itself is durable once the folder is written; where folders cannot be opened there is nothing to do.
+    // The rename itself is durable once the folder is written; where folders cannot be opened there is
+    // nothing to do.
     #[cfg(unix)]
     File::open(folder)?.sync_all()?;
     Ok(())

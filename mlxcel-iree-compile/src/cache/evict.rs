@@ -25,7 +25,8 @@ pub(super) struct Stored {
     pub(super) last_used: SystemTime,
 }
 
-/// The files in `folder` whose names `is_wanted`; those that vanish meanwhile are left out. No folder, no files.
+/// The files in `folder` whose names `is_wanted`; those that vanish meanwhile are left out. No folder, no
+/// files.
 pub(super) fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Stored>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -55,8 +56,8 @@ pub(super) fn entries(folder: &Path) -> io::Result<Vec<Stored>> {
     Ok(entries)
 }
 
-/// Removes entries beyond `limit` bytes, but neither `new` nor what is in use, and what killed processes left behind.
-/// Failures are logged and not errors: the next writer tries again.
+/// Removes entries beyond `limit` bytes, but neither `new` nor what is in use, and what killed processes left
+/// behind. Failures are logged and not errors: the next writer tries again.
 pub(super) fn make_room(folder: &Path, limit: u64, new: &Path) {
     let now = SystemTime::now();
     let in_use = |entry: &Stored| entry.path == new || is_within(IN_USE, entry.last_used, now);
@@ -82,8 +83,8 @@ fn is_within(span: Duration, time: SystemTime, now: SystemTime) -> bool {
     now.duration_since(time).map_or(true, |age| age < span)
 }
 
-/// Removes entries, oldest first and sparing some, until at most `limit` bytes are left. Several processes may do it at
-/// once: what another removed counts as removed.
+/// Removes entries, oldest first and sparing some, until at most `limit` bytes are left. Several processes
+/// may do it at once: what another removed counts as removed.
 pub(super) fn shrink(folder: &Path, limit: u64, spare: impl Fn(&Stored) -> bool) -> io::Result<Pruned> {
     let entries = entries(folder)?;
     let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();

@@ -28,9 +28,9 @@ fn key(format: &str, version: &str, program: &str, options: &CompileOptions, com
     Key::new(ProgramSum::of(&Ingredients { format, version, program, options }), compiler).name()
 }
 
-/// How weights must lie for a program follows from its target and this crate's version, and the text of a program that reads
-/// panels is that of the kernels which do. So the layout needs no part of its own in a key: where it differs, keys do, even of one
-/// and the same text.
+/// How weights must lie for a program follows from its target and this crate's version, and the text of a
+/// program that reads panels is that of the kernels which do. So the layout needs no part of its own in a
+/// key: where it differs, keys do, even of one and the same text.
 #[test]
 fn the_layout_of_weights_is_implied_by_the_key() {
     let compiler = identity("3.13.0 @ a", 1);

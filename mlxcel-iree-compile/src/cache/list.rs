@@ -92,8 +92,8 @@ impl Cache {
         }
     }
 
-    /// Removes the least recently used entries until at most `bytes` are left. Open models are unaffected, since they
-    /// hold their programs in memory.
+    /// Removes the least recently used entries until at most `bytes` are left. Open models are unaffected,
+    /// since they hold their programs in memory.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the folder cannot be read.
@@ -102,7 +102,8 @@ impl Cache {
         evict::shrink(folder, bytes, |_| false).map_err(|source| Error::io("prune the cache", folder, source))
     }
 
-    /// Removes everything: entries, leftovers of killed processes, measured schedules, and notes about compilers.
+    /// Removes everything: entries, leftovers of killed processes, measured schedules, and notes about
+    /// compilers.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the folder cannot be read.

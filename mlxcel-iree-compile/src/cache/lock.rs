@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
-/// How long to wait for another process that makes the same artifact; a process that dies lets go at once, one that is
-/// stopped does not.
+/// How long to wait for another process that makes the same artifact; a process that dies lets go at once,
+/// one that is stopped does not.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The delay before a message says that another process is awaited: most programs are compiled by then.
@@ -39,8 +39,8 @@ impl Lock {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// Waits for the lock. Where locks do not work, or the holder does not release it, the work continues without: then
-    /// it is done twice, and the second result replaces the first.
+    /// Waits for the lock. Where locks do not work, or the holder does not release it, the work continues
+    /// without: then it is done twice, and the second result replaces the first.
     pub(super) fn wait(&self, cancel: Option<&CancelToken>) -> Result<()> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -79,8 +79,8 @@ impl Lock {
         !matches!(fs4::FileExt::try_lock(&self.file), Err(fs4::TryLockError::WouldBlock))
     }
 
-    /// Removes the lock file, once the artifact is there: who still waits for this one finds the artifact, and so does
-    /// who makes a new one.
+    /// Removes the lock file, once the artifact is there: who still waits for this one finds the artifact,
+    /// and so does who makes a new one.
     pub(super) fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -2,21 +2,23 @@
 //!
 //! # Cache keys
 //!
-//! The key is the SHA-256 of the program's text, the compiler's flags, the resolved target, the compiler's revision,
-//! the content of the compiler's files, and the versions of this crate and of the file format. So a program is found if
-//! all of that is equal, on any machine and in any folder, and never confused with another one.
+//! The key is the SHA-256 of the program's text, the compiler's flags, the resolved target, the compiler's
+//! revision, the content of the compiler's files, and the versions of this crate and of the file format. So a
+//! program is found if all of that is equal, on any machine and in any folder, and never confused with
+//! another one.
 //!
 //! # Guarantees
 //!
-//! Entries are published atomically by renaming, and their checksum is verified on every read; a damaged entry is
-//! removed with a `tracing` warning and compiled again. Threads and processes can share a folder, even if some are
-//! killed; if several need the same program, one compiles it. A folder can be moved or copied: it contains no paths.
+//! Entries are published atomically by renaming, and their checksum is verified on every read; a damaged
+//! entry is removed with a `tracing` warning and compiled again. Threads and processes can share a folder,
+//! even if some are killed; if several need the same program, one compiles it. A folder can be moved or
+//! copied: it contains no paths.
 //!
 //! # Size limit
 //!
-//! The limit is [`Toolchain::cache_size`](crate::Toolchain::cache_size), else `MLXCEL_CACHE_SIZE` (`500M`, `8GiB`),
-//! else [`DEFAULT_LIMIT`]. Adding an entry beyond it evicts the least recently used ones; entries used within the last
-//! minute stay.
+//! The limit is [`Toolchain::cache_size`](crate::Toolchain::cache_size), else `MLXCEL_CACHE_SIZE` (`500M`,
+//! `8GiB`), else [`DEFAULT_LIMIT`]. Adding an entry beyond it evicts the least recently used ones; entries
+//! used within the last minute stay.
 
 mod entry;
 mod evict;
@@ -68,11 +70,11 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache in `folder`, else in `iree` under `MLXCEL_CACHE_DIR`, else in `mlxcel/iree` under the user's
-    /// cache folder. This reads and writes nothing yet.
+    /// Opens the cache in `folder`, else in `iree` under `MLXCEL_CACHE_DIR`, else in `mlxcel/iree` under the
+    /// user's cache folder. This reads and writes nothing yet.
     ///
-    /// If a named folder is not writable, storing a program is an error. If the user's cache folder is not usable,
-    /// programs are compiled without being stored, with a `tracing` event.
+    /// If a named folder is not writable, storing a program is an error. If the user's cache folder is not
+    /// usable, programs are compiled without being stored, with a `tracing` event.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for an invalid `MLXCEL_CACHE_SIZE`.
@@ -146,8 +148,8 @@ impl Cache {
         failure.map_or(Ok(None), Err)
     }
 
-    /// Prepares to make and store the artifact of `key`: waits while another process is making it. `None` where
-    /// artifacts cannot be stored and need not be.
+    /// Prepares to make and store the artifact of `key`: waits while another process is making it. `None`
+    /// where artifacts cannot be stored and need not be.
     ///
     /// # Errors
     /// When the folder was named and cannot be written; [`mlxcel_core::ErrorKind::Cancelled`] while waiting.
@@ -209,7 +211,8 @@ impl Reservation {
     /// Stores the artifact, and makes room for it.
     ///
     /// # Errors
-    /// If a configured folder is full or not writable. For the default folder this is only logged: the artifact in memory is valid.
+    /// If a configured folder is full or not writable. For the default folder this is only logged: the
+    /// artifact in memory is valid.
     pub(crate) fn store(self, label: &Label, artifact: &[u8]) -> Result<()> {
         let path = entry_path(&self.folder, &self.key);
         match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
@@ -218,7 +221,8 @@ impl Reservation {
                 evict::make_room(&self.folder, self.limit, &path);
                 Ok(())
             }
-            // What is not a file of this cache may be somebody's. It stays, and the program is compiled each time.
+            // What is not a file of this cache may be somebody's. It stays, and the program is compiled each
+            // time.
             Err(error) if self.named && !path.is_dir() => {
                 Err(Error::io("store a compiled program in the cache", &path, error))
             }

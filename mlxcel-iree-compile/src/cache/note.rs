@@ -1,5 +1,5 @@
-//! Notes about compilers, so that a start with all programs cached neither starts the compiler nor reads its hundreds
-//! of megabytes.
+//! Notes about compilers, so that a start with all programs cached neither starts the compiler nor reads its
+//! hundreds of megabytes.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const FOLDER: &str = "compilers";
 /// The most bytes that a note has: a revision and a sum.
 const LONGEST_NOTE: u64 = 4096;
 
-/// How long a file must be unchanged before its modification time identifies its content: the coarsest clock of a file system in use
-/// (FAT) takes steps of two seconds.
+/// How long a file must be unchanged before its modification time identifies its content: the coarsest clock
+/// of a file system in use (FAT) takes steps of two seconds.
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Cache {
@@ -46,8 +46,9 @@ impl Cache {
         let _ = fs::remove_dir_all(folder.join(FOLDER));
     }
 
-    /// Where the compiler is noted: under the path, the size, the times and the place on disk of each of its files, so that
-    /// another compiler in its place is another one. None while a file is so new that it might change unnoticed.
+    /// Where the compiler is noted: under the path, the size, the times and the place on disk of each of its
+    /// files, so that another compiler in its place is another one. None while a file is so new that it
+    /// might change unnoticed.
     fn note(&self, compiler: &Compiler) -> Option<PathBuf> {
         let mut parts = Parts::new();
         for file in compiler.files() {

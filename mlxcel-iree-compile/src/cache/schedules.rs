@@ -39,7 +39,8 @@ impl Cache {
     ///
     /// # Errors
     /// [`ErrorKind::Io`](mlxcel_core::ErrorKind::Io) and
-    /// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) if the folder cannot be written.
+    /// [`ErrorKind::ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) if the folder cannot be
+    /// written.
     pub fn keep_schedule(
         &self,
         target: &ResolvedTarget,

@@ -43,7 +43,8 @@ impl Bench {
         self.settle();
     }
 
-    /// Makes the compiler look as if it had been there for a while: what is new may change unnoticed, and is not noted.
+    /// Makes the compiler look as if it had been there for a while: what is new may change unnoticed, and is
+    /// not noted.
     fn settle(&self) {
         let file = fs::File::open(self.path("iree-compile")).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();

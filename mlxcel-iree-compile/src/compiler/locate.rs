@@ -25,8 +25,8 @@ const SCRIPTS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
 
 /// What the search reads of the environment; a value, so that it can be tested.
 ///
-/// The search starts no program: it reads folders. Nothing depends on the working directory, which may be untrusted:
-/// relative paths are skipped, except in what the user named.
+/// The search starts no program: it reads folders. Nothing depends on the working directory, which may be
+/// untrusted: relative paths are skipped, except in what the user named.
 #[derive(Default)]
 pub(super) struct SearchEnvironment {
     /// `MLXCEL_IREE_COMPILER`.
@@ -120,7 +120,8 @@ impl SearchEnvironment {
 fn in_packages_of(prefix: &Path) -> Option<PathBuf> {
     let mut libraries = Vec::new();
     for library in ["lib", "lib64"].map(|name| prefix.join(name)) {
-        // macOS and Windows have other places for `pip install --user`; a compiler there is found on PATH or named.
+        // macOS and Windows have other places for `pip install --user`; a compiler there is found on PATH or
+        // named.
         if cfg!(windows) {
             libraries.push((u32::MAX, library));
             continue;
@@ -152,7 +153,8 @@ fn named(path: &Path, what: &str) -> Result<PathBuf> {
     Err(Error::new(ErrorKind::Toolchain, OPERATION, message).with_context("path", path.display()))
 }
 
-/// The program behind pip's script, where it is found: starting Python first takes longer than the compiler does.
+/// The program behind pip's script, where it is found: starting Python first takes longer than the compiler
+/// does.
 fn behind_script(script: PathBuf) -> PathBuf {
     let mut start = [0; 2];
     let is_script =

@@ -1,4 +1,5 @@
-//! The IREE compiler, run as a child process: if it crashes or runs out of memory, the application gets an error.
+//! The IREE compiler, run as a child process: if it crashes or runs out of memory, the application gets an
+//! error.
 
 mod diagnostics;
 mod identity;
@@ -63,14 +64,14 @@ impl CompileOptions {
 }
 
 impl Compiler {
-    /// Finds the compiler: `path`, else `MLXCEL_IREE_COMPILER`, else that of the distribution in `IREE_DIST`, else the
-    /// first one in the absolute folders of `PATH`, the active Python environment, the packages of the Python on
-    /// `PATH`, and the user's Python packages. This starts no program, in particular not Python. The environment is
-    /// read on every call.
+    /// Finds the compiler: `path`, else `MLXCEL_IREE_COMPILER`, else that of the distribution in `IREE_DIST`,
+    /// else the first one in the absolute folders of `PATH`, the active Python environment, the packages
+    /// of the Python on `PATH`, and the user's Python packages. This starts no program, in particular not
+    /// Python. The environment is read on every call.
     ///
     /// # Errors
-    /// [`ErrorKind::Toolchain`] if a named location has no compiler, or no location has one: the error lists the
-    /// locations searched and the command that installs it.
+    /// [`ErrorKind::Toolchain`] if a named location has no compiler, or no location has one: the error lists
+    /// the locations searched and the command that installs it.
     pub fn locate(path: Option<&Path>) -> Result<Self> {
         Self::locate_if_any(path)?.ok_or_else(Self::not_found)
     }
@@ -156,7 +157,8 @@ impl Compiler {
         command.args(options.all_flags());
         // Diagnostics name the place; the operation that stands there can be the whole program.
         command.arg("--mlir-print-op-on-diagnostic=false");
-        // Relative names keep the private folder out of diagnostics and, as debug information, out of the artifact.
+        // Relative names keep the private folder out of diagnostics and, as debug information, out of the
+        // artifact.
         command.args(["program.mlir", "-o", "program.vmfb"]).current_dir(folder.path());
         let located = |error: Error| error.with_context("compiler", self.path.display());
         let finished = process::run(&mut command, cancel, None).map_err(|failure| {

@@ -17,7 +17,8 @@ const PROGRAM: &str = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }";
 
-/// How long a test waits for other processes on a busy machine; what it guards against would take five times as long.
+/// How long a test waits for other processes on a busy machine; what it guards against would take five times
+/// as long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a folder `lib/python3.N` has the compiler.

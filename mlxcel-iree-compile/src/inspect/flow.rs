@@ -1,7 +1,7 @@
 //! Parses the compiler's `flow` phase: the kernels, their loads and stores, and how often each is dispatched.
 //!
-//! The text is for people and may change with the compiler, whose release is fixed; what is not understood counts as nothing,
-//! and a test holds the count of dispatches against the compiler's own statistics.
+//! The text is for people and may change with the compiler, whose release is fixed; what is not understood
+//! counts as nothing, and a test holds the count of dispatches against the compiler's own statistics.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,8 @@ fn kernels(text: &str) -> BTreeMap<&str, Traffic> {
     kernels
 }
 
-/// What the body of a kernel moves; none where it does not load and store tensors, as kernels do that are written by hand.
+/// What the body of a kernel moves; none where it does not load and store tensors, as kernels do that are
+/// written by hand.
 fn of_body(body: &[&str]) -> Option<Traffic> {
     let mut traffic = Traffic::default();
     let mut picked = 0;

@@ -55,15 +55,16 @@ const LONGEST_TEXT: u64 = 1 << 30;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct InspectOptions {
-    /// The options that the model is opened with: precision, capacity (defaults to the model's limit), and with
-    /// `all_programs` the number of sequences (defaults to 1).
+    /// The options that the model is opened with: precision, capacity (defaults to the model's limit), and
+    /// with `all_programs` the number of sequences (defaults to 1).
     ///
-    /// `progress` reports compiled programs; `cancel` stops. `threads`, `device` and `prepare` are rejected, since
-    /// nothing runs.
+    /// `progress` reports compiled programs; `cancel` stops. `threads`, `device` and `prepare` are rejected,
+    /// since nothing runs.
     pub load: LoadOptions,
     /// The compile target; defaults to the engine's choice.
     pub target: Option<CompileTarget>,
-    /// Whether to compile every program that sessions can use, instead of the two that every generation starts with.
+    /// Whether to compile every program that sessions can use, instead of the two that every generation
+    /// starts with.
     pub all_programs: bool,
 }
 
@@ -89,14 +90,14 @@ impl InspectOptions {
     }
 }
 
-/// Compiles programs of the model in `source` with the compiler of `toolchain`, writes their intermediate stages to the
-/// new or empty folder `destination`, and returns a summary of a step of each.
+/// Compiles programs of the model in `source` with the compiler of `toolchain`, writes their intermediate
+/// stages to the new or empty folder `destination`, and returns a summary of a step of each.
 ///
 /// # Errors
 ///
-/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range and for a folder that has something in
-/// it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] if it fails; [`ErrorKind::Io`] and
-/// [`ErrorKind::ResourceExhausted`] of writing.
+/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range and for a folder
+/// that has something in it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] if it fails;
+/// [`ErrorKind::Io`] and [`ErrorKind::ResourceExhausted`] of writing.
 pub fn inspect(
     toolchain: &Toolchain,
     wanted: &ProgramOptions,
@@ -165,7 +166,8 @@ fn one(
     let binary = toolchain.compiler()?;
     let compile =
         |how: &CompileOptions| compiler.compile_text(&binary, &text, how, options.load.cancel.as_ref());
-    // Where kernels are dumped, diagnostics point into the dump; asked again, the compiler names the operation of the graph.
+    // Where kernels are dumped, diagnostics point into the dump; asked again, the compiler names the
+    // operation of the graph.
     let vmfb = compile(&how).map_err(|error| match error.kind() {
         ErrorKind::Compile => compile(&compiler.options()).err().unwrap_or(error),
         _ => error,

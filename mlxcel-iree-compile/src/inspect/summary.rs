@@ -37,13 +37,13 @@ pub struct Summary {
     pub submissions: u64,
     /// Bytes of intermediate results.
     pub transient_bytes: u64,
-    /// The minimum bytes of weights that a step has to read: each weight once, of embedding tables the rows of the
-    /// tokens, and of experts as many as the tokens can select.
+    /// The minimum bytes of weights that a step has to read: each weight once, of embedding tables the rows
+    /// of the tokens, and of experts as many as the tokens can select.
     pub weight_bytes: u64,
     /// Bytes of states that a step reads, with caches at their full length.
     pub kv_bytes: u64,
-    /// Bytes that all dispatches read, by the tensors they load, ignoring processor caches. For gathers from a table,
-    /// the bytes written are counted.
+    /// Bytes that all dispatches read, by the tensors they load, ignoring processor caches. For gathers from
+    /// a table, the bytes written are counted.
     pub bytes_read: u64,
     /// Bytes that all dispatches write.
     pub bytes_written: u64,
@@ -98,7 +98,8 @@ impl Summary {
     }
 }
 
-/// The bytes of weights that a step needs: of tables the rows of its tokens, of experts as many as its tokens can choose.
+/// The bytes of weights that a step needs: of tables the rows of its tokens, of experts as many as its tokens
+/// can choose.
 fn weight_bytes(decoder: &Decoder, shape: &ProgramShape) -> u64 {
     let bytes = |id: WeightId| decoder.weight(id).tensors().map(WeightRef::byte_len).sum::<usize>();
     // The bytes of `count` of the outermost parts of a weight.

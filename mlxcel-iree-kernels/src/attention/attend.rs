@@ -1,4 +1,5 @@
-//! Attention over the positions in use, block by block of keys and values, with an online softmax (Dao et al. 2022).
+//! Attention over the positions in use, block by block of keys and values, with an online softmax (Dao et al.
+//! 2022).
 
 use mlxcel_stablehlo::ElementType;
 
@@ -10,18 +11,20 @@ use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
 use crate::writer::Writer;
 
-/// The most query rows that read values directly from the cache; for more, a block of values is converted once.
+/// The most query rows that read values directly from the cache; for more, a block of values is converted
+/// once.
 const MOST_DIRECT: usize = 8;
 
-/// How many blocks ahead keys and values are prefetched: hardware stops at the end of each page, which a block may fill.
+/// How many blocks ahead keys and values are prefetched: hardware stops at the end of each page, which a
+/// block may fill.
 const AHEAD: usize = 2;
 
 /// Where a kernel stores its results.
 pub(super) enum Results {
     /// `[tokens, heads * value_width]`: the result of the composite.
     Mixed(Memory),
-    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum, its largest score and
-    /// its sum of weights.
+    /// `[rows, groups, parts, shared, value_width + 2]` f32: for each part of the positions its weighted sum,
+    /// its largest score and its sum of weights.
     Parts(Memory),
 }
 
@@ -153,7 +156,8 @@ fn first_seen(w: &mut Writer, shape: &Shape, rounded: bool, own: &Operand) -> Op
     w.arith("first", "subi", &first, &within)
 }
 
-/// The range of part `part` of `parts` of the positions `first..used`: whole blocks; the last nonempty part ends at `used`.
+/// The range of part `part` of `parts` of the positions `first..used`: whole blocks; the last nonempty part
+/// ends at `used`.
 fn range(
     w: &mut Writer,
     (first, used): (&Operand, &Operand),
@@ -237,8 +241,8 @@ impl Attend<'_> {
         });
     }
 
-    /// Where the keys and values of a later block start, which are prefetched and need not exist; nothing for many queries, which do not
-    /// wait for memory.
+    /// Where the keys and values of a later block start, which are prefetched and need not exist; nothing for
+    /// many queries, which do not wait for memory.
     fn later(&self, w: &mut Writer, first: &Operand) -> Vec<Operand> {
         if !self.shape.fetches_ahead || self.tiling.queries > self.tiling.score_queries {
             return Vec::new();
@@ -252,8 +256,8 @@ impl Attend<'_> {
     fn kept_at(&self, w: &mut Writer, part: usize, position: &Operand) -> Operand {
         let mut slot = position.clone();
         if let Some(round) = &self.round {
-            // At most `length` positions are read, so they wrap around at most once. A negative difference is large as an
-            // unsigned number.
+            // At most `length` positions are read, so they wrap around at most once. A negative difference is
+            // large as an unsigned number.
             let length = w.index(self.shape.length);
             slot = w.arith("slot", "subi", position, round);
             let before = w.arith("slot", "subi", &slot, &length);
@@ -262,7 +266,8 @@ impl Attend<'_> {
         mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
     }
 
-    /// The keys of a block as columns. Past the last position the last key is repeated, so that no unwritten memory is read.
+    /// The keys of a block as columns. Past the last position the last key is repeated, so that no unwritten
+    /// memory is read.
     fn transpose_keys(&self, w: &mut Writer, first: &Operand) {
         let Shape { width, lanes, .. } = *self.shape;
         let one = w.index(1);

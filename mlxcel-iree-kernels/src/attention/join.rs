@@ -8,8 +8,8 @@ use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
 use mlxcel_stablehlo::ElementType;
 
-/// The kernel that joins [`Parts`](super::attend::Results::Parts) into the composite's result: parts are scaled to the largest
-/// score of all.
+/// The kernel that joins [`Parts`](super::attend::Results::Parts) into the composite's result: parts are
+/// scaled to the largest score of all.
 pub(super) fn kernel(shape: &Shape) -> Kernel {
     let Shape { rows, groups, value_width: width, lanes, .. } = *shape;
     let (parts, shared) = (shape.parts(), shape.shared());

@@ -1,8 +1,9 @@
-//! Attention over KV caches. Its cost follows the positions in use, which kernels read from the step's inputs, not the cache
-//! length.
+//! Attention over KV caches. Its cost follows the positions in use, which kernels read from the step's
+//! inputs, not the cache length.
 //!
-//! A pass is one dispatch over all rows, or two if a row has several tokens: their keys and values are written first. A workgroup
-//! computes the query heads that share a key-value head, for some tokens of a row, so that it reads keys and values once.
+//! A pass is one dispatch over all rows, or two if a row has several tokens: their keys and values are
+//! written first. A workgroup computes the query heads that share a key-value head, for some tokens of a row,
+//! so that it reads keys and values once.
 
 mod attend;
 mod call;
@@ -49,8 +50,8 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
     })
 }
 
-/// Whether single tokens' positions are split into parts that are joined at the end, in caches of `length` positions with this many
-/// key-value heads.
+/// Whether single tokens' positions are split into parts that are joined at the end, in caches of `length`
+/// positions with this many key-value heads.
 pub(super) fn is_cut(kv_heads: usize, length: usize) -> bool {
     shape::parts(kv_heads, length) > 1
 }

@@ -105,7 +105,8 @@ impl Pass {
                 ),
             );
         }
-        // A row that does not fit after its position is written at the cache's end, as the composite specifies.
+        // A row that does not fit after its position is written at the cache's end, as the composite
+        // specifies.
         let ring = shape.ring(run).is_some();
         let position = self.positions.scalar(w, "position", &row);
         let none = w.constant(0, Type::I32);

@@ -10,14 +10,16 @@ use crate::value::{Operand, Type};
 use crate::view::Locality;
 use crate::writer::Writer;
 
-/// Replaces minus infinity as the score of a key that a query does not see: finite, so that differences are numbers.
+/// Replaces minus infinity as the score of a key that a query does not see: finite, so that differences are
+/// numbers.
 pub(super) const HIDDEN: &str = "-3.0e38";
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 impl Attend<'_> {
-    /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own weight is 1.
+    /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own
+    /// weight is 1.
     pub(super) fn load_sinks(&self, w: &mut Writer, pass: &Pass, part: &Operand) {
         let Some(sinks) = &pass.sinks else { return };
         let Shape { lanes, .. } = *self.shape;
@@ -42,8 +44,8 @@ impl Attend<'_> {
 
     /// The scores of a block: queries times keys, masked where a query does not see a key.
     ///
-    /// Meanwhile the lines of the block that begins at each of `later` are prefetched, a few with each dimension: more at once would
-    /// wait for one another.
+    /// Meanwhile the lines of the block that begins at each of `later` are prefetched, a few with each
+    /// dimension: more at once would wait for one another.
     pub(super) fn score(&self, w: &mut Writer, first: &Operand, later: &[Operand]) {
         let Shape { width, lanes, .. } = *self.shape;
         let ty = Type::vector(lanes, "f32");
@@ -192,7 +194,8 @@ impl Attend<'_> {
         totals.store(w, &total, &total_at);
     }
 
-    /// Updates the largest score to that of a block, which exceeds all before; running values are scaled to it.
+    /// Updates the largest score to that of a block, which exceeds all before; running values are scaled to
+    /// it.
     fn raise(&self, w: &mut Writer, query: &Operand, scores: &[Operand]) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let Scratch { sums, largest, totals, .. } = self.scratch;

@@ -9,8 +9,8 @@ use crate::instructions::Instructions;
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
 
-/// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading and transposing a block of
-/// keys and values is shared.
+/// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading and
+/// transposing a block of keys and values is shared.
 const MOST_QUERIES: usize = 64;
 
 /// The most values of queries of one workgroup.
@@ -25,7 +25,8 @@ const MOST_SCRATCH_BYTES: usize = 200 * 1024;
 /// This many workgroups keep the cores of large machines busy.
 const ENOUGH_WORKGROUPS: usize = 32;
 
-/// Caches with fewer positions than this for each part are not worth splitting: joining parts costs a dispatch.
+/// Caches with fewer positions than this for each part are not worth splitting: joining parts costs a
+/// dispatch.
 const POSITIONS_A_PART: usize = 2048;
 
 /// The operands of a composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, as numbers.
@@ -39,8 +40,8 @@ pub(super) struct Shape {
     pub(super) tokens: usize,
     /// Query heads.
     pub(super) heads: usize,
-    /// Groups of query heads, each with a workgroup of its own: the heads that share a key-value head. In latent attention all
-    /// heads share one, and a group has as many as fit a workgroup.
+    /// Groups of query heads, each with a workgroup of its own: the heads that share a key-value head. In
+    /// latent attention all heads share one, and a group has as many as fit a workgroup.
     pub(super) groups: usize,
     /// The size of a query and of a key.
     pub(super) width: usize,
@@ -50,8 +51,8 @@ pub(super) struct Shape {
     pub(super) pairs: usize,
     /// The first dimension that is rotated.
     pub(super) rotated: usize,
-    /// Whether caches hold entries `[layers, length, width]`, whose first dimensions are the value, instead of keys and values
-    /// `[layers, 2, groups, length, row_width]`.
+    /// Whether caches hold entries `[layers, length, width]`, whose first dimensions are the value, instead
+    /// of keys and values `[layers, 2, groups, length, row_width]`.
     pub(super) latent: bool,
     /// The layers of a cache.
     pub(super) layers: usize,
@@ -161,14 +162,15 @@ impl Shape {
         (fits && shape.fits()).then_some(shape)
     }
 
-    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value heads, in any pass.
+    /// Whether there are kernels for attention with `heads` query heads of `width` and `groups` key-value
+    /// heads, in any pass.
     pub(super) fn has_kernels([heads, groups, width]: [usize; 3], instructions: Instructions) -> bool {
         let shape = Self::empty([heads, groups, width, 0], false, instructions);
         Self { runs: runs(&[128, 1]), ..shape }.fits()
     }
 
-    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, with `rotary_dim` rotated
-    /// dimensions, in any pass.
+    /// Whether there are kernels for latent attention with `heads` heads over entries of `width`, with
+    /// `rotary_dim` rotated dimensions, in any pass.
     pub(super) fn has_latent_kernels(
         [heads, width, rotary_dim]: [usize; 3],
         instructions: Instructions,
@@ -238,8 +240,8 @@ impl Shape {
         new + tables + 1 + usize::from(self.sinks.is_some())
     }
 
-    /// The window of rows whose caches are rings: position `p` is in slot `p mod length`. A cache is a ring if it has slots for
-    /// all positions that the tokens of a row see.
+    /// The window of rows whose caches are rings: position `p` is in slot `p mod length`. A cache is a ring
+    /// if it has slots for all positions that the tokens of a row see.
     pub(super) fn ring(&self, run: &Run) -> Option<usize> {
         self.window.filter(|window| window + run.tokens <= self.length + 1)
     }
@@ -259,8 +261,8 @@ impl Shape {
         }
     }
 
-    /// The number of parts of a row's positions, each with workgroups of its own: more than one only if single tokens attend to
-    /// long caches and are too few to keep many cores busy.
+    /// The number of parts of a row's positions, each with workgroups of its own: more than one only if
+    /// single tokens attend to long caches and are too few to keep many cores busy.
     pub(super) fn parts(&self) -> usize {
         let [Run { tokens: 1, count, .. }] = self.runs[..] else { return 1 };
         parts(count * self.groups, self.window.unwrap_or(self.length))

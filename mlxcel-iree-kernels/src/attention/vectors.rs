@@ -1,4 +1,5 @@
-//! Vectors of float32 in kernels: the exponential, transposition, and loads and stores in the cache's element type.
+//! Vectors of float32 in kernels: the exponential, transposition, and loads and stores in the cache's element
+//! type.
 
 use mlxcel_stablehlo::ElementType;
 
@@ -80,7 +81,8 @@ impl Memory {
 
 /// The transpose of the square matrix `rows`: as many vectors as each has lanes.
 ///
-/// Each stage exchanges blocks off the diagonal: of half the rows, then of a quarter, down to single elements.
+/// Each stage exchanges blocks off the diagonal: of half the rows, then of a quarter, down to single
+/// elements.
 pub(super) fn transpose(w: &mut Writer, mut rows: Vec<Operand>) -> Vec<Operand> {
     let lanes = rows.len();
     let mut block = lanes / 2;
@@ -103,11 +105,12 @@ pub(super) fn transpose(w: &mut Writer, mut rows: Vec<Operand>) -> Vec<Operand> 
     rows
 }
 
-/// e to the power of `x` for `x` of at most zero, with a relative error below 2e-7; below -86, where it is less than 4.5e-38, it is zero.
-/// So hidden keys add nothing, and sums do not depend on how many of them a workgroup reads.
+/// e to the power of `x` for `x` of at most zero, with a relative error below 2e-7; below -86, where it is
+/// less than 4.5e-38, it is zero. So hidden keys add nothing, and sums do not depend on how many of them a
+/// workgroup reads.
 ///
-/// The method is that of `expf` of Moshier's Cephes library: `x = n ln 2 + r` with `r` of at most half of ln 2, a polynomial of
-/// degree 5 in `r`, and `n` added to the exponent.
+/// The method is that of `expf` of Moshier's Cephes library: `x = n ln 2 + r` with `r` of at most half of ln
+/// 2, a polynomial of degree 5 in `r`, and `n` added to the exponent.
 pub(super) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
     const POLYNOMIAL: [&str; 5] =
         ["1.3981999507e-3", "8.3334519073e-3", "4.1665795894e-2", "1.6666665459e-1", "5.0000001201e-1"];
@@ -118,7 +121,8 @@ pub(super) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
     // In this order of operands NaN stays NaN, in one instruction.
     let below = w.compare("below", "ogt", &least, x);
     let x = w.select("power", &below, &least, x);
-    // x / ln 2 is added to a number so large that its last bit counts ones, which rounds it; n is in the lowest bits of the sum.
+    // x / ln 2 is added to a number so large that its last bit counts ones, which rounds it; n is in the
+    // lowest bits of the sum.
     let (log2_e, large) = (constant(w, "1.44269504088896341"), constant(w, "12582912.0"));
     let sum = fma(w, &x, &log2_e, &large);
     let n = w.arith("power", "subf", &sum, &large);
@@ -147,7 +151,8 @@ pub(super) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
 
 /// The hyperbolic tangent with a relative error below 1e-6.
 ///
-/// The method is that of `tanhf` of Moshier's Cephes library: below 0.625 a polynomial, above it by the exponential.
+/// The method is that of `tanhf` of Moshier's Cephes library: below 0.625 a polynomial, above it by the
+/// exponential.
 pub(super) fn hyperbolic_tangent(w: &mut Writer, x: &Operand) -> Operand {
     const POLYNOMIAL: [&str; 4] =
         ["2.06390887954e-2", "-5.37397155531e-2", "1.33314422036e-1", "-3.33332819422e-1"];

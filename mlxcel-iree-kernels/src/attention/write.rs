@@ -8,7 +8,8 @@ use crate::kernels::Kernel;
 /// Tokens of one workgroup.
 const TOKENS: usize = 16;
 
-/// The kernel for rows with several tokens, if any; rows with one token write theirs in the kernel that reads them.
+/// The kernel for rows with several tokens, if any; rows with one token write theirs in the kernel that reads
+/// them.
 pub(super) fn kernel(shape: &Shape) -> Option<Kernel> {
     let several = || shape.runs.iter().filter(|run| run.tokens > 1);
     let workgroups = |run: &Run| run.count * shape.kept_heads() * run.tokens.div_ceil(TOKENS);

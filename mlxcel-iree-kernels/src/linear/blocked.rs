@@ -1,5 +1,5 @@
-//! Many rows: a block of inputs of the weight is converted once and multiplied from the L1 cache with tile after tile of rows; a
-//! workgroup's sums stay on the stack until its last block.
+//! Many rows: a block of inputs of the weight is converted once and multiplied from the L1 cache with tile
+//! after tile of rows; a workgroup's sums stay on the stack until its last block.
 
 use super::matrices;
 use super::product::{Arrangement, Buffers, Product};

@@ -10,10 +10,11 @@ use crate::writer::Writer;
 
 /// The format of panels of weights, and of the activations that they are multiplied by.
 ///
-/// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together. A step becomes one
-/// or two *units*: vectors that are multiplied by one broadcast number of each row of activations. A unit has one float32 per
-/// lane, or, if the processor multiplies pairs of bfloat16, one pair per lane. If it multiplies [matrices](super::matrices) of
-/// bfloat16, two steps become a unit of two vectors.
+/// One load of a panel gives a *step*: for each lane as many consecutive inputs as the layout keeps together.
+/// A step becomes one or two *units*: vectors that are multiplied by one broadcast number of each row of
+/// activations. A unit has one float32 per lane, or, if the processor multiplies pairs of bfloat16, one pair
+/// per lane. If it multiplies [matrices](super::matrices) of bfloat16, two steps become a unit of two
+/// vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     weight: ElementType,
@@ -33,7 +34,8 @@ pub(super) enum Units {
 }
 
 impl Format {
-    /// Weights of a type; units are not floats if activations are bfloat16 as well and the processor multiplies them.
+    /// Weights of a type; units are not floats if activations are bfloat16 as well and the processor
+    /// multiplies them.
     pub(super) fn new(weight: ElementType, instructions: Instructions, units: Units) -> Self {
         Self { weight, instructions, units }
     }
@@ -144,7 +146,8 @@ impl Format {
         }
     }
 
-    /// Loads a last step of one input, where other steps have two, from the element `at` of `weights` as stored.
+    /// Loads a last step of one input, where other steps have two, from the element `at` of `weights` as
+    /// stored.
     pub(super) fn load_last(&self, w: &mut Writer, weights: &View, at: &Operand) -> Operand {
         let step = weights.load(w, "step", &[at], self.lanes());
         w.cast("unit", "extf", &step, "f32")

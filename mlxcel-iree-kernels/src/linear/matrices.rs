@@ -1,7 +1,9 @@
-//! Products of bfloat16 matrices: four inputs of two outputs times those of two rows; their four sums are one vector.
+//! Products of bfloat16 matrices: four inputs of two outputs times those of two rows; their four sums are one
+//! vector.
 //!
-//! A panel has four outputs, so its units are two vectors: the first two outputs, and the last two. The sums of two rows and a panel are
-//! two vectors too, `[row][output]` each, in place of the two rows' sums of other products.
+//! A panel has four outputs, so its units are two vectors: the first two outputs, and the last two. The sums
+//! of two rows and a panel are two vectors too, `[row][output]` each, in place of the two rows' sums of other
+//! products.
 
 use super::format::Format;
 use crate::value::{Operand, Type};
@@ -24,7 +26,8 @@ impl Format {
         [[0, 4, 1, 5], [2, 6, 3, 7]].map(|places| w.shuffle("unit", &first, &second, &places))
     }
 
-    /// Adds to the `sums` of two rows the products of the units of some panels with the activations at `at` of `x`.
+    /// Adds to the `sums` of two rows the products of the units of some panels with the activations at `at`
+    /// of `x`.
     pub(super) fn add_matrices(
         &self,
         w: &mut Writer,

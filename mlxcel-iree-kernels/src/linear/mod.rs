@@ -1,7 +1,7 @@
 //! Linear layers over weights in panels.
 //!
-//! [`Format`](format::Format) reads the weight; a [`Product`](product::Product) divides the work. Few rows use [`streamed`], many
-//! use [`blocked`]; outputs that fill no panel use [`rest`].
+//! [`Format`](format::Format) reads the weight; a [`Product`](product::Product) divides the work. Few rows
+//! use [`streamed`], many use [`blocked`]; outputs that fill no panel use [`rest`].
 
 mod blocked;
 mod format;

@@ -1,4 +1,5 @@
-//! A product of activations with a weight in panels: its sizes, how the work is divided, and how activations are arranged.
+//! A product of activations with a weight in panels: its sizes, how the work is divided, and how activations
+//! are arranged.
 
 use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
@@ -21,8 +22,8 @@ const BLOCK: usize = 128;
 /// Rows whose activations of one block are processed together: they stay in the L2 cache.
 const MOST_ROWS_TOGETHER: usize = 132;
 
-/// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32; or, for each of `blocks`
-/// of rows, times its expert's weight.
+/// `x: [rows, inputs]` times the transpose of `weight: [outputs, inputs]` in panels, summed in float32; or,
+/// for each of `blocks` of rows, times its expert's weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     /// The rows, or those of a block.
@@ -35,8 +36,8 @@ pub(super) struct Product {
     experts: Option<Blocks>,
 }
 
-/// The order of activations that a kernel reads: `[chunks][blocks][tiles][block_units][tile_rows]`, so that those multiplied by
-/// the same weight are adjacent; those of experts' blocks block by block.
+/// The order of activations that a kernel reads: `[chunks][blocks][tiles][block_units][tile_rows]`, so that
+/// those multiplied by the same weight are adjacent; those of experts' blocks block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrangement {
     /// Parts of the rows.
@@ -203,7 +204,8 @@ impl Product {
         b.reshape(x, &self.arranged_type().shape)
     }
 
-    /// The kernel over arranged activations and the weight in panels; its result is `[rows, outputs]` of float32.
+    /// The kernel over arranged activations and the weight in panels; its result is `[rows, outputs]` of
+    /// float32.
     pub(super) fn kernel(&self) -> Kernel {
         let Self { rows, inputs, outputs, weight, .. } = *self;
         let few = self.few_rows();
@@ -284,8 +286,8 @@ impl Product {
     }
 }
 
-/// `x` as float32. Values rounded to bfloat16 are rounded again, by their bits: the compiler folds a conversion and its reverse where it
-/// fuses both, which depends on the number of rows.
+/// `x` as float32. Values rounded to bfloat16 are rounded again, by their bits: the compiler folds a
+/// conversion and its reverse where it fuses both, which depends on the number of rows.
 fn widened<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
     let is_rounded = b.ty(x).element == ElementType::BF16;
     let x = b.convert(x, ElementType::F32)?;

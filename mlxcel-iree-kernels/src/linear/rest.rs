@@ -1,4 +1,5 @@
-//! Outputs after the last whole panel, with weights row by row: one workgroup each, over all rows of activations.
+//! Outputs after the last whole panel, with weights row by row: one workgroup each, over all rows of
+//! activations.
 
 use super::product::{Arrangement, Buffers, Product};
 use crate::value::{Operand, Type};

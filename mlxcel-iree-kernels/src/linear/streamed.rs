@@ -1,7 +1,8 @@
 //! Few rows: the weight is streamed once, and the sums of all rows stay in registers.
 //!
-//! Each result is one sum over the inputs in order, as in [`blocked`](super::blocked), so that it does not depend on the number of rows.
-//! Several panels, or rows, are enough that no addition waits for the previous one while memory is read.
+//! Each result is one sum over the inputs in order, as in [`blocked`](super::blocked), so that it does not
+//! depend on the number of rows. Several panels, or rows, are enough that no addition waits for the previous
+//! one while memory is read.
 
 use super::product::{Buffers, Product};
 use crate::value::Operand;
@@ -11,8 +12,8 @@ use crate::writer::Writer;
 /// Steps of one iteration of the loop.
 const UNROLL: usize = 2;
 
-/// The panels of a workgroup: for one row as many as saturate memory bandwidth, for several rows two, whose units share loads of
-/// activations.
+/// The panels of a workgroup: for one row as many as saturate memory bandwidth, for several rows two, whose
+/// units share loads of activations.
 pub(super) fn panels_together(product: &Product) -> usize {
     let most = if product.rows == 1 { product.format.streams() } else { 2 };
     let fitting = product.format.streamed_sums() / product.rows;

@@ -30,8 +30,9 @@ impl Linear {
 
     /// The outputs of some panels for `count` rows from `first`.
     ///
-    /// Each chunk's codes are unpacked once and multiplied with all rows in tiles. Totals are kept in scratch memory between
-    /// chunks: in the result their stride is so large that they evict each other from the cache.
+    /// Each chunk's codes are unpacked once and multiplied with all rows in tiles. Totals are kept in scratch
+    /// memory between chunks: in the result their stride is so large that they evict each other from the
+    /// cache.
     pub(super) fn block(
         &self,
         w: &mut Writer,

@@ -1,7 +1,8 @@
-//! Products of bytes: the processor's instructions for them, and whether they take a weight's bytes as signed.
+//! Products of bytes: the processor's instructions for them, and whether they take a weight's bytes as
+//! signed.
 //!
-//! Activations are signed. x86-64 multiplies them with unsigned bytes; Arm with signed ones and, if it has products of matrices, also
-//! with unsigned ones.
+//! Activations are signed. x86-64 multiplies them with unsigned bytes; Arm with signed ones and, if it has
+//! products of matrices, also with unsigned ones.
 
 use super::form::Arithmetic;
 use super::product::Product;
@@ -13,8 +14,8 @@ use crate::writer::Writer;
 pub(super) const CENTRE: u8 = 128;
 
 impl Product {
-    /// Whether codes are multiplied as signed bytes: on Arm those whose values fit signed bytes, and 8-bit codes if there is no
-    /// instruction for unsigned ones.
+    /// Whether codes are multiplied as signed bytes: on Arm those whose values fit signed bytes, and 8-bit
+    /// codes if there is no instruction for unsigned ones.
     pub(super) fn signed(&self) -> bool {
         let fits = self.table().is_some() || self.form.packing.bits < 8;
         self.instructions.set == VectorSet::Neon && (fits || !self.instructions.int8_mm)
@@ -32,7 +33,8 @@ impl Product {
         w.arith("centred", "xori", codes, &signs)
     }
 
-    /// `sum` plus the products of an operand's bytes with those of activations: four bytes at a time, or matrices.
+    /// `sum` plus the products of an operand's bytes with those of activations: four bytes at a time, or
+    /// matrices.
     pub(super) fn add_products(
         &self,
         w: &mut Writer,

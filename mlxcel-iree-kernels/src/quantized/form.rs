@@ -38,8 +38,8 @@ impl Form {
         self.panels() * self.lanes..self.outputs
     }
 
-    /// Consecutive inputs whose products are summed before scaling: a group, or an equal part of a large one. A chunk is a multiple
-    /// of a unit of codes, or a unit is a multiple of a chunk.
+    /// Consecutive inputs whose products are summed before scaling: a group, or an equal part of a large one.
+    /// A chunk is a multiple of a unit of codes, or a unit is a multiple of a chunk.
     pub(super) fn chunk(&self) -> usize {
         let (group, unit) = (self.packing.group_size, self.unit());
         let fits = |chunk: &usize| {
@@ -106,15 +106,16 @@ impl Form {
 pub(super) enum Arithmetic {
     /// They stay float32; packed values become float32.
     Float,
-    /// Fixed point of 16 bits with a scale per group, as two signed bytes `256 · high + low`; four products of bytes at a time
-    /// are summed in 32 bits, high and low bytes separately.
+    /// Fixed point of 16 bits with a scale per group, as two signed bytes `256 · high + low`; four products
+    /// of bytes at a time are summed in 32 bits, high and low bytes separately.
     Int16Split,
     /// Fixed point of 8 bits with a scale per group.
     Int8,
 }
 
 impl Arithmetic {
-    /// The fastest arithmetic that `precision` allows for weights of a form: floats unless values are 8-bit integers.
+    /// The fastest arithmetic that `precision` allows for weights of a form: floats unless values are 8-bit
+    /// integers.
     pub(super) fn of(form: &Form, instructions: &Instructions, precision: Precision) -> Self {
         let integers = instructions.int8_dot && form.planes().is_some();
         match precision {
@@ -133,7 +134,8 @@ impl Arithmetic {
         }
     }
 
-    /// Consecutive activations multiplied with one lane at a time; twice as many for [matrices](super::Product::matrices).
+    /// Consecutive activations multiplied with one lane at a time; twice as many for
+    /// [matrices](super::Product::matrices).
     pub(super) fn width(self) -> usize {
         if self == Self::Float { 1 } else { 4 }
     }

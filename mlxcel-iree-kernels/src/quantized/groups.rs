@@ -77,7 +77,8 @@ impl Groups<'_> {
         }
     }
 
-    /// Prefetches a group's scale and offset if these are floats. Bytes are so few that a prefetch costs more than it saves.
+    /// Prefetches a group's scale and offset if these are floats. Bytes are so few that a prefetch costs more
+    /// than it saves.
     pub(super) fn prefetch(&self, w: &mut Writer, group: &Operand) {
         let scales = matches!(self.packing.scale, Scale::Float(_)).then_some(Part::Scales);
         let offsets = matches!(self.packing.offset, Offset::Float(_)).then_some(Part::Offsets);

@@ -1,7 +1,8 @@
-//! The kernels of a linear layer over a packed weight: common parts, and the kernel for few rows. [`blocked`](super::blocked) is for many.
+//! The kernels of a linear layer over a packed weight: common parts, and the kernel for few rows.
+//! [`blocked`](super::blocked) is for many.
 //!
-//! A lane computes an output and activations are broadcast, so nothing is summed across lanes. The products of a chunk (a group
-//! or a part of it) are summed separately and then scaled.
+//! A lane computes an output and activations are broadcast, so nothing is summed across lanes. The products
+//! of a chunk (a group or a part of it) are summed separately and then scaled.
 
 use std::ops::Range;
 
@@ -42,15 +43,15 @@ struct Ahead {
     word: Operand,
 }
 
-/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's activations just fit the L1
-/// cache.
+/// Rows whose totals are kept while a panel's words are read once: totals of two panels and a chunk's
+/// activations just fit the L1 cache.
 pub(super) const BLOCK: usize = 64;
 
 /// Operations on operands in one iteration of the innermost loop.
 const UNROLL: usize = 128;
 
-/// `x: [rows, inputs]`, [prepared](super::prepare), times the transpose of a packed weight: `[rows, outputs]` f32; or, for each
-/// of `blocks` of rows, times its expert's weight.
+/// `x: [rows, inputs]`, [prepared](super::prepare), times the transpose of a packed weight: `[rows, outputs]`
+/// f32; or, for each of `blocks` of rows, times its expert's weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     pub(super) product: Product,
@@ -360,8 +361,8 @@ impl Linear {
     }
 }
 
-/// How many of `units` are unrolled in a loop: `most` if they can be halved to that. A loop never has two iterations: the compiler
-/// unrolls it, and then has more live values than registers.
+/// How many of `units` are unrolled in a loop: `most` if they can be halved to that. A loop never has two
+/// iterations: the compiler unrolls it, and then has more live values than registers.
 pub(super) fn unrolled(units: usize, most: usize) -> usize {
     let mut unroll = units;
     while unroll.is_multiple_of(2) && (unroll > most || 2 * unroll == units) {

@@ -1,7 +1,8 @@
-//! Products of matrices of bytes: eight inputs of two outputs times those of two rows; their four sums are one vector.
+//! Products of matrices of bytes: eight inputs of two outputs times those of two rows; their four sums are
+//! one vector.
 //!
-//! A panel has four outputs, so it has two vectors of operands and two of sums. If the number of rows is odd, the last row is computed
-//! twice.
+//! A panel has four outputs, so it has two vectors of operands and two of sums. If the number of rows is odd,
+//! the last row is computed twice.
 
 use super::product::Product;
 use crate::value::Operand;
@@ -14,7 +15,8 @@ impl Product {
         if self.matrices { 2 } else { 1 }
     }
 
-    /// Operands as they are multiplied: unchanged, or, for matrices, those of two steps as two vectors of outputs.
+    /// Operands as they are multiplied: unchanged, or, for matrices, those of two steps as two vectors of
+    /// outputs.
     pub(super) fn paired(&self, w: &mut Writer, operands: Vec<Operand>) -> Vec<Operand> {
         if !self.matrices {
             return operands;
@@ -25,7 +27,8 @@ impl Product {
         pairs.flat_map(|steps| [outputs(steps, [0, 4, 1, 5]), outputs(steps, [2, 6, 3, 7])]).collect()
     }
 
-    /// Adds to `sums` the products of `operands`, two of each panel, with the activations of `rows` at `[chunk, unit]` of `x`.
+    /// Adds to `sums` the products of `operands`, two of each panel, with the activations of `rows` at
+    /// `[chunk, unit]` of `x`.
     ///
     /// There is a sum for each of the operands, pairs of rows, and planes.
     pub(super) fn add_matrices(

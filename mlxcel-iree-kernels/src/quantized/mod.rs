@@ -1,7 +1,7 @@
 //! Layers over packed weights.
 //!
-//! A packed weight stays packed until its values are in registers: decoding reads only the packed words from memory.
-//! [`Arithmetic`] is the format of the activations; ADR 0009 has the measurements.
+//! A packed weight stays packed until its values are in registers: decoding reads only the packed words from
+//! memory. [`Arithmetic`] is the format of the activations; ADR 0009 has the measurements.
 
 mod blocked;
 mod buffers;
@@ -45,8 +45,8 @@ fn contents(packing: &Packing, part: Part) -> TensorRole {
     }
 }
 
-/// The packing in a composite's attributes, and the roles of the parts of its weight, whose types `operands` begins with; none if there
-/// are no kernels for it.
+/// The packing in a composite's attributes, and the roles of the parts of its weight, whose types `operands`
+/// begins with; none if there are no kernels for it.
 pub(super) fn known(
     attributes: &[(String, Attribute)],
     operands: &[&TensorType],
@@ -77,8 +77,8 @@ struct Operands<'a, 'f> {
 }
 
 impl<'a, 'f> Operands<'a, 'f> {
-    /// Those of a composite whose weight begins at operand `first`, if the weight is in panels; for stacked weights, the form is
-    /// that of each.
+    /// Those of a composite whose weight begins at operand `first`, if the weight is in panels; for stacked
+    /// weights, the form is that of each.
     fn of(composite: &Composite<'a, 'f>, b: &Builder<'f>, context: &Context, first: usize) -> Option<Self> {
         let (before, rest) = composite.operands.split_at_checked(first)?;
         let types: Vec<&TensorType> = rest.iter().map(|&operand| b.ty(operand)).collect();
@@ -104,8 +104,8 @@ impl<'a, 'f> Operands<'a, 'f> {
     }
 }
 
-/// A linear layer: activations are prepared, which layers with the same input share, and multiplied. The bias, which is rare and
-/// small, is added by the compiler's code.
+/// A linear layer: activations are prepared, which layers with the same input share, and multiplied. The
+/// bias, which is rare and small, is added by the compiler's code.
 pub(super) fn lower_linear<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,

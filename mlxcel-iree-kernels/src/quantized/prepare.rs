@@ -1,8 +1,9 @@
 //! Prepares activations for products with packed values.
 //!
-//! `scale · q + offset` of a weight times an activation is computed as `scale · Σ q·x + offset · Σ x`, chunk by chunk. So each
-//! chunk of activations needs its sum and, in fixed point, a scale of its own: the largest magnitude of the chunk becomes the
-//! largest integer. The sum is that of the fixed-point values, so that both terms use the same activations.
+//! `scale · q + offset` of a weight times an activation is computed as `scale · Σ q·x + offset · Σ x`, chunk
+//! by chunk. So each chunk of activations needs its sum and, in fixed point, a scale of its own: the largest
+//! magnitude of the chunk becomes the largest integer. The sum is that of the fixed-point values, so that
+//! both terms use the same activations.
 
 use super::form::Arithmetic;
 use super::product::Product;
@@ -21,10 +22,10 @@ const SMALLEST: &str = "1.0e-30";
 
 /// The kernel that prepares `[rows, inputs]` f32 for products with weights of a form.
 ///
-/// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at a time, and
-/// `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the integer that sums of products
-/// [begin with](Product::subtracted). Rows of a chunk are adjacent since a kernel reads some of many rows; with a large stride
-/// they would evict each other from the cache.
+/// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at
+/// a time, and `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the
+/// integer that sums of products [begin with](Product::subtracted). Rows of a chunk are adjacent since a
+/// kernel reads some of many rows; with a large stride they would evict each other from the cache.
 pub(super) fn kernel(product: &Product, rows: usize) -> Kernel {
     let Product { form, arithmetic, .. } = product;
     let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
@@ -139,7 +140,8 @@ fn bytes(w: &mut Writer, arithmetic: Arithmetic, width: usize, integers: &Operan
     w.shuffle("bytes", &high, &low, &places)
 }
 
-/// Reduces all elements of `vectors`: across them by `op` of the dialect `arith`, within a vector by `within`.
+/// Reduces all elements of `vectors`: across them by `op` of the dialect `arith`, within a vector by
+/// `within`.
 fn total(w: &mut Writer, vectors: &[Operand], op: &str, within: &str) -> Operand {
     let (first, rest) = (&vectors[0], &vectors[1..]);
     let joined = rest.iter().fold(first.clone(), |joined, next| w.arith("joined", op, &joined, next));

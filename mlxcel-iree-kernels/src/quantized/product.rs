@@ -1,5 +1,5 @@
-//! The inner part of a product with packed values: words of a panel become operands, operands are multiplied with activations,
-//! and a chunk's sum is scaled.
+//! The inner part of a product with packed values: words of a panel become operands, operands are multiplied
+//! with activations, and a chunk's sum is scaled.
 
 use std::ops::Range;
 
@@ -27,7 +27,8 @@ pub(super) struct Product {
     pub(super) arithmetic: Arithmetic,
     /// The processor's instructions.
     pub(super) instructions: Instructions,
-    /// Whether two rows are multiplied with two outputs at a time, as 2×8-byte matrices; pays off if codes are unpacked for many rows.
+    /// Whether two rows are multiplied with two outputs at a time, as 2×8-byte matrices; pays off if codes
+    /// are unpacked for many rows.
     pub(super) matrices: bool,
 }
 
@@ -42,8 +43,8 @@ impl Product {
         product
     }
 
-    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the remainder is for words,
-    /// activations and totals.
+    /// How many vectors of a chunk's sums stay in registers, for each plane of activations; the remainder is
+    /// for words, activations and totals.
     pub(super) fn sums(&self) -> usize {
         self.instructions.registers() * 3 / 4 / self.arithmetic.planes()
     }
@@ -53,7 +54,8 @@ impl Product {
         self.sums() / MANY_TOGETHER
     }
 
-    /// The most rows that are multiplied as codes are unpacked: their chunk sums and totals stay in registers, for one panel.
+    /// The most rows that are multiplied as codes are unpacked: their chunk sums and totals stay in
+    /// registers, for one panel.
     pub(super) fn streamed(&self) -> usize {
         let rows = self.instructions.registers() * 3 / 4 / (self.arithmetic.planes() + 1);
         match self.instructions.set {
@@ -87,7 +89,8 @@ impl Product {
         self.vector(self.arithmetic.lane())
     }
 
-    /// The operands of some codes of a unit, in order, given the unit's words of each lane; four codes at a time.
+    /// The operands of some codes of a unit, in order, given the unit's words of each lane; four codes at a
+    /// time.
     pub(super) fn unpack(&self, w: &mut Writer, words: &[Operand], codes: Range<usize>) -> Vec<Operand> {
         let Some(planes) = self.form.planes() else {
             return self.small_floats(w, words, codes);
@@ -153,8 +156,8 @@ impl Product {
         w.cast("cast", "sitofp", &value, "f32")
     }
 
-    /// Some of the 8-bit floats in the words of a unit, two per word, divided by their [factor](SmallFloat::factor). The words are
-    /// split side by side.
+    /// Some of the 8-bit floats in the words of a unit, two per word, divided by their
+    /// [factor](SmallFloat::factor). The words are split side by side.
     fn small_floats(&self, w: &mut Writer, words: &[Operand], codes: Range<usize>) -> Vec<Operand> {
         let kind = if self.form.packing.code == Code::E4M3 { SmallFloat::E4M3 } else { SmallFloat::E5M2 };
         let (lanes, [first, second]) = (self.form.lanes, [0, words.len() - 1].map(|word| &words[word]));
@@ -238,8 +241,8 @@ impl Product {
         }
     }
 
-    /// What is subtracted from every code, if groups have no other offset and sums are integers. The initial value of a sum includes it,
-    /// at no instruction.
+    /// What is subtracted from every code, if groups have no other offset and sums are integers. The initial
+    /// value of a sum includes it, at no instruction.
     pub(super) fn subtracted(&self) -> Option<i16> {
         let alone = self.arithmetic != Arithmetic::Float && self.form.packing.offset == Offset::None;
         Some(self.zero()).filter(|&zero| alone && zero != 0)
@@ -274,7 +277,8 @@ impl Product {
         beginnings
     }
 
-    /// The activations multiplied with every lane of an operand: [`width`](Arithmetic::width) of them, from `x` at `at`.
+    /// The activations multiplied with every lane of an operand: [`width`](Arithmetic::width) of them, from
+    /// `x` at `at`.
     pub(super) fn broadcast(&self, w: &mut Writer, x: &View, at: &[&Operand]) -> Operand {
         let one = x.element(w, "x", at);
         w.broadcast("x", &one, self.form.lanes)
@@ -337,7 +341,8 @@ impl Product {
         (scale, Some(offset))
     }
 
-    /// `total` plus a chunk: the scaled sum of its products, one sum per plane, and the offset times the sum of its activations.
+    /// `total` plus a chunk: the scaled sum of its products, one sum per plane, and the offset times the sum
+    /// of its activations.
     pub(super) fn add_chunk(
         &self,
         w: &mut Writer,

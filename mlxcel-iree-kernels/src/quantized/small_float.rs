@@ -35,8 +35,8 @@ impl SmallFloat {
                 let moved = w.arith("moved", "shrsi", bits, &one);
                 let mask = w.constant(0xbf80u16.cast_signed(), ty);
                 let half = w.arith("half", "andi", &moved, &mask);
-                // All ones are NaN, which half precision would read as a number: adding one carries into the exponent's highest bit
-                // for them only, and with that bit they are NaN too.
+                // All ones are NaN, which half precision would read as a number: adding one carries into the
+                // exponent's highest bit for them only, and with that bit they are NaN too.
                 let least = w.constant(0x80, ty);
                 let more = w.arith("more", "addi", &half, &least);
                 let highest = w.constant(0x4000, ty);

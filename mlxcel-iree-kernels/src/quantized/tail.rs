@@ -15,7 +15,8 @@ use crate::writer::Writer;
 
 /// Views of the same buffers, for rows as stored.
 pub(super) struct Views {
-    /// `[chunks, rows, chunk · planes]` activations: per [`width`](Product::width) of them one plane after the other.
+    /// `[chunks, rows, chunk · planes]` activations: per [`width`](Product::width) of them one plane after
+    /// the other.
     pub(super) x: View,
     /// `[outputs, width]` each.
     pub(super) weight: Weight,

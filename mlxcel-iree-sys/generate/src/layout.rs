@@ -1,14 +1,16 @@
-//! The sizes and places that the bindings were made with, for the C compiler that builds the archive to agree with.
+//! The sizes and places that the bindings were made with, for the C compiler that builds the archive to agree
+//! with.
 //!
-//! Bindings are made on one platform and used on others. Those in Rust check themselves against the same numbers.
+//! Bindings are made on one platform and used on others. Those in Rust check themselves against the same
+//! numbers.
 
 use std::fmt::Write as _;
 
 /// Keywords of Rust that are names of fields in C.
 const KEYWORDS: [&str; 8] = ["fn", "impl", "in", "move", "ref", "self", "type", "use"];
 
-/// Types that hold futexes. Under the thread sanitizer, which knows none, IREE defines them otherwise; Rust has them behind
-/// pointers alone.
+/// Types that hold futexes. Under the thread sanitizer, which knows none, IREE defines them otherwise; Rust
+/// has them behind pointers alone.
 const FUTEX_OWNERS: [&str; 3] =
     ["iree_async_operation_t", "iree_async_notification_t", "iree_async_semaphore_t"];
 

@@ -1,7 +1,8 @@
-//! What `mlxcel-iree-sys` has of IREE's sources in generated form, and a distribution of the runtime for tests.
+//! What `mlxcel-iree-sys` has of IREE's sources in generated form, and a distribution of the runtime for
+//! tests.
 //!
-//! `cargo xtask generate` runs it, with libclang and IREE's sources in place; a build of the crate takes what lies in the
-//! repository.
+//! `cargo xtask generate` runs it, with libclang and IREE's sources in place; a build of the crate takes what
+//! lies in the repository.
 //!
 //! ```text
 //! generated/include/    readers and verifiers of flatbuffers, by flatcc; the table of the VM's instructions

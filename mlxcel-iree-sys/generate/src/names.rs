@@ -15,8 +15,8 @@ use crate::sources::{Selection, files};
 /// What every name begins with.
 pub(super) const PREFIX: &str = "mlxcel_";
 
-/// Every name that the C files define for each other, on Linux: the files of other platforms keep theirs, and so does the driver
-/// of CUDA, for which there need not be headers here.
+/// Every name that the C files define for each other, on Linux: the files of other platforms keep theirs, and
+/// so does the driver of CUDA, for which there need not be headers here.
 pub(super) fn of_archive(root: &Path) -> Result<BTreeSet<String>> {
     let selection =
         Selection { system: "linux", msvc: false, architecture: "x86_64", cuda: false, vulkan: true };

@@ -132,8 +132,8 @@ pub(super) const ROCM: Gpu = Gpu {
     serves: |_| None,
 };
 
-/// Apple's, through SPIR-V and the Metal shading language. Programs embed the source, which the driver compiles: Apple's compiler
-/// exists on no other system.
+/// Apple's, through SPIR-V and the Metal shading language. Programs embed the source, which the driver
+/// compiles: Apple's compiler exists on no other system.
 pub(super) const METAL: Gpu = Gpu {
     name: "metal-spirv",
     device: "metal",

@@ -7,8 +7,8 @@ use super::CompileBackend;
 use crate::target::cpu::{Code, FAMILIES, GENERIC};
 use crate::target::{CompileTarget, DeviceDescription, HOST, Processor};
 
-/// The stack that generated code may use in a worker: reductions over wide rows keep more of a row there than the compiler's
-/// default, and the threads of our devices have the space.
+/// The stack that generated code may use in a worker: reductions over wide rows keep more of a row there than
+/// the compiler's default, and the threads of our devices have the space.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The backend `llvm-cpu`.

@@ -30,8 +30,8 @@ use select::{TargetChoice, default_backend};
 ///
 /// # Contract
 ///
-/// Methods are pure functions, except for [`detect_target`](Self::detect_target), which examines the machine. All other
-/// methods get targets that [`resolve`](Self::resolve) returned.
+/// Methods are pure functions, except for [`detect_target`](Self::detect_target), which examines the machine.
+/// All other methods get targets that [`resolve`](Self::resolve) returned.
 pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// The name, in lower case; the prefix of its targets.
     fn name(&self) -> &str;
@@ -45,10 +45,12 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Unsupported`] if there is none, or it cannot be detected.
     fn detect_target(&self) -> Result<CompileTarget>;
 
-    /// The resolved target of `device`, which is of one of the [`drivers`](Self::drivers); by default that of this machine's device.
+    /// The resolved target of `device`, which is of one of the [`drivers`](Self::drivers); by default that of
+    /// this machine's device.
     ///
     /// # Errors
-    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::Unsupported`] for a device that lacks what code needs.
+    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::Unsupported`] for a device that
+    /// lacks what code needs.
     fn target_of(&self, device: &DeviceDescription) -> Result<CompileTarget> {
         let _ = device;
         self.resolve(&self.detect_target()?)
@@ -57,8 +59,8 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// Resolves a target: replaces `host` by this machine's target, and normalizes equivalent spellings.
     ///
     /// # Errors
-    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::InvalidInput`] for an architecture or feature
-    /// unknown to the compiler; the error lists the known ones.
+    /// The errors of [`detect_target`](Self::detect_target); [`ErrorKind::InvalidInput`] for an architecture
+    /// or feature unknown to the compiler; the error lists the known ones.
     fn resolve(&self, target: &CompileTarget) -> Result<CompileTarget>;
 
     /// Whether the compiler supports this target.
@@ -72,8 +74,9 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// [`ErrorKind::InvalidInput`] for a target that [`resolve`](Self::resolve) rejects.
     fn options(&self, target: &CompileTarget) -> Result<Vec<String>>;
 
-    /// The part of the cache key besides [`options`](Self::options): everything else that generated code depends on. It
-    /// must not contain paths, user names, times or anything else that differs between equal machines.
+    /// The part of the cache key besides [`options`](Self::options): everything else that generated code
+    /// depends on. It must not contain paths, user names, times or anything else that differs between
+    /// equal machines.
     fn fingerprint(&self, target: &CompileTarget) -> String {
         target.to_string()
     }
@@ -84,8 +87,8 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// The IREE drivers whose devices run such programs.
     fn drivers(&self) -> &[&str];
 
-    /// Checks that programs for the target run on this device. Called before compiling, and before loading a program
-    /// compiled elsewhere.
+    /// Checks that programs for the target run on this device. Called before compiling, and before loading a
+    /// program compiled elsewhere.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`], with the target, the device, and the mismatch.

@@ -52,8 +52,8 @@ impl CompileBackends {
         Self(BTreeMap::new())
     }
 
-    /// Adds a backend under a new name. `provider` is called lazily, each time the backend is requested, so its
-    /// requirements may be missing until then.
+    /// Adds a backend under a new name. `provider` is called lazily, each time the backend is requested, so
+    /// its requirements may be missing until then.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the name exists; use [`replace`](Self::replace) to override.

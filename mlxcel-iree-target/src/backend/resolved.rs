@@ -12,8 +12,8 @@ use crate::target::{CompileTarget, DeviceDescription};
 
 /// A resolved [`CompileTarget`] with its backend.
 ///
-/// [`CompileBackends::resolve`](crate::CompileBackends::resolve) creates it. Equal resolved targets generate equal
-/// code.
+/// [`CompileBackends::resolve`](crate::CompileBackends::resolve) creates it. Equal resolved targets generate
+/// equal code.
 #[derive(Clone, Debug)]
 pub struct ResolvedTarget {
     backend: Arc<dyn CompileBackend>,
@@ -87,8 +87,8 @@ impl ResolvedTarget {
         if self.element_types().contains(&wanted) { wanted } else { ElementType::F32 }
     }
 
-    /// Checks that programs for the target run on this device. Call it before compiling, and before loading a program
-    /// compiled elsewhere.
+    /// Checks that programs for the target run on this device. Call it before compiling, and before loading a
+    /// program compiled elsewhere.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`], naming the target, the device, and the mismatch.

@@ -41,12 +41,12 @@ impl TargetChoice {
         Ok(Self { backend: variable(BACKEND_VARIABLE)?, target: variable(TARGET_VARIABLE)? })
     }
 
-    /// The selected target: `explicit` if given, otherwise the requested one, otherwise that of `device`, or of this machine's device
-    /// for the requested backend.
+    /// The selected target: `explicit` if given, otherwise the requested one, otherwise that of `device`, or
+    /// of this machine's device for the requested backend.
     ///
     /// # Errors
-    /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] if backend and
-    /// target do not agree.
+    /// The errors of [`CompileBackends::resolve`] and [`CompileBackends::detect`];
+    /// [`ErrorKind::InvalidInput`] if backend and target do not agree.
     pub(super) fn select(
         &self,
         backends: &CompileBackends,
@@ -120,8 +120,9 @@ impl ProgramOptions {
     /// Resolves `target`, or the default target, for `device`.
     ///
     /// # Errors
-    /// The errors of [`CompileBackends::resolve`], [`CompileBackends::of_device`] and [`CompileBackends::detect`];
-    /// [`ErrorKind::InvalidInput`] for environment variables that contradict each other or are not valid Unicode.
+    /// The errors of [`CompileBackends::resolve`], [`CompileBackends::of_device`] and
+    /// [`CompileBackends::detect`]; [`ErrorKind::InvalidInput`] for environment variables that contradict
+    /// each other or are not valid Unicode.
     pub fn resolve(
         &self,
         target: Option<&CompileTarget>,

@@ -1,9 +1,10 @@
 //! GPUs of any vendor, through SPIR-V and Vulkan.
 //!
-//! A device runs code for the architecture [`BY_PROPERTIES`] with the features that say what it has: that is the target derived from
-//! a device. Other architectures are the compiler's descriptions of products, for code that is written for machines elsewhere. In both
-//! cases it is known which subgroup sizes and capabilities the code relies on, and a device without them is refused: the driver
-//! would run such code and return wrong numbers.
+//! A device runs code for the architecture [`BY_PROPERTIES`] with the features that say what it has: that is
+//! the target derived from a device. Other architectures are the compiler's descriptions of products, for
+//! code that is written for machines elsewhere. In both cases it is known which subgroup sizes and
+//! capabilities the code relies on, and a device without them is refused: the driver would run such code and
+//! return wrong numbers.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +21,12 @@ const DRIVER: &str = "vulkan";
 
 /// The architecture of code for devices with the properties that are its features.
 const BY_PROPERTIES: &str = "spirv";
-/// The features of [`BY_PROPERTIES`] that have a number: the subgroup size and the maximum number of threads of a workgroup.
+/// The features of [`BY_PROPERTIES`] that have a number: the subgroup size and the maximum number of threads
+/// of a workgroup.
 const SUBGROUP: &str = "subgroup";
 const THREADS: &str = "threads";
-/// Without reads of single narrow values the compiler loads more bytes than they have, or fails; without arithmetic in these widths it
-/// fails.
+/// Without reads of single narrow values the compiler loads more bytes than they have, or fails; without
+/// arithmetic in these widths it fails.
 const REQUIRED: [VulkanCapability; 5] = [
     VulkanCapability::Float16,
     VulkanCapability::Int8,
@@ -32,7 +34,8 @@ const REQUIRED: [VulkanCapability; 5] = [
     VulkanCapability::Storage8,
     VulkanCapability::Storage16,
 ];
-/// The shared memory of a workgroup that every device has (`maxComputeSharedMemorySize`), in bytes. A device's own is not reported.
+/// The shared memory of a workgroup that every device has (`maxComputeSharedMemorySize`), in bytes. A
+/// device's own is not reported.
 const SHARED_MEMORY: u32 = 16 * 1024;
 /// The most threads of a workgroup that code is compiled for; more gain nothing.
 const MAX_THREADS: u32 = 1024;
@@ -288,8 +291,8 @@ impl CompileBackend for Vulkan {
         for capability in &properties.capabilities {
             target = target.with_feature(capability.name(), true)?;
         }
-        // If the driver chooses the size, code has to do without subgroup operations. It then sums through shared memory, of which
-        // larger workgroups take more than every device has.
+        // If the driver chooses the size, code has to do without subgroup operations. It then sums through
+        // shared memory, of which larger workgroups take more than every device has.
         let (least, most) = properties.subgroup_sizes;
         let is_fixed = least == most && most == properties.subgroup_size;
         if is_fixed {

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Where the kernel's AMD driver lists its devices.
 const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 
-/// The architecture of this machine's accelerator for devices of `driver`; of several, that of the least capable NVIDIA device or the
-/// first AMD device. None if it cannot be detected.
+/// The architecture of this machine's accelerator for devices of `driver`; of several, that of the least
+/// capable NVIDIA device or the first AMD device. None if it cannot be detected.
 pub(super) fn accelerator_of(driver: &str) -> Option<String> {
     match driver {
         "cuda" => oldest_of(&compute_capabilities()?).map(|capability| format!("sm_{capability}")),

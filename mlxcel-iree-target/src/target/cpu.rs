@@ -1,7 +1,8 @@
-//! The processors that the compiler (IREE 3.13.0) supports, with the features that decide whether its code runs.
+//! The processors that the compiler (IREE 3.13.0) supports, with the features that decide whether its code
+//! runs.
 //!
-//! Only features are listed that generated code can use and that a program can detect: vector, bit and atomic instructions, but
-//! not privileged, cache-control or enclave code, which no tensor program contains.
+//! Only features are listed that generated code can use and that a program can detect: vector, bit and atomic
+//! instructions, but not privileged, cache-control or enclave code, which no tensor program contains.
 
 use std::collections::BTreeSet;
 
@@ -94,7 +95,8 @@ impl Code {
         target.features().try_fold(Self { family: found, cpu, features }, Self::with)
     }
 
-    /// The same with a feature added or removed, together with the features that it implies or that depend on it.
+    /// The same with a feature added or removed, together with the features that it implies or that depend on
+    /// it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a feature that does not affect code for this instruction set.

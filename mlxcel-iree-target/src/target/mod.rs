@@ -27,9 +27,10 @@ pub(crate) const HOST: &str = "host";
 
 /// A compile target: `llvm-cpu:znver4`, `cuda:sm_89`, `vulkan-spirv:rdna3`.
 ///
-/// A target is plain data and independent of this machine. [`CompileBackends::resolve`](crate::CompileBackends::resolve) resolves
-/// it with the [`CompileBackend`](crate::CompileBackend) of its name: that refuses architectures that the compiler does not know,
-/// and replaces `host` by this machine's.
+/// A target is plain data and independent of this machine.
+/// [`CompileBackends::resolve`](crate::CompileBackends::resolve) resolves it with the
+/// [`CompileBackend`](crate::CompileBackend) of its name: that refuses architectures that the compiler does
+/// not know, and replaces `host` by this machine's.
 ///
 /// # Grammar
 ///
@@ -46,8 +47,8 @@ pub(crate) const HOST: &str = "host";
 /// | `vulkan-spirv` | `spirv`, for devices with the properties that are its features; an architecture or a product: `ampere`, `rdna3`, `valhall4` | of `spirv`: `+storage16`, `+storage8`, `+int8`, `+int16`, `+int64`, `+float16`, `+float64`, `+dot-product`, `+subgroup32`, `+threads1024` |
 /// | `metal-spirv` | a platform: `macos`, `ios`, `ios-simulator` | none |
 ///
-/// Backend names are case-insensitive and printed in lower case; features are printed in alphabetical order. The printed form
-/// parses to the same target.
+/// Backend names are case-insensitive and printed in lower case; features are printed in alphabetical order.
+/// The printed form parses to the same target.
 ///
 /// ```
 /// use mlxcel_iree_target::CompileTarget;
@@ -85,8 +86,8 @@ impl CompileTarget {
     /// Adds a feature that code may use, or (`enabled` false) must not use, regardless of the architecture.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a name that the grammar does not allow, and for a feature that the target already has with
-    /// the opposite sign.
+    /// [`ErrorKind::InvalidInput`] for a name that the grammar does not allow, and for a feature that the
+    /// target already has with the opposite sign.
     pub fn with_feature(mut self, feature: &str, enabled: bool) -> Result<Self> {
         if !is_name(feature) {
             return Err(malformed(&format!("{self},{}{feature}", sign(enabled))));

@@ -1,7 +1,8 @@
-//! LLVM's name of this machine's processor: it determines how code is tuned; features determine whether it runs.
+//! LLVM's name of this machine's processor: it determines how code is tuned; features determine whether it
+//! runs.
 //!
-//! Vendors number their models (Intel's and AMD's optimisation guides; the main identification register of Arm and others);
-//! LLVM's host detection maps the same numbers to the same names.
+//! Vendors number their models (Intel's and AMD's optimisation guides; the main identification register of
+//! Arm and others); LLVM's host detection maps the same numbers to the same names.
 
 /// The processor's name, if vendor and model are known here.
 #[cfg(target_arch = "x86_64")]

@@ -22,7 +22,8 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Detects this machine's processor on each call, without features that the operating system does not let programs use.
+    /// Detects this machine's processor on each call, without features that the operating system does not let
+    /// programs use.
     pub fn detect() -> Self {
         Self {
             family: std::env::consts::ARCH.to_owned(),
@@ -31,8 +32,8 @@ impl Processor {
         }
     }
 
-    /// A processor of an instruction set (`x86_64`, `aarch64`) with exactly these features, named as LLVM does: for checking what
-    /// would run on another machine.
+    /// A processor of an instruction set (`x86_64`, `aarch64`) with exactly these features, named as LLVM
+    /// does: for checking what would run on another machine.
     pub fn new<'a>(family: &str, features: impl IntoIterator<Item = &'a str>) -> Self {
         let features = features.into_iter().map(str::to_owned).collect();
         Self { family: family.to_owned(), cpu: None, features }
@@ -48,11 +49,13 @@ impl Processor {
         self.features.iter().map(String::as_str)
     }
 
-    /// The target of code that uses exactly this processor's features, which `llvm-cpu:host` resolves to. It lists every feature
-    /// in which the processor differs from others of its name, so equal machines have equal targets.
+    /// The target of code that uses exactly this processor's features, which `llvm-cpu:host` resolves to. It
+    /// lists every feature in which the processor differs from others of its name, so equal machines have
+    /// equal targets.
     ///
     /// # Errors
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if programs are not compiled for the instruction set.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if programs are not compiled for the instruction
+    /// set.
     pub fn target(&self) -> Result<CompileTarget> {
         let family = Family::named(&self.family).ok_or_else(|| {
             Error::unsupported(
@@ -83,7 +86,8 @@ impl Processor {
     /// Whether `code`, compiled for `target`, runs here.
     ///
     /// # Errors
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the target, this processor, and what it lacks.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported), naming the target, this processor, and what it
+    /// lacks.
     pub(crate) fn expect(&self, target: &CompileTarget, code: &Code) -> Result<()> {
         let refused = |message: &'static str| {
             Error::unsupported("match a program with its device", message)
@@ -133,7 +137,8 @@ pub(super) fn detected() -> BTreeSet<&'static str> {
         "cx16" = "cmpxchg16b" "f16c" = "f16c" "fma" = "fma" "gfni" = "gfni" "lzcnt" = "lzcnt" "movbe" = "movbe"
         "pclmul" = "pclmulqdq" "popcnt" = "popcnt" "sha" = "sha" "sse3" = "sse3" "sse4.1" = "sse4.1" "sse4.2" = "sse4.2"
         "sse4a" = "sse4a" "ssse3" = "ssse3" "tbm" = "tbm" "vaes" = "vaes" "vpclmulqdq" = "vpclmulqdq");
-    // Rust 1.88 does not detect these. They need the same operating system support as AVX, which it does detect.
+    // Rust 1.88 does not detect these. They need the same operating system support as AVX, which it does
+    // detect.
     let further = raw_cpuid::CpuId::new().get_extended_feature_info().filter(|_| features.contains("avx"));
     if let Some(info) = further {
         let found = [

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// An optional capability of Vulkan devices that generated code uses. It prints as the feature of a target that says that code
-/// uses it.
+/// An optional capability of Vulkan devices that generated code uses. It prints as the feature of a target
+/// that says that code uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum VulkanCapability {

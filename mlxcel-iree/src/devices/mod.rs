@@ -1,8 +1,9 @@
 //! Devices: which exist on this machine, and which one a name means.
 //!
-//! [`LoadOptions::device`](mlxcel_core::LoadOptions::device) names a driver (`local-task`, `vulkan`), or one of its devices:
-//! by its number in [`list()`] (`vulkan:1`), or by its path, which is the same in every process (`vulkan:GPU-…`). A driver alone
-//! means its best usable device: a discrete GPU before an integrated one, and either before a driver that computes on the CPU.
+//! [`LoadOptions::device`](mlxcel_core::LoadOptions::device) names a driver (`local-task`, `vulkan`), or one
+//! of its devices: by its number in [`list()`] (`vulkan:1`), or by its path, which is the same in every
+//! process (`vulkan:GPU-…`). A driver alone means its best usable device: a discrete GPU before an integrated
+//! one, and either before a driver that computes on the CPU.
 //!
 //! ```
 //! for device in mlxcel_iree::devices::list() {
@@ -76,7 +77,8 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// The name for [`LoadOptions::device`](mlxcel_core::LoadOptions::device): a driver, with the device's path if it may have several.
+    /// The name for [`LoadOptions::device`](mlxcel_core::LoadOptions::device): a driver, with the device's
+    /// path if it may have several.
     pub device: String,
     /// The name of the product; empty for a driver without devices.
     pub name: String,
@@ -86,7 +88,8 @@ pub struct DeviceInfo {
     pub memory_bytes: Option<u64>,
     /// The types of weights and caches that programs for it read, narrowest first.
     pub element_types: Vec<&'static str>,
-    /// The minimum and maximum number of invocations that run together; none for devices that do not have them or do not report them.
+    /// The minimum and maximum number of invocations that run together; none for devices that do not have
+    /// them or do not report them.
     pub subgroup_sizes: Option<(u32, u32)>,
     /// The compile target of the device, as [`CompileTarget`] reads it; none if it cannot be used.
     pub target: Option<String>,
@@ -177,8 +180,8 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// The devices of this machine by every driver, in the order of the drivers' numbers. A driver that is not compiled in or finds no
-/// device is listed once, with the reason.
+/// The devices of this machine by every driver, in the order of the drivers' numbers. A driver that is not
+/// compiled in or finds no device is listed once, with the reason.
 ///
 /// GPUs are opened for this, which takes some of their memory for a moment.
 pub fn list() -> Vec<DeviceInfo> {
@@ -205,7 +208,8 @@ fn of_driver(driver: Driver) -> Vec<DeviceInfo> {
 /// Opens the device that `options` name: the processor, or a driver's device, by default its best.
 ///
 /// # Errors
-/// Those of [`choose`] and of the driver; [`ErrorKind::InvalidInput`] for threads of a device that has none to set.
+/// Those of [`choose`] and of the driver; [`ErrorKind::InvalidInput`] for threads of a device that has none
+/// to set.
 pub(crate) fn open(options: &DeviceOptions) -> Result<Device> {
     let driver = options.driver;
     if driver.is_local() {
@@ -224,7 +228,8 @@ pub(crate) fn open(options: &DeviceOptions) -> Result<Device> {
 /// The index in `listed` of the device that `name` means.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Unsupported`] if none of them can be used, or the named one cannot.
+/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Unsupported`] if none of them can be used, or the
+/// named one cannot.
 fn choose(name: &DeviceName, listed: &[ListedDevice]) -> Result<usize> {
     if let Some(index) = name.index_in(listed)? {
         return usable(name.driver, &listed[index]).map(|()| index);
@@ -290,7 +295,8 @@ fn target_of(driver: Driver, device: Option<String>) -> Result<CompileTarget> {
     CompileBackends::builtin().of_device(device.description()).map(|target| target.target().clone())
 }
 
-/// The target of this machine's Vulkan device if `target` is `vulkan-spirv:host`, which is known once the device is open.
+/// The target of this machine's Vulkan device if `target` is `vulkan-spirv:host`, which is known once the
+/// device is open.
 #[cfg(feature = "compile")]
 pub(crate) fn own_target(target: &str) -> Result<Option<CompileTarget>> {
     target.eq_ignore_ascii_case("vulkan-spirv:host").then(|| target_of(Driver::Vulkan, None)).transpose()

@@ -1,4 +1,5 @@
-//! Reads the report of IREE's Vulkan driver about a device, which has everything that is known before the device is opened.
+//! Reads the report of IREE's Vulkan driver about a device, which has everything that is known before the
+//! device is opened.
 
 use mlxcel_iree_target::VulkanCapability;
 

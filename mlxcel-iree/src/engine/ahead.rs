@@ -9,7 +9,8 @@ use mlxcel_core::CancelToken;
 
 use crate::threads::catch_panic;
 
-/// By how much the thread, and the compiler that it starts, is nicer than others (Linux, where threads have a niceness of their own).
+/// By how much the thread, and the compiler that it starts, is nicer than others (Linux, where threads have a
+/// niceness of their own).
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 

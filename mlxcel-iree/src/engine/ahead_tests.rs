@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// A decoding row and chunks of 16 and 128.
 const AT_LOAD: usize = 3;
 
-/// A compiler that logs its invocations, waits while a file `hold` exists, or `hold-128` for a chunk of 128 tokens, and fails if a
-/// file `fail` exists.
+/// A compiler that logs its invocations, waits while a file `hold` exists, or `hold-128` for a chunk of 128
+/// tokens, and fails if a file `fail` exists.
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {
@@ -158,7 +158,8 @@ fn prepare_compiles_all_reachable_programs_at_load_with_progress() {
         assert!(out.rows().iter().all(|row| row.is_ok()));
     }
     assert_eq!((workshop.started().len(), session.stats().compile_time), (6, Duration::ZERO));
-    // There are more for scores, hidden states and draft tokens that are verified; it can be stopped between any two.
+    // There are more for scores, hidden states and draft tokens that are verified; it can be stopped between
+    // any two.
     let error = load(Prepare::Everything, Some(7)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     let all = usize::try_from(all.load(Ordering::SeqCst)).unwrap();

@@ -1,4 +1,5 @@
-//! Caches that outgrow their length, and that one again, under our kernels, in types that are not the default.
+//! Caches that outgrow their length, and that one again, under our kernels, in types that are not the
+//! default.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::compile::Compiled;
 use crate::ffi::{Device, DeviceOptions};
 use crate::testing::cache_dir;
 
-/// Where caches grow: a chunk of 16 tokens goes into the first as a whole, and the last holds the capacity and a chunk's padding.
+/// Where caches grow: a chunk of 16 tokens goes into the first as a whole, and the last holds the capacity
+/// and a chunk's padding.
 const LENGTHS: [usize; 3] = [48, 112, 528];
 
 fn fixture() -> PathBuf {
@@ -47,7 +49,8 @@ fn model(kv_cache: KvCacheType, lengths: &[usize], cache: &Path) -> Arc<dyn Mode
     Arc::new(GraphModel::new(executor, &decoder, info, &graph).unwrap())
 }
 
-/// Attention takes the same positions in the same order for any length of the cache: differences are not rounding.
+/// Attention takes the same positions in the same order for any length of the cache: differences are not
+/// rounding.
 #[track_caller]
 fn assert_same(found: &[f32], expected: &[f32], what: &str) {
     let scale = expected.iter().fold(0f32, |most, logit| most.max(logit.abs()));
@@ -55,7 +58,8 @@ fn assert_same(found: &[f32], expected: &[f32], what: &str) {
     assert!(error <= 1e-5 * scale, "{what}: {error} of {scale}");
 }
 
-/// Feeds one sequence over both growths, by single tokens, chunks, a fork and a snapshot, and holds it to one whose cache never grew.
+/// Feeds one sequence over both growths, by single tokens, chunks, a fork and a snapshot, and holds it to one
+/// whose cache never grew.
 fn grows_twice(kv_cache: KvCacheType, cache: &Path) {
     let text: Vec<u32> = (0..200).map(|i| 3 + (i * 37 + i * i % 11) % 250).collect();
     let (grown, fixed) = (model(kv_cache, &LENGTHS, cache), model(kv_cache, &LENGTHS[2..], cache));

@@ -26,7 +26,8 @@ const CHILD: &str = "MLXCEL_TEST_CHILD";
 /// The folder of a real checkpoint, for the tests that take gigabytes.
 const CHECKPOINT: &str = "MLXCEL_TEST_CHECKPOINT";
 
-/// Writes the fixture with a vocabulary so large that its weights take more than `bytes`, without filling the disk.
+/// Writes the fixture with a vocabulary so large that its weights take more than `bytes`, without filling the
+/// disk.
 fn write_huge_checkpoint(folder: &Path, bytes: usize) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     let file = fs::read(fixture.join("model.safetensors")).unwrap();

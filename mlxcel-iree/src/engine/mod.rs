@@ -1,5 +1,5 @@
-//! Running decoder programs with weights and the states of sequences on the device, wherever the programs come from
-//! ([`ProgramSource`]).
+//! Running decoder programs with weights and the states of sequences on the device, wherever the programs
+//! come from ([`ProgramSource`]).
 
 mod ahead;
 mod device_check;

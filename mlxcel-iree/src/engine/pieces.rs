@@ -8,8 +8,8 @@ use mlxcel_models::{Checkpoint, WeightRef};
 
 use super::weights::{OPERATION, Tensor};
 
-/// About how many bytes a thread takes at a time: few enough that no thread works much longer than the others, and that it
-/// stops within a millisecond when it is cancelled.
+/// About how many bytes a thread takes at a time: few enough that no thread works much longer than the
+/// others, and that it stops within a millisecond when it is cancelled.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Some rows of a tensor, or all of a small one, and the memory that they go to.
@@ -97,8 +97,8 @@ pub(super) fn cut<'a>(tensor: &Tensor<'a>, target: &'a mut [u8], pieces: &mut Ve
     let unit = packer.map_or(row, |packer| packer.panel_bytes()).max(1);
     let len = (PIECE_BYTES / unit).max(1).saturating_mul(unit);
     let weight = &tensor.argument.tensor;
-    // Panels are made of whole matrices. Parts may be smaller: a norm with factors of its own for each head is a stack of vectors,
-    // which together are one matrix.
+    // Panels are made of whole matrices. Parts may be smaller: a norm with factors of its own for each head
+    // is a stack of vectors, which together are one matrix.
     let whole_matrices = |parts: &[&[u8]]| parts.iter().all(|part| part.len().is_multiple_of(matrix));
     let in_parts = tensor.mapped.as_deref().filter(|parts| packer.is_none() || whole_matrices(parts));
     if let Some(parts) = in_parts {

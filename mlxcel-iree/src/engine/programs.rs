@@ -93,7 +93,8 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device) if it computes wrong numbers; those of the source.
+    /// [`ErrorKind::Device`](mlxcel_core::ErrorKind::Device) if it computes wrong numbers; those of the
+    /// source.
     pub(crate) fn check_device(&self, cancel: Option<&CancelToken>) -> Result<()> {
         let Making { device, source, .. } = &*self.making;
         if device.is_accelerator() { check_device(device, &source.device_check(cancel)?) } else { Ok(()) }
@@ -130,8 +131,8 @@ impl Programs {
         }
     }
 
-    /// Makes the programs that loading waits for, and announces the others as soon as a core is free for them. Returns how
-    /// long it took if anything was compiled.
+    /// Makes the programs that loading waits for, and announces the others as soon as a core is free for
+    /// them. Returns how long it took if anything was compiled.
     pub(crate) fn prepare_for_load(
         &self,
         prepared: &PreparedPrograms,
@@ -143,8 +144,8 @@ impl Programs {
         Ok(compile_time)
     }
 
-    /// Makes the missing programs, in parallel on several cores, and returns how long that took if anything was
-    /// compiled.
+    /// Makes the missing programs, in parallel on several cores, and returns how long that took if anything
+    /// was compiled.
     pub(super) fn prepare_together(
         &self,
         shapes: &[ProgramShape],
@@ -153,7 +154,8 @@ impl Programs {
         self.prepare_parallel(shapes, cancel, &|| {})
     }
 
-    /// [`prepare_together`](Self::prepare_together), with `on_idle_core` called when there are more cores than programs left.
+    /// [`prepare_together`](Self::prepare_together), with `on_idle_core` called when there are more cores
+    /// than programs left.
     fn prepare_parallel(
         &self,
         shapes: &[ProgramShape],
@@ -195,8 +197,8 @@ impl Programs {
         self.making.table.ready(shape).is_some()
     }
 
-    /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to others. What fails is left
-    /// to [`prepare`](Self::prepare).
+    /// Whether the program for `shape` is there; else it is made at some time, on a thread that gives way to
+    /// others. What fails is left to [`prepare`](Self::prepare).
     pub(super) fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
         let is_ready = self.is_ready(shape);
         if !is_ready {
@@ -217,8 +219,8 @@ struct Making {
 }
 
 impl Making {
-    /// The program for `shape`, made if it is missing, or awaited if another thread makes it, and how long it took to compile here;
-    /// `report` is called with 0 before and 1 after.
+    /// The program for `shape`, made if it is missing, or awaited if another thread makes it, and how long it
+    /// took to compile here; `report` is called with 0 before and 1 after.
     fn make_once(
         &self,
         shape: &ProgramShape,

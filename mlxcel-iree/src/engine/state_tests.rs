@@ -1,4 +1,5 @@
-//! What sequences keep, on the device: windows that wrap, states that do not grow, forks and snapshots of both.
+//! What sequences keep, on the device: windows that wrap, states that do not grow, forks and snapshots of
+//! both.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! Weights on the device: from the checkpoint's files, once, in the types that they are stored in, laid out as the lowering of the
-//! model's programs says.
+//! Weights on the device: from the checkpoint's files, once, in the types that they are stored in, laid out
+//! as the lowering of the model's programs says.
 //!
-//! Programs whose kernels read panels get the weights in memory of their own: those that kernels alone read are put into panels on
-//! their way there, by all threads of the device, piece by piece out of the mapped files. Other programs read them where they lie
-//! in the file, if they lie there as they are and aligned.
+//! Programs whose kernels read panels get the weights in memory of their own: those that kernels alone read
+//! are put into panels on their way there, by all threads of the device, piece by piece out of the mapped
+//! files. Other programs read them where they lie in the file, if they lie there as they are and aligned.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +26,8 @@ pub(super) const OPERATION: &str = "load weights";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ResourceExhausted`] if memory is short, [`ErrorKind::Cancelled`], and those of reading a weight, with its
-/// name.
+/// [`ErrorKind::ResourceExhausted`] if memory is short, [`ErrorKind::Cancelled`], and those of reading a
+/// weight, with its name.
 pub(crate) fn on_device(
     device: &Device,
     checkpoint: &Arc<Checkpoint>,
@@ -48,7 +48,8 @@ pub(crate) struct LaidOutWeights {
     pub(crate) places: Places,
 }
 
-/// The weights of a model that are already laid out. On the CPU nothing is copied, and processes share the pages.
+/// The weights of a model that are already laid out. On the CPU nothing is copied, and processes share the
+/// pages.
 ///
 /// # Errors
 ///
@@ -87,7 +88,8 @@ pub(super) struct Tensor<'a> {
     pub(super) argument: &'a WeightArgument,
     /// The panels that programs take it in, if they do.
     pub(super) panels: Option<Panels>,
-    /// Its bytes in the mapped files, in one part or one for each matrix of a stack; none where they are not there as they are.
+    /// Its bytes in the mapped files, in one part or one for each matrix of a stack; none where they are not
+    /// there as they are.
     pub(super) mapped: Option<Vec<&'a [u8]>>,
 }
 
@@ -160,10 +162,12 @@ impl AsRef<[u8]> for InFile {
     }
 }
 
-/// The tensors on the device: `in_place` those that files hold as they are, all others in memory of their own.
+/// The tensors on the device: `in_place` those that files hold as they are, all others in memory of their
+/// own.
 ///
-/// If not in place, vectors, which are small, are copied along, so that nothing refers to the files any more. All that memory is one
-/// allocation: the system backs it with huge pages throughout, and it is there as a whole or not at all.
+/// If not in place, vectors, which are small, are copied along, so that nothing refers to the files any more.
+/// All that memory is one allocation: the system backs it with huge pages throughout, and it is there as a
+/// whole or not at all.
 fn load(
     device: &Device,
     checkpoint: &Arc<Checkpoint>,
@@ -345,7 +349,8 @@ mod tests {
         }
     }
 
-    /// StableLM 2 with `qk_layernorm` has a norm of its own for each head, each a tensor: together they are one matrix.
+    /// StableLM 2 with `qk_layernorm` has a norm of its own for each head, each a tensor: together they are
+    /// one matrix.
     #[test]
     fn a_stack_of_vectors_is_copied_vector_by_vector() {
         let (checkpoint, mut arguments) = open("architectures/llama");

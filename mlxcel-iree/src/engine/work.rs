@@ -11,8 +11,8 @@ const REPORTS: u64 = 100;
 pub(super) struct Progress<'a> {
     tell: Option<&'a ProgressFn>,
     total: u64,
-    /// The bytes that are loaded, and how many there were when it was last told. Held while telling, so that the numbers do not
-    /// fall.
+    /// The bytes that are loaded, and how many there were when it was last told. Held while telling, so that
+    /// the numbers do not fall.
     done: Mutex<(u64, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! New buffers.
 //!
-//! The processor computes in host memory, so there a buffer is memory of ours that IREE is shown. Other devices have
-//! memory of their own, which is allocated by their driver and reached by transfers.
+//! The processor computes in host memory, so there a buffer is memory of ours that IREE is shown. Other
+//! devices have memory of their own, which is allocated by their driver and reached by transfers.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -17,7 +17,8 @@ use super::handle::Handle;
 use super::memory::{self, ALIGNMENT, HostMemory};
 use super::sys;
 
-/// How much goes to a device's own memory in one transfer, for which its driver may need as much memory again.
+/// How much goes to a device's own memory in one transfer, for which its driver may need as much memory
+/// again.
 const TRANSFER_BYTES: usize = 32 << 20;
 
 impl Device {
@@ -34,8 +35,8 @@ impl Device {
         Ok(buffer)
     }
 
-    /// The pages in which a buffer that [`allocate`](Self::allocate) made of `len` bytes takes memory as it is written; none where it takes
-    /// all of it at once.
+    /// The pages in which a buffer that [`allocate`](Self::allocate) made of `len` bytes takes memory as it
+    /// is written; none where it takes all of it at once.
     pub(crate) fn page_of(&self, len: usize) -> Option<usize> {
         self.is_in_host_memory().then(|| memory::page_of(len)).flatten()
     }
@@ -59,8 +60,8 @@ impl Device {
         self.create(bytes.len(), |target| memory::copy(target, bytes))
     }
 
-    /// The bytes of `source` in `range`: where they are if the device computes in host memory and their address is aligned
-    /// to [`ALIGNMENT`], else a copy.
+    /// The bytes of `source` in `range`: where they are if the device computes in host memory and their
+    /// address is aligned to [`ALIGNMENT`], else a copy.
     ///
     /// Memory that is used in place is held until no buffer and no program needs it. It is read-only
     /// ([`Buffer::is_read_only`]): it cannot be written, and a program takes it as a constant argument only.
@@ -80,10 +81,12 @@ impl Device {
             return self.upload(bytes);
         }
         let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the memory is `len` bytes long and aligned. It is borrowed of a shared owner, which is not changed as long as the clone
-        // that goes with the buffer exists, so it stays where it is as long as that borrow could last; the clone may be dropped on
-        // any thread, since the owner is `Send` and `Sync`. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes
-        // a read-only buffer only among the constant arguments, which by the contract of `Constants` the program does not update.
+        // SAFETY: the memory is `len` bytes long and aligned. It is borrowed of a shared owner, which is not
+        // changed as long as the clone that goes with the buffer exists, so it stays where it is as
+        // long as that borrow could last; the clone may be dropped on any thread, since the owner is
+        // `Send` and `Sync`. It is not written through this buffer: `Buffer` refuses to, and `invoke` takes
+        // a read-only buffer only among the constant arguments, which by the contract of `Constants` the
+        // program does not update.
         unsafe { self.wrap(address, len, Box::new(Arc::clone(source)), true) }
     }
 
@@ -98,8 +101,8 @@ impl Device {
             type_: sys::iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
             ..Default::default()
         };
-        // SAFETY: device and allocator are live, and a buffer that is allocated is ours. Drivers have no buffers of no
-        // bytes, so one of one byte is used and shortened.
+        // SAFETY: device and allocator are live, and a buffer that is allocated is ours. Drivers have no
+        // buffers of no bytes, so one of one byte is used and shortened.
         let raw = unsafe {
             Handle::create(operation, |out| {
                 sys::iree_hal_allocator_allocate_buffer(
@@ -121,16 +124,17 @@ impl Device {
         let mut owner = Box::new(memory);
         let bytes = owner.as_mut_slice();
         let (address, len) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: the memory is `len` bytes long, aligned by construction, stays where it is when its owner moves (on the heap or in
-        // a mapping), and is reached through this pointer only from here on, until the owner is dropped.
+        // SAFETY: the memory is `len` bytes long, aligned by construction, stays where it is when its owner
+        // moves (on the heap or in a mapping), and is reached through this pointer only from here on,
+        // until the owner is dropped.
         unsafe { self.wrap(address, len, owner, false) }
     }
 
     /// A buffer over memory that `owner` keeps alive.
     ///
     /// # Safety
-    /// `address` is aligned to [`ALIGNMENT`] and valid for `len` bytes until `owner` is dropped; for writes too,
-    /// unless `read_only`.
+    /// `address` is aligned to [`ALIGNMENT`] and valid for `len` bytes until `owner` is dropped; for writes
+    /// too, unless `read_only`.
     unsafe fn wrap(
         &self,
         address: *mut u8,
@@ -162,9 +166,10 @@ impl Device {
         external.handle.host_allocation.ptr = address.cast();
         let on_release =
             sys::iree_hal_buffer_release_callback_t { fn_: Some(release_owner), user_data: owner.cast() };
-        // SAFETY: device and allocator are live; the description is read during the call; the memory is valid by this
-        // function's contract until the callback runs, which is once, when the last reference to the buffer goes, and not at all
-        // where no buffer is made. The callback may run on any thread: the owner is `Send`.
+        // SAFETY: device and allocator are live; the description is read during the call; the memory is valid
+        // by this function's contract until the callback runs, which is once, when the last reference
+        // to the buffer goes, and not at all where no buffer is made. The callback may run on any
+        // thread: the owner is `Send`.
         let raw = unsafe {
             Handle::create("allocate a buffer", |out| {
                 sys::iree_hal_allocator_import_buffer(

@@ -49,8 +49,8 @@ impl<'a> Argument<'a> {
         }
         let element = to_iree(self.element)?;
         let part = self.buffer.part(self.offset, len)?;
-        // SAFETY: buffer and shape are live for the call; the view copies the shape, retains the buffer and is ours. The part has
-        // as many bytes as the elements take, at an address that is aligned.
+        // SAFETY: buffer and shape are live for the call; the view copies the shape, retains the buffer and
+        // is ours. The part has as many bytes as the elements take, at an address that is aligned.
         unsafe {
             Handle::create("pass an argument", |out| {
                 sys::iree_hal_buffer_view_create(
@@ -72,8 +72,8 @@ pub(super) type View = Handle<sys::iree_hal_buffer_view_t>;
 
 /// The leading arguments of a function that do not change from call to call (a model's weights), made once.
 ///
-/// A program must only read them: one that updates such an argument, which IREE may do in place, changes it for every
-/// later call, and faults where the memory is mapped read-only.
+/// A program must only read them: one that updates such an argument, which IREE may do in place, changes it
+/// for every later call, and faults where the memory is mapped read-only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Constants {
     views: Vec<ConstantView>,
@@ -158,9 +158,9 @@ impl List {
 
     /// Appends a tensor.
     fn push(&self, view: &View) -> Result<()> {
-        // SAFETY: list and view are live, and nothing else uses the list, which is not shared; it retains the view. The reference
-        // that is made here is moved into the list, which leaves a null one to release, or, when that fails, released. The
-        // status is that of the call.
+        // SAFETY: list and view are live, and nothing else uses the list, which is not shared; it retains the
+        // view. The reference that is made here is moved into the list, which leaves a null one to
+        // release, or, when that fails, released. The status is that of the call.
         unsafe {
             let mut reference = sys::iree_hal_buffer_view_retain_ref(view.as_ptr());
             let status = sys::iree_vm_list_push_ref_move(self.0.as_ptr(), &mut reference);
@@ -177,8 +177,8 @@ impl List {
 
     /// The tensor at `index`, if there is one.
     pub(super) fn get(&self, index: usize) -> Option<View> {
-        // SAFETY: the list is live and nobody writes to it meanwhile; the call checks index and type and returns a reference that
-        // is ours, or null.
+        // SAFETY: the list is live and nobody writes to it meanwhile; the call checks index and type and
+        // returns a reference that is ours, or null.
         unsafe { Handle::from_owned(sys::iree_vm_list_get_buffer_view_retain(self.0.as_ptr(), index)) }
     }
 

@@ -13,9 +13,9 @@ use super::sys;
 
 /// A range of device memory; clones are the same memory.
 ///
-/// Its bytes are moved by the C side only: no Rust reference into the memory exists, so what a program writes while
-/// another thread reads makes the bytes that are read unspecified, and nothing else. A caller that needs the bytes
-/// keeps the two apart.
+/// Its bytes are moved by the C side only: no Rust reference into the memory exists, so what a program writes
+/// while another thread reads makes the bytes that are read unspecified, and nothing else. A caller that
+/// needs the bytes keeps the two apart.
 #[derive(Clone)]
 pub(crate) struct Buffer {
     raw: Handle<sys::iree_hal_buffer_t>,
@@ -45,7 +45,8 @@ impl Buffer {
         unsafe { sys::iree_hal_buffer_byte_length(self.raw.as_ptr()) }
     }
 
-    /// Whether it is memory that must not be written: memory imported in place, and a result that is such an argument.
+    /// Whether it is memory that must not be written: memory imported in place, and a result that is such an
+    /// argument.
     pub(crate) fn is_read_only(&self) -> bool {
         // SAFETY: the buffer is live, and nobody changes this field of it.
         let access = unsafe { (*self.raw.as_ptr()).allowed_access };
@@ -74,8 +75,9 @@ impl Buffer {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::Copy, "write a buffer")?;
-        // SAFETY: device and buffer are live, the source is readable for the length, and the range was checked. The call returns
-        // when the bytes are there, and keeps no pointer to them. The status is that of the call.
+        // SAFETY: device and buffer are live, the source is readable for the length, and the range was
+        // checked. The call returns when the bytes are there, and keeps no pointer to them. The
+        // status is that of the call.
         unsafe {
             let status = sys::iree_hal_device_transfer_h2d(
                 self.device.as_ptr(),
@@ -94,8 +96,9 @@ impl Buffer {
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
-        // SAFETY: device and buffer are live, the target is writable for the length and ours alone, and the range was checked. The
-        // call returns when the bytes are there, and keeps no pointer to them. The status is that of the call.
+        // SAFETY: device and buffer are live, the target is writable for the length and ours alone, and the
+        // range was checked. The call returns when the bytes are there, and keeps no pointer to them.
+        // The status is that of the call.
         unsafe {
             let status = sys::iree_hal_device_transfer_d2h(
                 self.device.as_ptr(),
@@ -110,8 +113,8 @@ impl Buffer {
         }
     }
 
-    /// Copies `len` bytes to another buffer of the same device, without passing through the host; the ranges must not
-    /// overlap.
+    /// Copies `len` bytes to another buffer of the same device, without passing through the host; the ranges
+    /// must not overlap.
     pub(crate) fn copy_to(
         &self,
         offset: usize,
@@ -131,8 +134,8 @@ impl Buffer {
                 "the buffers are on different devices",
             ));
         }
-        // SAFETY: device and buffers are live, of one device, and the ranges were checked; the callee refuses overlapping ones. The
-        // status is that of the call.
+        // SAFETY: device and buffers are live, of one device, and the ranges were checked; the callee refuses
+        // overlapping ones. The status is that of the call.
         unsafe {
             let status = sys::iree_hal_device_transfer_d2d(
                 self.device.as_ptr(),

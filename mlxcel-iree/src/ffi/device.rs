@@ -31,7 +31,8 @@ pub(crate) struct DeviceOptions {
     pub(crate) driver: Driver,
     /// Which device of the driver, if not its best.
     pub(crate) device: Option<String>,
-    /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may use.
+    /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may
+    /// use.
     pub(crate) threads: Option<usize>,
     /// Where worker threads run; other devices than `local-task` have none.
     pub(crate) affinity: Affinity,
@@ -47,11 +48,13 @@ pub(crate) struct Device(Arc<Inner>);
 
 // Fields are released in this order: what uses the device before the device.
 struct Inner {
-    /// Where dispatches are noted. Whatever ran on the device held on to all of this and is gone when it ends.
+    /// Where dispatches are noted. Whatever ran on the device held on to all of this and is gone when it
+    /// ends.
     profiling: Option<Profiling>,
     /// The `hal` module that programs import, bound to this device.
     hal_module: Handle<sys::iree_vm_module_t>,
-    /// Held because the module's device list borrows from it; a device can be in one group only, so it is made once.
+    /// Held because the module's device list borrows from it; a device can be in one group only, so it is
+    /// made once.
     _group: Handle<sys::iree_hal_device_group_t>,
     device: Handle<sys::iree_hal_device_t>,
     instance: Handle<sys::iree_vm_instance_t>,
@@ -94,8 +97,8 @@ impl Device {
         Self::new(device, identity, threads, driver.is_local(), profiling, options.faults.clone())
     }
 
-    /// Opens one of the devices that its driver lists; `describe` tells what it is by its properties, which it looks up by category and
-    /// name.
+    /// Opens one of the devices that its driver lists; `describe` tells what it is by its properties, which
+    /// it looks up by category and name.
     pub(crate) fn open_listed(
         accelerators: &Accelerators,
         listed: &ListedDevice,
@@ -111,7 +114,8 @@ impl Device {
         Self::new(device, identity, 1, false, profiling, options.faults.clone())
     }
 
-    /// The processor as a device that has memory of its own: what an accelerator's way with buffers is tested on.
+    /// The processor as a device that has memory of its own: what an accelerator's way with buffers is tested
+    /// on.
     #[cfg(test)]
     pub(super) fn open_apart() -> Result<Self> {
         let identity = Identity::of_driver(Driver::LocalSync);
@@ -128,8 +132,8 @@ impl Device {
     ) -> Result<Self> {
         let instance = vm_instance()?;
         let group = device_group(&device)?;
-        // SAFETY: instance and group are live, both policies are plain values, and a module that is created is ours.
-        // The null sink keeps the module from printing to standard error.
+        // SAFETY: instance and group are live, both policies are plain values, and a module that is created
+        // is ours. The null sink keeps the module from printing to standard error.
         let hal_module = unsafe {
             Handle::create("open a device", |out| {
                 sys::iree_hal_module_create(
@@ -262,7 +266,8 @@ fn worker_threads(options: &DeviceOptions) -> Result<usize> {
         (Driver::LocalTask, Some(_)) => Err(invalid("a device has 1 to 256 threads")),
         (Driver::LocalTask, None) => {
             let allowed = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-            // Two threads on one core share its arithmetic units and its path to memory, so they gain nothing.
+            // Two threads on one core share its arithmetic units and its path to memory, so they gain
+            // nothing.
             Ok(local::physical_cores().map_or(allowed, |cores| cores.min(allowed)).clamp(1, MAX_THREADS))
         }
     }
@@ -277,8 +282,8 @@ fn profiling(device: &Handle<sys::iree_hal_device_t>, driver: Driver) -> Result<
         .with_context("device", driver))
 }
 
-/// The process's VM instance: it holds the registered types, which live in process-wide variables on the C side, so
-/// there must not be two that register at once.
+/// The process's VM instance: it holds the registered types, which live in process-wide variables on the C
+/// side, so there must not be two that register at once.
 fn vm_instance() -> Result<Handle<sys::iree_vm_instance_t>> {
     static INSTANCE: Mutex<Option<Handle<sys::iree_vm_instance_t>>> = Mutex::new(None);
     let mut slot = INSTANCE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,8 +291,8 @@ fn vm_instance() -> Result<Handle<sys::iree_vm_instance_t>> {
         return Ok(instance.clone());
     }
     let operation = "start the IREE runtime";
-    // SAFETY: an instance that is created is ours; the types are registered with it while it is live, and under the lock that
-    // keeps all others from registering. The status is that of the call.
+    // SAFETY: an instance that is created is ours; the types are registered with it while it is live, and
+    // under the lock that keeps all others from registering. The status is that of the call.
     let instance = unsafe {
         let instance = Handle::create(operation, |out| {
             sys::iree_vm_instance_create(

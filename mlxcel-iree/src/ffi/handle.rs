@@ -60,8 +60,8 @@ objects! {
 /// One owned reference to an IREE object.
 pub(super) struct Handle<T: Object>(NonNull<T>);
 
-// SAFETY: IREE counts references atomically, so a reference may be given back on any thread. What else may be done
-// with the object from several threads is decided by each use; the wrappers above keep what IREE calls
+// SAFETY: IREE counts references atomically, so a reference may be given back on any thread. What else may be
+// done with the object from several threads is decided by each use; the wrappers above keep what IREE calls
 // thread-compatible (contexts, lists) to one thread at a time.
 unsafe impl<T: Object> Send for Handle<T> {}
 // SAFETY: a shared handle counts a reference more, which is atomic, or yields the pointer; each use has to
@@ -69,11 +69,12 @@ unsafe impl<T: Object> Send for Handle<T> {}
 unsafe impl<T: Object> Sync for Handle<T> {}
 
 impl<T: Object> Handle<T> {
-    /// Runs a constructor of the C interface, which writes a new reference to its argument or returns a failure.
+    /// Runs a constructor of the C interface, which writes a new reference to its argument or returns a
+    /// failure.
     ///
     /// # Safety
-    /// `create` returns a status that is the caller's; when that is success, what `create` wrote is null or a reference that now
-    /// belongs to the caller.
+    /// `create` returns a status that is the caller's; when that is success, what `create` wrote is null or a
+    /// reference that now belongs to the caller.
     pub(super) unsafe fn create(
         operation: &'static str,
         create: impl FnOnce(*mut *mut T) -> sys::iree_status_t,

@@ -12,8 +12,8 @@ use crate::threads::share_out;
 /// The alignment, in bytes, that generated code assumes of every argument (`IREE_HAL_HEAP_BUFFER_ALIGNMENT`).
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// Allocations of at least this size are separate mappings: unwritten pages take no memory, and all of it goes back to
-/// the system when it is dropped.
+/// Allocations of at least this size are separate mappings: unwritten pages take no memory, and all of it
+/// goes back to the system when it is dropped.
 const MAPPED_FROM: usize = 1 << 20;
 
 /// From here on a copy is shared out to several threads.
@@ -43,8 +43,9 @@ impl HostMemory {
         Ok(Self::Heap { bytes, start, len })
     }
 
-    /// `len` zeroed bytes that are about to be written, all of them: large ones are allocated in huge pages, which
-    /// saves most of the page faults now and most of the address translation in every later pass over them.
+    /// `len` zeroed bytes that are about to be written, all of them: large ones are allocated in huge pages,
+    /// which saves most of the page faults now and most of the address translation in every later pass
+    /// over them.
     pub(crate) fn for_filling(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]
@@ -55,8 +56,9 @@ impl HostMemory {
         Ok(memory)
     }
 
-    /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives huge pages unasked, it
-    /// is configured not to, since the first byte written to one would take two megabytes.
+    /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives
+    /// huge pages unasked, it is configured not to, since the first byte written to one would take two
+    /// megabytes.
     pub(crate) fn for_growing(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]
@@ -82,9 +84,10 @@ pub(crate) struct MappedFile(Mmap);
 impl MappedFile {
     /// Maps all of `file`.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
-        // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What the type system cannot rule
-        // out is another process that writes to or truncates the file meanwhile; as of a checkpoint's weights, the docs of bundles
-        // demand that files are not modified while a model is open.
+        // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What
+        // the type system cannot rule out is another process that writes to or truncates the file
+        // meanwhile; as of a checkpoint's weights, the docs of bundles demand that files are not
+        // modified while a model is open.
         Ok(Self(unsafe { Mmap::map(file)? }))
     }
 }
@@ -113,8 +116,8 @@ impl AsRef<[u8]> for HostMemory {
     }
 }
 
-/// Copies `source` over `target`, which is as long; a large copy runs on several threads, because one thread spends
-/// it on page faults.
+/// Copies `source` over `target`, which is as long; a large copy runs on several threads, because one thread
+/// spends it on page faults.
 pub(crate) fn copy(target: &mut [u8], source: &[u8]) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(8);
     if threads == 1 || source.len() < PARALLEL_FROM {

@@ -34,7 +34,8 @@ pub(super) unsafe extern "C" fn ctl(
     let frees =
         command == sys::iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_FREE as sys::iree_allocator_command_t;
     if !frees && fails() {
-        // A status is a pointer whose low bits are the code, and which is nothing else where it has no message.
+        // A status is a pointer whose low bits are the code, and which is nothing else where it has no
+        // message.
         let code = sys::iree_status_code_e_IREE_STATUS_RESOURCE_EXHAUSTED as usize;
         return std::ptr::without_provenance_mut(code);
     }

@@ -1,11 +1,12 @@
 //! The IREE runtime as safe types: devices, buffers and programs. The runtime is of the release
-//! [`RELEASE`](mlxcel_iree_target::RELEASE): that of the sources in `mlxcel-iree-sys`, and the only one that its build script lets
-//! through as a distribution.
+//! [`RELEASE`](mlxcel_iree_target::RELEASE): that of the sources in `mlxcel-iree-sys`, and the only one that
+//! its build script lets through as a distribution.
 //!
-//! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a [`handle::Handle`],
-//! which gives its reference back exactly once; every status is consumed exactly once, in [`status`]. Nothing here
-//! prints. What the C side takes on trust is checked before it gets there: ranges, sizes, alignment, devices, the number
-//! of arguments. The machine code of a program is the exception; see [`Program::load`].
+//! This is the crate's only module with `unsafe` code. Every object of the C side is owned by a
+//! [`handle::Handle`], which gives its reference back exactly once; every status is consumed exactly once, in
+//! [`status`]. Nothing here prints. What the C side takes on trust is checked before it gets there: ranges,
+//! sizes, alignment, devices, the number of arguments. The machine code of a program is the exception; see
+//! [`Program::load`].
 
 mod allocation;
 mod argument;

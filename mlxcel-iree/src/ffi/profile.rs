@@ -1,8 +1,8 @@
 //! When each dispatch ran: the runtime's own profiling of a device, received here instead of in a file.
 //!
-//! A device that is profiled has a *sink*, an object with a table of functions to which the runtime gives chunks of records when
-//! it is flushed. Two kinds are used: the names of functions, which come when a program first runs, and one record for
-//! each dispatch.
+//! A device that is profiled has a *sink*, an object with a table of functions to which the runtime gives
+//! chunks of records when it is flushed. Two kinds are used: the names of functions, which come when a
+//! program first runs, and one record for each dispatch.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -77,24 +77,26 @@ impl Profiling {
             sink: sink.as_ptr(),
             ..Default::default()
         };
-        // SAFETY: the device is live and idle; the options are read during the call, and the sink is retained by it. The status is
-        // that of the call.
+        // SAFETY: the device is live and idle; the options are read during the call, and the sink is retained
+        // by it. The status is that of the call.
         unsafe { check(sys::iree_hal_device_profiling_begin(device.as_ptr(), &options), OPERATION)? };
         Ok(Self { device: device.clone(), state })
     }
 
     /// What happened since the last call; calls of programs that have returned are in it whole.
     pub(super) fn take(&self) -> Result<Events> {
-        // SAFETY: the device is live; flushing may go on beside work of the device. The status is that of the call.
+        // SAFETY: the device is live; flushing may go on beside work of the device. The status is that of the
+        // call.
         unsafe { check(sys::iree_hal_device_profiling_flush(self.device.as_ptr()), OPERATION)? };
         Ok(std::mem::take(&mut lock(&self.state).events))
     }
 
-    /// Waits until submitted work of the device is done, such as freeing memory, which is asynchronous otherwise.
+    /// Waits until submitted work of the device is done, such as freeing memory, which is asynchronous
+    /// otherwise.
     fn drain(&self) -> Result<()> {
         const ANY_QUEUE: sys::iree_hal_queue_affinity_t = sys::iree_hal_queue_affinity_t::MAX;
-        // SAFETY: device and semaphore are live for the calls, and the semaphore is ours; both lists are read during the
-        // call, the one to wait for being empty. Each status is that of its call.
+        // SAFETY: device and semaphore are live for the calls, and the semaphore is ours; both lists are read
+        // during the call, the one to wait for being empty. Each status is that of its call.
         unsafe {
             let semaphore: Handle<sys::iree_hal_semaphore_t> = Handle::create(OPERATION, |out| {
                 sys::iree_hal_semaphore_create(self.device.as_ptr(), ANY_QUEUE, 0, 0, out)
@@ -120,7 +122,8 @@ impl Drop for Profiling {
     fn drop(&mut self) {
         // A device that cannot run an empty submission has nothing under way either.
         let _ = self.drain();
-        // SAFETY: the device is live and idle, and this ends what `begin` began, once. The status is that of the call.
+        // SAFETY: the device is live and idle, and this ends what `begin` began, once. The status is that of
+        // the call.
         let ended = unsafe { check(sys::iree_hal_device_profiling_end(self.device.as_ptr()), OPERATION) };
         // There is no one to report to; the status was freed.
         let _ = ended;
@@ -131,7 +134,8 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The object that is passed to the runtime. It begins as every object of the runtime does: with a count and a table.
+/// The object that is passed to the runtime. It begins as every object of the runtime does: with a count and
+/// a table.
 #[repr(C)]
 struct Sink {
     resource: sys::iree_hal_resource_t,
@@ -150,8 +154,8 @@ impl Sink {
         let vtable = (&raw const TABLE).cast();
         let sink = Box::new(Self { resource: sys::iree_hal_resource_t { ref_count: 1, vtable }, state });
         let raw = Box::into_raw(sink).cast::<sys::iree_hal_profile_sink_t>();
-        // SAFETY: the object begins as the runtime's do, by `repr(C)`, with one reference, which becomes the handle's; the last one
-        // released is reported to `destroy`, through the static table.
+        // SAFETY: the object begins as the runtime's do, by `repr(C)`, with one reference, which becomes the
+        // handle's; the last one released is reported to `destroy`, through the static table.
         unsafe { Handle::from_owned(raw) }.ok_or_else(|| missing(OPERATION))
     }
 }
@@ -184,8 +188,9 @@ unsafe extern "C" fn write(
     count: sys::iree_host_size_t,
     spans: *const sys::iree_const_byte_span_t,
 ) -> sys::iree_status_t {
-    // SAFETY: the runtime gives the sink that it was given, which is live and of which nobody has a mutable reference, and
-    // metadata, `count` spans and what they point to, which are readable for the call. Nothing is kept of them.
+    // SAFETY: the runtime gives the sink that it was given, which is live and of which nobody has a mutable
+    // reference, and metadata, `count` spans and what they point to, which are readable for the call.
+    // Nothing is kept of them.
     unsafe {
         let metadata = &*metadata;
         let content = bytes(metadata.content_type.data.cast(), metadata.content_type.size);
@@ -239,7 +244,8 @@ impl State {
             sum => sum,
         };
         let command = (record.submission_id, record.command_index);
-        // A worker that has the device to itself does a dispatch in several goes, each with a record of its own.
+        // A worker that has the device to itself does a dispatch in several goes, each with a record of its
+        // own.
         if let Some(last) = self.events.dispatches.last_mut()
             && last.command == command
             && record.command_index != u32::MAX
@@ -259,7 +265,8 @@ impl State {
     }
 }
 
-/// A record of the runtime's: plain numbers, behind the length of the record, which may hold more behind them.
+/// A record of the runtime's: plain numbers, behind the length of the record, which may hold more behind
+/// them.
 ///
 /// # Safety
 /// Any bytes are a value of the type, and its first field is its length in bytes.
@@ -278,8 +285,8 @@ fn records<R: Record>(mut chunk: &[u8]) -> impl Iterator<Item = (R, &[u8])> {
         }
         let (record, rest) = chunk.split_at(length);
         chunk = rest;
-        // SAFETY: the length was held to be at least that of `R`, so there are as many bytes; they need no alignment, and by the
-        // promise of `Record` any bytes are one.
+        // SAFETY: the length was held to be at least that of `R`, so there are as many bytes; they need no
+        // alignment, and by the promise of `Record` any bytes are one.
         let value = unsafe { ptr::read_unaligned(record.as_ptr().cast::<R>()) };
         Some((value, record.get(size_of::<R>()..).unwrap_or_default()))
     })

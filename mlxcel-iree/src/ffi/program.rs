@@ -27,8 +27,8 @@ pub(crate) struct Program(Arc<Loaded>);
 /// What a program consists of; results hold on to it, because they may point into its constants.
 // Fields are released in this order: the states of the module, the module, the bytes that it was read from.
 pub(super) struct Loaded {
-    /// The states of the modules. IREE's contexts are used by one thread at a time, so each thread that calls the program has one
-    /// of its own meanwhile; modules do not change and are shared.
+    /// The states of the modules. IREE's contexts are used by one thread at a time, so each thread that
+    /// calls the program has one of its own meanwhile; modules do not change and are shared.
     contexts: Lender<Handle<sys::iree_vm_context_t>>,
     module: Handle<sys::iree_vm_module_t>,
     _bytes: HostMemory,
@@ -38,17 +38,19 @@ pub(super) struct Loaded {
 impl Program {
     /// Loads a compiled program (a `vmfb`).
     ///
-    /// A file that is cut off, or is something else, is an error that says so. That is not a defence: the file carries
-    /// machine code, which cannot be verified, and the runtime trusts more of it than that. The caller has
-    /// to know that they are what a compiler wrote, as the artifact cache does by their checksum.
+    /// A file that is cut off, or is something else, is an error that says so. That is not a defence: the
+    /// file carries machine code, which cannot be verified, and the runtime trusts more of it than that.
+    /// The caller has to know that they are what a compiler wrote, as the artifact cache does by their
+    /// checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         // The loader reads the file in place and wants it aligned.
         let mut bytes = HostMemory::zeroed(vmfb.len())?;
         bytes.as_mut_slice().copy_from_slice(vmfb);
         let contents =
             sys::iree_const_byte_span_t { data: bytes.as_mut_slice().as_ptr(), data_length: vmfb.len() };
-        // SAFETY: the instance is live; the module reads the bytes where they are and does not free them, and they
-        // outlive it, because the owner of the module (this struct, and through it every result) drops it first.
+        // SAFETY: the instance is live; the module reads the bytes where they are and does not free them, and
+        // they outlive it, because the owner of the module (this struct, and through it every result)
+        // drops it first.
         let module = unsafe {
             Handle::create_with(
                 OPERATION,
@@ -66,7 +68,8 @@ impl Program {
             )?
         };
         let context = new_context(device, &module)?;
-        // More calls at once than there are cores gain nothing; each takes memory for the program's code and state.
+        // More calls at once than there are cores gain nothing; each takes memory for the program's code and
+        // state.
         let most = thread::available_parallelism().map_or(1, usize::from);
         let contexts = Lender::new(context, most);
         let loaded = Loaded { contexts, module, _bytes: bytes, device: device.clone() };
@@ -77,8 +80,8 @@ impl Program {
     pub(crate) fn function(&self, name: &str) -> Result<Function> {
         let operation = "look up a function";
         let mut function = sys::iree_vm_function_t::default();
-        // SAFETY: the module is live, the name is readable for the call, and the function is written by it. The status is that of
-        // the call.
+        // SAFETY: the module is live, the name is readable for the call, and the function is written by it.
+        // The status is that of the call.
         let found = unsafe {
             let status = sys::iree_vm_module_lookup_function_by_name(
                 self.0.module.as_ptr(),
@@ -90,7 +93,8 @@ impl Program {
         };
         found.map_err(|error| error.with_context("function", name))?;
         let (mut arguments, mut results) = (0, 0);
-        // SAFETY: the function belongs to the live module, which its signature points into. The status is that of the call.
+        // SAFETY: the function belongs to the live module, which its signature points into. The status is
+        // that of the call.
         unsafe {
             let signature = sys::iree_vm_function_signature(&function);
             let status = sys::iree_vm_function_call_count_arguments_and_results(
@@ -111,8 +115,9 @@ impl Program {
     }
 }
 
-/// Held while executables are loaded: for each of them IREE clears and queries the processor's features again,
-/// without a lock, so an executable that another thread loads meanwhile may find that the processor has no features.
+/// Held while executables are loaded: for each of them IREE clears and queries the processor's features
+/// again, without a lock, so an executable that another thread loads meanwhile may find that the processor
+/// has no features.
 static LOADING: Mutex<()> = Mutex::new(());
 
 /// A state of `module` in which a program is called.
@@ -122,8 +127,8 @@ fn new_context(
 ) -> Result<Handle<sys::iree_vm_context_t>> {
     let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut modules = [device.hal_module().as_ptr(), module.as_ptr()];
-    // SAFETY: instance and modules are live, and several threads may make states of one module at once; the context retains them and
-    // is ours. `Loaded` drops it before the bytes that the module was read from.
+    // SAFETY: instance and modules are live, and several threads may make states of one module at once; the
+    // context retains them and is ours. `Loaded` drops it before the bytes that the module was read from.
     unsafe {
         Handle::create_with(
             OPERATION,
@@ -152,10 +157,11 @@ impl fmt::Debug for Loaded {
 #[derive(Clone, Copy)]
 struct FunctionRef(sys::iree_vm_function_t);
 
-// SAFETY: it is plain data; the module that it points to is immutable once loaded, and is kept alive by the program that
-// every `Function` holds.
+// SAFETY: it is plain data; the module that it points to is immutable once loaded, and is kept alive by the
+// program that every `Function` holds.
 unsafe impl Send for FunctionRef {}
-// SAFETY: nothing of it can be changed through a shared reference, and each call has a context of the module to itself.
+// SAFETY: nothing of it can be changed through a shared reference, and each call has a context of the module
+// to itself.
 unsafe impl Sync for FunctionRef {}
 
 /// A function of a program, ready to be called.
@@ -182,7 +188,8 @@ pub(crate) struct Output {
 pub(crate) struct CallError {
     /// What went wrong.
     pub(crate) error: Error,
-    /// Whether the program may have begun, and written to arguments that it updates. Before, they are as they were.
+    /// Whether the program may have begun, and written to arguments that it updates. Before, they are as
+    /// they were.
     pub(crate) begun: bool,
 }
 
@@ -220,9 +227,9 @@ impl Function {
 
     /// Calls the function with `constants` followed by `arguments` and waits for its results.
     ///
-    /// A program may compute a result in the storage of an argument that it updates: such an argument holds the result
-    /// afterwards (see [`Buffer::shares_storage_with`]). Calls of one program from several threads run at once, as many as there are
-    /// cores; what they update must not be the same.
+    /// A program may compute a result in the storage of an argument that it updates: such an argument holds
+    /// the result afterwards (see [`Buffer::shares_storage_with`]). Calls of one program from several
+    /// threads run at once, as many as there are cores; what they update must not be the same.
     ///
     /// # Errors
     ///
@@ -246,9 +253,10 @@ impl Function {
         let inputs = input_list(device, constants, arguments).map_err(before)?;
         let outputs = List::with_capacity(self.results).map_err(before)?;
         let call = |context: &Handle<sys::iree_vm_context_t>| {
-            // SAFETY: context, function and lists are live, and nothing else uses them during the call: the context is
-            // lent to this call alone, the lists are local. The call returns when the results are there. The program's own code checks
-            // the number, shapes and types of its arguments. The status is that of the call.
+            // SAFETY: context, function and lists are live, and nothing else uses them during the call: the
+            // context is lent to this call alone, the lists are local. The call returns when the
+            // results are there. The program's own code checks the number, shapes and types of
+            // its arguments. The status is that of the call.
             unsafe {
                 let status = sys::iree_vm_invoke(
                     context.as_ptr(),
@@ -274,8 +282,9 @@ impl Function {
     }
 
     fn output(&self, view: &View) -> Result<Output> {
-        // SAFETY: the view is live; the calls read its fields, of which the dimensions are as many as the rank and are copied
-        // while it is, and the buffer, which it holds, gets a reference of its own.
+        // SAFETY: the view is live; the calls read its fields, of which the dimensions are as many as the
+        // rank and are copied while it is, and the buffer, which it holds, gets a reference of its
+        // own.
         let (buffer, shape, code) = unsafe {
             let rank = sys::iree_hal_buffer_view_shape_rank(view.as_ptr());
             let shape = if rank == 0 {

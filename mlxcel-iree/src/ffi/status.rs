@@ -80,8 +80,8 @@ unsafe fn text(status: sys::iree_status_t) -> String {
     let allocator = sys::host_allocator();
     let mut buffer = ptr::null_mut();
     let mut length = 0usize;
-    // SAFETY: the status is live by the caller's promise, the allocator and both outputs outlive the call; on success `buffer`
-    // holds `length`
+    // SAFETY: the status is live by the caller's promise, the allocator and both outputs outlive the call; on
+    // success `buffer` holds `length`
     // bytes allocated by `allocator`, which are copied and then freed with it.
     unsafe {
         if !sys::iree_status_to_string(status, &allocator, &mut buffer, &mut length) || buffer.is_null() {

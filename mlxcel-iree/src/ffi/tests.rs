@@ -651,7 +651,8 @@ fn a_missing_device_error_says_what_it_requires() {
 #[test]
 fn a_topology_has_room_for_as_many_threads_as_the_options_document() {
     let topology = Box::<sys::iree_task_topology_t>::default();
-    // SAFETY: the topology is all zero, which is one without groups; its capacity is asked for, and nothing else.
+    // SAFETY: the topology is all zero, which is one without groups; its capacity is asked for, and nothing
+    // else.
     let capacity = unsafe { sys::iree_task_topology_group_capacity(&*topology) };
     assert_eq!(capacity, MAX_THREADS);
     assert_eq!(capacity, topology.groups.len());

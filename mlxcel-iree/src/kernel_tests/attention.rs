@@ -1,4 +1,5 @@
-//! The kernels on the device: results against double precision, caches against the evaluator running what they replace.
+//! The kernels on the device: results against double precision, caches against the evaluator running what
+//! they replace.
 
 mod double;
 mod kinds;
@@ -143,8 +144,9 @@ impl Case {
         tensors
     }
 
-    /// Whether a slot of the cache of a row with `tokens` tokens from `position` on holds a position that matters when those up
-    /// to `end` are written. In a ring none matters that is out of the window of the row's first token.
+    /// Whether a slot of the cache of a row with `tokens` tokens from `position` on holds a position that
+    /// matters when those up to `end` are written. In a ring none matters that is out of the window of
+    /// the row's first token.
     fn holds(&self, slot: usize, (position, tokens): (usize, usize), end: usize) -> bool {
         match self.window.filter(|window| window + tokens <= self.length + 1) {
             Some(window) => {
@@ -155,8 +157,8 @@ impl Case {
         }
     }
 
-    /// A cache before a pass: numbers, and `beyond` in slots that do not matter; if that is NaN, it is also in those that
-    /// the row is about to write.
+    /// A cache before a pass: numbers, and `beyond` in slots that do not matter; if that is NaN, it is also
+    /// in those that the row is about to write.
     fn cache_of(&self, position: usize, tokens: usize, beyond: f32, random: &mut Random) -> Tensor {
         let ty = self.cache_type();
         let rows = LAYERS * 2 * self.groups * self.length;
@@ -306,7 +308,8 @@ impl Case {
         bytes.chunks(self.width + 4).flat_map(row).collect()
     }
 
-    /// Products may be summed without rounding between: the last bit, or the nearest multiple, can be another.
+    /// Products may be summed without rounding between: the last bit, or the nearest multiple, can be
+    /// another.
     fn cache_tolerance(&self) -> f32 {
         match self.cache {
             F32 => 1e-6,

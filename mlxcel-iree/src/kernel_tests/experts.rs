@@ -17,12 +17,13 @@ use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::{host, resolved};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
-/// The experts of each layer's blocks, out of four: one twice, one not at all, empty blocks, and one beyond the last.
+/// The experts of each layer's blocks, out of four: one twice, one not at all, empty blocks, and one beyond
+/// the last.
 const CHOSEN: [i32; 6] = [2, -1, 0, 2, 3, -9];
 const EXPERTS: usize = 4;
 
-/// A layer: rows of a block, outputs, inputs, the type of activations, and how its weight is stored; whether all blocks have the
-/// rows of one, and whether there is a bias.
+/// A layer: rows of a block, outputs, inputs, the type of activations, and how its weight is stored; whether
+/// all blocks have the rows of one, and whether there is a bias.
 type Layer = (usize, usize, usize, ElementType, Stored, bool, bool);
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,8 @@ enum Stored {
 }
 use Stored::{Dense, Packed};
 
-/// Few rows and more than registers hold, whole panels, outputs behind them and nothing else; a last step of one input.
+/// Few rows and more than registers hold, whole panels, outputs behind them and nothing else; a last step of
+/// one input.
 const LAYERS: [Layer; 17] = [
     (1, 64, 96, F32, Dense(BF16), true, false),
     (1, 37, 34, F32, Dense(F32), false, true),
@@ -201,8 +203,8 @@ fn sums(Case { given, weights, .. }: &Case) -> Vec<Vec<(f64, f64)>> {
     LAYERS.iter().zip(weights).map(layer).collect()
 }
 
-/// Compares results with expectations, and empty blocks with zeros. Besides rounding, elements of packed layers may be off
-/// by `packed` of their terms.
+/// Compares results with expectations, and empty blocks with zeros. Besides rounding, elements of packed
+/// layers may be off by `packed` of their terms.
 fn check(got: &[Vec<f32>], wanted: &[Vec<(f64, f64)>], packed: f64, described: &str) {
     for ((layer, got), wanted) in LAYERS.iter().zip(got).zip(wanted) {
         assert_eq!(got.len(), wanted.len(), "{layer:?}");
@@ -233,7 +235,8 @@ fn blocks_use_the_matrices_of_their_experts() {
         check(&got, &wanted, 0.0, &format!("exact, {target}"));
     }
     let native = computed(&case, &host(), Precision::Native);
-    // Activations in 16-bit fixed point differ by 2^-16 of their group's largest at most, which is about twice what they are.
+    // Activations in 16-bit fixed point differ by 2^-16 of their group's largest at most, which is about
+    // twice what they are.
     check(&native, &wanted, 8.0 / f64::from(1 << 16), "native");
 }
 

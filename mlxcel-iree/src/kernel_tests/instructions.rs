@@ -1,4 +1,5 @@
-//! The instructions in compiled kernels, by name: whether each target's code is what the kernels were written for. Nothing is run.
+//! The instructions in compiled kernels, by name: whether each target's code is what the kernels were written
+//! for. Nothing is run.
 
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
@@ -42,8 +43,8 @@ impl Assembly {
     }
 }
 
-/// Whether an instruction is in code, and not only one whose name begins or ends with its own; of registers and of x86-64's fused
-/// multiply-adds, the kind is enough.
+/// Whether an instruction is in code, and not only one whose name begins or ends with its own; of registers
+/// and of x86-64's fused multiply-adds, the kind is enough.
 fn has(code: &str, word: &str) -> bool {
     let part = |letter: char| letter.is_ascii_alphanumeric();
     code.match_indices(word).any(|(at, _)| {

@@ -1,4 +1,5 @@
-//! The kernels on the device, against what they replace: sums in double precision, and the evaluator's copies.
+//! The kernels on the device, against what they replace: sums in double precision, and the evaluator's
+//! copies.
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;
@@ -16,8 +17,9 @@ use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
 type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);
 
-/// Every count of rows that a weight streams past, and several that are computed in blocks: whole tiles and odd ones, one chunk
-/// and two; panels in pairs, single, and none; outputs behind the last panel; inputs that fill blocks and pairs, and do not.
+/// Every count of rows that a weight streams past, and several that are computed in blocks: whole tiles and
+/// odd ones, one chunk and two; panels in pairs, single, and none; outputs behind the last panel; inputs that
+/// fill blocks and pairs, and do not.
 const LAYERS: [Layer; 44] = [
     (1, 729, 192, F32, BF16, F32),
     (1, 256, 512, BF16, BF16, BF16),
@@ -69,8 +71,8 @@ const LAYERS: [Layer; 44] = [
 const LOOKUPS: [(usize, usize, usize, ElementType); 5] =
     [(1, 64, 48, BF16), (5, 37, 33, BF16), (7, 729, 20, F32), (16, 5, 7, F16), (3, 40, 1, BF16)];
 
-/// Numbers without a pattern, between -1 and 1. They have all the bits of a float32, so those that are not stored in a half type show it
-/// where they are rounded to one.
+/// Numbers without a pattern, between -1 and 1. They have all the bits of a float32, so those that are not
+/// stored in a half type show it where they are rounded to one.
 pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let values: Vec<f32> = (0..ty.elements())
@@ -123,8 +125,9 @@ pub(super) fn computed(
         .collect()
 }
 
-/// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`: roundings of as many
-/// partial sums, each about as large as the sum of this many terms of either sign, in any order.
+/// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`:
+/// roundings of as many partial sums, each about as large as the sum of this many terms of either sign, in
+/// any order.
 pub(super) fn rounding(terms: usize, size: f64) -> f64 {
     f64::from(f32::EPSILON) * (4.0 + 2.0 * (terms as f64).sqrt()) * size
 }

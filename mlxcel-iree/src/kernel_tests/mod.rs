@@ -24,7 +24,8 @@ fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Resu
     Ok(mlxcel_iree_kernels::lower(module, target.hardware()?, precision)?.text)
 }
 
-/// A lesser processor than this one, whose programs it runs beside its own; none if its own have the same instructions.
+/// A lesser processor than this one, whose programs it runs beside its own; none if its own have the same
+/// instructions.
 fn lesser() -> Option<ResolvedTarget> {
     let lesser = resolved("llvm-cpu:x86-64-v3");
     lesser.check_device(&DeviceDescription::of_driver("local-task")).ok()?;

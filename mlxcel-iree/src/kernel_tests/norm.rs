@@ -10,8 +10,8 @@ use super::linear::{computed, values};
 use super::{as_f32, rounding_to};
 use crate::testing::host;
 
-/// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side or are not, and of vectors
-/// that are shorter since rows are no multiple of them.
+/// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side
+/// or are not, and of vectors that are shorter since rows are no multiple of them.
 const NORMS: [(usize, usize, ElementType); 11] = [
     (1, 16, F32),
     (3, 80, F32),

@@ -62,7 +62,8 @@ pub(super) fn example(packing: &str, rows: &[usize], inputs: usize, random: &mut
                     (0..count).flat_map(|_| (random.word() as u32 & 0xefef_efef).to_le_bytes()).collect()
                 }
                 (_, F32 | F16 | BF16) => {
-                    // What multiplies bytes is smaller by them, and offsets are as large as what they are added to.
+                    // What multiplies bytes is smaller by them, and offsets are as large as what they are
+                    // added to.
                     let size = match part {
                         Part::Scales => 1.0 / steps,
                         Part::ScaleFactors => 1.0 / steps / 64.0,

@@ -17,8 +17,9 @@ use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 /// A layer over a packed weight: rows, outputs, inputs, packing.
 type Layer = (usize, usize, usize, &'static str);
 
-/// Rows from 1 to 16 and many; whole panels, tails and only a tail; every kind and width of codes, for few rows and for many; groups of
-/// every size, those that are larger than what is summed at a time included; every kind of scale and offset.
+/// Rows from 1 to 16 and many; whole panels, tails and only a tail; every kind and width of codes, for few
+/// rows and for many; groups of every size, those that are larger than what is summed at a time included;
+/// every kind of scale and offset.
 const LAYERS: [Layer; 31] = [
     (1, 73, 192, "u4/64 bf16 + bf16"),
     (1, 7, 64, "u4/64 f16 + f16"),

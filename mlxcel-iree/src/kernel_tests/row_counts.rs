@@ -1,5 +1,5 @@
-//! What a row gives does not depend, to the last bit, on how many rows are computed with it: kernels, and what the compiler makes of the
-//! operations between them.
+//! What a row gives does not depend, to the last bit, on how many rows are computed with it: kernels, and
+//! what the compiler makes of the operations between them.
 
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;

@@ -1,5 +1,5 @@
-//! How fast the kernels of packed weights are, beside one another in the same minutes: a measurement, which is run by name, on Linux. Rates
-//! are those of one thread.
+//! How fast the kernels of packed weights are, beside one another in the same minutes: a measurement, which
+//! is run by name, on Linux. Rates are those of one thread.
 
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
@@ -111,7 +111,8 @@ impl Running {
         Self { function, arguments, bytes, products: count * rows * outputs * inputs, seconds: Vec::new() }
     }
 
-    /// Runs it once and notes what its threads spent, which others that load the machine disturb less than the time that passes.
+    /// Runs it once and notes what its threads spent, which others that load the machine disturb less than
+    /// the time that passes.
     fn run(&mut self) {
         let arguments: Vec<_> =
             self.arguments.iter().map(|(ty, buffer)| Argument::new(buffer, &ty.shape, ty.element)).collect();

@@ -68,8 +68,8 @@ pub struct ProgramProfile {
     /// Wall time, from uploading inputs to reading results.
     #[serde(serialize_with = "seconds")]
     pub wall: Duration,
-    /// Time with at least one dispatch running. The difference to `wall` is runtime overhead: launching dispatches,
-    /// allocation, transfers.
+    /// Time with at least one dispatch running. The difference to `wall` is runtime overhead: launching
+    /// dispatches, allocation, transfers.
     #[serde(serialize_with = "seconds")]
     pub time: Duration,
     /// Compute time summed over threads. The difference to `time * threads` is idle time.
@@ -122,8 +122,8 @@ impl fmt::Display for Profile {
 }
 
 impl fmt::Display for ProgramProfile {
-    /// A table of a mean pass: for each kernel its share of the wall clock, milliseconds and calls a pass, microseconds a call,
-    /// how busy the threads were, workgroups, its name.
+    /// A table of a mean pass: for each kernel its share of the wall clock, milliseconds and calls a pass,
+    /// microseconds a call, how busy the threads were, workgroups, its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let passes = self.passes.max(1) as f64;
         let milliseconds = |duration: Duration| 1e3 * duration.as_secs_f64() / passes;

@@ -36,9 +36,9 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Corrupt`] for a manifest that is damaged or names files
-    /// outside of the folder, [`ErrorKind::Unsupported`] for a bundle of another format version, of an incompatible
-    /// version of this crate, or compiled for another release of IREE.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Corrupt`] for a manifest that is damaged or
+    /// names files outside of the folder, [`ErrorKind::Unsupported`] for a bundle of another format
+    /// version, of an incompatible version of this crate, or compiled for another release of IREE.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let source = ModelSource::from(folder.as_ref());
         Self::find(&source)?.ok_or_else(|| {
@@ -127,8 +127,9 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs, and for adapters if they have no room
-    /// for any; [`ErrorKind::InvalidInput`] for more tokens, sequences, or adapters or larger ranks than they have room for.
+    /// [`ErrorKind::Unsupported`] for another precision or KV cache than that of the programs, and for
+    /// adapters if they have no room for any; [`ErrorKind::InvalidInput`] for more tokens, sequences, or
+    /// adapters or larger ranks than they have room for.
     pub(crate) fn graph_options(
         &self,
         options: &LoadOptions,
@@ -189,7 +190,8 @@ impl Bundle {
         }
     }
 
-    /// `error`, which says that `source` cannot be opened, in terms of this bundle where weights were left out of it.
+    /// `error`, which says that `source` cannot be opened, in terms of this bundle where weights were left
+    /// out of it.
     pub(crate) fn explain_missing_weights(&self, source: &ModelSource, error: Error) -> Error {
         let own = matches!(source, ModelSource::Folder(folder) if self.source.is_at(Some(folder)));
         if !own || self.manifest.weights_included || error.kind() != ErrorKind::NotFound {
@@ -203,8 +205,8 @@ impl Bundle {
         .with_source(error)
     }
 
-    /// The index of the target to run on `device`: of those that fit, the one that uses most features of the processor;
-    /// `only`, where it is given.
+    /// The index of the target to run on `device`: of those that fit, the one that uses most features of the
+    /// processor; `only`, where it is given.
     ///
     /// # Errors
     ///
@@ -250,8 +252,8 @@ impl Bundle {
         })
     }
 
-    /// The programs for `target`, which is one of the manifest's, checked to be whole and to be all that a model with `graph`
-    /// needs.
+    /// The programs for `target`, which is one of the manifest's, checked to be whole and to be all that a
+    /// model with `graph` needs.
     pub(crate) fn programs(
         self,
         target: usize,

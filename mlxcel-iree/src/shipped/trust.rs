@@ -1,7 +1,7 @@
 //! Trust: programs run only from bundles that the caller trusts, or that were written with this cache.
 //!
-//! Programs are machine code, while a checkpoint folder is untrusted data of unknown origin. See ADR 0014 for the
-//! rationale.
+//! Programs are machine code, while a checkpoint folder is untrusted data of unknown origin. See ADR 0014 for
+//! the rationale.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,11 +47,13 @@ impl Trust {
         self.manifests.push(sum.to_ascii_lowercase());
     }
 
-    /// The bundle in `source`, if there is one and as far as it may be used; `is_own` returns whether this machine wrote a manifest.
+    /// The bundle in `source`, if there is one and as far as it may be used; `is_own` returns whether this
+    /// machine wrote a manifest.
     ///
     /// # Errors
     ///
-    /// The errors of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is parsed.
+    /// The errors of [`Bundle::open`], for a bundle that is trusted. Nothing of another one's manifest is
+    /// parsed.
     pub(crate) fn offer(
         &self,
         source: &ModelSource,

@@ -13,18 +13,19 @@ impl Array {
         Self::from_bytes(bytemuck::cast_slice(values), shape, T::DTYPE)
     }
 
-    /// An array of `shape` with a copy of `bytes`, its elements row-major and little-endian, at any alignment.
+    /// An array of `shape` with a copy of `bytes`, its elements row-major and little-endian, at any
+    /// alignment.
     pub(crate) fn from_bytes(bytes: &[u8], shape: &[usize], dtype: DType) -> Result<Self> {
         let dims = checked(bytes, shape, dtype)?;
         Self::made(sys::from_bytes(bytes, &dims, dtype.code()), "make an array")
     }
 
-    /// An array over the bytes of `source`, row-major and little-endian, without a copy: `source` is kept until no
-    /// array uses them, and MLX does not write to them. They are copied if they are not aligned to the size of an
-    /// element, are fewer than eight, or (with Metal) are not whole pages.
+    /// An array over the bytes of `source`, row-major and little-endian, without a copy: `source` is kept
+    /// until no array uses them, and MLX does not write to them. They are copied if they are not aligned
+    /// to the size of an element, are fewer than eight, or (with Metal) are not whole pages.
     ///
-    /// `source` must return the same bytes on each call, and they must not change meanwhile: the result of reading
-    /// changed bytes is unspecified.
+    /// `source` must return the same bytes on each call, and they must not change meanwhile: the result of
+    /// reading changed bytes is unspecified.
     pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[usize], dtype: DType) -> Result<Self>
     where
         T: AsRef<[u8]> + Send + Sync + 'static,

@@ -12,8 +12,8 @@ pub(crate) enum Mask<'a> {
     None,
     /// The last query attends to all, and each one before to one key fewer.
     Causal,
-    /// Booleans that select keys, or floats that are added to the scores; broadcast to `[rows, heads, queries, keys]`.
-    /// Floats must not be of a wider type than the queries.
+    /// Booleans that select keys, or floats that are added to the scores; broadcast to `[rows, heads,
+    /// queries, keys]`. Floats must not be of a wider type than the queries.
     Array(&'a Array),
 }
 
@@ -55,13 +55,14 @@ impl Array {
         Self::made(ffi::rms_norm(self.tensor(), weight.map(Self::tensor), eps), "rms norm")
     }
 
-    /// The product of each row (`[rows, 1, k]`) with the matrix of `other` (`[n, k, m]`) selected by `indices` (`[rows]`,
-    /// `U32`); `sorted` if these ascend.
+    /// The product of each row (`[rows, 1, k]`) with the matrix of `other` (`[n, k, m]`) selected by
+    /// `indices` (`[rows]`, `U32`); `sorted` if these ascend.
     pub(crate) fn gather_matmul(&self, other: &Self, indices: &Self, sorted: bool) -> Result<Self> {
         Self::made(sys::gather_mm(self.tensor(), other.tensor(), indices.tensor(), sorted), "gather matmul")
     }
 
-    /// `(x − mean) / √(variance + eps) · weight + bias` along the last axis, in float32 inside (Ba et al. 2016).
+    /// `(x − mean) / √(variance + eps) · weight + bias` along the last axis, in float32 inside (Ba et al.
+    /// 2016).
     pub(crate) fn layer_norm(&self, weight: Option<&Self>, bias: Option<&Self>, eps: f32) -> Result<Self> {
         let (weight, bias) = (weight.map(Self::tensor), bias.map(Self::tensor));
         Self::made(ffi::layer_norm(self.tensor(), weight, bias, eps), "layer norm")
@@ -73,15 +74,15 @@ impl Array {
         Self::made(ffi::rope(self.tensor(), &rope.terms()?, size(offset, OPERATION)?), OPERATION)
     }
 
-    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one per entry of the first
-    /// axis.
+    /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one per entry of
+    /// the first axis.
     pub(crate) fn rope_at(&self, rope: &Rope<'_>, offset: &Self) -> Result<Self> {
         Self::made(ffi::rope_at(self.tensor(), &rope.terms()?, offset.tensor()), "rope")
     }
 
-    /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`, with keys
-    /// and values `[rows, kv_heads, keys, head]`, which several heads may share. The softmax is in float32. `sinks` are
-    /// a score per head that takes part in its softmax and has no value.
+    /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`,
+    /// with keys and values `[rows, kv_heads, keys, head]`, which several heads may share. The softmax is
+    /// in float32. `sinks` are a score per head that takes part in its softmax and has no value.
     pub(crate) fn attention(
         &self,
         keys: &Self,

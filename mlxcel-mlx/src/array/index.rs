@@ -31,7 +31,8 @@ impl Array {
         Err(super::no_axis("slice", axis, from.len()))
     }
 
-    /// This array with [`slice`](Self::slice) replaced by `update`, in place if there is no other handle on this array.
+    /// This array with [`slice`](Self::slice) replaced by `update`, in place if there is no other handle on
+    /// this array.
     pub(crate) fn slice_update(&self, update: &Self, start: &[usize], stop: &[usize]) -> Result<Self> {
         const OPERATION: &str = "update a slice";
         let (start, stop) = (sizes(start, OPERATION)?, sizes(stop, OPERATION)?);
@@ -39,7 +40,8 @@ impl Array {
         Self::made(sys::slice_update(self.tensor(), update.tensor(), &start, &stop, &strides), OPERATION)
     }
 
-    /// The elements at `indices` along an axis, which becomes the axes of `indices`. For axis 0 of a matrix: its rows.
+    /// The elements at `indices` along an axis, which becomes the axes of `indices`. For axis 0 of a matrix:
+    /// its rows.
     ///
     /// Indices are not checked against the size of the axis; if they exceed it, the result is unspecified.
     pub(crate) fn take(&self, indices: &Self, axis: i32) -> Result<Self> {

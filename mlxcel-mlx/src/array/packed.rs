@@ -27,7 +27,8 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs the rows of a float matrix, or of several. The supported group sizes and bits depend on the mode.
+    /// Packs the rows of a float matrix, or of several. The supported group sizes and bits depend on the
+    /// mode.
     pub(crate) fn quantize(weight: &Array, group_size: usize, bits: usize, mode: Mode) -> Result<Self> {
         const OPERATION: &str = "quantize";
         let (group, width) = (size(group_size, OPERATION)?, size(bits, OPERATION)?);
@@ -67,8 +68,8 @@ impl Packed {
         }
     }
 
-    /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix selected by `indices` (`[rows]`, `U32`);
-    /// `sorted` if these ascend.
+    /// [`multiply`](Self::multiply) of each row (`[rows, 1, inputs]`) with the matrix selected by `indices`
+    /// (`[rows]`, `U32`); `sorted` if these ascend.
     pub(crate) fn gather_multiply(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
         let x = self.by_column(x)?;
         let answer = ffi::gather_qmm(x.tensor(), &self.tensors()?, indices.tensor(), true, sorted);

@@ -91,7 +91,8 @@ impl Adapters {
         self.0.get(&slot?)?.get(&weight)
     }
 
-    /// `y`, the product of `x` with a weight, plus that with the adapter of each of its rows, which are in these `slots`.
+    /// `y`, the product of `x` with a weight, plus that with the adapter of each of its rows, which are in
+    /// these `slots`.
     pub(super) fn adapt(
         &self,
         y: Array,

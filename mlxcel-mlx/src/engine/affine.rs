@@ -1,9 +1,9 @@
 //! Integer weights in packings other than MLX's own, converted to its affine mode.
 //!
-//! MLX's affine mode can multiply the codes of GPTQ, AWQ, compressed-tensors and many GGUF types; their scales and offsets
-//! have other formats. Two-level scales are multiplied here, and the number subtracted from codes becomes a bias. In
-//! float32 that is exact if factors and zero points together have no more than 24 significant bits, which holds for all of
-//! these formats with 16-bit scales.
+//! MLX's affine mode can multiply the codes of GPTQ, AWQ, compressed-tensors and many GGUF types; their
+//! scales and offsets have other formats. Two-level scales are multiplied here, and the number subtracted
+//! from codes becomes a bias. In float32 that is exact if factors and zero points together have no more than
+//! 24 significant bits, which holds for all of these formats with 16-bit scales.
 
 use mlxcel_core::Result;
 use mlxcel_models::packing::{Code, Offset, Scale};
@@ -26,8 +26,8 @@ pub(super) fn zero(packing: &Packing) -> Option<u8> {
 }
 
 impl Parameters {
-    /// The parameters of a packing with `zero` subtracted from its codes, with its parts as `stored` reads them. Their type is
-    /// `rounded` if given; otherwise that of the scales if it is exact, or float32.
+    /// The parameters of a packing with `zero` subtracted from its codes, with its parts as `stored` reads
+    /// them. Their type is `rounded` if given; otherwise that of the scales if it is exact, or float32.
     pub(super) fn new(
         packing: &Packing,
         zero: u8,

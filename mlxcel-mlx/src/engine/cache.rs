@@ -43,8 +43,8 @@ pub(super) struct Visible {
 pub(super) enum Order {
     /// Each query sees every key.
     All,
-    /// The last key has the last query's position, those before it the positions before; each query sees its own position and
-    /// those before.
+    /// The last key has the last query's position, those before it the positions before; each query sees its
+    /// own position and those before.
     Causal,
     /// As `Causal`, limited to this many positions including its own.
     Window(usize),
@@ -53,8 +53,8 @@ pub(super) enum Order {
 }
 
 impl Visible {
-    /// What the queries of `count` positions from `position` on see of this if they see nothing before their chunk, of
-    /// `chunk` positions: for each chunk the number of its queries, and its keys.
+    /// What the queries of `count` positions from `position` on see of this if they see nothing before their
+    /// chunk, of `chunk` positions: for each chunk the number of its queries, and its keys.
     ///
     /// The cache's window, if it has one, is as long as a chunk.
     pub(super) fn in_chunks(
@@ -136,8 +136,8 @@ impl CacheLayout {
         concatenate([&self.part(array, from, window)?, &self.part(array, 0, to - window)?], 2)
     }
 
-    /// The cache after `keys` and `values` (`[1, heads, count, width]`) of the positions from `position` on, and what their queries
-    /// see.
+    /// The cache after `keys` and `values` (`[1, heads, count, width]`) of the positions from `position` on,
+    /// and what their queries see.
     pub(super) fn extend(
         &self,
         cache: Option<&LayerCache>,

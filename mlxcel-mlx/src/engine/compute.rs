@@ -1,5 +1,5 @@
-//! Dispatches the most expensive operations to the fastest kernels: our own on a CPU if they support the case,
-//! otherwise MLX's.
+//! Dispatches the most expensive operations to the fastest kernels: our own on a CPU if they support the
+//! case, otherwise MLX's.
 
 use std::collections::HashMap;
 
@@ -64,8 +64,8 @@ impl Compute {
         }
     }
 
-    /// The natural log probabilities (`[rows, n]`) of `tokens` (`[rows, n]`) by the softmax of `logits` (`[rows, vocabulary]`,
-    /// float32).
+    /// The natural log probabilities (`[rows, n]`) of `tokens` (`[rows, n]`) by the softmax of `logits`
+    /// (`[rows, vocabulary]`, float32).
     pub(super) fn logprobs(&self, logits: &Array, tokens: &Array) -> Result<Array> {
         let total = match self.kernels {
             Some(kernels) => kernels.log_sum_exp(logits)?,
@@ -82,8 +82,9 @@ impl Compute {
         }
     }
 
-    /// Queries or keys (`[tokens, heads, head_dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`, float32) of
-    /// their positions: element `i` of the first `2 · pairs` with element `i + pairs`, in float32.
+    /// Queries or keys (`[tokens, heads, head_dim]`) rotated by the cosines and sines (`[tokens, 1, pairs]`,
+    /// float32) of their positions: element `i` of the first `2 · pairs` with element `i + pairs`, in
+    /// float32.
     pub(super) fn rotate(&self, x: &Array, cos: &Array, sin: &Array) -> Result<Array> {
         if let Some(kernels) = self.kernels {
             return kernels.rotate(x, cos, sin);
@@ -100,8 +101,8 @@ impl Compute {
         turned.astype(dtype)
     }
 
-    /// Attention of queries (`[tokens, heads, width]`) over what they see: `[tokens, heads · width of values]`, in their type.
-    /// Without values, these are the first `value_width` elements of the keys.
+    /// Attention of queries (`[tokens, heads, width]`) over what they see: `[tokens, heads · width of
+    /// values]`, in their type. Without values, these are the first `value_width` elements of the keys.
     pub(super) fn attention(
         &self,
         queries: &Array,
@@ -144,8 +145,8 @@ impl Compute {
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
-    /// Each row of `x` (`[rows, inputs]`) times the matrix of `weight` (`[experts, outputs, inputs]`) selected by `experts`
-    /// (`[rows]`, `U32`), in the type of `x`; `sorted` if these ascend.
+    /// Each row of `x` (`[rows, inputs]`) times the matrix of `weight` (`[experts, outputs, inputs]`)
+    /// selected by `experts` (`[rows]`, `U32`), in the type of `x`; `sorted` if these ascend.
     pub(super) fn expert_linear(
         &self,
         x: &Array,
@@ -178,8 +179,9 @@ impl Compute {
         product.squeeze(&[1])?.astype(dtype)
     }
 
-    /// Each head of `x` (`[tokens, heads, inputs]`) times its own matrix: `x · weightᵀ` of `[heads, outputs, inputs]`, or if
-    /// `transposed` `x · weight` of `[heads, inputs, outputs]`. `[tokens, heads, outputs]`, in the type of `x`.
+    /// Each head of `x` (`[tokens, heads, inputs]`) times its own matrix: `x · weightᵀ` of `[heads, outputs,
+    /// inputs]`, or if `transposed` `x · weight` of `[heads, inputs, outputs]`. `[tokens, heads,
+    /// outputs]`, in the type of `x`.
     pub(super) fn head_linear(&self, x: &Array, weight: &Weight, transposed: bool) -> Result<Array> {
         let dtype = x.dtype()?;
         let x = x.transpose(&[1, 0, 2])?;
@@ -192,8 +194,8 @@ impl Compute {
     }
 }
 
-/// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads, n, width]`;
-/// returns `[tokens, heads, width of values]`.
+/// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads,
+/// n, width]`; returns `[tokens, heads, width of values]`.
 fn capped(
     queries: &Array,
     keys: &Array,
@@ -239,7 +241,8 @@ impl Masks {
         }
     }
 
-    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at the same position.
+    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at
+    /// the same position.
     fn get(&mut self, queries: usize, seen: usize, order: Order) -> Result<&Array> {
         use std::collections::hash_map::Entry;
         match self.0.entry((queries, seen, order)) {
@@ -304,7 +307,8 @@ pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
 
 /// The activation of `x`, in its type.
 ///
-/// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN` names them.
+/// `Gelu` is x·Φ(x) and `GeluTanh` its approximation by tanh (arXiv:1606.08415), as transformers' `ACT2FN`
+/// names them.
 pub(super) fn activate(activation: Activation, x: &Array) -> Result<Array> {
     match activation {
         Activation::Silu => x.multiply(&x.sigmoid()?),

@@ -28,7 +28,8 @@ const OPERATION: &str = "load model";
 /// The default number of sequences of a session: unused ones take no memory.
 const SEQUENCES: usize = 16;
 
-/// The memory that a model takes with the options of `backend`: weights that it would quantize count as they are stored.
+/// The memory that a model takes with the options of `backend`: weights that it would quantize count as they
+/// are stored.
 pub(super) fn estimate(
     backend: &MlxBackend,
     source: &ModelSource,
@@ -171,8 +172,8 @@ fn device(name: Option<&str>) -> Result<Device> {
     Ok(device)
 }
 
-/// Refuses a GPU whose products of float32 have fewer bits: MLX takes those of TF32 where there are any, unless its environment
-/// variable says otherwise, which it reads once.
+/// Refuses a GPU whose products of float32 have fewer bits: MLX takes those of TF32 where there are any,
+/// unless its environment variable says otherwise, which it reads once.
 fn check_products() -> Result<()> {
     // A sum of 32 numbers of which TF32 keeps 1.
     let one_more = 1.0 + f32::exp2(-12.0);

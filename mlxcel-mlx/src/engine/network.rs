@@ -116,8 +116,8 @@ impl Network {
         })
     }
 
-    /// The wanted results of `tokens` (those of all spans, consecutively) of these `types` with the adapters in these `slots`, and each span's
-    /// states after its positions. The
+    /// The wanted results of `tokens` (those of all spans, consecutively) of these `types` with the adapters
+    /// in these `slots`, and each span's states after its positions. The
     /// last `hidden` of the wanted tokens return hidden states, those before return logits.
     pub(super) fn run(
         &self,

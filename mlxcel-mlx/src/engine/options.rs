@@ -23,8 +23,8 @@ pub struct WeightQuantization {
 }
 
 impl WeightQuantization {
-    /// Affine quantization, `scale · q + bias`: unsigned integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or
-    /// 128.
+    /// Affine quantization, `scale · q + bias`: unsigned integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32,
+    /// 64 or 128.
     ///
     /// # Errors
     ///

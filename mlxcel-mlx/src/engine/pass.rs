@@ -100,8 +100,8 @@ fn types_of(rows: &[RowRequest]) -> Result<Option<Array>> {
 }
 
 impl Pass {
-    /// The graph of `rows`, with their `tokens` and `states`. `counted` are the token counts for penalties of rows that want a
-    /// token.
+    /// The graph of `rows`, with their `tokens` and `states`. `counted` are the token counts for penalties of
+    /// rows that want a token.
     pub(super) fn build(
         network: &Network,
         rows: &[RowRequest],
@@ -161,8 +161,8 @@ fn read_out(
     Ok(chosen)
 }
 
-/// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32) has them in row
-/// order.
+/// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32)
+/// has them in row order.
 fn pool(rows: &[RowRequest], hidden: &Array, parts: &mut Vec<Array>) -> Result<()> {
     let mut next = 0;
     for row in rows {
@@ -177,8 +177,8 @@ fn pool(rows: &[RowRequest], hidden: &Array, parts: &mut Vec<Array>) -> Result<(
     Ok(())
 }
 
-/// Chooses the tokens of the rows that want one, from `logits` with a row for each, and adds them to `parts` with their
-/// log probabilities and other wanted results.
+/// Chooses the tokens of the rows that want one, from `logits` with a row for each, and adds them to `parts`
+/// with their log probabilities and other wanted results.
 fn choose(
     compute: Compute,
     rows: &[RowRequest],
@@ -216,8 +216,8 @@ fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }
 
-/// The results of `rows` from the words of their pass, with `vocabulary` logits and `hidden` elements of a hidden state; a row
-/// with unusable logits returns an error.
+/// The results of `rows` from the words of their pass, with `vocabulary` logits and `hidden` elements of a
+/// hidden state; a row with unusable logits returns an error.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],

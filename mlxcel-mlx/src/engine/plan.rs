@@ -9,11 +9,12 @@ pub(super) struct PassRow {
     pub(super) tokens: usize,
 }
 
-/// The rows of the next pass, given each row's remaining tokens: up to `width` rows, and up to `chunk` prompt tokens in
-/// total.
+/// The rows of the next pass, given each row's remaining tokens: up to `width` rows, and up to `chunk` prompt
+/// tokens in total.
 ///
-/// A row with one remaining token is decoding: it joins any pass, so that it neither waits for a long prompt nor reads
-/// the weights a second time. Short prompts share a pass, a long one takes several; cancellation is checked after each.
+/// A row with one remaining token is decoding: it joins any pass, so that it neither waits for a long prompt
+/// nor reads the weights a second time. Short prompts share a pass, a long one takes several; cancellation is
+/// checked after each.
 pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<PassRow> {
     let mut room = chunk.max(1);
     let mut pass = Vec::new();
@@ -27,7 +28,8 @@ pub(super) fn next_pass(remaining: &[usize], chunk: usize, width: usize) -> Vec<
     pass
 }
 
-/// How many tokens whole rows that share a pass have together: more read the weights no more often per token to speak of.
+/// How many tokens whole rows that share a pass have together: more read the weights no more often per token
+/// to speak of.
 const WHOLE_TOKENS: usize = 2048;
 
 /// The rows of the next pass of a model that reads texts in both directions: up to `width` whole rows.

@@ -18,7 +18,8 @@ pub(super) struct RowRequest {
     pub(super) cache: CacheId,
     /// The position of its first token.
     pub(super) position: usize,
-    /// The sequence length that selects rotary embeddings: one with the same embeddings as the length at the row's end.
+    /// The sequence length that selects rotary embeddings: one with the same embeddings as the length at the
+    /// row's end.
     pub(super) length: usize,
     pub(super) tokens: Vec<TokenId>,
     /// The types of its tokens; empty if all are 0.

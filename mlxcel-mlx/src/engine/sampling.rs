@@ -1,9 +1,10 @@
 //! Sampling on the device.
 //!
 //! The order is that of transformers: logit bias, repetition penalty, presence and frequency penalties; then
-//! temperature, top-k, top-p, min-p and the draw, each on the result of the previous one; ties go to the lowest id. The
-//! random number is that of the host sampler (the first of stream `position` of ChaCha8, seeded with the seed),
-//! truncated to the 24 bits of a float32, so both sample the same tokens up to rounding.
+//! temperature, top-k, top-p, min-p and the draw, each on the result of the previous one; ties go to the
+//! lowest id. The random number is that of the host sampler (the first of stream `position` of ChaCha8,
+//! seeded with the seed), truncated to the 24 bits of a float32, so both sample the same tokens up to
+//! rounding.
 
 use mlxcel_core::{Result, SamplingField, SamplingParams};
 use rand_chacha::ChaCha8Rng;

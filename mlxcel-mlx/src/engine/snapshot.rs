@@ -1,5 +1,5 @@
-//! The payload of a snapshot, in little-endian 32-bit numbers: the sequence's tokens, how many of them are in the cache, and its
-//! epoch; then the cache's content.
+//! The payload of a snapshot, in little-endian 32-bit numbers: the sequence's tokens, how many of them are in
+//! the cache, and its epoch; then the cache's content.
 
 use mlxcel_core::{Error, ErrorKind, Result, Snapshot, TokenId};
 
@@ -28,12 +28,13 @@ impl Contents {
     }
 }
 
-/// Decodes a snapshot's payload, for a model with tokens below `vocabulary_size` and epochs up to `last_epoch`.
+/// Decodes a snapshot's payload, for a model with tokens below `vocabulary_size` and epochs up to
+/// `last_epoch`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] if it does not begin with the snapshot's number of tokens of the vocabulary, or if a number is
-/// invalid.
+/// [`ErrorKind::Corrupt`] if it does not begin with the snapshot's number of tokens of the vocabulary, or if
+/// a number is invalid.
 pub(super) fn decode(snapshot: &Snapshot, vocabulary_size: usize, last_epoch: usize) -> Result<Contents> {
     let position = snapshot.position();
     parse(snapshot.payload(), position)

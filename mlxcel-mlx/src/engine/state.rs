@@ -177,8 +177,9 @@ impl States {
         }
     }
 
-    /// The bytes of the first `position` positions, layer by layer: keys, then values, of [`CacheLayout::kept`]
-    /// positions in order, for caches; and recurrent states, which are those after `position`.
+    /// The bytes of the first `position` positions, layer by layer: keys, then values, of
+    /// [`CacheLayout::kept`] positions in order, for caches; and recurrent states, which are those after
+    /// `position`.
     pub(super) fn read(&self, layout: &Layout, position: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let size = layout.kept_bytes(position).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The engine passes all conformance checks without exceptions: with faults, and with each option that could break it.
+//! The engine passes all conformance checks without exceptions: with faults, and with each option that could
+//! break it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ fn expectations() -> Expectations {
     Expectations::none().skip("broken_weights_are_refused", "`windowed` has them")
 }
 
-/// A checkpoint on `engine`, with capacity for two prompt chunks and some more tokens, so that growing states grow.
+/// A checkpoint on `engine`, with capacity for two prompt chunks and some more tokens, so that growing states
+/// grow.
 fn subject(engine: &MlxBackend, checkpoint: &str) -> Subject<'static> {
     let engine = engine.clone().with_prefill_chunk(64);
     let (other, failing) = (engine.clone(), engine.clone());

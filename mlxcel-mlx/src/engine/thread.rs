@@ -187,7 +187,8 @@ impl Engine {
 
     /// Replaces the caches of a pass and starts it on the device.
     ///
-    /// An array is written in place if there is no other handle on it, so the earlier caches must be dropped by then.
+    /// An array is written in place if there is no other handle on it, so the earlier caches must be dropped
+    /// by then.
     fn start(&mut self, rows: &[RowRequest], pass: Pass) -> Result<Option<Results>> {
         self.caches.extend(cache_ids(rows).zip(pass.states));
         let caches = cache_ids(rows).filter_map(|cache| self.caches.get(&cache));
@@ -283,8 +284,8 @@ impl Engine {
             && row.output.only_choice().is_some_and(|choice| choice.mask.is_none())
     }
 
-    /// Discards look-ahead passes over any of these caches. The positions they wrote will be overwritten; recurrent
-    /// states are restored.
+    /// Discards look-ahead passes over any of these caches. The positions they wrote will be overwritten;
+    /// recurrent states are restored.
     fn take_back(&mut self, caches: &[CacheId]) {
         let (taken, kept) = std::mem::take(&mut self.ahead)
             .into_iter()

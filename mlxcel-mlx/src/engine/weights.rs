@@ -173,8 +173,8 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
     Ok(Weight::Dense(expanded))
 }
 
-/// A weight that the checkpoint stores packed: as stored or in MLX's affine mode if MLX has kernels for its codes, otherwise
-/// expanded if requested.
+/// A weight that the checkpoint stores packed: as stored or in MLX's affine mode if MLX has kernels for its
+/// codes, otherwise expanded if requested.
 fn load_packed(
     checkpoint: &Arc<Checkpoint>,
     weight: &WeightRef,

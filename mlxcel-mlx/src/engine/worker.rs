@@ -10,8 +10,9 @@ use mlxcel_core::{Error, ErrorKind, Result};
 /// A job with access to the thread's value.
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// A thread that owns a value, and the channel for its jobs. Jobs run one at a time, in the order in which they were
-/// sent. Dropping the worker lets pending jobs finish, then drops the value on its thread and waits for that.
+/// A thread that owns a value, and the channel for its jobs. Jobs run one at a time, in the order in which
+/// they were sent. Dropping the worker lets pending jobs finish, then drops the value on its thread and waits
+/// for that.
 pub(super) struct Worker<T> {
     /// None only during drop.
     jobs: Option<mpsc::Sender<Job<T>>>,

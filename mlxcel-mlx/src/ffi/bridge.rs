@@ -72,12 +72,14 @@ pub(crate) mod sys {
         type Region;
     }
 
-    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments. Functions of `cpp/bridge.cc` check
-    // lengths, and MLX checks ranks, shapes and types of arrays when an operation is created: they throw, and cxx makes each
-    // function that may throw return a `Result`. Arrays are reference-counted and owned by `UniquePtr`; as none of them is `Send`,
-    // they stay on their thread. Indices are values, which the C++ side does not check (`take`, `take_along_axis`, `put_along_axis`,
-    // `scatter_add_axis`, `gather_mm`, `gather_qmm`): token ids are checked against the vocabulary before a row runs, all other
-    // indices come from operations whose results are within an axis (`argmax`, `argsort`, `arange`).
+    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments. Functions of
+    // `cpp/bridge.cc` check lengths, and MLX checks ranks, shapes and types of arrays when an operation
+    // is created: they throw, and cxx makes each function that may throw return a `Result`. Arrays are
+    // reference-counted and owned by `UniquePtr`; as none of them is `Send`, they stay on their thread.
+    // Indices are values, which the C++ side does not check (`take`, `take_along_axis`, `put_along_axis`,
+    // `scatter_add_axis`, `gather_mm`, `gather_qmm`): token ids are checked against the vocabulary before a
+    // row runs, all other indices come from operations whose results are within an axis (`argmax`,
+    // `argsort`, `arange`).
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/bridge.h");
 

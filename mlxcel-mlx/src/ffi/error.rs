@@ -29,8 +29,8 @@ fn describe(text: &str, operation: &'static str) -> Error {
     let (kind, words) = match (text.get(..1), text.get(1..)) {
         (Some("M"), Some(words)) => (ErrorKind::ResourceExhausted, words),
         (Some("A"), Some(words)) => (ErrorKind::Internal, words),
-        // Metal and CUDA report a failed allocation like any other failure, and so does an evaluation whose task failed
-        // on MLX's own thread.
+        // Metal and CUDA report a failed allocation like any other failure, and so does an evaluation whose
+        // task failed on MLX's own thread.
         (Some("D"), Some(words)) if words.contains("malloc]") || words.contains("bad_alloc") => {
             (ErrorKind::ResourceExhausted, words)
         }

@@ -25,9 +25,10 @@ mod bound {
         implementation: u32,
     }
 
-    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments: `cpp/primitives/operands.cc` checks that
-    // ranks, shapes and types of the operands match what the kernels read, and throws otherwise; each function that may throw returns
-    // a `Result`. Experts out of range yield zeros.
+    // SAFETY: functions declared without `unsafe` here are sound to call with any arguments:
+    // `cpp/primitives/operands.cc` checks that ranks, shapes and types of the operands match what the
+    // kernels read, and throws otherwise; each function that may throw returns a `Result`. Experts out of
+    // range yield zeros.
     unsafe extern "C++" {
         include!("mlxcel-mlx/cpp/primitives/kernels.h");
 

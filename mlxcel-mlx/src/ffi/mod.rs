@@ -7,8 +7,8 @@
 //! * [`region`] is Rust memory that MLX reads in place.
 //! * [`nullable`] gives functions with optional arguments a safe interface.
 //!
-//! A `Tensor` is accessed through [`cxx::UniquePtr`], which is neither `Send` nor `Sync`: MLX's streams belong to
-//! threads.
+//! A `Tensor` is accessed through [`cxx::UniquePtr`], which is neither `Send` nor `Sync`: MLX's streams
+//! belong to threads.
 
 mod bridge;
 mod error;

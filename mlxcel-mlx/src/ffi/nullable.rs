@@ -1,7 +1,7 @@
 //! Functions with optional arguments: references in Rust, nullable pointers in C++.
 //!
-//! The C++ side requires that a pointer is null or points to a live value until the call returns; it keeps none (an array that it
-//! keeps is copied, which shares its node).
+//! The C++ side requires that a pointer is null or points to a live value until the call returns; it keeps
+//! none (an array that it keeps is copied, which shares its node).
 
 use std::ptr;
 
@@ -58,13 +58,15 @@ pub(crate) fn layer_norm(
 
 pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
     let freqs = pointer(terms.freqs);
-    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into `terms`.
+    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into
+    // `terms`.
     unsafe { sys::rope(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
 }
 
 pub(crate) fn rope_at(x: &Tensor, terms: &RopeTerms<'_>, offset: &Tensor) -> Caught<Handle> {
     let freqs = pointer(terms.freqs);
-    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into `terms`.
+    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into
+    // `terms`.
     unsafe { sys::rope_at(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
 }
 

@@ -11,8 +11,8 @@ pub(crate) struct Region {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// An array over the bytes of `source`, whose number must match `shape` and `element`, and which must be aligned to the element's size;
-/// otherwise an error. Fewer than eight bytes are copied.
+/// An array over the bytes of `source`, whose number must match `shape` and `element`, and which must be
+/// aligned to the element's size; otherwise an error. Fewer than eight bytes are copied.
 pub(crate) fn from_shared<T>(source: &Arc<T>, shape: &[i32], element: sys::ElementCode) -> Caught<Handle>
 where
     T: AsRef<[u8]> + Send + Sync + 'static,
@@ -22,10 +22,11 @@ where
         return sys::from_bytes(bytes, shape, element);
     }
     let region = Box::new(Region { _owner: source.clone() });
-    // SAFETY: the bytes are borrowed of the owner, which is shared and not changed as long as the clone in `region` exists, so they stay
-    // in their place, unchanged, as long as that borrow could last. The array's memory owns `region` and drops it last, on whichever
-    // thread: the owner is `Send` and `Sync`. The other side checks length and alignment of this very slice. MLX does not write to
-    // memory that it does not own (`array::is_donatable`).
+    // SAFETY: the bytes are borrowed of the owner, which is shared and not changed as long as the clone in
+    // `region` exists, so they stay in their place, unchanged, as long as that borrow could last. The
+    // array's memory owns `region` and drops it last, on whichever thread: the owner is `Send` and
+    // `Sync`. The other side checks length and alignment of this very slice. MLX does not write to memory
+    // that it does not own (`array::is_donatable`).
     unsafe { sys::from_region(region, bytes, shape, element) }
 }
 

@@ -34,8 +34,8 @@ impl Numbers {
         (0..count).map(|_| self.real()).collect()
     }
 
-    /// An array of random numbers, and their values after rounding to `dtype`. It is in lent memory that is aligned to the size
-    /// of an element only.
+    /// An array of random numbers, and their values after rounding to `dtype`. It is in lent memory that is
+    /// aligned to the size of an element only.
     fn array(&mut self, shape: &[usize], dtype: DType) -> (Array, Vec<f32>) {
         let values = self.reals(shape.iter().product());
         let (bytes, rounded) = encode(&values, dtype);
@@ -79,8 +79,9 @@ fn every_way() -> Vec<(String, Kernels)> {
     [1, 3].into_iter().flat_map(|threads| Kernels::each(threads).unwrap()).collect()
 }
 
-/// Compares `found` with sums in double precision. The tolerance is the rounding of as many partial sums as there are terms, each
-/// about as large as the root of the sum of their squares, or as the sum itself if that is larger, and of a few functions.
+/// Compares `found` with sums in double precision. The tolerance is the rounding of as many partial sums as
+/// there are terms, each about as large as the root of the sum of their squares, or as the sum itself if that
+/// is larger, and of a few functions.
 #[track_caller]
 fn assert_sums(found: &[f32], wanted: impl Iterator<Item = Vec<f64>>, what: &str) {
     assert_sums_of(16.0, found, wanted, what);

@@ -21,7 +21,8 @@ pub struct AdapterChanges {
     pub modules: BTreeMap<String, ModuleChange>,
 }
 
-/// The change of a module's matrix `W`, of a row for each output: `m/‖W + B A‖ (W + B A)`, with the norm of each row.
+/// The change of a module's matrix `W`, of a row for each output: `m/‖W + B A‖ (W + B A)`, with the norm of
+/// each row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModuleChange {
     /// The number of rows of the matrix.
@@ -34,7 +35,8 @@ pub struct ModuleChange {
     pub replaced: Option<Vec<f32>>,
     /// The matrices whose product is added.
     pub product: Option<LowRank>,
-    /// The lengths `m` of the rows of the sum, which DoRA trains (Liu et al., 2024); `None` to leave them as they are.
+    /// The lengths `m` of the rows of the sum, which DoRA trains (Liu et al., 2024); `None` to leave them as
+    /// they are.
     pub magnitude: Option<Vec<f32>>,
 }
 
@@ -70,13 +72,15 @@ struct Target {
 
 impl AdapterChanges {
     /// Reads the adapter in `source` for merging into `checkpoint`, whose network is `decoder`. Beyond what
-    /// [`AdapterWeights::read`](super::AdapterWeights::read) reads these are DoRA, LoRA on the embedding, on a head that is not tied to it, and on experts
-    /// whose matrices are stored apart, and saved modules (`modules_to_save`).
+    /// [`AdapterWeights::read`](super::AdapterWeights::read) reads these are DoRA, LoRA on the embedding, on
+    /// a head that is not tied to it, and on experts whose matrices are stored apart, and saved modules
+    /// (`modules_to_save`).
     ///
     /// # Errors
     ///
-    /// As for [`AdapterWeights::read`](super::AdapterWeights::read); [`Unsupported`](ErrorKind::Unsupported) also for an embedding or a head that
-    /// are one matrix, DoRA of an embedding or of a matrix that is stored transposed, and a checkpoint in a GGUF file.
+    /// As for [`AdapterWeights::read`](super::AdapterWeights::read); [`Unsupported`](ErrorKind::Unsupported)
+    /// also for an embedding or a head that are one matrix, DoRA of an embedding or of a matrix that is
+    /// stored transposed, and a checkpoint in a GGUF file.
     pub fn read(source: &ModelSource, checkpoint: &Checkpoint, decoder: &Decoder) -> Result<Self> {
         let files = Files::open(source)?;
         let config = files.config()?;

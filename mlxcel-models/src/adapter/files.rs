@@ -194,8 +194,8 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for another kind of adapter, and for a field that is set and is not
-    /// honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for another kind of adapter, and for a field that
+    /// is set and is not honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
     pub(super) fn read(format: Format, fields: Option<Fields<'a>>) -> Result<Self> {
         match (format, fields) {
             (Format::Peft, Some(fields)) => config::Settings::read(fields).map(Self::Peft),

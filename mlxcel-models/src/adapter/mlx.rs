@@ -60,8 +60,8 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for another kind of adapter, and for a field that is set and is not
-    /// honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for another kind of adapter, and for a field that
+    /// is set and is not honoured; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for values out of range.
     pub(super) fn read(fields: Fields<'a>) -> Result<Self> {
         let kind = fields.text("fine_tune_type")?.unwrap_or("lora");
         if !["lora", "dora"].contains(&kind) {

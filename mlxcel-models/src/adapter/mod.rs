@@ -1,4 +1,5 @@
-//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library, mlx-lm and llama.cpp write them.
+//! Adapters: low-rank changes of a checkpoint's weights, as the PEFT library, mlx-lm and llama.cpp write
+//! them.
 
 mod changes;
 mod config;
@@ -54,7 +55,8 @@ impl LowRank {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for a value that is infinite in that type, or another type than F32, F16 or BF16.
+    /// [`Unsupported`](ErrorKind::Unsupported) for a value that is infinite in that type, or another type
+    /// than F32, F16 or BF16.
     pub fn padded(&self, element: ElementType, rank: usize) -> Result<[Vec<u8>; 2]> {
         let own = self.rank.max(1);
         let inputs = self.a.len() / own;
@@ -81,11 +83,13 @@ impl LowRank {
 }
 
 impl AdapterWeights {
-    /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank) that holds it.
+    /// The largest rank of the matrices of the adapter in `source`: the least [room](AdapterLimits::rank)
+    /// that holds it.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one.
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged
+    /// one.
     pub fn rank(source: &ModelSource) -> Result<usize> {
         let Files { tensors, format, .. } = Files::open(source)?;
         let ranks = tensors.iter().filter_map(|tensor| match (&tensor.part, &tensor.entry.shape[..]) {
@@ -97,26 +101,32 @@ impl AdapterWeights {
         Ok(ranks.max().unwrap_or_default())
     }
 
-    /// Calls `file` with the name and the content of each file of the adapter in `source`, as a folder needs them.
+    /// Calls `file` with the name and the content of each file of the adapter in `source`, as a folder needs
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged one; those of `file`.
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing, [`Corrupt`](ErrorKind::Corrupt) for a damaged
+    /// one; those of `file`.
     pub fn copy(source: &ModelSource, mut file: impl FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         Files::open(source)?.contents().try_for_each(|(name, content)| file(name, content))
     }
 
-    /// Reads the adapter in `source` for `decoder`: a folder with `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes
-    /// it, or `adapters.safetensors`, as mlx-lm does; or a GGUF file, as the converter of llama.cpp writes it.
+    /// Reads the adapter in `source` for `decoder`: a folder with `adapter_config.json` and
+    /// `adapter_model.safetensors`, as PEFT writes it, or `adapters.safetensors`, as mlx-lm does; or a
+    /// GGUF file, as the converter of llama.cpp writes it.
     ///
-    /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is supported, also
-    /// beside fused projections. Other kinds, and other settings that change results, are refused by name.
+    /// LoRA with matrices beside [products](Decoder::adaptable) of attention, recurrences and MLPs is
+    /// supported, also beside fused projections. Other kinds, and other settings that change results, are
+    /// refused by name.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if a file is missing; [`Corrupt`](ErrorKind::Corrupt) for damaged files, numbers that are
-    /// not finite, and shapes that contradict each other; [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
-    /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above `room`.
+    /// [`NotFound`](ErrorKind::NotFound) if a file is missing; [`Corrupt`](ErrorKind::Corrupt) for damaged
+    /// files, numbers that are not finite, and shapes that contradict each other;
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for an adapter of another model;
+    /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above
+    /// `room`.
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
         let files = Files::open(source)?;
         let config = files.config()?;
@@ -163,8 +173,8 @@ fn module_name(weight: &WeightRef) -> Option<&str> {
     weight.tensor.rsplit_once('.').map(|(module, _)| module)
 }
 
-/// The products that adapters can change, by module: more than one if the module is fused, each with its rows of the module's.
-/// Modules of which some rows are of no such product are left out.
+/// The products that adapters can change, by module: more than one if the module is fused, each with its rows
+/// of the module's. Modules of which some rows are of no such product are left out.
 fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
     let mut modules: HashMap<&str, Vec<(Linear, Vec<usize>)>> = HashMap::new();
     for linear in decoder.adaptable() {

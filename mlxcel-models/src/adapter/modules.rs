@@ -65,7 +65,8 @@ impl<'f> Reader<'f> {
         named(Error::new(kind, OPERATION, message), &self.files.location, name)
     }
 
-    /// The matrices of a module that has so many outputs and inputs and is among those that the settings list; `B` is scaled.
+    /// The matrices of a module that has so many outputs and inputs and is among those that the settings
+    /// list; `B` is scaled.
     pub(super) fn matrices(
         &self,
         name: &str,
@@ -115,8 +116,8 @@ impl<'f> Reader<'f> {
         Ok(LowRank { rank, a, b: self.scaled(b, scale, name)? })
     }
 
-    /// The matrices of an embedding of so many rows: `A` has a column for each, so it is the transposed second matrix of what is
-    /// added to the embedding's rows.
+    /// The matrices of an embedding of so many rows: `A` has a column for each, so it is the transposed
+    /// second matrix of what is added to the embedding's rows.
     pub(super) fn embedding(
         &self,
         name: &str,

@@ -32,7 +32,8 @@ impl RowOrder {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for an adapter and a network in GGUF files of different architectures.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for an adapter and a network in GGUF files of different
+    /// architectures.
     pub(super) fn of(decoder: &Decoder, format: Format) -> Result<Self> {
         let own = decoder.gguf_architecture;
         let adapters = match format {
@@ -69,7 +70,8 @@ impl RowOrder {
         Ok(Self { change, heads: heads.collect() })
     }
 
-    /// The row of the adapter's matrices for each row of the part of a weight whose rows as the network has them are `rows`.
+    /// The row of the adapter's matrices for each row of the part of a weight whose rows as the network has
+    /// them are `rows`.
     ///
     /// # Errors
     ///

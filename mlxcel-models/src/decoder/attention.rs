@@ -23,8 +23,8 @@ pub struct Attention {
     pub query: Linear,
     /// `hidden_size` to `kv_heads · head_dim`.
     pub key: Linear,
-    /// `hidden_size` to `kv_heads · value_dim`. The same projection as `key` where keys before their norm are values too;
-    /// it is computed once (Gemma 4).
+    /// `hidden_size` to `kv_heads · value_dim`. The same projection as `key` where keys before their norm
+    /// are values too; it is computed once (Gemma 4).
     pub value: Linear,
     /// A factor of values.
     pub value_scale: f32,
@@ -38,8 +38,8 @@ pub struct Attention {
     pub value_norm: Option<Norm>,
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
-    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, whose sigmoid
-    /// multiplies the heads' results before `output` (Qwen3-Next).
+    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, whose
+    /// sigmoid multiplies the heads' results before `output` (Qwen3-Next).
     pub gate: Option<Linear>,
     /// The norm of the heads' results together, right before `output` (BitNet).
     pub output_norm: Option<Norm>,
@@ -48,7 +48,8 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// The width of a head of keys, and of values, in a cache: that of the wider. The others are filled with zeros.
+    /// The width of a head of keys, and of values, in a cache: that of the wider. The others are filled with
+    /// zeros.
     pub fn kept_dim(&self) -> usize {
         self.head_dim.max(self.value_dim)
     }
@@ -67,8 +68,8 @@ pub struct SharedAttention {
     pub output: Linear,
     /// The norm of each head's queries, if any.
     pub query_norm: Option<Norm>,
-    /// The index of the [`Attention`] whose keys and values are read, among [`Decoder::mixers`](super::Decoder::mixers). It
-    /// comes earlier.
+    /// The index of the [`Attention`] whose keys and values are read, among
+    /// [`Decoder::mixers`](super::Decoder::mixers). It comes earlier.
     pub source: usize,
     /// Scores and masking. Window and rotary embedding are the source's.
     pub core: AttentionCore,
@@ -81,9 +82,9 @@ pub struct AttentionCore {
     pub scale: f32,
     /// Which positions are visible.
     pub mask: AttentionMask,
-    /// Positions at a distance of less than this are visible (sliding window, Beltagy et al., 2020, "Longformer"): a
-    /// causal `p` attends to `p − window + 1` and later. `None`: any distance. With [`AttentionMask::Chunked`] the
-    /// length of chunks.
+    /// Positions at a distance of less than this are visible (sliding window, Beltagy et al., 2020,
+    /// "Longformer"): a causal `p` attends to `p − window + 1` and later. `None`: any distance. With
+    /// [`AttentionMask::Chunked`] the length of chunks.
     pub window: Option<usize>,
     /// The rotary embedding; `None` for attention without positions.
     pub rope: Option<Rope>,
@@ -102,16 +103,16 @@ pub enum AttentionMask {
     #[default]
     Causal,
     /// Positions up to its own in the same chunk (Llama 4). Chunks begin at the multiples of
-    /// [`window`](AttentionCore::window); without a window all positions are one chunk. Keys and values are kept
-    /// between steps.
+    /// [`window`](AttentionCore::window); without a window all positions are one chunk. Keys and values are
+    /// kept between steps.
     Chunked,
-    /// All positions of the text, later ones too (Devlin et al., 2018, "BERT"). A text is computed whole, in one pass, and
-    /// nothing is kept.
+    /// All positions of the text, later ones too (Devlin et al., 2018, "BERT"). A text is computed whole, in
+    /// one pass, and nothing is kept.
     Bidirectional,
 }
 
-/// The factor `1 + beta · ln(1 + ⌊(position + offset) / original_context⌋)` of queries in Llama 4, Ministral 3 and
-/// Mistral 4.
+/// The factor `1 + beta · ln(1 + ⌊(position + offset) / original_context⌋)` of queries in Llama 4, Ministral
+/// 3 and Mistral 4.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
     /// The coefficient of the logarithm.
@@ -136,8 +137,8 @@ pub struct HeadNorm {
 pub enum NormScope {
     /// Each head separately.
     Head,
-    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved if the norm has
-    /// factors: elements are permuted by then.
+    /// Each head separately, after the rotary embedding (Hunyuan), which must not be interleaved if the norm
+    /// has factors: elements are permuted by then.
     RotatedHead,
     /// All heads of the projection together.
     Full,
@@ -145,9 +146,9 @@ pub enum NormScope {
 
 /// Multi-head latent attention (DeepSeek-AI, 2024, "DeepSeek-V2"), in the absorbed form.
 ///
-/// A position's state is a latent of `rank` numbers and a rotary key of `rope_dim` numbers, shared by all heads. With
-/// `[q, r]` the two parts of a head's query, its score is `scale · (key_up(q) · latent + r · key)`, and its result
-/// `value_up(Σ softmax · latent)`.
+/// A position's state is a latent of `rank` numbers and a rotary key of `rope_dim` numbers, shared by all
+/// heads. With `[q, r]` the two parts of a head's query, its score is `scale · (key_up(q) · latent + r ·
+/// key)`, and its result `value_up(Σ softmax · latent)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentAttention {
     /// The number of heads.
@@ -160,7 +161,8 @@ pub struct LatentAttention {
     pub value_dim: usize,
     /// The width of the latent.
     pub rank: usize,
-    /// The query projection: `heads · (plain_dim + rope_dim)` outputs, the unrotated part of each head first.
+    /// The query projection: `heads · (plain_dim + rope_dim)` outputs, the unrotated part of each head
+    /// first.
     pub query: LatentQuery,
     /// `hidden_size` to `rank + rope_dim`: the latent, then the shared key.
     pub down: Linear,
@@ -172,8 +174,8 @@ pub struct LatentAttention {
     pub value_up: HeadLinear,
     /// `heads · value_dim` to `hidden_size`.
     pub output: Linear,
-    /// The output gate: `hidden_size` to a number for each head, whose sigmoid multiplies the head's values before `output`
-    /// (Ling 3).
+    /// The output gate: `hidden_size` to a number for each head, whose sigmoid multiplies the head's values
+    /// before `output` (Ling 3).
     pub gate: Option<Linear>,
     /// The factor of scores.
     pub scale: f32,

@@ -37,7 +37,8 @@ impl fmt::Display for Gating {
     }
 }
 
-/// Prints a summary of a few lines, without a newline at its end; consecutive layers of one kind share their lines.
+/// Prints a summary of a few lines, without a newline at its end; consecutive layers of one kind share their
+/// lines.
 impl fmt::Display for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parameters = scaled(self.parameters(), &["", " K", " M", " B", " T"]);

@@ -2,8 +2,9 @@
 
 use super::{Activation, Linear, Norm, WeightId};
 
-/// Embeddings of tokens for each layer (Gemma 3n). The input of layer `i` is `sum_scale · (scale · table[token, i] +
-/// norm(projection_scale · projection(x)[i]))`, where `x` are the embedded tokens that enter the first layer.
+/// Embeddings of tokens for each layer (Gemma 3n). The input of layer `i` is `sum_scale · (scale ·
+/// table[token, i] + norm(projection_scale · projection(x)[i]))`, where `x` are the embedded tokens that
+/// enter the first layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerEmbeddings {
     /// `[rows, layers · width]`. Tokens beyond the rows read the first.

@@ -38,8 +38,8 @@ pub enum Mlp {
     },
 }
 
-/// A mixture of experts (Shazeer et al., 2017): a router chooses a few gated MLPs for each position, and their results
-/// are summed with the router's weights.
+/// A mixture of experts (Shazeer et al., 2017): a router chooses a few gated MLPs for each position, and
+/// their results are summed with the router's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// The number of experts.
@@ -54,8 +54,9 @@ pub struct Experts {
     pub gating: Gating,
     /// The gate projections, `[experts, outputs, inputs]`: `hidden_size` to each expert's intermediate size.
     pub gate: Linear,
-    /// The up projections, of the same shape. Experts without a gate whose activation is a squared ReLU have the same
-    /// projections here and as `gate`, gated by [`Activation::Relu`]: `relu(u)² = relu(u) · u`. They are computed once.
+    /// The up projections, of the same shape. Experts without a gate whose activation is a squared ReLU have
+    /// the same projections here and as `gate`, gated by [`Activation::Relu`]: `relu(u)² = relu(u) · u`.
+    /// They are computed once.
     pub up: Linear,
     /// The down projections: each expert's intermediate size to `hidden_size`.
     pub down: Linear,
@@ -95,8 +96,8 @@ pub struct Router {
 /// How router logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
-    /// A softmax over all experts. If the weights are [normalised](Router::normalised), this equals a softmax over the
-    /// chosen ones.
+    /// A softmax over all experts. If the weights are [normalised](Router::normalised), this equals a softmax
+    /// over the chosen ones.
     Softmax,
     /// A sigmoid for each expert.
     Sigmoid,

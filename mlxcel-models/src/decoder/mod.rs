@@ -1,7 +1,7 @@
 //! The description of a network, which families produce and engines read.
 //!
-//! Its types are exhaustive on purpose: none is `#[non_exhaustive]`, and code that reads one destructures it by field,
-//! so that a new field does not compile until every reader handles it.
+//! Its types are exhaustive on purpose: none is `#[non_exhaustive]`, and code that reads one destructures it
+//! by field, so that a new field does not compile until every reader handles it.
 
 mod attention;
 mod display;
@@ -40,10 +40,11 @@ pub use weight::{Selection, WeightRef};
 /// A language model, described as data: a decoder, or an encoder, whose attention is
 /// [bidirectional](AttentionMask::Bidirectional).
 ///
-/// A token's row of [`embedding`](Self::embedding) passes through [`layers`](Self::layers) and [`norm`](Self::norm),
-/// which gives its hidden state, and [`head`](Self::head) computes a logit for every token of the vocabulary. The description contains names and
-/// shapes of weights; their bytes come from [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary
-/// in which equal layers are grouped. [`walk`](crate::walk) interprets it.
+/// A token's row of [`embedding`](Self::embedding) passes through [`layers`](Self::layers) and
+/// [`norm`](Self::norm), which gives its hidden state, and [`head`](Self::head) computes a logit for every
+/// token of the vocabulary. The description contains names and shapes of weights; their bytes come from
+/// [`Checkpoint::weight`](crate::Checkpoint::weight). It prints as a summary in which equal layers are
+/// grouped. [`walk`](crate::walk) interprets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoder {
     /// The `model_type` of `config.json`, such as `llama`.
@@ -72,8 +73,8 @@ pub struct Decoder {
     pub norm: Option<Norm>,
     /// The projection to logits; `None` if the model does not generate, as encoders do not.
     pub head: Option<Head>,
-    /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some; `None` for weights in
-    /// safetensors files, whose rows are as published.
+    /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some;
+    /// `None` for weights in safetensors files, whose rows are as published.
     pub gguf_architecture: Option<&'static str>,
 }
 
@@ -147,7 +148,8 @@ pub struct Block {
     pub laurel: Option<Laurel>,
     /// A factor of the result before it is added to the residual stream.
     pub residual_scale: f32,
-    /// The norm of the residual stream after the sum (post-norm, Vaswani et al., 2017). Only in sequential layers.
+    /// The norm of the residual stream after the sum (post-norm, Vaswani et al., 2017). Only in sequential
+    /// layers.
     pub norm_output: Option<Norm>,
 }
 
@@ -211,9 +213,9 @@ impl Mixer {
 }
 
 impl Decoder {
-    /// All weights without duplicates, in the order of use: embedding, layers, final norm, head. A tied head shares the
-    /// embedding's weight and is not repeated. The parts of a packed weight are in [`WeightRef::tensors`]. The order
-    /// depends only on the description.
+    /// All weights without duplicates, in the order of use: embedding, layers, final norm, head. A tied head
+    /// shares the embedding's weight and is not repeated. The parts of a packed weight are in
+    /// [`WeightRef::tensors`]. The order depends only on the description.
     pub fn weights(&self) -> impl Iterator<Item = &WeightRef> {
         self.weights.iter()
     }
@@ -275,8 +277,8 @@ impl Decoder {
         self.weights().flat_map(WeightRef::tensors).map(|tensor| tensor.byte_len() as u64).sum()
     }
 
-    /// About how many bytes the intermediate results of a pass over `tokens` tokens take, of which `outputs` have logits: float32
-    /// values of four times the widest projection for each token, and the logits.
+    /// About how many bytes the intermediate results of a pass over `tokens` tokens take, of which `outputs`
+    /// have logits: float32 values of four times the widest projection for each token, and the logits.
     pub fn pass_bytes(&self, tokens: usize, outputs: usize) -> u64 {
         let sizes = self.weights().flat_map(|weight| weight.shape.iter().copied());
         let widest = sizes.filter(|&size| size != self.vocabulary_size).max().unwrap_or(self.hidden_size);

@@ -4,7 +4,8 @@ use super::WeightId;
 
 /// A linear layer: `x · weightᵀ + bias`, times `scale` if its user has one.
 ///
-/// For [experts](super::Experts) the weight is `[experts, outputs, inputs]` and the bias `[experts, outputs]`.
+/// For [experts](super::Experts) the weight is `[experts, outputs, inputs]` and the bias `[experts,
+/// outputs]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     /// `[outputs, inputs]`.
@@ -48,7 +49,8 @@ impl From<Linear> for Projection {
     }
 }
 
-/// A linear layer per head: `y[h] = x[h] · weight[h]ᵀ`, or `x[h] · weight[h]` if [`transposed`](Self::transposed).
+/// A linear layer per head: `y[h] = x[h] · weight[h]ᵀ`, or `x[h] · weight[h]` if
+/// [`transposed`](Self::transposed).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLinear {
     /// `[heads, rows, columns]`.
@@ -83,7 +85,8 @@ pub struct Norm {
 /// The mean and spread of a [`Norm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
-    /// No mean, and the mean square as spread (Zhang and Sennrich, 2019, "Root Mean Square Layer Normalization").
+    /// No mean, and the mean square as spread (Zhang and Sennrich, 2019, "Root Mean Square Layer
+    /// Normalization").
     Rms,
     /// The mean, and the variance as spread (Ba et al., 2016, "Layer Normalization").
     Layer,
@@ -137,8 +140,8 @@ pub enum Gating {
         /// The factor of the gate.
         scale: f32,
     },
-    /// `activation(max(gate − mean − deviations · spread, 0)) · up`, with the mean and the standard deviation of the gate's
-    /// elements, so that a known part of normally distributed ones is left (Gemma 3n).
+    /// `activation(max(gate − mean − deviations · spread, 0)) · up`, with the mean and the standard deviation
+    /// of the gate's elements, so that a known part of normally distributed ones is left (Gemma 3n).
     Sparse {
         /// The nonlinearity.
         activation: Activation,

@@ -2,8 +2,8 @@
 
 use super::{Activation, Linear, Norm, Projection, WeightId};
 
-/// A depthwise causal convolution: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then the
-/// activation. Its state is the last `taps − 1` inputs.
+/// A depthwise causal convolution: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then
+/// the activation. Its state is the last `taps − 1` inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Convolution {
     /// `[channels, taps]`, the last tap for the newest input.
@@ -18,7 +18,8 @@ pub struct Convolution {
     pub activation: Option<Activation>,
 }
 
-/// LFM2's short convolution: `output(c · convolution(b · x))` of the three parts of `input` (Liquid AI, 2025).
+/// LFM2's short convolution: `output(c · convolution(b · x))` of the three parts of `input` (Liquid AI,
+/// 2025).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShortConvolution {
     /// `hidden_size` to `3 · channels`: `b`, `c`, `x`.
@@ -33,9 +34,10 @@ pub struct ShortConvolution {
 ///
 /// One convolution is applied to queries, keys and values. Queries and keys are normalized to length one (`x
 /// / √(Σx² + 10⁻⁶)`) and shared by `value_heads / key_heads` consecutive value heads; queries are divided by
-/// `√key_dim`. With `g` by [`decay_form`](Self::decay_form), which is a number for each value head or for each channel of its
-/// keys, and `β = beta_scale · sigmoid(beta)` per value head, the state `S` (`[key_dim, value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`;
-/// the result is `Sᵀq`. Kimi Linear has it by channel (Kimi Team, 2025, "Kimi Linear").
+/// `√key_dim`. With `g` by [`decay_form`](Self::decay_form), which is a number for each value head or for
+/// each channel of its keys, and `β = beta_scale · sigmoid(beta)` per value head, the state `S` (`[key_dim,
+/// value_dim]`) becomes `S' = e^g · S`, then `S' + k ⊗ β(v − S'ᵀk)`; the result is `Sᵀq`. Kimi Linear has it
+/// by channel (Kimi Team, 2025, "Kimi Linear").
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
     /// The number of key (and query) heads.
@@ -144,9 +146,10 @@ pub struct StateSpace {
 
 /// A selective state space with a step and a decay for each channel (Gu and Dao, 2023, "Mamba").
 ///
-/// A convolution and its activation are applied to `x`. From its result follow `dt = softplus(step(norm(rank)))` for
-/// each channel, and `B` and `C` for all. With `A = −exp(decay)` the state `S` (`[channels, state_size]`) becomes
-/// `e^(dt·A) · S + (dt · x) ⊗ B`, and the result is `S·C + skip · x`, multiplied by `silu(z)` and projected.
+/// A convolution and its activation are applied to `x`. From its result follow `dt =
+/// softplus(step(norm(rank)))` for each channel, and `B` and `C` for all. With `A = −exp(decay)` the state
+/// `S` (`[channels, state_size]`) becomes `e^(dt·A) · S + (dt · x) ⊗ B`, and the result is `S·C + skip · x`,
+/// multiplied by `silu(z)` and projected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectiveScan {
     /// The number of channels.

@@ -78,15 +78,15 @@ impl fmt::Display for WeightRole {
 }
 
 impl Decoder {
-    /// The role of each weight, in the order of [`weights`](Self::weights). A weight with several roles, such as a tied
-    /// head's, has the first.
+    /// The role of each weight, in the order of [`weights`](Self::weights). A weight with several roles, such
+    /// as a tied head's, has the first.
     pub fn weight_roles(&self) -> Vec<WeightRole> {
         // Every weight of the table was added for a role.
         self.collect().roles.into_iter().map(|role| role.unwrap_or(WeightRole::Head)).collect()
     }
 
-    /// The weights that can be quantized, in the order of the table: those of linear layers, and the token embedding.
-    /// The others (norms, biases, convolutions, per-head numbers) are small.
+    /// The weights that can be quantized, in the order of the table: those of linear layers, and the token
+    /// embedding. The others (norms, biases, convolutions, per-head numbers) are small.
     pub fn products(&self) -> Vec<WeightId> {
         let mut products = self.collect().products;
         products.sort_unstable();
@@ -94,8 +94,8 @@ impl Decoder {
         products
     }
 
-    /// The linear layers that adapters can change: those of attention, recurrences and MLPs, each weight once. Not
-    /// embeddings, the head, routers, experts, and the per-head products of latent attention.
+    /// The linear layers that adapters can change: those of attention, recurrences and MLPs, each weight
+    /// once. Not embeddings, the head, routers, experts, and the per-head products of latent attention.
     pub fn adaptable(&self) -> Vec<Linear> {
         let mut seen = HashSet::new();
         let adapted = [WeightRole::Attention, WeightRole::Recurrence, WeightRole::Mlp];
@@ -103,8 +103,8 @@ impl Decoder {
         linears.map(|(_, linear)| linear).filter(|linear| seen.insert(linear.weight)).collect()
     }
 
-    /// The same network with the weights of linear layers and the token embedding converted to `element`, for engines
-    /// that [expand](crate::Checkpoint::expanded_weight) weights at load.
+    /// The same network with the weights of linear layers and the token embedding converted to `element`, for
+    /// engines that [expand](crate::Checkpoint::expanded_weight) weights at load.
     #[must_use]
     pub fn expanded(&self, element: ElementType) -> Self {
         let mut expanded = self.clone();

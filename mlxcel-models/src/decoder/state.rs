@@ -45,8 +45,8 @@ pub struct StateSlot {
 }
 
 impl StateShape {
-    /// The number of values in one layer's state for a sequence of `positions`, without an engine's padding of pages
-    /// and chunks.
+    /// The number of values in one layer's state for a sequence of `positions`, without an engine's padding
+    /// of pages and chunks.
     pub fn values(&self, positions: usize) -> usize {
         match self {
             Self::Cache { kv_heads, head_dim, window } => {
@@ -69,7 +69,8 @@ impl StateShape {
 }
 
 impl Mixer {
-    /// The parts of its state: none for bidirectional attention and for attention to another layer's keys; one for caches; the convolution's inputs and the recurrent state for recurrences.
+    /// The parts of its state: none for bidirectional attention and for attention to another layer's keys;
+    /// one for caches; the convolution's inputs and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::WeightRef;
 use crate::element::ElementType;
 
-/// The index of a weight in a decoder's [`WeightTable`]. The description contains indices instead of names, so that an
-/// engine finds its form of a weight without hashing.
+/// The index of a weight in a decoder's [`WeightTable`]. The description contains indices instead of names,
+/// so that an engine finds its form of a weight without hashing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(u32);
 
@@ -30,8 +30,8 @@ impl WeightTable {
         Self::default()
     }
 
-    /// Returns the id of `weight`, adding it if necessary. Two roles of one tensor, such as a tied head's, share one
-    /// weight.
+    /// Returns the id of `weight`, adding it if necessary. Two roles of one tensor, such as a tied head's,
+    /// share one weight.
     pub fn add(&mut self, weight: WeightRef) -> WeightId {
         if let Some(&id) = self.known.get(&weight) {
             return id;

@@ -16,9 +16,9 @@ use crate::packing::{Derived, Packing, Part};
 /// The tensors of [`joined`](Self::joined) follow the first one along the outermost dimension instead, and
 /// nothing else is done to them.
 ///
-/// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own for
-/// [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed from the stored
-/// tensor.
+/// For a [`packed`](Self::packed) weight this describes the codes. Its other parts are weights of their own
+/// for [`Checkpoint::weight`](crate::Checkpoint::weight). A [`derived`](Self::derived) weight is computed
+/// from the stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WeightRef {
     /// The tensor's name in the checkpoint.
@@ -159,7 +159,8 @@ impl WeightRef {
         std::iter::once(&self.tensor).chain(&self.stack).chain(&self.joined).map(String::as_str)
     }
 
-    /// The same tensor with the two innermost dimensions swapped. Only for unpacked weights, before any selection.
+    /// The same tensor with the two innermost dimensions swapped. Only for unpacked weights, before any
+    /// selection.
     #[must_use]
     pub fn transposed(mut self) -> Self {
         let rank = self.shape.len();
@@ -216,8 +217,8 @@ impl WeightRef {
         as_stored && self.selection.as_ref().is_none_or(selected)
     }
 
-    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) returns it; the last dimension of a packed
-    /// weight counts words.
+    /// The shape in which [`Checkpoint::weight`](crate::Checkpoint::weight) returns it; the last dimension of
+    /// a packed weight counts words.
     pub fn stored_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let (Some(packed), Some(columns)) = (&self.packed, shape.last_mut()) {

@@ -1,5 +1,5 @@
-//! AFMoE (Trinity): gated attention with windows in most layers, of which only those rotate, norms around all blocks, and
-//! experts that are routed by sigmoids beside shared ones.
+//! AFMoE (Trinity): gated attention with windows in most layers, of which only those rotate, norms around all
+//! blocks, and experts that are routed by sigmoids beside shared ones.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `AfmoeConfig` and `AfmoeForCausalLM`.
 

@@ -1,8 +1,9 @@
-//! Ling 3 (`bailing_hybrid`): Kimi delta attention with a bounded decay in most layers and gated latent attention in the
-//! others, and experts in groups.
+//! Ling 3 (`bailing_hybrid`): Kimi delta attention with a bounded decay in most layers and gated latent
+//! attention in the others, and experts in groups.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `BailingHybridConfig` and `BailingHybridForCausalLM`; tensors
-//! have its names or those of published files. Multi-token prediction layers, which follow the others, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `BailingHybridConfig` and
+//! `BailingHybridForCausalLM`; tensors have its names or those of published files. Multi-token prediction
+//! layers, which follow the others, are ignored.
 
 use mlxcel_core::Result;
 

@@ -1,6 +1,8 @@
-//! BERT, and RoBERTa, whose positions are counted from the padding token's id on (Devlin et al., 2018; Liu et al., 2019).
+//! BERT, and RoBERTa, whose positions are counted from the padding token's id on (Devlin et al., 2018; Liu et
+//! al., 2019).
 //!
-//! Config fields, defaults and arithmetic follow transformers' `BertModel`, `RobertaModel` and `XLMRobertaModel`.
+//! Config fields, defaults and arithmetic follow transformers' `BertModel`, `RobertaModel` and
+//! `XLMRobertaModel`.
 
 use mlxcel_core::Result;
 

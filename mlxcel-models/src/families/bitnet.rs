@@ -1,7 +1,9 @@
-//! BitNet b1.58: Llama with norms before the output projections of attention and MLP, from weights that are not packed.
+//! BitNet b1.58: Llama with norms before the output projections of attention and MLP, from weights that are
+//! not packed.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `BitNetConfig` and `BitNetForCausalLM`. Its packed form
-//! rounds activations to 8 bits, which no engine does; it is refused by the name of its `quant_method`.
+//! Config fields, defaults and arithmetic follow transformers' `BitNetConfig` and `BitNetForCausalLM`. Its
+//! packed form rounds activations to 8 bits, which no engine does; it is refused by the name of its
+//! `quant_method`.
 
 use mlxcel_core::Result;
 

@@ -122,7 +122,8 @@ impl AttentionBiases {
 }
 
 impl Roles<'_> {
-    /// Attention with the projections `q_proj`, `k_proj`, `v_proj` and `o_proj` of the module `name`, without norms.
+    /// Attention with the projections `q_proj`, `k_proj`, `v_proj` and `o_proj` of the module `name`, without
+    /// norms.
     pub(super) fn attention(
         &self,
         name: &str,
@@ -190,7 +191,8 @@ impl Roles<'_> {
         })
     }
 
-    /// The gated MLP whose `gate_up_proj` has the rows of the gate and behind them those of the up projection.
+    /// The gated MLP whose `gate_up_proj` has the rows of the gate and behind them those of the up
+    /// projection.
     pub(super) fn fused_gated_mlp(
         &self,
         name: &str,

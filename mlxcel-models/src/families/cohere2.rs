@@ -1,5 +1,6 @@
-//! Cohere 2 (Command R7B, Command A): parallel attention and MLP after one layer norm; of every four layers, three have
-//! a window and rotary embedding of adjacent elements, and one attends to all positions without rotary embedding.
+//! Cohere 2 (Command R7B, Command A): parallel attention and MLP after one layer norm; of every four layers,
+//! three have a window and rotary embedding of adjacent elements, and one attends to all positions without
+//! rotary embedding.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Cohere2Config` and `Cohere2ForCausalLM`.
 

@@ -1,17 +1,20 @@
-//! What mlx-lm's converter does to the tensors of a family, for writing checkpoints that it and this crate read.
+//! What mlx-lm's converter does to the tensors of a family, for writing checkpoints that it and this crate
+//! read.
 
 /// How a family's tensors are named and treated in a converted checkpoint, as mlx-lm does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conversion {
-    /// Ends of the paths of modules that have 8 bits whatever the others have: routers, and matrices that suffer most.
+    /// Ends of the paths of modules that have 8 bits whatever the others have: routers, and matrices that
+    /// suffer most.
     pub sensitive: &'static [&'static str],
     /// The module of a layer's stacked experts.
     pub experts: &'static str,
     /// The names of the experts' gate, up and down projections.
     pub projections: [&'static str; 3],
-    /// Whether the checkpoint stores factors of norms less one, which the converter adds. The converter then also moves
-    /// the taps of convolutions to the second dimension, and drops the layers that predict further tokens.
+    /// Whether the checkpoint stores factors of norms less one, which the converter adds. The converter then
+    /// also moves the taps of convolutions to the second dimension, and drops the layers that predict
+    /// further tokens.
     pub shifted_norms: bool,
 }
 

@@ -15,8 +15,8 @@ pub(super) fn taps(config: Fields<'_>, key: &str, default: usize) -> Result<usiz
 }
 
 impl Roles<'_> {
-    /// The convolution that `{name}.weight` and, if `bias`, `{name}.bias` hold: `[channels, 1, taps]` as PyTorch has it, or `[channels,
-    /// taps, 1]` as mlx-lm does.
+    /// The convolution that `{name}.weight` and, if `bias`, `{name}.bias` hold: `[channels, 1, taps]` as
+    /// PyTorch has it, or `[channels, taps, 1]` as mlx-lm does.
     pub(super) fn convolution(
         &self,
         name: &str,

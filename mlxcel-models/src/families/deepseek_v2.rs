@@ -1,7 +1,8 @@
 //! DeepSeek-V2: latent attention, and experts that are routed by a softmax beside shared ones.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `DeepseekV2Config` and `DeepseekV2ForCausalLM`. Choosing
-//! experts from the best groups, as the largest model does, is not supported.
+//! Config fields, defaults and arithmetic follow transformers' `DeepseekV2Config` and
+//! `DeepseekV2ForCausalLM`. Choosing experts from the best groups, as the largest model does, is not
+//! supported.
 
 use mlxcel_core::Result;
 

@@ -1,8 +1,8 @@
 //! DeepSeek-V3 (and R1): latent attention, and experts in groups beside shared ones.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `DeepseekV3Config` and `DeepseekV3ForCausalLM`;
-//! attention is the same in the absorbed form. The multi-token prediction layers, which follow the others in the files,
-//! are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `DeepseekV3Config` and
+//! `DeepseekV3ForCausalLM`; attention is the same in the absorbed form. The multi-token prediction layers,
+//! which follow the others in the files, are ignored.
 
 use mlxcel_core::Result;
 
@@ -57,8 +57,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, config, &sizes, &LATENTS, &EXPERTS, 1e-6, |index| index >= dense_layers)
 }
 
-/// The decoder of a checkpoint with DeepSeek-V3's structure and tensor names, whose layers have experts if they are `sparse` and whose settings of
-/// positions are in `rotary`.
+/// The decoder of a checkpoint with DeepSeek-V3's structure and tensor names, whose layers have experts if
+/// they are `sparse` and whose settings of positions are in `rotary`.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     rotary: Fields<'_>,

@@ -78,7 +78,8 @@ impl Roles<'_> {
         })
     }
 
-    /// The projections of queries, keys and values, whose rows `{name}.weight` and, if `bias`, `{name}.bias` hold in this order.
+    /// The projections of queries, keys and values, whose rows `{name}.weight` and, if `bias`, `{name}.bias`
+    /// hold in this order.
     pub(super) fn fused_attention(&self, name: &str, hidden: usize, bias: bool) -> Result<[Linear; 3]> {
         let weight = self.matrix(name, 3 * hidden, hidden)?;
         let bias = match bias {

@@ -1,8 +1,8 @@
-//! ERNIE 4.5 with experts: ERNIE 4.5's attention, and experts that are routed by a softmax with a bias that only the
-//! choice sees.
+//! ERNIE 4.5 with experts: ERNIE 4.5's attention, and experts that are routed by a softmax with a bias that
+//! only the choice sees.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Ernie4_5_MoeConfig` and `Ernie4_5_MoeForCausalLM`. The
-//! multi-token prediction layers, `mtp`, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `Ernie4_5_MoeConfig` and
+//! `Ernie4_5_MoeForCausalLM`. The multi-token prediction layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 
@@ -95,8 +95,8 @@ fn expert_sizes(config: Fields<'_>, hidden: usize) -> Result<ExpertSizes> {
     Ok(ExpertSizes { count, chosen, hidden, width })
 }
 
-/// Reads which layers have experts: every `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, which is the
-/// last layer if it is −1.
+/// Reads which layers have experts: every `moe_layer_interval`-th from `moe_layer_start_index` to
+/// `moe_layer_end_index`, which is the last layer if it is −1.
 fn sparse_layers(config: Fields<'_>) -> Result<impl Fn(usize) -> bool> {
     const LAST: &str = "moe_layer_end_index";
     let first = config.size("moe_layer_start_index", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);

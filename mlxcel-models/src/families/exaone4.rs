@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after each operation, and per-head norms of queries and keys; in models with windows, layers without
-//! one have no rotary embedding.
+//! EXAONE 4: norms after each operation, and per-head norms of queries and keys; in models with windows,
+//! layers without one have no rotary embedding.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Exaone4Config` and `Exaone4ForCausalLM`.
 

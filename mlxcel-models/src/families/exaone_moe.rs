@@ -1,7 +1,7 @@
 //! K-EXAONE: EXAONE 4's attention behind norms, and DeepSeek-V3's experts.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `ExaoneMoeConfig` and `ExaoneMoeForCausalLM`. The
-//! multi-token prediction layers, `mtp`, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `ExaoneMoeConfig` and `ExaoneMoeForCausalLM`.
+//! The multi-token prediction layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 

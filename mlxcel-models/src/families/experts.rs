@@ -117,8 +117,8 @@ impl GroupedDefaults {
     };
 }
 
-/// The mixture of DeepSeek-V3 and its successors: a router with a bias that only the choice sees and with groups, weights that add up to
-/// `routed_scaling_factor`, and shared experts.
+/// The mixture of DeepSeek-V3 and its successors: a router with a bias that only the choice sees and with
+/// groups, weights that add up to `routed_scaling_factor`, and shared experts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupedExperts {
     experts: ExpertSizes,
@@ -186,7 +186,8 @@ impl GroupedExperts {
     pub(super) fn router(&self, roles: &Roles<'_>, module: &str) -> Result<Router> {
         let &Self { experts, groups, normalised, scale, scoring, .. } = self;
         let gate = format!("{module}.gate");
-        // The second is where EXAONE has it, the third where Ling does. If there is none, transformers starts with zeros.
+        // The second is where EXAONE has it, the third where Ling does. If there is none, transformers starts
+        // with zeros.
         let biases = [&gate, module].map(|module| format!("{module}.e_score_correction_bias"));
         let biases = biases.into_iter().chain([format!("{gate}.expert_bias")]);
         let bias = biases.into_iter().find(|bias| roles.has(bias));
@@ -279,14 +280,16 @@ fn expert_groups(
     Ok((kept < groups).then_some(ExpertGroups { count: groups, kept }))
 }
 
-/// Reads which layers have experts, of which there are `count`: by `mlp_only_layers` and `decoder_sparse_step`.
+/// Reads which layers have experts, of which there are `count`: by `mlp_only_layers` and
+/// `decoder_sparse_step`.
 pub(super) fn sparse_layers(config: Fields<'_>, count: usize) -> Result<impl Fn(usize) -> bool> {
     let dense = config.sizes("mlp_only_layers")?.unwrap_or_default();
     let step = config.size("decoder_sparse_step", 1..=MOST_EXPERTS)?.unwrap_or(1);
     Ok(move |index: usize| count > 0 && !dense.contains(&index) && (index + 1).is_multiple_of(step))
 }
 
-/// Reads which layers have experts: those that `mlp_layer_types` calls `sparse`, or all from layer `first` on.
+/// Reads which layers have experts: those that `mlp_layer_types` calls `sparse`, or all from layer `first`
+/// on.
 pub(super) fn sparse_layer_types(config: Fields<'_>, layers: usize, first: usize) -> Result<Vec<bool>> {
     const SPARSE: &str = "sparse";
     const DENSE: &str = "dense";
@@ -306,12 +309,13 @@ fn aliased_size(config: Fields<'_>, keys: &[&str], range: RangeInclusive<usize>)
 }
 
 impl Roles<'_> {
-    /// The experts of `module`, such as `model.layers.0.mlp`, in whichever of the layouts the checkpoint has them:
+    /// The experts of `module`, such as `model.layers.0.mlp`, in whichever of the layouts the checkpoint has
+    /// them:
     /// - `{module}.experts.{index}.{name}.weight`: a tensor a projection and expert, as most are published;
-    /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and `{module}.experts.down_proj`, as
-    ///   transformers keeps them;
-    /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm converts them, those
-    ///   of Gemma 4 under `experts.switch_glu`.
+    /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and
+    ///   `{module}.experts.down_proj`, as transformers keeps them;
+    /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm
+    ///   converts them, those of Gemma 4 under `experts.switch_glu`.
     ///
     /// Those of the first and the last may be packed.
     pub(super) fn experts(
@@ -420,7 +424,8 @@ fn alike(a: &WeightRef, b: &WeightRef) -> bool {
     parts(a) == parts(b) && a.storage() == b.storage()
 }
 
-/// Reads the width of the shared experts, of which the field `key` gives the number and each is `width` wide; zero if there is none.
+/// Reads the width of the shared experts, of which the field `key` gives the number and each is `width` wide;
+/// zero if there is none.
 pub(super) fn shared_width(config: Fields<'_>, key: &str, width: usize) -> Result<usize> {
     let absent = usize::from(!config.mentions(key));
     Ok(config.size(key, 0..=64)?.unwrap_or(absent) * width)

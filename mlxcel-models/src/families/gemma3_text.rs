@@ -1,8 +1,8 @@
-//! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps; five layers with a window for each one
-//! without, with different bases of the rotary embedding. EmbeddingGemma reads texts in both directions.
+//! Gemma 3: Gemma 2 with norms of queries and keys instead of soft caps; five layers with a window for each
+//! one without, with different bases of the rotary embedding. EmbeddingGemma reads texts in both directions.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`, which reads
-//! `attn_logit_softcapping` and does not use it.
+//! Config fields, defaults and arithmetic follow transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`,
+//! which reads `attn_logit_softcapping` and does not use it.
 
 use mlxcel_core::Result;
 

@@ -1,8 +1,8 @@
-//! Gemma 3n: several residual streams of which each layer computes one (AltUp), residuals of low rank, sparse gates,
-//! embeddings for each layer, and last layers that attend to the keys and values of earlier ones.
+//! Gemma 3n: several residual streams of which each layer computes one (AltUp), residuals of low rank, sparse
+//! gates, embeddings for each layer, and last layers that attend to the keys and values of earlier ones.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Gemma3nTextConfig` and `Gemma3nForCausalLM`, which at
-//! inference does not use `altup_coef_clip`.
+//! Config fields, defaults and arithmetic follow transformers' `Gemma3nTextConfig` and `Gemma3nForCausalLM`,
+//! which at inference does not use `altup_coef_clip`.
 
 use mlxcel_core::Result;
 
@@ -87,8 +87,8 @@ fn normal_quantile(probability: f64) -> f64 {
     ((low + high) / 2.0 * 1e12).round() / 1e12
 }
 
-/// The probability that a normally distributed number is below `x`: by the power series of its density, or by the continued
-/// fraction of its tail.
+/// The probability that a normally distributed number is below `x`: by the power series of its density, or by
+/// the continued fraction of its tail.
 fn below(x: f64) -> f64 {
     let density = (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
     if x.abs() > 4.0 {

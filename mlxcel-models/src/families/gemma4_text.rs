@@ -1,8 +1,8 @@
-//! Gemma 4: Gemma 3 with wider heads and keys as values in the layers that see everything, the last layers attending to the
-//! keys and values of earlier ones, embeddings for each layer, and experts beside the MLP.
+//! Gemma 4: Gemma 3 with wider heads and keys as values in the layers that see everything, the last layers
+//! attending to the keys and values of earlier ones, embeddings for each layer, and experts beside the MLP.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Gemma4TextConfig`, `Gemma4UnifiedTextConfig` and
-//! `Gemma4ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Gemma4TextConfig`, `Gemma4UnifiedTextConfig`
+//! and `Gemma4ForCausalLM`.
 
 use mlxcel_core::Result;
 
@@ -54,7 +54,8 @@ fn expert_sizes(config: Fields<'_>, hidden: usize) -> Result<Option<ExpertSizes>
     Ok(Some(ExpertSizes { count, chosen, hidden, width }))
 }
 
-/// The width of heads and the number of key/value heads in layers of the type `name`, which all have the same.
+/// The width of heads and the number of key/value heads in layers of the type `name`, which all have the
+/// same.
 fn kind_sizes(config: Fields<'_>, types: &[&str], name: &str, sizes: &Sizes, same: bool) -> Result<Sizes> {
     let mut of_kind = *sizes;
     if let Some(layers) = config.object("per_layer_config")? {

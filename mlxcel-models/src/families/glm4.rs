@@ -1,5 +1,5 @@
-//! GLM-4: norms before and after each operation, a fused gate, and rotary embedding of adjacent elements in half of
-//! each head.
+//! GLM-4: norms before and after each operation, a fused gate, and rotary embedding of adjacent elements in
+//! half of each head.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Glm4Config` and `Glm4ForCausalLM`.
 

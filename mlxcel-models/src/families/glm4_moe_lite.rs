@@ -1,7 +1,9 @@
-//! GLM-4.7-Flash: DeepSeek-V3's latent attention and experts with other sizes, and layers without experts by a list.
+//! GLM-4.7-Flash: DeepSeek-V3's latent attention and experts with other sizes, and layers without experts by
+//! a list.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Glm4MoeLiteConfig` and `Glm4MoeLiteForCausalLM`. The
-//! multi-token prediction layers, which follow the others in the files, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `Glm4MoeLiteConfig` and
+//! `Glm4MoeLiteForCausalLM`. The multi-token prediction layers, which follow the others in the files, are
+//! ignored.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,7 @@
 //! GPT-2: learned positions, layer norms, MLPs without gates, and transposed weights.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `GPT2Config` and `GPT2LMHeadModel`. In single precision
-//! `reorder_and_upcast_attn` changes nothing.
+//! Config fields, defaults and arithmetic follow transformers' `GPT2Config` and `GPT2LMHeadModel`. In single
+//! precision `reorder_and_upcast_attn` changes nothing.
 
 use mlxcel_core::Result;
 

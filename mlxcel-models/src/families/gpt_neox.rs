@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: layer norms, MLPs without gates, rotary embedding of a quarter of each head, parallel attention
-//! and MLP.
+//! GPT-NeoX and Pythia: layer norms, MLPs without gates, rotary embedding of a quarter of each head, parallel
+//! attention and MLP.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GPTNeoXConfig` and `GPTNeoXForCausalLM`.
 
@@ -54,7 +54,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let fused = roles.matrix(&format!("{name}.query_key_value"), 3 * hidden, hidden)?;
         let bias = biases.then(|| roles.dense(&format!("{name}.query_key_value.bias"), &[3 * hidden]));
         let bias = bias.transpose()?;
-        // Of each head the query, the key and the value follow each other; in GGUF files all queries, keys and values do.
+        // Of each head the query, the key and the value follow each other; in GGUF files all queries, keys
+        // and values do.
         let third = |index: usize| {
             let rows = if by_head {
                 Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads }

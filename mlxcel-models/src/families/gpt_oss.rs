@@ -1,4 +1,5 @@
-//! gpt-oss: attention with sinks, a window in every other layer, and experts with biases and a clamped SwiGLU.
+//! gpt-oss: attention with sinks, a window in every other layer, and experts with biases and a clamped
+//! SwiGLU.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GptOssConfig` and `GptOssForCausalLM`.
 
@@ -100,8 +101,8 @@ fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     layer_windows(config, &types, window(config, "sliding_window", Some(128))?)
 }
 
-/// The experts: the rows of gates and up projections take turns in a stack of matrices, which is packed, or else dense and stored the
-/// other way round; or there are three stacks as mlx-lm converts them.
+/// The experts: the rows of gates and up projections take turns in a stack of matrices, which is packed, or
+/// else dense and stored the other way round; or there are three stacks as mlx-lm converts them.
 fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
     let ExpertSizes { count, hidden, width, .. } = sizes;
     let fused = format!("{module}.gate_up_proj");

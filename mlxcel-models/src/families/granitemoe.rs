@@ -1,6 +1,7 @@
 //! Granite-MoE: Granite's multipliers, and experts in every layer.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `GraniteMoeConfig` and `GraniteMoeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GraniteMoeConfig` and
+//! `GraniteMoeForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,8 +1,9 @@
-//! Granite 4: state spaces in most layers and attention in the others, Granite's multipliers, and a shared MLP, with
-//! experts or without.
+//! Granite 4: state spaces in most layers and attention in the others, Granite's multipliers, and a shared
+//! MLP, with experts or without.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GraniteMoeHybridConfig` and
-//! `GraniteMoeHybridForCausalLM`, but for `time_step_limit`, which applies to single tokens too, as in Mamba 2.
+//! `GraniteMoeHybridForCausalLM`, but for `time_step_limit`, which applies to single tokens too, as in Mamba
+//! 2.
 
 use mlxcel_core::Result;
 
@@ -104,7 +105,8 @@ fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Option<Rope>> {
     }
 }
 
-/// The MLP that all tokens go through, whose projection of the input has the gate's rows in front, or which mlx-lm has split.
+/// The MLP that all tokens go through, whose projection of the input has the gate's rows in front, or which
+/// mlx-lm has split.
 fn shared_mlp(
     roles: &Roles<'_>,
     layer: &str,

@@ -1,5 +1,5 @@
-//! Jamba: selective state spaces with norms of their steps, some layers of attention without positions, and experts in
-//! some layers.
+//! Jamba: selective state spaces with norms of their steps, some layers of attention without positions, and
+//! experts in some layers.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `JambaConfig` and `JambaForCausalLM`.
 
@@ -116,8 +116,8 @@ impl ScanSettings {
         })
     }
 
-    /// The mixer of module `name`, whose first projection has the rows of x and of the gate, and the second those of the
-    /// steps, B and C.
+    /// The mixer of module `name`, whose first projection has the rows of x and of the gate, and the second
+    /// those of the steps, B and C.
     fn describe(&self, roles: &Roles<'_>, name: &str) -> Result<SelectiveScan> {
         let &Self { hidden, channels, state_size, rank, taps, convolution_bias, biases, .. } = self;
         let module = |part: &str| format!("{name}.{part}");

@@ -1,4 +1,5 @@
-//! Kimi delta attention: the gated delta rule with a decay for each channel, by config fields and tensor names of Kimi Linear and Ling.
+//! Kimi delta attention: the gated delta rule with a decay for each channel, by config fields and tensor
+//! names of Kimi Linear and Ling.
 
 use mlxcel_core::Result;
 
@@ -24,8 +25,8 @@ pub(super) struct KimiDelta {
 }
 
 impl KimiDelta {
-    /// Reads the sizes, with these where there are none: from the settings by transformers' names, or those in the object
-    /// `linear_attn_config`, which go first.
+    /// Reads the sizes, with these where there are none: from the settings by transformers' names, or those
+    /// in the object `linear_attn_config`, which go first.
     pub(super) fn read(self, config: Fields<'_>) -> Result<Self> {
         let heads = config.size("linear_num_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(self.heads);
         let dim = config.size("linear_head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(self.dim);

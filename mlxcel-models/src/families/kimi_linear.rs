@@ -1,7 +1,9 @@
-//! Kimi Linear: Kimi delta attention in most layers and latent attention without positions in the others, and experts.
+//! Kimi Linear: Kimi delta attention in most layers and latent attention without positions in the others, and
+//! experts.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `KimiLinearConfig` and `KimiLinearForCausalLM`; tensors have
-//! the names of published files, which transformers renames as it reads them.
+//! Config fields, defaults and arithmetic follow transformers' `KimiLinearConfig` and
+//! `KimiLinearForCausalLM`; tensors have the names of published files, which transformers renames as it reads
+//! them.
 
 use mlxcel_core::Result;
 
@@ -72,7 +74,8 @@ pub(super) fn renamed_sizes(config: Fields<'_>, defaults: &SizeDefaults) -> Resu
     Ok(Sizes { context, ..sizes })
 }
 
-/// What `linear_attn_config` calls each layer, by lists of numbers that count from one; `None` without both lists.
+/// What `linear_attn_config` calls each layer, by lists of numbers that count from one; `None` without both
+/// lists.
 fn listed_types(config: Fields<'_>, layers: usize) -> Result<Option<Vec<&'static str>>> {
     let Some(inner) = config.object("linear_attn_config")? else { return Ok(None) };
     let (full, linear) = (inner.sizes("full_attn_layers")?, inner.sizes("kda_layers")?);

@@ -167,8 +167,8 @@ impl LatentSettings {
         })
     }
 
-    /// What latents are projected with to keys and to values: of each head consecutively in `kv_b_proj`, or two stacks of
-    /// matrices as mlx-lm converts them, of which that for keys is the other way round.
+    /// What latents are projected with to keys and to values: of each head consecutively in `kv_b_proj`, or
+    /// two stacks of matrices as mlx-lm converts them, of which that for keys is the other way round.
     fn ups(&self, roles: &Roles<'_>, module: &str) -> Result<[HeadLinear; 2]> {
         let &Self { heads, plain_dim, value_dim, rank, .. } = self;
         let converted = format!("{module}.embed_q");
@@ -220,8 +220,8 @@ fn scale(config: Fields<'_>, dim: usize) -> Result<f32> {
     Ok(scale as f32)
 }
 
-/// The fraction of `whole` elements that `part` of them are: a half more than these, since the number of elements is found by rounding
-/// down.
+/// The fraction of `whole` elements that `part` of them are: a half more than these, since the number of
+/// elements is found by rounding down.
 fn fraction(part: usize, whole: usize) -> f64 {
     (part as f64 + 0.5) / whole as f64
 }

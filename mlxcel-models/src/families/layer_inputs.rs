@@ -1,4 +1,5 @@
-//! Embeddings for each layer, and layers that read the keys and values of others, as the small Gemmas have them.
+//! Embeddings for each layer, and layers that read the keys and values of others, as the small Gemmas have
+//! them.
 
 use mlxcel_core::Result;
 
@@ -76,8 +77,8 @@ impl LayerInputs {
     }
 }
 
-/// Of each layer the one whose keys and values it reads, if they are not its own: of the last `num_kv_shared_layers` the
-/// last layer of the same type before them.
+/// Of each layer the one whose keys and values it reads, if they are not its own: of the last
+/// `num_kv_shared_layers` the last layer of the same type before them.
 pub(super) fn shared_sources(
     config: Fields<'_>,
     types: &[&str],

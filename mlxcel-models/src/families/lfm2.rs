@@ -39,8 +39,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, &sizes, |_, module| feed_forward(roles, module, [sizes.hidden, width]))
 }
 
-/// The decoder of a checkpoint with LFM2's structure and tensor names; `second` makes the operation behind the mixer from the index of
-/// its layer and the name of its module.
+/// The decoder of a checkpoint with LFM2's structure and tensor names; `second` makes the operation behind
+/// the mixer from the index of its layer and the name of its module.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,
@@ -134,7 +134,8 @@ fn attention(
     })
 }
 
-/// The width of MLPs: what is `given` is that of a plain MLP with as many parameters, unless `block_auto_adjust_ff_dim` is off.
+/// The width of MLPs: what is `given` is that of a plain MLP with as many parameters, unless
+/// `block_auto_adjust_ff_dim` is off.
 fn intermediate_size(config: Fields<'_>, given: usize) -> Result<usize> {
     const MULTIPLIER: &str = "block_ffn_dim_multiplier";
     // The published name, which transformers prefers.

@@ -1,7 +1,7 @@
 //! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
 //!
-//! Config fields, defaults and arithmetic follow transformers' `LlamaConfig` and `LlamaForCausalLM`. Families that
-//! differ from it by their settings alone go through [`decoder`] too.
+//! Config fields, defaults and arithmetic follow transformers' `LlamaConfig` and `LlamaForCausalLM`. Families
+//! that differ from it by their settings alone go through [`decoder`] too.
 
 use mlxcel_core::Result;
 
@@ -54,7 +54,8 @@ pub(super) struct Variant {
     pub(super) tied: bool,
     /// Whether the head has a bias.
     pub(super) head_bias: bool,
-    /// The norms of queries and keys, if there are any: the elements normalized together, and the names of both.
+    /// The norms of queries and keys, if there are any: the elements normalized together, and the names of
+    /// both.
     pub(super) head_norms: Option<(NormScope, [&'static str; 2])>,
     /// Clamps queries, keys and values to this magnitude.
     pub(super) clip: Option<f32>,
@@ -92,7 +93,8 @@ pub(super) fn decoder(
     })
 }
 
-/// [`decoder`] with another operation instead of the MLP: `second` makes that of a layer from its index and name.
+/// [`decoder`] with another operation instead of the MLP: `second` makes that of a layer from its index and
+/// name.
 pub(super) fn decoder_with(
     roles: &Roles<'_>,
     sizes: &Sizes,

@@ -1,5 +1,5 @@
-//! Llama 4's text model: attention within chunks, some layers without positions, and experts in some layers that read
-//! weighted inputs.
+//! Llama 4's text model: attention within chunks, some layers without positions, and experts in some layers
+//! that read weighted inputs.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Llama4TextConfig` and `Llama4ForCausalLM`.
 
@@ -100,8 +100,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
 }
 
-/// Reads which layers rotate queries and keys: by `no_rope_layers`, which has a zero for those that do not, or all
-/// but each `no_rope_layer_interval`th.
+/// Reads which layers rotate queries and keys: by `no_rope_layers`, which has a zero for those that do not,
+/// or all but each `no_rope_layer_interval`th.
 fn rotated_layers(config: Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     const KEY: &str = "no_rope_layers";
     let interval = config.size("no_rope_layer_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
@@ -172,8 +172,8 @@ fn routed(roles: &Roles<'_>, module: &str, sizes: ExpertSizes, activation: Activ
     Ok(linears.routed(sizes, router, Gating::Activated(activation), shared).into())
 }
 
-/// The experts' projections: stored the other way round with gates in front, three stacks as mlx-lm converts them, or
-/// one by one.
+/// The experts' projections: stored the other way round with gates in front, three stacks as mlx-lm converts
+/// them, or one by one.
 fn linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
     let ExpertSizes { count, hidden, width, .. } = sizes;
     let [fused, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{module}.experts.{name}"));

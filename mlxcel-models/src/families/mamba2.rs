@@ -1,8 +1,8 @@
 //! Mamba2: state spaces instead of attention, and no MLPs.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Mamba2Config` and `Mamba2ForCausalLM`. There, prefill
-//! applies `time_step_limit` and decoding does not; here both do, as in mlx-lm, so that text does not depend on prefill
-//! chunking.
+//! Config fields, defaults and arithmetic follow transformers' `Mamba2Config` and `Mamba2ForCausalLM`. There,
+//! prefill applies `time_step_limit` and decoding does not; here both do, as in mlx-lm, so that text does not
+//! depend on prefill chunking.
 
 use mlxcel_core::Result;
 
@@ -22,7 +22,8 @@ use crate::decoder::{Activation, Decoder};
 pub(super) const FAMILY: Family =
     Family { model_types: &["mamba2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-/// The state does not grow with positions and the settings have no bound, so this one is only there to be finite.
+/// The state does not grow with positions and the settings have no bound, so this one is only there to be
+/// finite.
 const CONTEXT: usize = 1 << 20;
 
 fn settings(config: Fields<'_>, hidden: usize) -> Result<StateSpaceSettings> {

@@ -1,7 +1,9 @@
-//! MiMo-V2-Flash: windows with sinks and twice the key/value heads in most layers, narrow values, and experts.
+//! MiMo-V2-Flash: windows with sinks and twice the key/value heads in most layers, narrow values, and
+//! experts.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `MiMoV2FlashConfig` and `MiMoV2FlashForCausalLM`. Keys of
-//! published files that it does not read, which give what it assumes, are honoured or refused.
+//! Config fields, defaults and arithmetic follow transformers' `MiMoV2FlashConfig` and
+//! `MiMoV2FlashForCausalLM`. Keys of published files that it does not read, which give what it assumes, are
+//! honoured or refused.
 
 use mlxcel_core::Result;
 
@@ -149,7 +151,8 @@ fn types(config: Fields<'_>, layers: usize) -> Result<Vec<&'static str>> {
     layer_types(config, layers, &[FULL, SLIDING], of)
 }
 
-/// Reads which layers have experts: by `mlp_layer_types`, by the ones of `moe_layer_freq`, or all but the first.
+/// Reads which layers have experts: by `mlp_layer_types`, by the ones of `moe_layer_freq`, or all but the
+/// first.
 fn sparse(config: Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     match marks(config, "moe_layer_freq", layers)? {
         Some(marks) if config.get("mlp_layer_types").is_none() => Ok(marks),

@@ -1,8 +1,8 @@
-//! MiniMax-M2: norms of queries and keys over all heads, rotary embedding of a part of each head, and experts in every
-//! layer that are routed by sigmoids.
+//! MiniMax-M2: norms of queries and keys over all heads, rotary embedding of a part of each head, and experts
+//! in every layer that are routed by sigmoids.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `MiniMaxM2Config` and `MiniMaxM2ForCausalLM`. The
-//! multi-token prediction modules are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `MiniMaxM2Config` and `MiniMaxM2ForCausalLM`.
+//! The multi-token prediction modules are ignored.
 
 use mlxcel_core::Result;
 

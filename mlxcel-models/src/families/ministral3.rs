@@ -1,6 +1,7 @@
 //! Ministral 3: Mistral with YaRN, and queries scaled by position.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Ministral3Config` and `Ministral3ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Ministral3Config` and
+//! `Ministral3ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -1,5 +1,5 @@
-//! Mistral 4: DeepSeek-V3's latent attention with queries scaled by position, and experts in groups that are routed by a
-//! softmax.
+//! Mistral 4: DeepSeek-V3's latent attention with queries scaled by position, and experts in groups that are
+//! routed by a softmax.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Mistral4Config` and `Mistral4ForCausalLM`.
 

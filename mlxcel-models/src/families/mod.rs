@@ -100,7 +100,8 @@ use crate::read::formats::refuse_quantized_activations;
 pub(crate) struct Family {
     /// The values of `model_type` that [`Checkpoint::decoder`] supports.
     model_types: &'static [&'static str],
-    /// The tokens that end a text where no file mentions one, from the default of the settings class in transformers.
+    /// The tokens that end a text where no file mentions one, from the default of the settings class in
+    /// transformers.
     pub(crate) stop_tokens: &'static [TokenId],
     /// Reads settings and weights into a description.
     describe: fn(&Roles<'_>) -> Result<Decoder>,
@@ -197,9 +198,10 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for an unknown `model_type` or an unsupported config field;
-    /// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a config that is inconsistent with itself or with the tensors' shapes;
-    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing tensor. The error names the field or the tensor.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for an unknown `model_type` or an unsupported
+    /// config field; [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a config that is inconsistent with
+    /// itself or with the tensors' shapes; [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing
+    /// tensor. The error names the field or the tensor.
     pub fn decoder(&self) -> Result<Decoder> {
         describe(self)
     }

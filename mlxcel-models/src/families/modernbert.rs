@@ -1,5 +1,5 @@
-//! ModernBERT: a pre-norm encoder with rotary positions and gated MLPs, in which two of three layers see a window (Warner et
-//! al., 2024).
+//! ModernBERT: a pre-norm encoder with rotary positions and gated MLPs, in which two of three layers see a
+//! window (Warner et al., 2024).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `ModernBertModel`.
 

@@ -1,4 +1,5 @@
-//! Nemotron: layer norms stored minus one, squared ReLU without a gate, rotary embedding of half of each head.
+//! Nemotron: layer norms stored minus one, squared ReLU without a gate, rotary embedding of half of each
+//! head.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `NemotronConfig` and `NemotronForCausalLM`.
 

@@ -1,9 +1,9 @@
-//! Nemotron-H (and Nemotron 3): layers of one block each, which is a state space, attention without positions, an MLP
-//! without a gate, or experts without gates.
+//! Nemotron-H (and Nemotron 3): layers of one block each, which is a state space, attention without
+//! positions, an MLP without a gate, or experts without gates.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `NemotronHConfig` and `NemotronHForCausalLM`. There,
-//! prefill bounds dt by `time_step_min` and decoding does not; here both do, so that text does not depend on prefill
-//! chunking. The multi-token prediction layers, `mtp`, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `NemotronHConfig` and `NemotronHForCausalLM`.
+//! There, prefill bounds dt by `time_step_min` and decoding does not; here both do, so that text does not
+//! depend on prefill chunking. The multi-token prediction layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 
@@ -155,7 +155,8 @@ fn refuse_other_experts(config: Fields<'_>, activation: Activation) -> Result<()
     Ok(())
 }
 
-/// The projections of experts without gates: one by one, as transformers keeps them, or as mlx-lm converts them.
+/// The projections of experts without gates: one by one, as transformers keeps them, or as mlx-lm converts
+/// them.
 fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<ExpertLinears> {
     let ExpertSizes { count, hidden, width, .. } = sizes;
     let [up, down] = [("up_proj", "fc1", width, hidden), ("down_proj", "fc2", hidden, width)].map(

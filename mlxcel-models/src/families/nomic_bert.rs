@@ -1,7 +1,8 @@
-//! Nomic BERT: a post-norm encoder with rotary positions and gated MLPs (Nussbaum et al., 2024, "Nomic Embed").
+//! Nomic BERT: a post-norm encoder with rotary positions and gated MLPs (Nussbaum et al., 2024, "Nomic
+//! Embed").
 //!
-//! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`. Checkpoints have the authors' names of
-//! modules, or those of transformers.
+//! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`. Checkpoints have the
+//! authors' names of modules, or those of transformers.
 
 use mlxcel_core::Result;
 

@@ -39,7 +39,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }
 
-/// Of each layer how many positions it sees: if `use_sliding_window`, `sliding_window` from layer `max_window_layers` on.
+/// Of each layer how many positions it sees: if `use_sliding_window`, `sliding_window` from layer
+/// `max_window_layers` on.
 pub(super) fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     let sliding = flag(config, "use_sliding_window", false)?;
     let window = if sliding { window(config, "sliding_window", Some(4096))? } else { None };

@@ -1,4 +1,5 @@
-//! Qwen2-MoE (and Qwen1.5-MoE): biases on queries, keys and values, and a gated shared expert beside the chosen ones.
+//! Qwen2-MoE (and Qwen1.5-MoE): biases on queries, keys and values, and a gated shared expert beside the
+//! chosen ones.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen2MoeConfig` and `Qwen2MoeForCausalLM`.
 
@@ -58,8 +59,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     })
 }
 
-/// For each layer its window: none unless `use_sliding_window`, and then by `layer_types`, or in every other one of the first
-/// `max_window_layers`.
+/// For each layer its window: none unless `use_sliding_window`, and then by `layer_types`, or in every other
+/// one of the first `max_window_layers`.
 fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
     const USED: &str = "use_sliding_window";
     let used = flag(config, USED, false)?;

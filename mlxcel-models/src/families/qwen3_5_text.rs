@@ -1,8 +1,8 @@
 //! Qwen3.5: Qwen3-Next's layers with separate projections and MLPs.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Qwen3_5TextConfig` and `Qwen3_5ForCausalLM`. The
-//! positions of text are the same in all sections of the rotary embedding. The multi-token prediction layers, `mtp`, are
-//! ignored.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3_5TextConfig` and `Qwen3_5ForCausalLM`.
+//! The positions of text are the same in all sections of the rotary embedding. The multi-token prediction
+//! layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 
@@ -36,7 +36,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     })
 }
 
-/// The decoder of a checkpoint with Qwen3.5's structure and tensor names; `second` makes the operation of a module.
+/// The decoder of a checkpoint with Qwen3.5's structure and tensor names; `second` makes the operation of a
+/// module.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,
@@ -53,7 +54,8 @@ pub(super) fn decoder(
     let types = mixer_types(config, sizes.layers)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, with convolutions the other way round.
+    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, with
+    // convolutions the other way round.
     let is_converted = (0..sizes.layers).any(|index| {
         let convolution = roles.shape(&format!("{base}layers.{index}.linear_attn.conv1d.weight"));
         convolution.is_some_and(|shape| shape.last() == Some(&1))

@@ -1,7 +1,7 @@
 //! Qwen3-Next: the gated delta rule in most layers, gated attention in the others, and experts.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`. The
-//! multi-token prediction layers, `mtp`, are ignored.
+//! Config fields, defaults and arithmetic follow transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`.
+//! The multi-token prediction layers, `mtp`, are ignored.
 
 use mlxcel_core::Result;
 
@@ -65,7 +65,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let is_sparse = sparse_layers(config, count)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it stacks the experts of.
+    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it
+    // stacks the experts of.
     let is_converted = (0..sizes.layers)
         .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
     let offset = if is_converted { 0.0 } else { 1.0 };
@@ -183,8 +184,8 @@ impl DeltaSettings {
         })
     }
 
-    /// The mixer of `module`, whose two input projections have for each key head the rows of query, key, values and gates, and those of
-    /// `beta` and `alpha`.
+    /// The mixer of `module`, whose two input projections have for each key head the rows of query, key,
+    /// values and gates, and those of `beta` and `alpha`.
     fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
         let &Self { hidden, key_heads, value_heads, key_dim, value_dim, .. } = self;
         let shared = value_heads / key_heads;
@@ -208,7 +209,8 @@ impl DeltaSettings {
         self.mixer(roles, module, inputs)
     }
 
-    /// The mixer of `module`, which has projections of its own for queries, keys and values together, gates, `beta` and `alpha`.
+    /// The mixer of `module`, which has projections of its own for queries, keys and values together, gates,
+    /// `beta` and `alpha`.
     pub(super) fn describe_separate(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
         let &Self { hidden, value_heads, .. } = self;
         let (keys, values) = (self.key_heads * self.key_dim, value_heads * self.value_dim);

@@ -1,4 +1,5 @@
-//! Maps tensor names to the roles of a [`Decoder`](crate::Decoder), and checks every shape against the config.
+//! Maps tensor names to the roles of a [`Decoder`](crate::Decoder), and checks every shape against the
+//! config.
 
 use std::cell::RefCell;
 
@@ -48,8 +49,8 @@ impl<'a> Roles<'a> {
         self.table.take()
     }
 
-    /// What stands before the names of the model's modules: `base`, or nothing where the model was saved without its head, after
-    /// what wraps a text model. The module `probe` shows which.
+    /// What stands before the names of the model's modules: `base`, or nothing where the model was saved
+    /// without its head, after what wraps a text model. The module `probe` shows which.
     pub(super) fn base(&self, base: &str, probe: &str) -> String {
         let candidates =
             self.text.prefixes().iter().flat_map(|outer| [format!("{outer}{base}"), (*outer).to_owned()]);
@@ -57,9 +58,9 @@ impl<'a> Roles<'a> {
         found.unwrap_or_else(|| base.to_owned())
     }
 
-    /// Whether the head is the embedding's `table`, and its weight. `tied` is what the settings say; a head of other values that is in
-    /// the files goes before them, as in transformers. Those of models that wrap a text model contradict each other, so there
-    /// the head is tied unless there is one.
+    /// Whether the head is the embedding's `table`, and its weight. `tied` is what the settings say; a head
+    /// of other values that is in the files goes before them, as in transformers. Those of models that
+    /// wrap a text model contradict each other, so there the head is tied unless there is one.
     pub(super) fn head(&self, name: &str, table: WeightRef, tied: bool) -> Result<(bool, WeightRef)> {
         let own = self.text.prefixes().iter().map(|outer| format!("{outer}{name}"));
         let own = own.into_iter().find(|name| self.has_matrix(name));
@@ -73,8 +74,8 @@ impl<'a> Roles<'a> {
         Ok((false, weight))
     }
 
-    /// Whether two tensors of one type and shape have different values, by samples of them: tables that were trained apart differ
-    /// nearly everywhere.
+    /// Whether two tensors of one type and shape have different values, by samples of them: tables that were
+    /// trained apart differ nearly everywhere.
     fn differs(&self, a: &str, b: &str) -> bool {
         const SAMPLE: usize = 1024;
         const SAMPLES: usize = 16;
@@ -87,7 +88,8 @@ impl<'a> Roles<'a> {
         alike && samples.into_iter().any(|(a, b)| a.iter().take(SAMPLE).ne(b.iter().take(SAMPLE)))
     }
 
-    /// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of `table`.
+    /// The type of activations: `dtype`, or `torch_dtype` in the older layout, else that of the values of
+    /// `table`.
     pub(super) fn activation_type(&self, table: &WeightRef) -> Result<ElementType> {
         let named = match element_type(self.config)? {
             Some(element) => Some(element),
@@ -131,7 +133,8 @@ impl<'a> Roles<'a> {
         matrix(self.checkpoint, module, &[rows, columns])
     }
 
-    /// The matrices `[count, rows, columns]` that `{module}.weight` holds, dense or packed; they have no role yet.
+    /// The matrices `[count, rows, columns]` that `{module}.weight` holds, dense or packed; they have no role
+    /// yet.
     pub(super) fn matrices(
         &self,
         module: &str,
@@ -142,7 +145,8 @@ impl<'a> Roles<'a> {
         matrix(self.checkpoint, module, &[count, rows, columns])
     }
 
-    /// The matrices `[count, rows, columns]` that `{name}_blocks` and `{name}_scales` hold; they have no role yet.
+    /// The matrices `[count, rows, columns]` that `{name}_blocks` and `{name}_scales` hold; they have no role
+    /// yet.
     pub(super) fn blocks(&self, name: &str, shape: [usize; 3]) -> Result<WeightRef> {
         mxfp4::stack(self.checkpoint, name, shape)
     }
@@ -180,7 +184,8 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// Refuses a packed weight whose columns are in an order of their own, which only products with a single matrix undo.
+/// Refuses a packed weight whose columns are in an order of their own, which only products with a single
+/// matrix undo.
 pub(super) fn refuse_order(weight: &WeightRef, what: &str) -> Result<()> {
     if weight.packing().is_none_or(|packing| !packing.ordered) {
         return Ok(());

@@ -47,8 +47,8 @@ pub(super) struct SizeDefaults {
 }
 
 impl Sizes {
-    /// Reads the sizes by the names that most families give them. A size that is `null` is the class's default too, but for
-    /// key/value heads and the width of heads, which then follow from the others.
+    /// Reads the sizes by the names that most families give them. A size that is `null` is the class's
+    /// default too, but for key/value heads and the width of heads, which then follow from the others.
     pub(super) fn read(config: Fields<'_>, defaults: &SizeDefaults) -> Result<Self> {
         let intermediate = config.size("intermediate_size", 1..=LARGEST_WIDTH)?;
         Self::read_others(config, defaults, intermediate.unwrap_or(defaults.intermediate))
@@ -178,7 +178,8 @@ pub(super) fn expect_number(config: Fields<'_>, key: &str, expected: f64) -> Res
     }
 }
 
-/// What `layer_types` calls each layer, which must be one of `known`; `default` by index where there is no such field.
+/// What `layer_types` calls each layer, which must be one of `known`; `default` by index where there is no
+/// such field.
 pub(super) fn layer_types(
     config: Fields<'_>,
     layers: usize,
@@ -188,7 +189,8 @@ pub(super) fn layer_types(
     layer_kinds(config, "layer_types", layers, known, default)
 }
 
-/// What the field `key` calls each layer, which must be one of `known`; `default` by index where there is no such field.
+/// What the field `key` calls each layer, which must be one of `known`; `default` by index where there is no
+/// such field.
 pub(super) fn layer_kinds(
     config: Fields<'_>,
     key: &str,

@@ -50,8 +50,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     })
 }
 
-/// Which layers rotate queries and keys: those with a number other than zero in `no_rope_layers`, whatever its name, or all
-/// but one of every `no_rope_layer_interval`.
+/// Which layers rotate queries and keys: those with a number other than zero in `no_rope_layers`, whatever
+/// its name, or all but one of every `no_rope_layer_interval`.
 fn rotated_layers(config: Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     const KEY: &str = "no_rope_layers";
     let Some(numbers) = config.sizes(KEY)? else {

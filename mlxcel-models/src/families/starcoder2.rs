@@ -1,6 +1,7 @@
 //! StarCoder2: layer norms, plain MLPs, biases, a sliding window.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `Starcoder2Config` and `Starcoder2ForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `Starcoder2Config` and
+//! `Starcoder2ForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -110,7 +110,8 @@ impl StateSpaceSettings {
         self.inner() + 2 * self.groups * self.state_size
     }
 
-    /// The mixer of module `name`, whose projection has the rows of the gate, the convolution's channels and dt.
+    /// The mixer of module `name`, whose projection has the rows of the gate, the convolution's channels and
+    /// dt.
     pub(super) fn describe(&self, roles: &Roles<'_>, name: &str) -> Result<StateSpace> {
         let &Self { hidden, heads, head_dim, groups, state_size, taps, bias, dt_limits, epsilon, .. } = self;
         let (inner, channels) = (self.inner(), self.channels());

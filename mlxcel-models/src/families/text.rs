@@ -4,7 +4,8 @@ use mlxcel_core::Result;
 
 use crate::config::Fields;
 
-/// Models whose text part is a decoder by itself: `model_type`, and that of the text part where `text_config` has none.
+/// Models whose text part is a decoder by itself: `model_type`, and that of the text part where `text_config`
+/// has none.
 const WRAPPERS: &[(&str, &str)] = &[
     ("aya_vision", "cohere2"),
     ("cohere2_vision", "cohere2"),

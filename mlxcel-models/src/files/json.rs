@@ -17,8 +17,9 @@ const OBJECT: usize = 640;
 
 /// Parses `content`. Errors contain `message` and `location`.
 ///
-/// As a tree of values, text such as `[{},{},…` takes a hundred times its size. Text that would take more than 64 times
-/// its size plus 1 MiB is rejected before parsing; typical config files take about 20 times theirs.
+/// As a tree of values, text such as `[{},{},…` takes a hundred times its size. Text that would take more
+/// than 64 times its size plus 1 MiB is rejected before parsing; typical config files take about 20 times
+/// theirs.
 ///
 /// # Errors
 ///
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn ordinary_settings_are_accepted() {
-        // One module of a quantized checkpoint with settings of its own, without a space: the densest that is published.
+        // One module of a quantized checkpoint with settings of its own, without a space: the densest that is
+        // published.
         let module = "\"model.layers.11.mlp.down_proj\":{\"group_size\":64,\"bits\":8}";
         parse(&format!("{{\"quantization\":{{{}}}}}", [module].repeat(10_000).join(","))).unwrap();
         let token = "{\"content\":\"<|reserved_special_token_11|>\",\"lstrip\":false,\"special\":true}";

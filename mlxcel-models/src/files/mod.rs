@@ -2,8 +2,8 @@
 //!
 //! Whatever a checkpoint's folder contains, reading terminates and takes memory proportional to what is read:
 //!
-//! * Only regular files are read. They are opened without blocking, so a pipe cannot hang the reader, and checked again
-//!   after opening, so they cannot be swapped.
+//! * Only regular files are read. They are opened without blocking, so a pipe cannot hang the reader, and
+//!   checked again after opening, so they cannot be swapped.
 //! * Each [`FileKind`] has a size limit, far above published checkpoints.
 //! * Links are followed only if they stay in the folder, or lead into `blobs` of the Hugging Face cache that
 //!   contains the folder.
@@ -78,8 +78,8 @@ pub(crate) fn read_in(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     read_open(file, length, &folder.join(name), FileKind::of(name).limit()).map(Some)
 }
 
-/// Opens the file `name` of `folder`, without following links out of it, and returns it with its length; `None` if it
-/// does not exist.
+/// Opens the file `name` of `folder`, without following links out of it, and returns it with its length;
+/// `None` if it does not exist.
 ///
 /// # Errors
 ///
@@ -92,12 +92,13 @@ pub fn open_in(folder: &Path, name: &str) -> Result<Option<(File, u64)>> {
     }
 }
 
-/// Opens the regular file at `path`, which errors call `shown`, and returns it with its length; `None` if it does not
-/// exist.
+/// Opens the regular file at `path`, which errors call `shown`, and returns it with its length; `None` if it
+/// does not exist.
 ///
 /// # Errors
 ///
-/// [`Corrupt`](ErrorKind::Corrupt) for another kind of file or a link to a missing one; [`Io`](ErrorKind::Io).
+/// [`Corrupt`](ErrorKind::Corrupt) for another kind of file or a link to a missing one;
+/// [`Io`](ErrorKind::Io).
 pub fn open(path: &Path, shown: &Path) -> Result<Option<(File, u64)>> {
     let failed = |error| Error::io(OPERATION, shown, error);
     let irregular = || {
@@ -147,13 +148,15 @@ pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
-/// Reads the regular file at `path`, of at most `limit` bytes. Files that programs write for themselves, such as entries
-/// of a cache, are read by this: whatever lies in their place, reading ends and takes no more than the limit.
+/// Reads the regular file at `path`, of at most `limit` bytes. Files that programs write for themselves, such
+/// as entries of a cache, are read by this: whatever lies in their place, reading ends and takes no more than
+/// the limit.
 ///
 /// # Errors
 ///
-/// [`InvalidData`](io::ErrorKind::InvalidData) if it is not a regular file, [`FileTooLarge`](io::ErrorKind::FileTooLarge)
-/// beyond the limit, before anything is read; errors of the operating system.
+/// [`InvalidData`](io::ErrorKind::InvalidData) if it is not a regular file,
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) beyond the limit, before anything is read; errors of the
+/// operating system.
 pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a regular file"))?;
@@ -219,16 +222,16 @@ fn resolve(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     Err(Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", path.display()))
 }
 
-/// The folder in which the Hugging Face cache keeps the contents of `folder`, where that is one of its snapshots:
-/// `models--NAME/snapshots/REVISION`, of `models--NAME/blobs`.
+/// The folder in which the Hugging Face cache keeps the contents of `folder`, where that is one of its
+/// snapshots: `models--NAME/snapshots/REVISION`, of `models--NAME/blobs`.
 fn blobs(folder: &Path) -> Option<PathBuf> {
     let snapshots =
         folder.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
 }
 
-/// Fails for a file name that leads out of the folder `place`, or would on another system. Names come from indexes and
-/// manifests, which are untrusted files.
+/// Fails for a file name that leads out of the folder `place`, or would on another system. Names come from
+/// indexes and manifests, which are untrusted files.
 ///
 /// # Errors
 ///

@@ -12,8 +12,9 @@ static UNFINISHED: Mutex<Option<Vec<PathBuf>>> = Mutex::new(Some(Vec::new()));
 
 /// A private temporary folder, removed on drop.
 ///
-/// A killed process removes nothing. The folder is therefore locked while its process lives, and [`begin`](Self::begin)
-/// in the same place removes unlocked ones. A program that handles signals calls [`remove_unfinished`].
+/// A killed process removes nothing. The folder is therefore locked while its process lives, and
+/// [`begin`](Self::begin) in the same place removes unlocked ones. A program that handles signals calls
+/// [`remove_unfinished`].
 #[derive(Debug)]
 pub struct Workplace {
     /// Removed by `drop`, before the lock goes.
@@ -61,8 +62,8 @@ impl Drop for Workplace {
     }
 }
 
-/// Removes all folders of this process, for programs that are about to exit. Writes to them fail, and no new folder can
-/// be created.
+/// Removes all folders of this process, for programs that are about to exit. Writes to them fail, and no new
+/// folder can be created.
 pub fn remove_unfinished() {
     for path in unfinished().take().unwrap_or_default() {
         // Its owner may add a file meanwhile.
@@ -97,7 +98,8 @@ fn hold(path: &Path) -> Option<Option<File>> {
     is_at(&folder, path).then_some(Some(folder))
 }
 
-/// Removes the folders in `parent` whose processes have died; whatever stands in the way is the next one's to try.
+/// Removes the folders in `parent` whose processes have died; whatever stands in the way is the next one's to
+/// try.
 #[cfg(unix)]
 fn sweep(parent: &Path, prefix: &str) {
     use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};

@@ -1,7 +1,8 @@
 //! LoRA adapters in GGUF files, as `llama.cpp`'s converter writes them.
 //!
-//! The matrices beside tensor `NAME` are `NAME.lora_a` (`[rank, inputs]`) and `NAME.lora_b` (`[outputs, rank]`), whose rows are in the
-//! converter's order ([`Rows`](super::Rows)). The scale is `adapter.lora.alpha` by the rank.
+//! The matrices beside tensor `NAME` are `NAME.lora_a` (`[rank, inputs]`) and `NAME.lora_b` (`[outputs,
+//! rank]`), whose rows are in the converter's order ([`Rows`](super::Rows)). The scale is
+//! `adapter.lora.alpha` by the rank.
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ pub(crate) struct Lora {
     /// What errors call the file.
     pub(crate) location: String,
     pub(crate) bytes: Arc<FileBytes>,
-    /// The tensors, each with the module of the base model that it changes and the number of the matrix, if it is one of LoRA's.
+    /// The tensors, each with the module of the base model that it changes and the number of the matrix, if
+    /// it is one of LoRA's.
     pub(crate) tensors: Vec<(Entry, Option<(String, usize)>)>,
 }
 
@@ -40,8 +42,9 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for a file that is no adapter; [`Unsupported`](ErrorKind::Unsupported) for other kinds of
-    /// adapters, unknown settings, packed matrices, and several files; [`Corrupt`](ErrorKind::Corrupt) for damaged metadata.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a file that is no adapter;
+    /// [`Unsupported`](ErrorKind::Unsupported) for other kinds of adapters, unknown settings, packed
+    /// matrices, and several files; [`Corrupt`](ErrorKind::Corrupt) for damaged metadata.
     pub(crate) fn of(gguf: Gguf) -> Result<Self> {
         let metadata = gguf.metadata();
         if metadata.text(TYPE)? != Some("adapter") {
@@ -83,7 +86,8 @@ impl Lora {
     }
 }
 
-/// The module of the base model whose matrix the tensor `name` of an adapter is, and the number of the matrix.
+/// The module of the base model whose matrix the tensor `name` of an adapter is, and the number of the
+/// matrix.
 fn module(architecture: &Architecture, name: &str) -> Option<(String, usize)> {
     let mut matrices = [".lora_a", ".lora_b"].into_iter().enumerate();
     let (matrix, base) = matrices.find_map(|(matrix, suffix)| Some((matrix, name.strip_suffix(suffix)?)))?;

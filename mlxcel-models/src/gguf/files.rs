@@ -26,7 +26,8 @@ pub(crate) fn read(place: Place, name: &str) -> Result<Option<Cow<'static, [u8]>
 }
 
 impl Gguf {
-    /// The file `name` of the model: one that lies beside it and is its own, else what the metadata says; none where neither is.
+    /// The file `name` of the model: one that lies beside it and is its own, else what the metadata says;
+    /// none where neither is.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
         crate::files::check_name(name, self.place.shown())?;
         if let Some(content) = self.place.read_own(name)? {

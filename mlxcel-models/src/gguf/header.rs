@@ -1,9 +1,9 @@
 //! The header of a GGUF file, validated before any offset in it is used.
 //!
-//! The format: a magic number and a version; the numbers of tensors and of metadata entries; the entries, each a key
-//! and a value; name, dimensions, type and offset of each tensor; and, aligned, the tensors. Every count and length is
-//! checked against the file's size before memory is allocated, and the memory kept is a small multiple of the bytes
-//! read.
+//! The format: a magic number and a version; the numbers of tensors and of metadata entries; the entries,
+//! each a key and a value; name, dimensions, type and offset of each tensor; and, aligned, the tensors. Every
+//! count and length is checked against the file's size before memory is allocated, and the memory kept is a
+//! small multiple of the bytes read.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -48,7 +48,8 @@ pub(super) struct Tensor {
     pub(super) ty: TensorType,
     /// The sizes of the dimensions, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Where its bytes are in the file; within the file, as many as shape and type need, and those of no other tensor.
+    /// Where its bytes are in the file; within the file, as many as shape and type need, and those of no
+    /// other tensor.
     pub(super) range: Range<usize>,
 }
 

@@ -61,7 +61,8 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// A token id, or `None` if it is not within a vocabulary of `tokens`: some converters write such an id for a missing token.
+    /// A token id, or `None` if it is not within a vocabulary of `tokens`: some converters write such an id
+    /// for a missing token.
     pub(super) fn token(&self, key: &str, tokens: usize) -> Result<Option<TokenId>> {
         let Some(Value::One(kind, range)) = self.entries.get(key) else {
             return if self.has(key) { Err(self.wrong(key, "a token id")) } else { Ok(None) };

@@ -1,9 +1,9 @@
 //! GGUF files, which contain a complete model: network, tokenizer and chat template.
 //!
 //! Only this module knows the format. It provides the contents of an equivalent Hugging Face folder:
-//! [`config.json`](architecture), `tokenizer.json` and the other small files, generated from metadata, and tensors
-//! under the names that families know, as before `llama.cpp`'s conversion ([`tensors`]). An architecture is an entry in
-//! a table ([`architecture`]).
+//! [`config.json`](architecture), `tokenizer.json` and the other small files, generated from metadata, and
+//! tensors under the names that families know, as before `llama.cpp`'s conversion ([`tensors`]). An
+//! architecture is an entry in a table ([`architecture`]).
 
 mod adapter;
 mod architecture;

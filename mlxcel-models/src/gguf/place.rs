@@ -39,7 +39,8 @@ enum Root {
 }
 
 impl Place {
-    /// The model that `path` names: a GGUF file, or a folder that has one and no `config.json`. None for anything else.
+    /// The model that `path` names: a GGUF file, or a folder that has one and no `config.json`. None for
+    /// anything else.
     pub(crate) fn at(path: &Path) -> Result<Option<Self>> {
         let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
         if metadata.is_file() {

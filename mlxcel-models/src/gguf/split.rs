@@ -33,8 +33,8 @@ impl<'a> GgufSplit<'a> {
     }
 }
 
-/// The models among the names of a folder's files: of one that is split, its first file. Projectors of images lie beside the models that
-/// they are for.
+/// The models among the names of a folder's files: of one that is split, its first file. Projectors of images
+/// lie beside the models that they are for.
 pub fn gguf_models(names: &[String]) -> Vec<String> {
     let files = names.iter().filter(|name| name.ends_with(EXTENSION) && !name.starts_with("mmproj"));
     let mut models: Vec<_> = files

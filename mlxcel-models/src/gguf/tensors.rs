@@ -1,8 +1,8 @@
 //! Tensors under the names that families know, as before `llama.cpp`'s conversion.
 //!
-//! Tensors that the converter stacked or renamed are used as stored. Those that it transformed, which are all vectors,
-//! are transformed back here. Rows of query and key projections stay in the converter's order, and the [rotary
-//! embedding](super::architecture::Architecture::rows) follows it.
+//! Tensors that the converter stacked or renamed are used as stored. Those that it transformed, which are all
+//! vectors, are transformed back here. Rows of query and key projections stay in the converter's order, and
+//! the [rotary embedding](super::architecture::Architecture::rows) follows it.
 
 use std::ops::Range;
 
@@ -17,7 +17,8 @@ use crate::element::ElementType;
 
 /// Far above any published model.
 const MOST_HEADS: usize = 1 << 12;
-/// The most values of a vector that is computed, and so takes memory beside the file: as wide as a model may be.
+/// The most values of a vector that is computed, and so takes memory beside the file: as wide as a model may
+/// be.
 const MOST_COMPUTED: usize = 1 << 20;
 
 /// A tensor for families.

@@ -242,7 +242,8 @@ fn what_takes_more_memory_than_the_file_is_refused_before_it_is_taken() {
     let error = refused(folder.path(), ErrorKind::Corrupt, "more than 1048576");
     assert_eq!(error.context("tensor"), Some("blk.0.attn_norm.weight"));
 
-    // All parts of a text up to a hundred letters are tokens: each is made of two others in as many ways as it has letters.
+    // All parts of a text up to a hundred letters are tokens: each is made of two others in as many ways as
+    // it has letters.
     let letters: Vec<char> = (0..250).filter_map(|letter| char::from_u32(0x4e00 + letter)).collect();
     let tokens = |longest: usize| {
         let parts = (1..=longest).flat_map(|length| letters.windows(length));

@@ -32,7 +32,8 @@ impl Code {
     }
 }
 
-/// An 8-bit float of 4 exponent bits, biased by 7; all ones are NaN (OCP 8-bit floating point specification 1.0).
+/// An 8-bit float of 4 exponent bits, biased by 7; all ones are NaN (OCP 8-bit floating point specification
+/// 1.0).
 pub(crate) fn e4m3(code: u8) -> f32 {
     if code & 0x7f == 0x7f {
         return f32::NAN;

@@ -1,15 +1,17 @@
-//! Packings of quantized matrices: one description for all formats, which readers produce and engines consume.
+//! Packings of quantized matrices: one description for all formats, which readers produce and engines
+//! consume.
 //!
-//! A packed matrix `[rows, columns]` has a *code* of a few bits for each value. A *group* of consecutive values of a
-//! row shares a scale and possibly an offset:
+//! A packed matrix `[rows, columns]` has a *code* of a few bits for each value. A *group* of consecutive
+//! values of a row shares a scale and possibly an offset:
 //!
 //! ```text
 //! value = scale(group) · number(code) + offset(group)
 //! ```
 //!
-//! in float32, rounding after each operation. [`Packing`] describes codes, scales and offsets; the tensors that contain
-//! them are the weight's [`Part`]s. Files arrange these in many ways, which [`Arrangement`] names. [`read`](crate::read)
-//! converts all of them exactly to this description at load, so that no other code depends on the file format.
+//! in float32, rounding after each operation. [`Packing`] describes codes, scales and offsets; the tensors
+//! that contain them are the weight's [`Part`]s. Files arrange these in many ways, which [`Arrangement`]
+//! names. [`read`](crate::read) converts all of them exactly to this description at load, so that no other
+//! code depends on the file format.
 
 mod arrangement;
 mod codebook;
@@ -27,9 +29,10 @@ pub use crate::gguf::BlockType;
 
 /// The packing of a matrix.
 ///
-/// Its text form, such as `u4/64 bf16 + bf16`, is parsed by [`str::parse`]. It consists of the code with its bits (`u4`
-/// an unsigned integer, `u4-8` one minus 8, `e2m1`, `e4m3`, `e5m2`, `iq4nl`), the group size, the scale (`u8*f16/8` is
-/// a byte per group times a float per 8 groups), the offset, and `ordered` if inputs are permuted.
+/// Its text form, such as `u4/64 bf16 + bf16`, is parsed by [`str::parse`]. It consists of the code with its
+/// bits (`u4` an unsigned integer, `u4-8` one minus 8, `e2m1`, `e4m3`, `e5m2`, `iq4nl`), the group size, the
+/// scale (`u8*f16/8` is a byte per group times a float per 8 groups), the offset, and `ordered` if inputs are
+/// permuted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     /// The bits of a code: 2, 3, 4, 5, 6 or 8.
@@ -105,8 +108,8 @@ pub enum Offset {
 /// A tensor of a packed weight; `[…, rows, width]` except [`Order`](Self::Order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// `[…, rows, columns · bits / 32]` U32: the codes of a row as a little-endian bit stream, the first code in the
-    /// lowest bits.
+    /// `[…, rows, columns · bits / 32]` U32: the codes of a row as a little-endian bit stream, the first code
+    /// in the lowest bits.
     Codes,
     /// `[…, rows, groups]`: floats, or bytes as U8 or I8.
     Scales,
@@ -141,7 +144,8 @@ impl Part {
 crate::named::serialize_by_name!(Part, |name| Part::ALL.into_iter().find(|part| part.name() == name));
 
 impl Packing {
-    /// `scale · q + bias` with unsigned integers, as `mx.quantize` packs in its affine mode; floats of type `element`.
+    /// `scale · q + bias` with unsigned integers, as `mx.quantize` packs in its affine mode; floats of type
+    /// `element`.
     pub const fn affine(bits: usize, group_size: usize, element: ElementType) -> Self {
         let offset = Offset::Float(element);
         Self { offset, ..Self::symmetric(bits, 0, group_size, element) }

@@ -10,7 +10,8 @@ use crate::checkpoint::Checkpoint;
 use crate::packing::{Arrangement, Derived};
 
 impl Derived {
-    /// Writes consecutive rows of the part, from the stored tensor called `tensor`, into `out`, which is as long as they are.
+    /// Writes consecutive rows of the part, from the stored tensor called `tensor`, into `out`, which is as
+    /// long as they are.
     pub(super) fn read(
         &self,
         checkpoint: &Checkpoint,

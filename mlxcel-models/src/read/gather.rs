@@ -17,8 +17,8 @@ pub struct WeightView<'a> {
     pub element_type: ElementType,
     /// The sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The elements, row-major, little-endian and unaligned; borrowed from the mapped file if they are contiguous
-    /// there.
+    /// The elements, row-major, little-endian and unaligned; borrowed from the mapped file if they are
+    /// contiguous there.
     pub bytes: Cow<'a, [u8]>,
 }
 
@@ -35,8 +35,8 @@ pub(super) fn view<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result
     Ok(WeightView { element_type: weight.element, shape: weight.stored_shape(), bytes })
 }
 
-/// The bytes of `weight` in the mapped files, one part for each of the tensors that it is stacked of; none where they are not
-/// together in those.
+/// The bytes of `weight` in the mapped files, one part for each of the tensors that it is stacked of; none
+/// where they are not together in those.
 pub(super) fn mapped<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<Option<Vec<&'a [u8]>>> {
     if let Some(bytes) = contiguous(checkpoint, weight)? {
         return Ok(Some(vec![bytes]));
@@ -66,7 +66,8 @@ fn contiguous<'a>(checkpoint: &'a Checkpoint, weight: &WeightRef) -> Result<Opti
     found.map(Some).ok_or_else(|| tensors.differs())
 }
 
-/// Writes consecutive rows of `weight`, all leading dimensions counted, into `out`, which is as long as they are.
+/// Writes consecutive rows of `weight`, all leading dimensions counted, into `out`, which is as long as they
+/// are.
 pub(super) fn rows(
     checkpoint: &Checkpoint,
     weight: &WeightRef,
@@ -86,7 +87,8 @@ pub(super) fn rows(
     }
     let Some(derived) = &weight.derived else {
         let tensors = Tensors::of(checkpoint, weight)?;
-        // Rows need not be those of the tensors: a selection may be within them, and a shape may regroup them.
+        // Rows need not be those of the tensors: a selection may be within them, and a shape may regroup
+        // them.
         let width = row / tensors.bytes;
         return tensors.elements(rows.start * width..rows.end * width, out);
     };
@@ -182,7 +184,8 @@ impl<'a, 'w> Tensors<'a, 'w> {
         Ok(tensors)
     }
 
-    /// The number of elements that the weight has of its tensors; none where its selection is not within them.
+    /// The number of elements that the weight has of its tensors; none where its selection is not within
+    /// them.
     fn selected(&self) -> Option<usize> {
         let sizes = stacked(self.sizes.clone(), self.weight);
         let elements = sizes.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
@@ -271,8 +274,8 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together` if it is above 1; none where there
-    /// are no items.
+    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together` if it is
+    /// above 1; none where there are no items.
     fn new(sizes: Vec<usize>, weight: &WeightRef, together: usize) -> Option<Self> {
         let per_tensor: usize = sizes.iter().product();
         let sizes = stacked(sizes, weight);
@@ -290,7 +293,8 @@ impl Pieces {
         (per_tensor > 0).then_some(Self { per_tensor, together, selection })
     }
 
-    /// Where item `item` of the weight lies among those of all tensors, and how many that follow it lie behind it.
+    /// Where item `item` of the weight lies among those of all tensors, and how many that follow it lie
+    /// behind it.
     fn find(&self, item: usize) -> Option<(usize, usize)> {
         let Some((selection, size, inner)) = self.selection else { return Some((item, usize::MAX)) };
         let all = selection.count() * inner;

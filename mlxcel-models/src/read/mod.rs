@@ -1,7 +1,8 @@
-//! Reading weights: from the tensors of a checkpoint to the bytes of a [`WeightRef`], in whatever form files store them.
+//! Reading weights: from the tensors of a checkpoint to the bytes of a [`WeightRef`], in whatever form files
+//! store them.
 //!
-//! `formats` has a file for each published form of packed weights: how a module in this form is described, and how rows of
-//! its parts are converted to the description of [`packing`](crate::packing).
+//! `formats` has a file for each published form of packed weights: how a module in this form is described,
+//! and how rows of its parts are converted to the description of [`packing`](crate::packing).
 
 mod derived;
 mod float;
@@ -25,22 +26,24 @@ use crate::decoder::WeightRef;
 use crate::element::ElementType;
 
 impl Checkpoint {
-    /// The bytes of a weight of this checkpoint's [`Decoder`](crate::Decoder): borrowed from the mapped files if they are contiguous
-    /// there, else copied.
+    /// The bytes of a weight of this checkpoint's [`Decoder`](crate::Decoder): borrowed from the mapped files
+    /// if they are contiguous there, else copied.
     ///
-    /// For a packed weight these are the codes, in its [`stored_shape`](WeightRef::stored_shape). Its other parts are
-    /// separate weights.
+    /// For a packed weight these are the codes, in its [`stored_shape`](WeightRef::stored_shape). Its other
+    /// parts are separate weights.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the tensor does not exist, [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it
-    /// does not match the reference, which then belongs to another checkpoint.
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the tensor does not exist,
+    /// [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it does not match the reference, which
+    /// then belongs to another checkpoint.
     pub fn weight(&self, weight: &WeightRef) -> Result<WeightView<'_>> {
         gather::view(self, weight)
     }
 
     /// The bytes of a weight in the mapped files: one part, or one for each tensor that it is
-    /// [stacked](WeightRef::stack) from. `None` if they have to be gathered, as [`weight`](Self::weight) does.
+    /// [stacked](WeightRef::stack) from. `None` if they have to be gathered, as [`weight`](Self::weight)
+    /// does.
     ///
     /// # Errors
     ///
@@ -49,13 +52,13 @@ impl Checkpoint {
         gather::mapped(self, weight)
     }
 
-    /// Copies consecutive rows of a weight into `out`, to load a weight in pieces. All dimensions but the innermost
-    /// count as rows.
+    /// Copies consecutive rows of a weight into `out`, to load a weight in pieces. All dimensions but the
+    /// innermost count as rows.
     ///
     /// # Errors
     ///
-    /// The errors of [`weight`](Self::weight); [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for rows out of range, or an
-    /// `out` of another length.
+    /// The errors of [`weight`](Self::weight); [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) for
+    /// rows out of range, or an `out` of another length.
     pub fn weight_rows(&self, weight: &WeightRef, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         gather::rows(self, weight, rows, out)
     }
@@ -64,8 +67,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`weight`](Self::weight); [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for other types;
-    /// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
+    /// The errors of [`weight`](Self::weight); [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for other
+    /// types; [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
     pub fn expanded_weight(&self, weight: &WeightRef, element: ElementType) -> Result<Vec<u8>> {
         rows::values(self, weight, element)
     }

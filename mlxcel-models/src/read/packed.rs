@@ -44,8 +44,8 @@ impl PackedRows {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that is not a
-    /// permutation.
+    /// The errors of [`Checkpoint::weight`]; [`Corrupt`](ErrorKind::Corrupt) for an [order](Part::Order) that
+    /// is not a permutation.
     pub fn new(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<Option<Self>> {
         let Some(packed) = &weight.packed else { return Ok(None) };
         let packing = packed.packing;

@@ -81,8 +81,8 @@ impl WeightRows {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// The type to store the values in: a dense weight's own, that of a packed weight's scales, or `activations` if the
-    /// scales have none or float32.
+    /// The type to store the values in: a dense weight's own, that of a packed weight's scales, or
+    /// `activations` if the scales have none or float32.
     pub fn float(&self, activations: Float) -> Float {
         let own = match &self.storage {
             Storage::Dense(float) => return *float,
@@ -161,7 +161,8 @@ pub(super) fn values(checkpoint: &Checkpoint, weight: &WeightRef, element: Eleme
     Ok(bytes)
 }
 
-/// Gives a weight, or a part, of one tensor that tensor's shape, with `columns` values in a row where these are packed.
+/// Gives a weight, or a part, of one tensor that tensor's shape, with `columns` values in a row where these
+/// are packed.
 fn unselect(checkpoint: &Checkpoint, weight: &mut WeightRef, columns: Option<usize>) -> Result<()> {
     let TensorView { shape, .. } = checkpoint.tensor(&weight.tensor)?;
     weight.selection = None;

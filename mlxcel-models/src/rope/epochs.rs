@@ -4,8 +4,8 @@ use super::Rope;
 
 /// Ranges of sequence lengths with constant rotary frequencies, as numbered epochs.
 ///
-/// The frequencies of all positions depend on the sequence's length ([`LongRope`](super::LongRope)). State computed in
-/// one epoch is invalid in another: a sequence that crosses the boundary is recomputed.
+/// The frequencies of all positions depend on the sequence's length ([`LongRope`](super::LongRope)). State
+/// computed in one epoch is invalid in another: a sequence that crosses the boundary is recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RopeEpochs {
     /// The greatest length of each epoch but the last, ascending.
@@ -37,7 +37,8 @@ impl RopeEpochs {
         self.boundaries.iter().filter(|&&boundary| length > boundary).count()
     }
 
-    /// The largest length of the epoch in which the position after `length` is computed; `None` in the last epoch.
+    /// The largest length of the epoch in which the position after `length` is computed; `None` in the last
+    /// epoch.
     pub fn end_after(&self, length: usize) -> Option<usize> {
         self.boundaries.iter().copied().find(|&boundary| boundary > length)
     }

@@ -4,9 +4,9 @@ use mlxcel_core::Result;
 
 use crate::config::Fields;
 
-/// Frequencies with wavelengths beyond the original context are divided by `factor`, high frequencies stay, and those
-/// between are blended. Computed in single precision in the order of operations of `_compute_llama3_parameters` in
-/// transformers' `modeling_rope_utils`.
+/// Frequencies with wavelengths beyond the original context are divided by `factor`, high frequencies stay,
+/// and those between are blended. Computed in single precision in the order of operations of
+/// `_compute_llama3_parameters` in transformers' `modeling_rope_utils`.
 pub(crate) struct Llama3 {
     pub(crate) factor: f32,
     pub(crate) low_freq_factor: f64,

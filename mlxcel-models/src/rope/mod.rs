@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// Rotary position embedding (Su et al., 2021, "RoFormer").
 ///
-/// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element `i +
-/// rotary_dim / 2`, like transformers' `rotate_half`: the pair `a`, `b` becomes `a·cos − b·sin`, `b·cos + a·sin`.
+/// Element `i` of the first `rotary_dim / 2` elements of a query or key head is rotated together with element
+/// `i + rotary_dim / 2`, like transformers' `rotate_half`: the pair `a`, `b` becomes `a·cos − b·sin`, `b·cos
+/// + a·sin`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// The number of rotated elements per head; even.
@@ -32,8 +33,8 @@ pub struct Rope {
     pub long: Option<LongRope>,
 }
 
-/// The frequencies of sequences longer than the original context (Ding et al., 2024, "LongRoPE"). They apply to all
-/// positions, so a sequence that grows beyond the original context is recomputed.
+/// The frequencies of sequences longer than the original context (Ding et al., 2024, "LongRoPE"). They apply
+/// to all positions, so a sequence that grows beyond the original context is recomputed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongRope {
     /// The angle per position of each pair, in radians.
@@ -50,9 +51,9 @@ impl Rope {
     /// [`attention_factor`](Self::attention_factor) or, beyond the original context, by
     /// [`LongRope::attention_factor`].
     ///
-    /// `cos` and `sin` have `rotary_dim / 2` elements each; if they are shorter, only the first ones are computed. As
-    /// in transformers the angle is a float32 product. Cosine and sine are evaluated in float64 and rounded, so they do
-    /// not depend on a platform's reduction of large angles.
+    /// `cos` and `sin` have `rotary_dim / 2` elements each; if they are shorter, only the first ones are
+    /// computed. As in transformers the angle is a float32 product. Cosine and sine are evaluated in
+    /// float64 and rounded, so they do not depend on a platform's reduction of large angles.
     pub fn cos_sin(&self, position: usize, length: usize, cos: &mut [f32], sin: &mut [f32]) {
         let factor = self.factor(length);
         for ((frequency, cos), sin) in self.frequencies(length).iter().zip(cos).zip(sin) {
@@ -87,7 +88,8 @@ fn periods(theta: f64, dim: usize) -> Vec<f32> {
     let theta = f64::from(theta as f32);
     let pair = |i| {
         let exponent = (2 * i) as f32 / dim as f32;
-        // Evaluated in double precision and rounded once, which is the closest any single-precision power comes.
+        // Evaluated in double precision and rounded once, which is the closest any single-precision power
+        // comes.
         theta.powf(f64::from(exponent)) as f32
     };
     (0..dim.div_ceil(2)).map(pair).collect()

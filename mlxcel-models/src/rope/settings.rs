@@ -121,9 +121,9 @@ impl<'a> RopeSettings<'a> {
         }
     }
 
-    /// Reads one rotary embedding for all layers, in either layout: `rope_parameters` with all settings, or `rope_theta` beside
-    /// `rope_scaling`. A theta inside the object goes before one outside, and `rope_scaling` before `rope_parameters`, as in
-    /// transformers.
+    /// Reads one rotary embedding for all layers, in either layout: `rope_parameters` with all settings, or
+    /// `rope_theta` beside `rope_scaling`. A theta inside the object goes before one outside, and
+    /// `rope_scaling` before `rope_parameters`, as in transformers.
     pub(crate) fn read(&self) -> Result<Rope> {
         let scaling = match self.config.object("rope_scaling")? {
             Some(scaling) => Some(scaling),
@@ -155,8 +155,9 @@ impl<'a> RopeSettings<'a> {
         Ok(rope)
     }
 
-    /// Reads one for each type of layer: `rope_parameters.full_attention` and `rope_parameters.sliding_attention`, or in the older
-    /// layout `rope_theta` and `rope_scaling` for the former and `local.0` for the latter, whose base defaults to `local.1`.
+    /// Reads one for each type of layer: `rope_parameters.full_attention` and
+    /// `rope_parameters.sliding_attention`, or in the older layout `rope_theta` and `rope_scaling` for
+    /// the former and `local.0` for the latter, whose base defaults to `local.1`.
     pub(crate) fn read_by_layer_type(&self, local: (Option<&str>, f64)) -> Result<LayerRopes> {
         let parameters = self.config.object("rope_parameters")?;
         let nested = |layer_type: &str| match parameters {
@@ -221,7 +222,8 @@ impl<'a> RopeSettings<'a> {
         }
         match (self.kinds, kind) {
             (_, "default") => {}
-            // The base grows once a sequence exceeds `max_position_embeddings`; engines bound sequences to that.
+            // The base grows once a sequence exceeds `max_position_embeddings`; engines bound sequences to
+            // that.
             (Kinds::NtkAlpha, "dynamic") if scaling.number("alpha")?.is_some_and(|alpha| alpha != 0.0) => {
                 let stretch = scaling.required_positive("alpha")?.powf(dim as f64 / (dim as f64 - 2.0));
                 if !stretch.is_finite() {
@@ -301,8 +303,8 @@ impl<'a> RopeSettings<'a> {
         Err(scaling.wrong(key, "these settings give infinite frequencies".to_owned()))
     }
 
-    /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None` without
-    /// `rope_parameters`.
+    /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None`
+    /// without `rope_parameters`.
     pub(crate) fn read_type(&self, layer_type: &str) -> Result<Option<Rope>> {
         let Some(parameters) = self.config.object("rope_parameters")? else { return Ok(None) };
         let Some(scaling) = parameters.object(layer_type)? else { return Err(parameters.absent(layer_type)) };
@@ -315,8 +317,8 @@ impl<'a> RopeSettings<'a> {
         self.read_at(&place).map(Some)
     }
 
-    /// Pairs of complete heads, of which only the first `part` turn, with the frequencies that they have where all turn,
-    /// divided by `factor` (Gemma 4).
+    /// Pairs of complete heads, of which only the first `part` turn, with the frequencies that they have
+    /// where all turn, divided by `factor` (Gemma 4).
     pub(crate) fn proportional(&self, theta: f64, part: f64, factor: f64) -> Result<Rope> {
         let turning = (part * self.head_dim as f64 / 2.0) as usize;
         if self.head_dim % 2 == 1 || part > 1.0 {

@@ -48,7 +48,8 @@ fn linear_rope_divides_every_frequency() {
     }
 }
 
-/// transformers stretches the base only for sequences longer than `max_position_embeddings`, which engines refuse.
+/// transformers stretches the base only for sequences longer than `max_position_embeddings`, which engines
+/// refuse.
 #[test]
 fn dynamic_rope_is_the_default_one_within_the_context() {
     let scaling = json!({"rope_scaling": {"rope_type": "dynamic", "factor": 2.5}});
@@ -59,7 +60,8 @@ fn dynamic_rope_is_the_default_one_within_the_context() {
 
 #[test]
 fn llama3_rope_agrees_with_its_formula_in_double_precision() {
-    // Factor 4 over 256 positions, theta 10000, heads of 32: evaluated by hand from the definition of the method.
+    // Factor 4 over 256 positions, theta 10000, heads of 32: evaluated by hand from the definition of the
+    // method.
     let expected = [
         1.000000000e+00,
         5.623413252e-01,
@@ -168,7 +170,8 @@ fn invalid_settings_are_rejected_by_name() {
 
 #[test]
 fn yarn_agrees_with_its_formula_in_double_precision() {
-    // Factor 4 over 64 positions, theta 10⁶, heads of 32: evaluated from the paper, with whole pairs as bounds and without.
+    // Factor 4 over 64 positions, theta 10⁶, heads of 32: evaluated from the paper, with whole pairs as
+    // bounds and without.
     let rounded = [
         1.000000000e+00,
         3.162723776e-01,

@@ -7,9 +7,9 @@ use mlxcel_core::Result;
 use super::periods;
 use crate::config::Fields;
 
-/// What YaRN makes of the frequencies: those that turn fast within the original context stay, those that turn slowly are divided
-/// by a factor, and those between are blended. Constants and rounding are those of `_compute_yarn_parameters` in transformers'
-/// `modeling_rope_utils`.
+/// What YaRN makes of the frequencies: those that turn fast within the original context stay, those that turn
+/// slowly are divided by a factor, and those between are blended. Constants and rounding are those of
+/// `_compute_yarn_parameters` in transformers' `modeling_rope_utils`.
 pub(super) struct Yarn {
     factor: f64,
     /// The turns within the original context from which on frequencies stay.

@@ -10,13 +10,13 @@ use crate::families::activation;
 const OPERATION: &str = "read classifier";
 
 impl TextHead {
-    /// The head of a checkpoint whose `architectures` are for sequence classification: it makes one score (logit) for each class
-    /// from the hidden states of `decoder`. `None` for other checkpoints.
+    /// The head of a checkpoint whose `architectures` are for sequence classification: it makes one score
+    /// (logit) for each class from the hidden states of `decoder`. `None` for other checkpoints.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for the heads of other families, and the errors of reading a
-    /// weight.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for the heads of other families, and the errors
+    /// of reading a weight.
     pub fn of_classifier(checkpoint: &Checkpoint, decoder: &Decoder) -> Result<Option<Self>> {
         let config = checkpoint.config();
         let architectures = config.texts("architectures")?.unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The small layers behind a network that turn the hidden states of a text into an embedding or into scores of classes.
+//! The small layers behind a network that turn the hidden states of a text into an embedding or into scores
+//! of classes.
 //!
-//! They are computed on the host, once for each text: of the arithmetic of an encoder that is less than a percent, and engines
-//! need to know nothing about them.
+//! They are computed on the host, once for each text: of the arithmetic of an encoder that is less than a
+//! percent, and engines need to know nothing about them.
 
 mod classifier;
 mod modules;
@@ -139,8 +140,8 @@ fn activated(x: f64, activation: Activation) -> f64 {
     }
 }
 
-/// The error function, to single precision: its power series, in the form without alternating signs (Abramowitz and Stegun,
-/// 7.1.6). Beyond 4 it is 1 in single precision.
+/// The error function, to single precision: its power series, in the form without alternating signs
+/// (Abramowitz and Stegun, 7.1.6). Beyond 4 it is 1 in single precision.
 fn erf(x: f64) -> f64 {
     if x.abs() > 4.0 {
         return x.signum();

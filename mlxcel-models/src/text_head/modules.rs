@@ -27,13 +27,13 @@ const MODES: [(&str, &str); 6] = [
 ];
 
 impl TextHead {
-    /// The head that makes embeddings: the modules behind the network that `modules.json` lists. `None` if there is no such
-    /// file.
+    /// The head that makes embeddings: the modules behind the network that `modules.json` lists. `None` if
+    /// there is no such file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for other modules and settings, by name; [`ErrorKind::Corrupt`] and [`ErrorKind::NotFound`]
-    /// for invalid and missing files.
+    /// [`ErrorKind::Unsupported`] for other modules and settings, by name; [`ErrorKind::Corrupt`] and
+    /// [`ErrorKind::NotFound`] for invalid and missing files.
     pub fn of_embeddings(source: &ModelSource) -> Result<Option<Self>> {
         let Some(bytes) = read_file(source, MODULES)? else { return Ok(None) };
         let modules: Vec<Module> =

@@ -43,8 +43,8 @@ impl Walk {
         Self { slots: slots.collect() }
     }
 
-    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm. `decoder` must be the
-    /// decoder of [`new`](Self::new).
+    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm. `decoder`
+    /// must be the decoder of [`new`](Self::new).
     ///
     /// # Errors
     ///

@@ -6,19 +6,21 @@ use crate::decoder::{
 };
 use crate::rope::Rope;
 
-/// The operations that an engine implements to run decoders, on its own kind of values: graph nodes, or arrays that are
-/// computed eagerly.
+/// The operations that an engine implements to run decoders, on its own kind of values: graph nodes, or
+/// arrays that are computed eagerly.
 ///
 /// # Shapes
 ///
-/// Activations are `[tokens, width]`, or `[tokens, heads, width]` where documented; `tokens` are the tokens of all rows
-/// of a pass, concatenated. Binary elementwise operations take operands of the same rank and broadcast dimensions of
-/// size one. Everything is float32 except for roundings of the precision, before products and in caches.
+/// Activations are `[tokens, width]`, or `[tokens, heads, width]` where documented; `tokens` are the tokens
+/// of all rows of a pass, concatenated. Binary elementwise operations take operands of the same rank and
+/// broadcast dimensions of size one. Everything is float32 except for roundings of the precision, before
+/// products and in caches.
 ///
 /// # Contract
 ///
-/// *For implementers*: destructure the parts of the description field by field, without `..`, so that a new field does
-/// not compile until it is handled. Rows of a pass may be padded; padding must not change the state of later steps.
+/// *For implementers*: destructure the parts of the description field by field, without `..`, so that a new
+/// field does not compile until it is handled. Rows of a pass may be padded; padding must not change the
+/// state of later steps.
 pub trait Ops {
     /// An activation. Cloning one is cheap.
     type Value: Clone;
@@ -42,8 +44,8 @@ pub trait Ops {
     /// The values of a vector, as `[1, n]`.
     fn vector(&mut self, weight: WeightId) -> Result<Self::Value, Self::Error>;
 
-    /// `x · weightᵀ + bias`. Every product with a weight goes through this and its two companions, [`head_linear`](Self::head_linear)
-    /// and [`expert_linear`](Self::expert_linear).
+    /// `x · weightᵀ + bias`. Every product with a weight goes through this and its two companions,
+    /// [`head_linear`](Self::head_linear) and [`expert_linear`](Self::expert_linear).
     fn linear(&mut self, x: &Self::Value, linear: &Linear) -> Result<Self::Value, Self::Error>;
 
     /// `[tokens, heads, inputs]` to `[tokens, heads, outputs]`, each head by its own matrix.
@@ -95,7 +97,8 @@ pub trait Ops {
     /// The square root of each element.
     fn sqrt(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
-    /// What each element exceeds the mean over the last dimension by, less so many standard deviations, and else zero.
+    /// What each element exceeds the mean over the last dimension by, less so many standard deviations, and
+    /// else zero.
     fn exceed(&mut self, x: &Self::Value, deviations: f32) -> Result<Self::Value, Self::Error> {
         let mean = self.mean(x)?;
         let mean = self.scale(&mean, -1.0)?;
@@ -157,8 +160,9 @@ pub trait Ops {
     /// Values consecutively along the last dimension.
     fn concatenate(&mut self, values: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
-    /// Of `[tokens, heads, width]`, elements `2i` and `2i + 1` of the first `rotary_dim` go to `i` and `i + rotary_dim / 2`: what
-    /// turns an interleaved rotary embedding into one of halves, for queries and keys.
+    /// Of `[tokens, heads, width]`, elements `2i` and `2i + 1` of the first `rotary_dim` go to `i` and `i +
+    /// rotary_dim / 2`: what turns an interleaved rotary embedding into one of halves, for queries and
+    /// keys.
     fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
 
     /// Queries or keys (`[tokens, heads, width]`) rotated by an embedding of the decoder's, in halves.
@@ -189,8 +193,8 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Attention of queries to the cache at `slot` as the last [`attention`](Self::attention) with this slot left it in this
-    /// pass. Otherwise the same.
+    /// Attention of queries to the cache at `slot` as the last [`attention`](Self::attention) with this slot
+    /// left it in this pass. Otherwise the same.
     fn shared_attention(
         &mut self,
         query: &Self::Value,
@@ -199,8 +203,9 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Attention in both directions: queries attend to the keys of all tokens of their row, or to those within the window, and
-    /// nothing is kept. Otherwise as [`attention`](Self::attention). A row that is padded attends to none of its padding.
+    /// Attention in both directions: queries attend to the keys of all tokens of their row, or to those
+    /// within the window, and nothing is kept. Otherwise as [`attention`](Self::attention). A row that is
+    /// padded attends to none of its padding.
     fn bidirectional_attention(
         &mut self,
         query: &Self::Value,
@@ -210,9 +215,10 @@ pub trait Ops {
         reader: Option<&Linear>,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into which `entry` (`[tokens, rank +
-    /// rope_dim]`) goes first. The last `rope_dim` elements of both come before their rotation, if there is one. Gives `[tokens, heads, rank]`. Of
-    /// `latent` only sizes, scale and rotary embedding are read.
+    /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into
+    /// which `entry` (`[tokens, rank + rope_dim]`) goes first. The last `rope_dim` elements of both come
+    /// before their rotation, if there is one. Gives `[tokens, heads, rank]`. Of `latent` only sizes,
+    /// scale and rotary embedding are read.
     fn latent_attention(
         &mut self,
         query: &Self::Value,
@@ -221,7 +227,8 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// A causal convolution of `[tokens, channels]` over the inputs at `slot` and its own, activation included.
+    /// A causal convolution of `[tokens, channels]` over the inputs at `slot` and its own, activation
+    /// included.
     fn convolve(
         &mut self,
         x: &Self::Value,
@@ -229,9 +236,11 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// The gated delta rule over the state `[value_heads, key_dim, value_dim]` at `slot`: `query` and `key` are `[tokens, key_heads,
-    /// key_dim]`, normalised and scaled; `value` is `[tokens, value_heads, value_dim]`; `decay`, the logarithm of what the state is
-    /// multiplied with, and `beta` are `[tokens, value_heads]`; or `decay` is `[tokens, value_heads, key_dim]`, for each row of the state. Gives `[tokens, value_heads, value_dim]`.
+    /// The gated delta rule over the state `[value_heads, key_dim, value_dim]` at `slot`: `query` and `key`
+    /// are `[tokens, key_heads, key_dim]`, normalised and scaled; `value` is `[tokens, value_heads,
+    /// value_dim]`; `decay`, the logarithm of what the state is multiplied with, and `beta` are `[tokens,
+    /// value_heads]`; or `decay` is `[tokens, value_heads, key_dim]`, for each row of the state. Gives
+    /// `[tokens, value_heads, value_dim]`.
     fn delta_rule(
         &mut self,
         query: &Self::Value,
@@ -242,9 +251,10 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// The recurrence of a state space over the state `[heads, head_dim, state_size]` at `slot`: `x` is `[tokens, heads, head_dim]`, `dt`
-    /// `[tokens, heads]`, `rate` (`A`) `[1, heads]`, or `[1, heads, state_size]` with one for each number of a state, `input` (`B`) and `output` (`C`) `[tokens, groups, state_size]`. Gives
-    /// `[tokens, heads,
+    /// The recurrence of a state space over the state `[heads, head_dim, state_size]` at `slot`: `x` is
+    /// `[tokens, heads, head_dim]`, `dt` `[tokens, heads]`, `rate` (`A`) `[1, heads]`, or `[1, heads,
+    /// state_size]` with one for each number of a state, `input` (`B`) and `output` (`C`) `[tokens, groups,
+    /// state_size]`. Gives `[tokens, heads,
     /// head_dim]`.
     fn state_space(
         &mut self,
@@ -256,8 +266,8 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Scores (`[tokens, experts]`) with all that are not in the `kept` best groups at −∞; a group is `experts / groups`
-    /// consecutive ones, and its score the sum of its two best.
+    /// Scores (`[tokens, experts]`) with all that are not in the `kept` best groups at −∞; a group is
+    /// `experts / groups` consecutive ones, and its score the sum of its two best.
     fn keep_groups(
         &mut self,
         scores: &Self::Value,
@@ -273,16 +283,16 @@ pub trait Ops {
         tolerance: f32,
     ) -> Result<(Self::Value, Self::Value), Self::Error>;
 
-    /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers, largest first; equal elements
-    /// are in the order of their indices.
+    /// The indices of the `count` largest of each row of `[tokens, n]`, as `[tokens, count]` integers,
+    /// largest first; equal elements are in the order of their indices.
     fn top(&mut self, x: &Self::Value, count: usize) -> Result<Self::Value, Self::Error>;
 
     /// Of each row of `[tokens, n]` the elements at `indices` (`[tokens, count]` integers).
     fn pick(&mut self, x: &Self::Value, indices: &Self::Value) -> Result<Self::Value, Self::Error>;
 
-    /// Tokens (`[tokens, width]`) arranged for the experts that were chosen for them (`[tokens, chosen]` integers below `experts`), in
-    /// a shape of the engine's own, on which only elementwise operations, [`expert_linear`](Self::expert_linear) and
-    /// [`combine`](Self::combine) are asked for.
+    /// Tokens (`[tokens, width]`) arranged for the experts that were chosen for them (`[tokens, chosen]`
+    /// integers below `experts`), in a shape of the engine's own, on which only elementwise operations,
+    /// [`expert_linear`](Self::expert_linear) and [`combine`](Self::combine) are asked for.
     fn dispatch(
         &mut self,
         x: &Self::Value,
@@ -306,7 +316,8 @@ pub trait Ops {
         linear: &Linear,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// The sum of each token's results, with `weights` (`[tokens, chosen]`) if there are any: `[tokens, width]`.
+    /// The sum of each token's results, with `weights` (`[tokens, chosen]`) if there are any: `[tokens,
+    /// width]`.
     fn combine(
         &mut self,
         x: &Self::Value,

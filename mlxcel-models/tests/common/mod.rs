@@ -32,7 +32,8 @@ pub(crate) struct Written {
 }
 
 impl Draft {
-    /// A Llama with one layer: 8 tokens, hidden 8, MLP 12, 2 query heads over 1 key/value head of 4, tied head.
+    /// A Llama with one layer: 8 tokens, hidden 8, MLP 12, 2 query heads over 1 key/value head of 4, tied
+    /// head.
     pub(crate) fn llama() -> Self {
         let config = json!({
             "model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 12,
@@ -58,7 +59,8 @@ impl Draft {
         draft
     }
 
-    /// A Llama of one layer, 8 tokens, hidden 128, MLP 256, 2 query heads over one key/value head of 64, tied head.
+    /// A Llama of one layer, 8 tokens, hidden 128, MLP 256, 2 query heads over one key/value head of 64, tied
+    /// head.
     pub(crate) fn wide() -> Self {
         let mut draft = Self::llama().set("hidden_size", json!(128)).set("intermediate_size", json!(256));
         for (name, shape) in [

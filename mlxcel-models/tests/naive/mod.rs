@@ -1,4 +1,5 @@
-//! The operations of a walk in plain loops over float32: one sequence, from its start, with the logits of every position.
+//! The operations of a walk in plain loops over float32: one sequence, from its start, with the logits of
+//! every position.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -85,7 +86,8 @@ pub(crate) fn logits(checkpoint: &Checkpoint, decoder: &Decoder, tokens: &[u32])
     perturbed_logits(checkpoint, decoder, tokens, 0.0)
 }
 
-/// The same after every weight was changed by up to a part of itself, up or down: what rounding may do to them.
+/// The same after every weight was changed by up to a part of itself, up or down: what rounding may do to
+/// them.
 pub(crate) fn perturbed_logits(
     checkpoint: &Checkpoint,
     decoder: &Decoder,

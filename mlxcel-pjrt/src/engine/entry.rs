@@ -1,4 +1,5 @@
-//! The entry point by which PJRT runs a module: `main`, with the attributes that a plugin needs for each argument.
+//! The entry point by which PJRT runs a module: `main`, with the attributes that a plugin needs for each
+//! argument.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_stablehlo::{ElementType, Module, Printer, TensorType};
@@ -11,14 +12,16 @@ use crate::sharding::Sharding;
 pub(super) enum Argument {
     /// A tensor of its own, which the result of this number takes over, if one does.
     Tensor { ty: TensorType, sharding: Sharding, becomes: Option<usize> },
-    /// A part of the one tensor that all small inputs come in, dense and one after another; its elements have 32 bits.
+    /// A part of the one tensor that all small inputs come in, dense and one after another; its elements have
+    /// 32 bits.
     Packed(TensorType),
 }
 
 /// What `main` takes and gives.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// In the order in which the function behind it takes them. The packed ones are one tensor, at the place of the first.
+    /// In the order in which the function behind it takes them. The packed ones are one tensor, at the place
+    /// of the first.
     pub(super) arguments: Vec<Argument>,
     /// The results of the function.
     pub(super) results: Vec<(TensorType, Sharding)>,
@@ -41,8 +44,8 @@ impl Entry {
         TensorType::new(ElementType::I32, [packed_words(&self.arguments)])
     }
 
-    /// `module` as text, with a `main` that runs its function `entry`. Products are of the highest precision where `exact`.
-    /// Fails with [`ErrorKind::Internal`] where the module is not what the entry says.
+    /// `module` as text, with a `main` that runs its function `entry`. Products are of the highest precision
+    /// where `exact`. Fails with [`ErrorKind::Internal`] where the module is not what the entry says.
     pub(super) fn write(&self, mut module: Module, entry: &str, exact: bool) -> Result<String> {
         let internal = |message: &'static str| Error::new(ErrorKind::Internal, "write program", message);
         let function = module.functions.iter_mut().find(|function| function.name == entry);

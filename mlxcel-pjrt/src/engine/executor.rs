@@ -28,7 +28,8 @@ pub(crate) struct PjrtExecutor {
 
 impl PjrtExecutor {
     /// Programs and weights on their devices; residents are zero.
-    /// Fails with [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) where memory is short for residents.
+    /// Fails with [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted) where memory is short for
+    /// residents.
     pub(crate) fn new(programs: Programs, weights: Weights, profiler: Option<Profiler>) -> Result<Self> {
         let residents = programs.residents().iter();
         let residents = residents.map(|resident| programs.mesh.zeros(&resident.ty, Sharding::Replicated));

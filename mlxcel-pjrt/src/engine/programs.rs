@@ -76,7 +76,8 @@ impl Programs {
         &self.writer.residents
     }
 
-    /// The program for `shape`, made if it is not there: compiling cannot be cancelled, but waiting for others and what comes before can.
+    /// The program for `shape`, made if it is not there: compiling cannot be cancelled, but waiting for
+    /// others and what comes before can.
     pub(crate) fn prepare(
         &self,
         shape: &ProgramShape,

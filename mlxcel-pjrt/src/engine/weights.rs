@@ -11,15 +11,15 @@ use crate::ffi::Buffer;
 /// The weights of a model: of each argument a buffer on each device.
 pub(crate) type Weights = Vec<Vec<Buffer>>;
 
-/// Copies each weight that `programs` take to the devices, each getting its part, in the type that it is stored in, or
-/// expanded where
-/// the programs take another one. The host holds one tensor at most beside the mapped files, and that only where it is expanded or put
-/// together from several places. `stored` is the checkpoint's decoder.
+/// Copies each weight that `programs` take to the devices, each getting its part, in the type that it is
+/// stored in, or expanded where
+/// the programs take another one. The host holds one tensor at most beside the mapped files, and that only
+/// where it is expanded or put together from several places. `stored` is the checkpoint's decoder.
 ///
 /// # Errors
 ///
-/// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted), [`Cancelled`](mlxcel_core::ErrorKind::Cancelled) between tensors, and
-/// those of reading one, with its name.
+/// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted),
+/// [`Cancelled`](mlxcel_core::ErrorKind::Cancelled) between tensors, and those of reading one, with its name.
 pub(crate) fn on_devices(
     programs: &Programs,
     checkpoint: &Checkpoint,

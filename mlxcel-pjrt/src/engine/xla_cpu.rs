@@ -3,7 +3,8 @@
 use mlxcel_stablehlo::print::CustomCall;
 use mlxcel_stablehlo::{ElementType, Function, Module, Op, OpKind, TensorType, ValueId};
 
-/// What keeps XLA from computing an update again wherever a part of its result is read, and from copying the whole cache for that.
+/// What keeps XLA from computing an update again wherever a part of its result is read, and from copying the
+/// whole cache for that.
 const BARRIER: &str = "mlxcel.barrier";
 
 /// `module` in those forms; [`barrier`] has to print it.
@@ -40,9 +41,10 @@ fn kept_apart(function: &mut Function, mut op: Op) -> Vec<Op> {
     vec![op, made(kind, vec![updated], result)]
 }
 
-/// A product of one row with a bfloat16 matrix computes the row twice and keeps the first. XLA multiplies two rows and more by
-/// the matrix as
-/// it is stored; for a single row it writes all of the matrix to memory in float32, which takes 10 to 30 times as long.
+/// A product of one row with a bfloat16 matrix computes the row twice and keeps the first. XLA multiplies two
+/// rows and more by the matrix as
+/// it is stored; for a single row it writes all of the matrix to memory in float32, which takes 10 to 30
+/// times as long.
 fn doubled(function: &mut Function, op: Op) -> Vec<Op> {
     let OpKind::DotGeneral { dimensions } = &op.kind else { return vec![op] };
     let [lhs, rhs, product] =

@@ -6,7 +6,8 @@ use mlxcel_stablehlo::TensorType;
 use super::client::Client;
 use super::sys;
 
-/// A tensor on a device, which is freed with it. One that was given up to a program is gone: using it again is an error.
+/// A tensor on a device, which is freed with it. One that was given up to a program is gone: using it again
+/// is an error.
 pub(crate) struct Buffer {
     client: Client,
     raw: *mut sys::RawBuffer,
@@ -36,8 +37,9 @@ impl Buffer {
         self.raw
     }
 
-    /// Its elements, dense and row-major, once they are there. This is where the failure of a program that was to write them shows.
-    /// Fails where the program did, and with [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
+    /// Its elements, dense and row-major, once they are there. This is where the failure of a program that
+    /// was to write them shows. Fails where the program did, and with
+    /// [`ResourceExhausted`](mlxcel_core::ErrorKind::ResourceExhausted).
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "read back";
         let (size, plugin) = (self.ty.bytes(), self.client.plugin());
@@ -61,7 +63,8 @@ impl Buffer {
             ..Default::default()
         };
         plugin.call(plugin.api().buffer_to_host, &mut arguments, OPERATION)?;
-        // SAFETY: the event is this call's; the bytes are written before it is ready, and borrowed until then.
+        // SAFETY: the event is this call's; the bytes are written before it is ready, and borrowed until
+        // then.
         unsafe { plugin.wait(arguments.event, OPERATION) }?;
         Ok(bytes)
     }

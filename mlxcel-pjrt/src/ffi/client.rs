@@ -35,8 +35,8 @@ impl Drop for Inner {
     }
 }
 
-/// Whether `bytes` hold a tensor of this type with this many bytes from one index of each dimension to the next; dense and row-major where
-/// no strides are given.
+/// Whether `bytes` hold a tensor of this type with this many bytes from one index of each dimension to the
+/// next; dense and row-major where no strides are given.
 fn hold(bytes: &[u8], strides: &[usize], ty: &TensorType) -> bool {
     if strides.is_empty() {
         return bytes.len() == ty.bytes();
@@ -64,7 +64,8 @@ impl Client {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// A client with these options that is open already, else a new one: some plugins take most of a device's memory for each.
+    /// A client with these options that is open already, else a new one: some plugins take most of a device's
+    /// memory for each.
     pub(crate) fn shared(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
         static CLIENTS: Mutex<BTreeMap<String, Weak<Inner>>> = Mutex::new(BTreeMap::new());
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,9 +131,10 @@ impl Client {
         })
     }
 
-    /// A copy of `bytes` on a device, which have so many from one index of each dimension to the next, or are dense where no strides are
-    /// given; the bytes are free when it returns.
-    /// Fails with [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Internal`] for bytes that are not those of the type.
+    /// A copy of `bytes` on a device, which have so many from one index of each dimension to the next, or are
+    /// dense where no strides are given; the bytes are free when it returns.
+    /// Fails with [`ErrorKind::ResourceExhausted`] where memory is short, [`ErrorKind::Internal`] for bytes
+    /// that are not those of the type.
     pub(crate) fn upload(
         &self,
         device: usize,

@@ -46,8 +46,8 @@ impl Drop for Unloaded<'_> {
 }
 
 impl Executable {
-    /// Compiles a module in MLIR's text for `devices` devices; `options` is a serialized `CompileOptionsProto`.
-    /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
+    /// Compiles a module in MLIR's text for `devices` devices; `options` is a serialized
+    /// `CompileOptionsProto`. Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn compile(client: &Client, module: &str, options: &[u8], devices: usize) -> Result<Self> {
         const OPERATION: &str = "compile program";
         const FORMAT: &[u8] = b"mlir";
@@ -70,8 +70,8 @@ impl Executable {
         Self::new(client, arguments.executable, devices)
     }
 
-    /// Loads what [`serialize`](Self::serialize) gave, which has to come from the same plugin: it is machine code.
-    /// Fails with [`ErrorKind::Corrupt`] where it is none.
+    /// Loads what [`serialize`](Self::serialize) gave, which has to come from the same plugin: it is machine
+    /// code. Fails with [`ErrorKind::Corrupt`] where it is none.
     pub(crate) fn load(client: &Client, bytes: &[u8], devices: usize) -> Result<Self> {
         let mut arguments = sys::DeserializeAndLoad {
             client: client.raw(),
@@ -120,8 +120,8 @@ impl Executable {
         Ok(bytes)
     }
 
-    /// What the compiler made of the program, in a format that it names: XLA gives `hlo_with_config`, a protocol buffer.
-    /// Fails with [`ErrorKind::Unsupported`] where the plugin does not give it.
+    /// What the compiler made of the program, in a format that it names: XLA gives `hlo_with_config`, a
+    /// protocol buffer. Fails with [`ErrorKind::Unsupported`] where the plugin does not give it.
     pub(crate) fn optimized(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "look at program";
         let unloaded = self.unloaded()?;
@@ -137,8 +137,9 @@ impl Executable {
         Ok(bytes)
     }
 
-    /// Runs the program on `arguments`, a list for each device; gives the results of each, of these types on a device. Arguments that the
-    /// program takes over are consumed. The results may still be being computed: reading them waits.
+    /// Runs the program on `arguments`, a list for each device; gives the results of each, of these types on
+    /// a device. Arguments that the program takes over are consumed. The results may still be being
+    /// computed: reading them waits.
     pub(crate) fn run(&self, arguments: &[Vec<&Buffer>], results: &[TensorType]) -> Result<Vec<Vec<Buffer>>> {
         const OPERATION: &str = "run program";
         let takes = arguments.first().map_or(0, Vec::len);

@@ -80,7 +80,8 @@ failing! {
 }
 
 unsafe extern "C" fn wait(arguments: *mut sys::EventAwait) -> *mut sys::Error {
-    // SAFETY: the arguments are the caller's for this very function. It is waited for in any case: memory is in use until then.
+    // SAFETY: the arguments are the caller's for this very function. It is waited for in any case: memory is
+    // in use until then.
     let waited = unsafe { inner().event_await.unwrap()(arguments) };
     if waited.is_null() && fails(Point::Await) { ours() } else { waited }
 }

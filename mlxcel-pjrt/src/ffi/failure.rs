@@ -33,7 +33,8 @@ fn kind(code: c_int) -> Option<ErrorKind> {
 }
 
 impl sys::Api {
-    /// Turns what a call answered into a result; `otherwise` is the kind of a failure whose code says nothing more precise.
+    /// Turns what a call answered into a result; `otherwise` is the kind of a failure whose code says nothing
+    /// more precise.
     ///
     /// # Safety
     /// `error` was returned by a call of this plugin, and nothing else consumes it.
@@ -49,7 +50,8 @@ impl sys::Api {
         }
         let mut code = sys::ErrorGetCode { error, ..Default::default() };
         if let Some(get_code) = self.error_get_code {
-            // SAFETY: the error is live by the caller's promise; an error in asking for the code is released at once.
+            // SAFETY: the error is live by the caller's promise; an error in asking for the code is released
+            // at once.
             unsafe {
                 let failure = get_code(&mut code);
                 if !failure.is_null() && failure != error {
@@ -58,7 +60,8 @@ impl sys::Api {
             }
         }
         let mut message = sys::ErrorMessage { error, ..Default::default() };
-        // SAFETY: the error is live; the words live as long as it and are copied before it is destroyed, last.
+        // SAFETY: the error is live; the words live as long as it and are copied before it is destroyed,
+        // last.
         let words = unsafe {
             if let Some(get_message) = self.error_message {
                 get_message(&mut message);

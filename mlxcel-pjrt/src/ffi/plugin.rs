@@ -25,7 +25,8 @@ pub(super) struct Inner {
     pub(super) path: PathBuf,
 }
 
-// SAFETY: the table is never written to after it was made, and PJRT's functions may be called from any thread.
+// SAFETY: the table is never written to after it was made, and PJRT's functions may be called from any
+// thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -38,8 +39,8 @@ impl Plugin {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] where there is no such file, [`ErrorKind::Toolchain`] where it is no plugin or one of another major
-    /// version of the API, and what the plugin says of its initialization.
+    /// [`ErrorKind::NotFound`] where there is no such file, [`ErrorKind::Toolchain`] where it is no plugin or
+    /// one of another major version of the API, and what the plugin says of its initialization.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let full = path.canonicalize().map_err(|error| Error::io(OPERATION, path, error))?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +97,8 @@ impl Plugin {
         &self.0.api
     }
 
-    /// Calls one of its functions; a failure is of kind `Device` unless the plugin says something more precise.
+    /// Calls one of its functions; a failure is of kind `Device` unless the plugin says something more
+    /// precise.
     pub(super) fn call<A>(
         &self,
         function: sys::Call<A>,
@@ -121,8 +123,9 @@ impl Plugin {
                 .with_context("plugin", self.path().display())
                 .with_context("api_version", format_args!("{major}.{minor}"))
         })?;
-        // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module, which keeps what they point
-        // to alive for the call. The error that it answers is consumed by `check`.
+        // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module,
+        // which keeps what they point to alive for the call. The error that it answers is consumed by
+        // `check`.
         unsafe { self.api().check(function(arguments), operation, otherwise) }
     }
 
@@ -173,7 +176,8 @@ unsafe fn copy_table(table: *const sys::Api) -> Result<sys::Api> {
         );
     }
     let mut copy = MaybeUninit::<sys::Api>::zeroed();
-    // SAFETY: the plugin's table has `size` bytes, ours `size_of`; functions that are not copied stay zero, which is none.
+    // SAFETY: the plugin's table has `size` bytes, ours `size_of`; functions that are not copied stay zero,
+    // which is none.
     let api = unsafe {
         ptr::copy_nonoverlapping(
             table.cast::<u8>(),

@@ -1,7 +1,9 @@
-//! The part of PJRT's C API that is used, as `pjrt_c_api.h` of OpenXLA (Apache-2.0) lays it out; written by hand.
+//! The part of PJRT's C API that is used, as `pjrt_c_api.h` of OpenXLA (Apache-2.0) lays it out; written by
+//! hand.
 //!
-//! Every structure begins with its size, by which either side knows which fields the other has. Fields are those of version 0.113 of
-//! the API; a plugin that is older reads those in front, one that is newer takes the ones that it adds as not given.
+//! Every structure begins with its size, by which either side knows which fields the other has. Fields are
+//! those of version 0.113 of the API; a plugin that is older reads those in front, one that is newer takes
+//! the ones that it adds as not given.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;

@@ -11,7 +11,8 @@ use super::error::{EvalError, Result};
 const ALIGNMENT: usize = 64;
 const WORD: usize = size_of::<u64>();
 
-/// `count` zeros. The sizes of tensors follow from files and lengths of sequences, so that they can be had is not taken for granted.
+/// `count` zeros. The sizes of tensors follow from files and lengths of sequences, so that they can be had is
+/// not taken for granted.
 pub(super) fn zeros<T: Zeroable>(count: usize) -> Result<Box<[T]>> {
     try_zeroed_slice_box(count)
         .map_err(|()| EvalError::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })
@@ -48,7 +49,8 @@ impl Buffer {
 
     fn of(words: Box<[u64]>, bytes: usize) -> Self {
         let offset = words.as_ptr().align_offset(ALIGNMENT);
-        // `align_offset` may answer "impossible" (in const evaluation only); then the buffer is merely less aligned.
+        // `align_offset` may answer "impossible" (in const evaluation only); then the buffer is merely less
+        // aligned.
         let first = if offset < ALIGNMENT / WORD { offset } else { 0 };
         Self { words, first, bytes }
     }
@@ -94,8 +96,8 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// The peak memory of the run beyond its inputs, in bytes: intermediate tensors, results and scratch memory of all
-    /// threads. Owned inputs that are updated in place do not count.
+    /// The peak memory of the run beyond its inputs, in bytes: intermediate tensors, results and scratch
+    /// memory of all threads. Owned inputs that are updated in place do not count.
     pub fn peak_bytes(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }

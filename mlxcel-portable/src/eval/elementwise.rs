@@ -135,7 +135,8 @@ fn shift(element: ElementType, amount: i64) -> Option<u32> {
     u32::try_from(amount).ok().filter(|&by| (by as usize) < element.bits())
 }
 
-/// Integer power with wraparound; a negative exponent gives the quotient 1 / a^-b rounded towards zero, and 0 for base 0.
+/// Integer power with wraparound; a negative exponent gives the quotient 1 / a^-b rounded towards zero, and 0
+/// for base 0.
 fn power(base: i64, exponent: i64) -> i64 {
     if exponent < 0 {
         return match base {

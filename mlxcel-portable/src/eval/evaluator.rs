@@ -94,8 +94,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Writes `count` elements from `start` on as dense bytes of the kernel's element type. Where elements share
-    /// bytes, the target starts at a whole byte.
+    /// Writes `count` elements from `start` on as dense bytes of the kernel's element type. Where elements
+    /// share bytes, the target starts at a whole byte.
     pub(super) fn write(&mut self, start: usize, count: usize, target: &mut [u8]) {
         let kernel = self.bound.kernel;
         let element = kernel.element;
@@ -321,8 +321,9 @@ fn float_of(value: i64, element: ElementType) -> f32 {
     }
 }
 
-/// An integer as `f32`, with the last bit set where bits were lost: rounding that to a half type gives what rounding
-/// the integer would have given (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+/// An integer as `f32`, with the last bit set where bits were lost: rounding that to a half type gives what
+/// rounding the integer would have given (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded
+/// sums").
 fn rounded_to_odd(value: i64) -> f32 {
     let magnitude = value.unsigned_abs();
     let excess = (u64::BITS - magnitude.leading_zeros()).saturating_sub(f32::MANTISSA_DIGITS);

@@ -1,8 +1,8 @@
 //! Kernels: expressions compiled to straight code over blocks of lanes (run by the
 //! [`evaluator`](super::evaluator)).
 //!
-//! A kernel computes any row-major range of its elements, a block at a time, so that one compiled expression serves
-//! steps that write it out, reduce it, pack it for a matrix product or copy parts of it.
+//! A kernel computes any row-major range of its elements, a block at a time, so that one compiled expression
+//! serves steps that write it out, reduce it, pack it for a matrix product or copy parts of it.
 
 use std::collections::HashMap;
 
@@ -154,8 +154,8 @@ impl Kernel {
         }
     }
 
-    /// What the kernel reads where it only reads: the slot's number among [`Kernel::slots`], the type of its elements
-    /// and their order. The type of the result may be wider.
+    /// What the kernel reads where it only reads: the slot's number among [`Kernel::slots`], the type of its
+    /// elements and their order. The type of the result may be wider.
     pub(super) fn plain_load(&self) -> Option<(usize, ElementType, &Linear)> {
         match self.instructions.as_slice() {
             [Instruction { code: Code::Load { source, element, linear }, .. }] => {

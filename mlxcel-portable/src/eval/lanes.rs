@@ -1,9 +1,9 @@
 //! Lanes: the forms in which elements are computed, and how they are read from and written to memory.
 //!
-//! Floating-point elements are computed as `f32` and rounded to their own type after each operation; all integers as
-//! `i64` and wrapped to their width after each operation; booleans as bytes 0 and 1. For addition, subtraction,
-//! multiplication, division and square root, rounding an `f32` result once more to a half type gives what computing in
-//! the half type would have given.
+//! Floating-point elements are computed as `f32` and rounded to their own type after each operation; all
+//! integers as `i64` and wrapped to their width after each operation; booleans as bytes 0 and 1. For
+//! addition, subtraction, multiplication, division and square root, rounding an `f32` result once more to a
+//! half type gives what computing in the half type would have given.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -11,7 +11,8 @@ use mlxcel_stablehlo::ElementType;
 
 use super::view::Linear;
 
-/// How many elements a kernel computes at a time: small enough that its registers stay in the first-level cache.
+/// How many elements a kernel computes at a time: small enough that its registers stay in the first-level
+/// cache.
 pub(super) const BLOCK: usize = 512;
 
 /// The form in which elements are computed.

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::node::SlotId;
 use super::step::{BlockPlan, Planned};
 
-/// Completes a block's plan: which slots each step releases, and which of the slots that steps update, and of the
-/// results, may be taken over instead of copied. `owns` says of a slot whether it is the block's own.
+/// Completes a block's plan: which slots each step releases, and which of the slots that steps update, and of
+/// the results, may be taken over instead of copied. `owns` says of a slot whether it is the block's own.
 pub(super) fn finish(
     mut steps: Vec<Planned>,
     results: &[SlotId],

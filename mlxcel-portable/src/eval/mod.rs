@@ -1,8 +1,8 @@
 //! Runs programs in pure Rust.
 //!
-//! A [`Program`] is planned once and can run any number of times, on any number of threads. Planning inlines calls and
-//! composites (as their decompositions), fuses elementwise operations and views into the steps that read them, and
-//! finds buffers to reuse. A run allocates only what its steps write.
+//! A [`Program`] is planned once and can run any number of times, on any number of threads. Planning inlines
+//! calls and composites (as their decompositions), fuses elementwise operations and views into the steps that
+//! read them, and finds buffers to reuse. A run allocates only what its steps write.
 //!
 //! ```
 //! use mlxcel_portable::eval::{Input, Program, Tensor};
@@ -28,14 +28,15 @@
 //! Arithmetic follows the StableHLO specification. Where it leaves a choice:
 //!
 //! - Floats are computed in `f32` and rounded to their type after each operation. Matrix products and sums of
-//!   half-precision types are summed in `f32` and rounded once. The summation order differs from the element order, but
-//!   is the same in every run and for any number of threads.
-//! - Integers wrap. Division by zero gives -1 (all bits set), the remainder by zero the dividend. Shifting by the width
-//!   or more gives zero, or copies of the sign.
+//!   half-precision types are summed in `f32` and rounded once. The summation order differs from the element
+//!   order, but is the same in every run and for any number of threads.
+//! - Integers wrap. Division by zero gives -1 (all bits set), the remainder by zero the dividend. Shifting by
+//!   the width or more gives zero, or copies of the sign.
 //! - A float converts to an integer by truncation, saturating out of range; NaN converts to 0.
 //! - `maximum`, `minimum` and `clamp` return NaN if an operand is NaN.
-//! - Start indices of `dynamic_slice`, `dynamic_update_slice` and `gather` are clamped so that the slice fits. A window
-//!   of `scatter` that does not fit completely is skipped, and the last of overlapping windows wins.
+//! - Start indices of `dynamic_slice`, `dynamic_update_slice` and `gather` are clamped so that the slice
+//!   fits. A window of `scatter` that does not fit completely is skipped, and the last of overlapping windows
+//!   wins.
 //! - `reduce_argmax` returns the lowest index of equal values, and NaN only if all values are NaN.
 //! - `sort` is always stable.
 
@@ -130,8 +131,8 @@ impl Program {
     /// Plans the function `entry` of a module.
     ///
     /// # Errors
-    /// [`EvalError::NoSuchFunction`]; [`EvalError::Malformed`] for a module that does not pass [`Module::verify`];
-    /// [`EvalError::Unsupported`] for a custom call.
+    /// [`EvalError::NoSuchFunction`]; [`EvalError::Malformed`] for a module that does not pass
+    /// [`Module::verify`]; [`EvalError::Unsupported`] for a custom call.
     pub fn plan(module: &Module, entry: &str) -> Result<Self> {
         module.verify()?;
         let function =
@@ -159,12 +160,12 @@ impl Program {
         &self.results
     }
 
-    /// Runs the program on the calling thread. `inputs` are in the order of the arguments, results in the order of the
-    /// program's.
+    /// Runs the program on the calling thread. `inputs` are in the order of the arguments, results in the
+    /// order of the program's.
     ///
     /// # Errors
-    /// [`EvalError::InputCount`], [`EvalError::InputType`] or [`EvalError::InputLength`] for inputs that do not match
-    /// the arguments; [`EvalError::OutOfMemory`].
+    /// [`EvalError::InputCount`], [`EvalError::InputType`] or [`EvalError::InputLength`] for inputs that do
+    /// not match the arguments; [`EvalError::OutOfMemory`].
     pub fn run(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Tensor>> {
         self.run_with(inputs, &RunOptions::default())
     }

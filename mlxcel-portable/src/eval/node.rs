@@ -1,7 +1,8 @@
 //! Expressions that planning has not given memory yet.
 //!
-//! Elementwise operations and views become nodes of a graph instead of steps. A step that reads a node computes it on
-//! the way (see [`kernel`](super::kernel)), so chains of such operations never exist in memory.
+//! Elementwise operations and views become nodes of a graph instead of steps. A step that reads a node
+//! computes it on the way (see [`kernel`](super::kernel)), so chains of such operations never exist in
+//! memory.
 
 use mlxcel_stablehlo::{BinaryOp, Comparison, ElementType, TensorType, UnaryOp};
 

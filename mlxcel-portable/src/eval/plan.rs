@@ -1,8 +1,9 @@
 //! Planning: from operations to steps.
 //!
-//! Elementwise operations and views stay expressions (see [`node`](super::node)) where a single step reads them, and
-//! become a step of their own where several do. The other operations become steps that compute the expressions they
-//! read on the way. Then each slot's last use is found: there its memory is free again, or an update takes it over.
+//! Elementwise operations and views stay expressions (see [`node`](super::node)) where a single step reads
+//! them, and become a step of their own where several do. The other operations become steps that compute the
+//! expressions they read on the way. Then each slot's last use is found: there its memory is free again, or
+//! an update takes it over.
 
 use mlxcel_stablehlo::{ElementType, Literal, OpKind, TensorType};
 
@@ -212,8 +213,8 @@ impl<'f> Planner<'f> {
         out
     }
 
-    /// Before `slot` is updated in place, writes out what still has to be read of it; otherwise its late readers would
-    /// force the update into a copy of the whole.
+    /// Before `slot` is updated in place, writes out what still has to be read of it; otherwise its late
+    /// readers would force the update into a copy of the whole.
     pub(super) fn settle_readers(&mut self, slot: SlotId) {
         let bytes = self.slots[slot].bytes;
         let late: Vec<Var> = self
@@ -329,8 +330,8 @@ impl<'f> Planner<'f> {
         self.define(op.results[0], node);
     }
 
-    /// A view of an expression. It is applied to what the expression reads where that computes no element more often;
-    /// otherwise the expression is written out first.
+    /// A view of an expression. It is applied to what the expression reads where that computes no element
+    /// more often; otherwise the expression is written out first.
     pub(super) fn apply(&mut self, node: NodeId, view: ViewOp<'_>, once: bool) -> NodeId {
         let operand = self.graph.ty(node).clone();
         let shape = match view {

@@ -164,8 +164,8 @@ impl Planner<'_> {
         self.apply(node, ViewOp::Transpose { permutation }, true)
     }
 
-    /// Whether the left operand is the one to stream: one that comes from outside rather than one that is computed,
-    /// else the larger one.
+    /// Whether the left operand is the one to stream: one that comes from outside rather than one that is
+    /// computed, else the larger one.
     fn streams_left(&self, arranged: &[Arranged], rows: &[usize]) -> bool {
         let outside = |operand: &Arranged| {
             self.graph.slots(operand.node).iter().any(|&slot| {

@@ -17,13 +17,13 @@ use super::view::{Linear, View, dense_strides};
 pub(super) struct Reduce {
     operand: Kernel,
     reduction: Reduction,
-    /// How many leading elements of the result have inputs of their own, `inner` operand elements each that fill
-    /// `outputs` result elements: the unit of work that threads share.
+    /// How many leading elements of the result have inputs of their own, `inner` operand elements each that
+    /// fill `outputs` result elements: the unit of work that threads share.
     outer: usize,
     inner: usize,
     outputs: usize,
-    /// How many consecutive operand elements belong to one row: either all to one result element (`joins`), or one
-    /// each to as many neighbouring result elements.
+    /// How many consecutive operand elements belong to one row: either all to one result element (`joins`),
+    /// or one each to as many neighbouring result elements.
     row: usize,
     joins: bool,
     /// The first result element of each row of a unit.

@@ -58,8 +58,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Moves what `from` holds to the slot `to` and answers a function's exclusive access to it: in place where
-    /// `last_use` allows it and the buffer is owned, in a copy otherwise.
+    /// Moves what `from` holds to the slot `to` and answers a function's exclusive access to it: in place
+    /// where `last_use` allows it and the buffer is owned, in a copy otherwise.
     pub(super) fn update(
         &mut self,
         (from, last_use): (SlotId, bool),

@@ -1,7 +1,7 @@
 //! `scatter`: windows written at run-time indices.
 //!
-//! A window that does not fit into the operand as a whole is left out. Windows are written in the row-major order of
-//! the indices, so that of overlapping ones the last wins.
+//! A window that does not fit into the operand as a whole is left out. Windows are written in the row-major
+//! order of the indices, so that of overlapping ones the last wins.
 
 use mlxcel_stablehlo::{ElementType, ScatterDimensions, ScatterUpdate, TensorType};
 

@@ -140,8 +140,8 @@ fn holds<T: PartialOrd>(comparison: Comparison, exchanged: bool, a: T, b: T) -> 
     }
 }
 
-/// The order of `0..count` by `before`, stable. Any answers of `before` give some order: those of a comparison with
-/// NaN are not consistent, which the sorts of the standard library may answer with a panic.
+/// The order of `0..count` by `before`, stable. Any answers of `before` give some order: those of a
+/// comparison with NaN are not consistent, which the sorts of the standard library may answer with a panic.
 fn merge_sort(count: usize, mut before: impl FnMut(usize, usize) -> Result<bool>) -> Result<Vec<usize>> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut merged = Vec::with_capacity(count);

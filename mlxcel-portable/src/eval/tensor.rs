@@ -32,7 +32,8 @@ impl Tensor {
     /// A tensor of `shape` from its elements in row-major order.
     ///
     /// # Errors
-    /// [`EvalError::TensorLength`] if the number of elements does not match the shape; [`EvalError::OutOfMemory`].
+    /// [`EvalError::TensorLength`] if the number of elements does not match the shape;
+    /// [`EvalError::OutOfMemory`].
     pub fn from_slice<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Self> {
         Self::from_bytes(TensorType::new(T::TYPE, shape), bytemuck::cast_slice(elements))
     }
@@ -102,16 +103,16 @@ impl PartialEq for Tensor {
 /// One argument of a run.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Bytes owned by the caller, such as a weight in a mapped file. They need no alignment and are read in place,
-    /// without a copy of the whole tensor in this or another element type.
+    /// Bytes owned by the caller, such as a weight in a mapped file. They need no alignment and are read in
+    /// place, without a copy of the whole tensor in this or another element type.
     Borrowed {
         /// The type of the tensor.
         ty: &'a TensorType,
         /// Its dense bytes.
         bytes: &'a [u8],
     },
-    /// A tensor that the caller donates. If the program updates it after its last other use, the update is in place; if
-    /// it is a result, the same storage is returned.
+    /// A tensor that the caller donates. If the program updates it after its last other use, the update is in
+    /// place; if it is a result, the same storage is returned.
     Owned(Tensor),
 }
 

@@ -115,8 +115,8 @@ impl View {
     }
 }
 
-/// A view as a function of the row-major number of an element: neighbouring dimensions that one stride describes are
-/// joined, dimensions of size one left out.
+/// A view as a function of the row-major number of an element: neighbouring dimensions that one stride
+/// describes are joined, dimensions of size one left out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Linear {
     pub(super) offset: usize,
@@ -149,8 +149,8 @@ impl Linear {
         at
     }
 
-    /// Calls `run(position, first, stride, length)` for each stretch of the elements `start .. start + count` that
-    /// one stride describes; `position` counts from `start`.
+    /// Calls `run(position, first, stride, length)` for each stretch of the elements `start .. start + count`
+    /// that one stride describes; `position` counts from `start`.
     #[inline]
     pub(super) fn runs(&self, start: usize, count: usize, mut run: impl FnMut(usize, usize, usize, usize)) {
         if count == 0 {

@@ -42,8 +42,9 @@ impl Workers {
         Self { pool: None, threads: 1 }
     }
 
-    /// Runs `body` on every item, each participating thread with a state of its own. Threads take the next item when
-    /// they are done with one, so the caller never waits for a thread that has not woken up yet.
+    /// Runs `body` on every item, each participating thread with a state of its own. Threads take the next
+    /// item when they are done with one, so the caller never waits for a thread that has not woken up
+    /// yet.
     pub(super) fn for_each<I, S>(
         &self,
         items: I,

@@ -78,7 +78,8 @@ pub(crate) fn convert(value: V, to: ElementType) -> V {
         },
         (V::I(x), ElementType::F32) => V::F(x as f32),
         (V::F(x), _) if to.is_integer() => {
-            // Truncated and kept within the range; the bounds of 64 bits are beyond what a float distinguishes.
+            // Truncated and kept within the range; the bounds of 64 bits are beyond what a float
+            // distinguishes.
             let bits = to.bits() as i32;
             let (least, most) = if to.is_signed() {
                 (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1) - 1.0)

@@ -1,4 +1,5 @@
-//! The evaluator: every operation against values computed by hand, and random programs against a second, plain one.
+//! The evaluator: every operation against values computed by hand, and random programs against a second,
+//! plain one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

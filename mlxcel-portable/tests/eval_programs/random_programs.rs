@@ -36,8 +36,8 @@ fn inputs(module: &Module, seed: u64) -> Vec<Tensor> {
     main.arguments.iter().map(|argument| input(main.value_type(argument.value), &mut noise)).collect()
 }
 
-/// Whether a computed element is right: integers exactly, floats within a few units in the last place of their type, and
-/// sums of large terms within a few units of those.
+/// Whether a computed element is right: integers exactly, floats within a few units in the last place of
+/// their type, and sums of large terms within a few units of those.
 fn close(actual: V, expected: V, element: ElementType, slack: f32, terms: f32) -> bool {
     match (actual, expected) {
         (V::F(a), V::F(b)) => {

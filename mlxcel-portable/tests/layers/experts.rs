@@ -8,7 +8,8 @@ use crate::support::{halves, random, run, tensor};
 
 use ElementType::{BF16, F32, I32};
 
-/// Numbers of few bits, which every floating-point type holds exactly, and whose products have exact sums in f32.
+/// Numbers of few bits, which every floating-point type holds exactly, and whose products have exact sums in
+/// f32.
 fn small(count: usize, seed: u64) -> Vec<f32> {
     let mut next = random(seed);
     (0..count).map(|_| (next() % 65) as f32 / 32.0 - 1.0).collect()

@@ -61,8 +61,8 @@ impl Message {
         Self::new("assistant", content)
     }
 
-    /// A message of the model that calls tools. Set [`content`](Self::content) to the text before the calls, if any;
-    /// [`Tools::read`](crate::Tools::read) makes the whole message of an answer.
+    /// A message of the model that calls tools. Set [`content`](Self::content) to the text before the calls,
+    /// if any; [`Tools::read`](crate::Tools::read) makes the whole message of an answer.
     pub fn calls<'c>(calls: impl IntoIterator<Item = &'c ToolCall>) -> Self {
         let calls = calls.into_iter().map(ToolCall::to_json).collect::<Value>();
         Self::assistant("").with_field("tool_calls", calls)

@@ -17,20 +17,22 @@ use serde_json::{Map, Value};
 pub struct ChatOptions {
     /// Whether to append the prompt for the model's answer; defaults to true.
     pub add_generation_prompt: bool,
-    /// Whether the prompt ends inside the last message, so that the model continues it; no generation prompt is added
-    /// then. Defaults to false.
+    /// Whether the prompt ends inside the last message, so that the model continues it; no generation prompt
+    /// is added then. Defaults to false.
     pub continue_final_message: bool,
-    /// Which of the checkpoint's named templates is used. Defaults to `tool_use` if tools are passed and the template
-    /// exists, else to `default`.
+    /// Which of the checkpoint's named templates is used. Defaults to `tool_use` if tools are passed and the
+    /// template exists, else to `default`.
     pub template_name: Option<String>,
-    /// The date, optionally with a time, in ISO 8601: `2025-07-26` or `2025-07-26T10:15`. The template's `strftime_now`
-    /// returns it instead of the current time, and the variable `date_string` is set to it in the form `26 Jul 2025`.
+    /// The date, optionally with a time, in ISO 8601: `2025-07-26` or `2025-07-26T10:15`. The template's
+    /// `strftime_now` returns it instead of the current time, and the variable `date_string` is set to
+    /// it in the form `26 Jul 2025`.
     pub date: Option<String>,
     /// Whether control tokens spelled out in messages, tools and documents are parsed as control tokens, as
-    /// transformers does. Defaults to false: a message is text only, and cannot end its turn or begin another one.
+    /// transformers does. Defaults to false: a message is text only, and cannot end its turn or begin
+    /// another one.
     pub special_tokens_in_text: bool,
-    /// Additional variables of the template, such as `tools` or `enable_thinking`; they override built-in ones of the
-    /// same name.
+    /// Additional variables of the template, such as `tools` or `enable_thinking`; they override built-in
+    /// ones of the same name.
     pub variables: Map<String, Value>,
 }
 
@@ -69,7 +71,8 @@ impl ChatOptions {
         self
     }
 
-    /// Sets the tools that the model may call, each described by a JSON schema: `{"type": "function", "function": {…}}`.
+    /// Sets the tools that the model may call, each described by a JSON schema: `{"type": "function",
+    /// "function": {…}}`.
     #[must_use]
     pub fn with_tools(self, tools: impl IntoIterator<Item = Value>) -> Self {
         self.with_variable("tools", Value::Array(tools.into_iter().collect()))
@@ -81,8 +84,8 @@ impl ChatOptions {
         self.with_variable("documents", Value::Array(documents.into_iter().collect()))
     }
 
-    /// Sets whether the model reasons before it answers, if its template has a switch: `enable_thinking` (Qwen 3,
-    /// SmolLM3) or `thinking` (Granite, DeepSeek V3.1).
+    /// Sets whether the model reasons before it answers, if its template has a switch: `enable_thinking`
+    /// (Qwen 3, SmolLM3) or `thinking` (Granite, DeepSeek V3.1).
     #[must_use]
     pub fn with_thinking(self, think: bool) -> Self {
         self.with_variable("enable_thinking", think).with_variable("thinking", think)

@@ -18,8 +18,8 @@ const TAGS: [(&str, &str); 6] = [
     ("Here is my thought process:", "Here is my response:"),
 ];
 
-/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels of
-/// gpt-oss. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
+/// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels
+/// of gpt-oss. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningFormat(pub(crate) ReasoningMarks);
 

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use crate::files;
 
-/// The special tokens by their role, as `tokenizer_config.json` or the older `special_tokens_map.json` name them.
+/// The special tokens by their role, as `tokenizer_config.json` or the older `special_tokens_map.json` name
+/// them.
 #[derive(Debug)]
 pub(crate) struct SpecialTokens(Vec<(&'static str, String)>);
 

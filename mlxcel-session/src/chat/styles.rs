@@ -189,7 +189,8 @@ impl Style {
         found.unwrap_or(&STYLES[STYLES.len() - 1])
     }
 
-    /// The texts that a model with this chat template marks calls with: shown where other special tokens are left out.
+    /// The texts that a model with this chat template marks calls with: shown where other special tokens are
+    /// left out.
     pub(crate) fn marks_of(template: Option<&ChatTemplate>) -> &'static [&'static str] {
         template.map_or(&[], |template| Self::of(Some(template)).marks)
     }

@@ -21,13 +21,15 @@ const DEFAULT: &str = "default";
 /// The template for requests with `tools`, if the checkpoint has it.
 const TOOL_USE: &str = "tool_use";
 
-/// A checkpoint's chat template: a Jinja program that renders a conversation in the format the model was trained on.
+/// A checkpoint's chat template: a Jinja program that renders a conversation in the format the model was
+/// trained on.
 ///
-/// It has the variables and functions of transformers' `apply_chat_template`: `messages`, `tools` and `documents` (none
-/// unless set in [`ChatOptions`]), `add_generation_prompt`, the special tokens (`bos_token` and so on),
-/// `raise_exception`, `strftime_now`, `tojson`, loop controls, and Python's methods of strings, lists and dictionaries.
-/// Templates are untrusted: the evaluator implements the dialect that published templates use, has no access to files,
-/// network or environment, and limits source size, work, memory and recursion.
+/// It has the variables and functions of transformers' `apply_chat_template`: `messages`, `tools` and
+/// `documents` (none unless set in [`ChatOptions`]), `add_generation_prompt`, the special tokens (`bos_token`
+/// and so on), `raise_exception`, `strftime_now`, `tojson`, loop controls, and Python's methods of strings,
+/// lists and dictionaries. Templates are untrusted: the evaluator implements the dialect that published
+/// templates use, has no access to files, network or environment, and limits source size, work, memory and
+/// recursion.
 ///
 /// ```
 /// use mlxcel_session::{ChatOptions, ChatTemplate, Message};
@@ -51,7 +53,8 @@ struct Named {
     template: Template,
 }
 
-/// The marker at the end of a message to continue, as in transformers: a template may trim the space at its end.
+/// The marker at the end of a message to continue, as in transformers: a template may trim the space at its
+/// end.
 const END_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// The names of a message's reasoning; transformers gives it to templates by the first two.
@@ -95,8 +98,8 @@ impl ChatTemplate {
         Ok(Self { templates: Arc::new(templates), special_tokens: Vec::new() })
     }
 
-    /// The template of a checkpoint: `chat_template.jinja` and those in `additional_chat_templates`, else `chat_template` of `config`
-    /// (`tokenizer_config.json`), else of `chat_template.json`.
+    /// The template of a checkpoint: `chat_template.jinja` and those in `additional_chat_templates`, else
+    /// `chat_template` of `config` (`tokenizer_config.json`), else of `chat_template.json`.
     pub(crate) fn of_checkpoint(
         source: &ModelSource,
         config: &Map<String, serde_json::Value>,
@@ -135,15 +138,16 @@ impl ChatTemplate {
         self.templates.iter().any(|named| named.source.contains(text))
     }
 
-    /// Renders `messages` as a prompt with all special tokens, so encode it without adding more. A control token
-    /// spelled out in a message cannot be told apart from the template's own in this text; [`Tokenizer::encode_chat`]
-    /// keeps them apart.
+    /// Renders `messages` as a prompt with all special tokens, so encode it without adding more. A control
+    /// token spelled out in a message cannot be told apart from the template's own in this text;
+    /// [`Tokenizer::encode_chat`] keeps them apart.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] if the template raises an exception (its message is the error's source), for an
-    /// invalid [`date`](ChatOptions::date), and if there is no last message to continue; [`ErrorKind::NotFound`] if the
-    /// checkpoint has no template of that name, or only named ones and no default.
+    /// [`ErrorKind::InvalidInput`] if the template raises an exception (its message is the error's source),
+    /// for an invalid [`date`](ChatOptions::date), and if there is no last message to continue;
+    /// [`ErrorKind::NotFound`] if the checkpoint has no template of that name, or only named ones and no
+    /// default.
     ///
     /// [`Tokenizer::encode_chat`]: crate::Tokenizer::encode_chat
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
@@ -236,7 +240,8 @@ fn end_inside(rendered: &mut Rendered, content: &str) -> Result<()> {
     Ok(())
 }
 
-/// Roles that templates support. Some write them into a control token, such as `<|user|>`; other roles are input like any.
+/// Roles that templates support. Some write them into a control token, such as `<|user|>`; other roles are
+/// input like any.
 const ROLES: [&str; 13] = [
     "system",
     "developer",

@@ -29,8 +29,8 @@ pub enum WhenFull {
     /// Returns [`ErrorKind::CapacityExceeded`], whose message lists what the application can do.
     #[default]
     Refuse,
-    /// Drops as many of the oldest turns as necessary, but no system message. [`Conversation::forgotten_turns`] counts
-    /// them.
+    /// Drops as many of the oldest turns as necessary, but no system message.
+    /// [`Conversation::forgotten_turns`] counts them.
     ForgetOldest,
 }
 
@@ -50,9 +50,10 @@ pub enum WhenFull {
 /// # Ok::<(), mlxcel_session::Error>(())
 /// ```
 ///
-/// Turns can be [undone](Self::undo) and [retried](Self::retry), and a conversation can be [forked](Self::fork) and
-/// [saved](Self::save). If the model marks its [reasoning](crate::Tokenizer::reasoning) and the template expects it
-/// separately, the reasoning of an answer is stored in its message's field `reasoning_content`.
+/// Turns can be [undone](Self::undo) and [retried](Self::retry), and a conversation can be
+/// [forked](Self::fork) and [saved](Self::save). If the model marks its
+/// [reasoning](crate::Tokenizer::reasoning) and the template expects it separately, the reasoning of an
+/// answer is stored in its message's field `reasoning_content`.
 pub struct Conversation {
     model: Model,
     session: SharedSession,
@@ -136,11 +137,11 @@ impl Conversation {
         &self.messages
     }
 
-    /// Drops the oldest turn: the first user message and everything up to the next one. System messages stay. Returns
-    /// false if there is no turn.
+    /// Drops the oldest turn: the first user message and everything up to the next one. System messages stay.
+    /// Returns false if there is no turn.
     ///
-    /// Call it after [`ErrorKind::CapacityExceeded`] to make room. The next turn recomputes its prompt from the first
-    /// difference.
+    /// Call it after [`ErrorKind::CapacityExceeded`] to make room. The next turn recomputes its prompt from
+    /// the first difference.
     pub fn forget_oldest_turn(&mut self) -> bool {
         self.settle();
         match turns(&self.messages).next() {
@@ -163,8 +164,8 @@ impl Conversation {
         self.messages.truncate(messages);
     }
 
-    /// Removes the last turn, the last user message and what followed, and returns that message. `None` if there is no
-    /// turn.
+    /// Removes the last turn, the last user message and what followed, and returns that message. `None` if
+    /// there is no turn.
     pub fn undo(&mut self) -> Option<Message> {
         self.settle();
         let last = turns(&self.messages).last()?;
@@ -180,13 +181,14 @@ impl Conversation {
         Ok(self.session.state(self.sequence)?.position)
     }
 
-    /// Adds the user message `text` and generates the answer. [`Options::chat`] sets how the prompt is rendered.
+    /// Adds the user message `text` and generates the answer. [`Options::chat`] sets how the prompt is
+    /// rendered.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`] if it does not fit into the context and [`WhenFull::Refuse`] is set, or does not
-    /// fit even without earlier turns; and the errors of [`Model::chat`]. After an error, the text is not part of the
-    /// conversation.
+    /// [`ErrorKind::CapacityExceeded`] if it does not fit into the context and [`WhenFull::Refuse`] is set,
+    /// or does not fit even without earlier turns; and the errors of [`Model::chat`]. After an error, the
+    /// text is not part of the conversation.
     pub fn say(&mut self, text: &str, options: &Options) -> Result<TextStream<'_>> {
         self.push(Message::user(text));
         let question = self.messages.len() - 1;
@@ -198,8 +200,8 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] if there is no user message, and the errors of [`say`](Self::say). After an error,
-    /// the old answer is kept.
+    /// [`ErrorKind::InvalidInput`] if there is no user message, and the errors of [`say`](Self::say). After
+    /// an error, the old answer is kept.
     pub fn retry(&mut self, options: &Options) -> Result<TextStream<'_>> {
         self.settle();
         let Some(turn) = turns(&self.messages).last() else {
@@ -209,12 +211,13 @@ impl Conversation {
     }
 
     /// Returns an independent copy of the conversation. It reuses the KV cache if the engine claims
-    /// [fork](mlxcel_core::Capabilities::fork) or [snapshot](mlxcel_core::Capabilities::snapshot). Forked conversations
-    /// share a session, which runs one step at a time.
+    /// [fork](mlxcel_core::Capabilities::fork) or [snapshot](mlxcel_core::Capabilities::snapshot). Forked
+    /// conversations share a session, which runs one step at a time.
     ///
     /// # Errors
     ///
-    /// The errors of [`InferenceSession::fork`] and [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// The errors of [`InferenceSession::fork`] and
+    /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn fork(&mut self) -> Result<Self> {
         self.settle();
         let state = self.session.state(self.sequence)?;
@@ -250,20 +253,20 @@ impl Conversation {
         Ok((session, sequence, 0))
     }
 
-    /// Writes the messages to the file `path` as JSON. [`Model::restore_conversation`] reads it with any model and
-    /// computes the messages again.
+    /// Writes the messages to the file `path` as JSON. [`Model::restore_conversation`] reads it with any
+    /// model and computes the messages again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if its folder does not exist, [`ErrorKind::Io`] if it cannot be written; an existing
-    /// file is kept on failure.
+    /// [`ErrorKind::NotFound`] if its folder does not exist, [`ErrorKind::Io`] if it cannot be written; an
+    /// existing file is kept on failure.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
         saved::write(path.as_ref(), &self.messages, None)
     }
 
-    /// As [`save`](Self::save), with the KV cache: the restored conversation continues without recomputing, but only
-    /// with the same model, engine, precision and adapter. Needs
+    /// As [`save`](Self::save), with the KV cache: the restored conversation continues without recomputing,
+    /// but only with the same model, engine, precision and adapter. Needs
     /// [`Capabilities::snapshot`](mlxcel_core::Capabilities::snapshot).
     ///
     /// # Errors
@@ -295,7 +298,8 @@ impl Conversation {
         }
     }
 
-    /// Answers the message at `question`, and forgets those after it. Where it fails, the first `stay` messages do.
+    /// Answers the message at `question`, and forgets those after it. Where it fails, the first `stay`
+    /// messages do.
     fn answer(&mut self, question: usize, stay: usize, options: &Options) -> Result<TextStream<'_>> {
         let later = self.messages.split_off(question + 1);
         match self.begin(options) {
@@ -365,7 +369,8 @@ impl Conversation {
         Err(error)
     }
 
-    /// How much of `prompt` the sequence holds for these `options`, after what does not belong to it is forgotten.
+    /// How much of `prompt` the sequence holds for these `options`, after what does not belong to it is
+    /// forgotten.
     fn hold(&mut self, prompt: &[TokenId], options: &SequenceOptions) -> Result<usize> {
         if self.options != *options {
             // What was computed with another adapter is of no use.
@@ -404,7 +409,8 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
-        // Branches may go on in the session; what this one held is free. A session that failed has nothing to free.
+        // Branches may go on in the session; what this one held is free. A session that failed has nothing to
+        // free.
         let _ = self.session.close(self.sequence);
     }
 }

@@ -1,7 +1,7 @@
 //! Conversations on disk.
 //!
-//! Messages alone are JSON: `{"format": "mlxcel-conversation", "version": 1, "messages": […]}`. With the cache, the file
-//! is that of a [state](crate::state_file).
+//! Messages alone are JSON: `{"format": "mlxcel-conversation", "version": 1, "messages": […]}`. With the
+//! cache, the file is that of a [state](crate::state_file).
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,8 @@ struct Saved {
     messages: Vec<Message>,
 }
 
-/// Writes messages, and the tokens and snapshot of their sequence if there are some, to `path`, whole or not at all.
+/// Writes messages, and the tokens and snapshot of their sequence if there are some, to `path`, whole or not
+/// at all.
 pub(super) fn write(path: &Path, messages: &[Message], cache: Option<(&[TokenId], &Snapshot)>) -> Result<()> {
     let failed = |error| Error::io(WRITE, path, error);
     // What is moved into the place of a device or a pipe replaces it.
@@ -65,8 +66,8 @@ pub(super) fn read_messages(path: &Path) -> Result<Vec<Message>> {
     }
 }
 
-/// Reads a file that [`write`] wrote. A cache must be of states of `identity`, and is read only if a session with the
-/// `claimed` capabilities could hold it.
+/// Reads a file that [`write`] wrote. A cache must be of states of `identity`, and is read only if a session
+/// with the `claimed` capabilities could hold it.
 pub(super) fn read(
     path: &Path,
     identity: &StateIdentity,

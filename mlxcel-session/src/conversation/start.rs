@@ -12,30 +12,30 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a model without tokenizer or chat template, and those of
-    /// [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a model without tokenizer or chat template,
+    /// and those of [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn conversation(&self) -> Result<Conversation> {
         Conversation::new(self.clone())
     }
 
     /// Resumes a conversation written by [`Conversation::save`] or [`Conversation::save_with_cache`].
     ///
-    /// A checksum detects damage, not forgery: restore only files that you would trust as input, since a forged file
-    /// can contain any messages and any cache.
+    /// A checksum detects damage, not forgery: restore only files that you would trust as input, since a
+    /// forged file can contain any messages and any cache.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the file is not a complete conversation of a known version,
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of another model, engine or
-    /// precision, or of an adapter, [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read, and the errors of
-    /// [`conversation`](Self::conversation) and of
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the file is not a complete conversation of a
+    /// known version, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of
+    /// another model, engine or precision, or of an adapter, [`ErrorKind::Io`](crate::ErrorKind::Io) if
+    /// it cannot be read, and the errors of [`conversation`](Self::conversation) and of
     /// [`InferenceSession::restore`](mlxcel_core::InferenceSession::restore).
     pub fn restore_conversation(&self, path: impl AsRef<Path>) -> Result<Conversation> {
         self.restore_conversation_with(path, &SequenceOptions::default())
     }
 
-    /// As [`restore_conversation`](Self::restore_conversation), for a conversation whose last answer was generated with an
-    /// adapter: its cache continues with that adapter only.
+    /// As [`restore_conversation`](Self::restore_conversation), for a conversation whose last answer was
+    /// generated with an adapter: its cache continues with that adapter only.
     ///
     /// ```no_run
     /// use mlxcel_session::{AdapterLimits, Model, OpenOptions, Options, SequenceOptions};
@@ -52,8 +52,8 @@ impl Model {
     /// # Errors
     ///
     /// The errors of [`restore_conversation`](Self::restore_conversation);
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of another adapter or of none, or if the
-    /// adapter was loaded into another model.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of another adapter or of
+    /// none, or if the adapter was loaded into another model.
     pub fn restore_conversation_with(
         &self,
         path: impl AsRef<Path>,

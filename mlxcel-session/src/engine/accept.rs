@@ -162,7 +162,8 @@ impl Draw<'_> {
     }
 }
 
-/// Hands results to their generations. Where the host draws from many logits, which takes milliseconds for each row, threads share it.
+/// Hands results to their generations. Where the host draws from many logits, which takes milliseconds for
+/// each row, threads share it.
 fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<SampledToken>>)> {
     let logits: usize = draws.iter().map(Draw::logits).sum();
     let threads = if logits <= FEW_LOGITS { 1 } else { threads.min(draws.len()) };

@@ -14,8 +14,8 @@ const MOST: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterStats {
-    /// [`Adapter::identity`](crate::Adapter::identity). `None` for the sum of those that were used least recently: the last
-    /// 256 have counters of their own.
+    /// [`Adapter::identity`](crate::Adapter::identity). `None` for the sum of those that were used least
+    /// recently: the last 256 have counters of their own.
     pub adapter: Option<String>,
     /// Requests that got a sequence.
     pub requests: u64,

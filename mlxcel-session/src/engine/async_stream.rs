@@ -14,8 +14,8 @@ use crate::stream::Completion;
 /// A request run by an [`Engine`](super::Engine), for async tasks under any executor.
 ///
 /// Created by [`RequestStream::into_async`], of which it yields the same pieces of text. Everything that a
-/// [`RequestStream`] reports (tokens, usage, finish reason, cancel token) can be read here as well. Dropping it cancels
-/// the request; dropping the future of one of its methods loses no token.
+/// [`RequestStream`] reports (tokens, usage, finish reason, cancel token) can be read here as well. Dropping
+/// it cancels the request; dropping the future of one of its methods loses no token.
 ///
 /// With the feature `async` it is a
 /// [`Stream`](https://docs.rs/futures-core/latest/futures_core/stream/trait.Stream.html) of pieces, for the combinators
@@ -70,13 +70,14 @@ impl AsyncRequestStream {
         self.0.take_text()
     }
 
-    /// As [`next`](Self::next), for futures written by hand: wakes the task when a piece or the end is available.
+    /// As [`next`](Self::next), for futures written by hand: wakes the task when a piece or the end is
+    /// available.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
         self.0.poll_piece(context)
     }
 
-    /// As [`next_token`](Self::next_token), for futures written by hand: wakes the task when a token or the end is
-    /// available.
+    /// As [`next_token`](Self::next_token), for futures written by hand: wakes the task when a token or the
+    /// end is available.
     pub fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampledToken>>> {
         self.0.poll_token(context)
     }

@@ -32,7 +32,8 @@ impl Bell {
     }
 }
 
-/// The guard of `mutex`. What it protects here is whole after every statement, so a panic elsewhere leaves nothing broken.
+/// The guard of `mutex`. What it protects here is whole after every statement, so a panic elsewhere leaves
+/// nothing broken.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

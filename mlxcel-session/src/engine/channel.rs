@@ -1,5 +1,5 @@
-//! The bounded channel of a request's tokens, from the engine's thread to the reader. It never closes without a final
-//! result.
+//! The bounded channel of a request's tokens, from the engine's thread to the reader. It never closes without
+//! a final result.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -113,7 +113,8 @@ impl Shared {
 pub(super) struct Sender(Arc<Shared>);
 
 impl Sender {
-    /// Hands a token to the reader. It is never refused: who sends asks [`is_full`](Self::is_full) before the next one is computed.
+    /// Hands a token to the reader. It is never refused: who sends asks [`is_full`](Self::is_full) before the
+    /// next one is computed.
     pub(super) fn send(&self, item: Item) {
         self.0.change(|state| {
             state.items.push_back(item);

@@ -1,4 +1,5 @@
-//! Guards the engine against what an application passed with a request: its sampling steps, constraints and drafters.
+//! Guards the engine against what an application passed with a request: its sampling steps, constraints and
+//! drafters.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +52,8 @@ impl EngineId {
         ENGINE.with(|current| current.set(engine));
     }
 
-    /// Whether code of a request of this engine runs on this thread, so that waiting for the engine would never end.
+    /// Whether code of a request of this engine runs on this thread, so that waiting for the engine would
+    /// never end.
     pub(super) fn is_waiting_for_us(self) -> bool {
         Self::current() == Some(self)
     }

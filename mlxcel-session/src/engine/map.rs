@@ -15,12 +15,12 @@ use crate::stream::Completion;
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Engine {
-    /// Completes the prompt of each of `items`, which may be any number, with the options that `options` returns for it: an
-    /// iterator over each item with its completion, in order. It holds as many requests in flight as keep all sequences
-    /// busy, and takes the next item when a result is taken.
+    /// Completes the prompt of each of `items`, which may be any number, with the options that `options`
+    /// returns for it: an iterator over each item with its completion, in order. It holds as many
+    /// requests in flight as keep all sequences busy, and takes the next item when a result is taken.
     ///
-    /// An item whose request fails is yielded with the error, and the others go on. To resume interrupted work, skip as many
-    /// items as have results. Dropping the iterator cancels what is in flight.
+    /// An item whose request fails is yielded with the error, and the others go on. To resume interrupted
+    /// work, skip as many items as have results. Dropping the iterator cancels what is in flight.
     ///
     /// ```no_run
     /// use mlxcel_session::{Engine, Model, Options};

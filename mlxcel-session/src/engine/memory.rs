@@ -10,8 +10,9 @@ use super::request::Share;
 use super::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Gives sequences to those that wait, as long as there are some. Where all are taken, requests whose readers are behind give theirs up
-    /// to those that could go on, and so do requests of clients with more than their share.
+    /// Gives sequences to those that wait, as long as there are some. Where all are taken, requests whose
+    /// readers are behind give theirs up to those that could go on, and so do requests of clients with
+    /// more than their share.
     pub(super) fn admit(&mut self) {
         let texts = self.text_sequences();
         while !self.waiting.is_empty() {
@@ -48,8 +49,9 @@ impl Scheduler {
         }
     }
 
-    /// The request that begins next: of the highest priority, then of the client with the fewest sequences, then of its
-    /// group with the fewest, then the earliest. Who was paused without a sequence needs none before its reader has read.
+    /// The request that begins next: of the highest priority, then of the client with the fewest sequences,
+    /// then of its group with the fewest, then the earliest. Who was paused without a sequence needs none
+    /// before its reader has read.
     fn next(&self, held: &Held) -> Option<usize> {
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
         order.sort_by_key(|&index| {
@@ -60,10 +62,12 @@ impl Scheduler {
         order.into_iter().find(|&index| may_begin(&self.waiting[index]))
     }
 
-    /// Makes room after a row found no memory for its cache: the youngest request of the least priority loses its sequence, and is computed
-    /// again once another has ended. A request that is alone with all the memory ends with `error`.
+    /// Makes room after a row found no memory for its cache: the youngest request of the least priority loses
+    /// its sequence, and is computed again once another has ended. A request that is alone with all the
+    /// memory ends with `error`.
     ///
-    /// This comes to an end: every time one request less has a sequence, and one more only after another has ended.
+    /// This comes to an end: every time one request less has a sequence, and one more only after another has
+    /// ended.
     pub(super) fn relieve(&mut self, error: Error) {
         let youngest = (0..self.running.len()).max_by_key(|&index| {
             let entry = &self.running[index].entry;
@@ -83,7 +87,8 @@ impl Scheduler {
         self.wait(request.entry);
     }
 
-    /// Allows one more sequence after a request has ended, unless the end made room for one that had to give its own up.
+    /// Allows one more sequence after a request has ended, unless the end made room for one that had to give
+    /// its own up.
     pub(super) fn relax(&mut self) {
         if self.most < self.limits.sequences && !self.waiting.iter().any(|entry| entry.begun) {
             self.most += 1;
@@ -123,8 +128,9 @@ impl Held {
         waiting.any(|entry| self.excess(scheduler, entry).is_some())
     }
 
-    /// The running request that yields its sequence to `entry`: the youngest of the group that has the most, if it has
-    /// more than the group of `entry` would have. So what one gains by that the other does not lose again.
+    /// The running request that yields its sequence to `entry`: the youngest of the group that has the most,
+    /// if it has more than the group of `entry` would have. So what one gains by that the other does not
+    /// lose again.
     fn excess(&self, scheduler: &Scheduler, entry: &Entry) -> Option<usize> {
         let (client, group) = self.by(entry.share);
         let running = scheduler.running.iter().enumerate();

@@ -45,12 +45,12 @@ use queue::Queue;
 use scheduler::Scheduler;
 use stream::About;
 
-/// Runs requests of many threads or tasks in one continuously batched session, so that they share each pass over the
-/// weights.
+/// Runs requests of many threads or tasks in one continuously batched session, so that they share each pass
+/// over the weights.
 ///
-/// An engine owns a thread that drives a session of the model. Requests join and leave between steps; each step
-/// computes one token of every decoding request and a chunk of new prompts. A request generates the same text as it
-/// would alone, up to rounding that depends on the batch
+/// An engine owns a thread that drives a session of the model. Requests join and leave between steps; each
+/// step computes one token of every decoding request and a chunk of new prompts. A request generates the same
+/// text as it would alone, up to rounding that depends on the batch
 /// ([`Capabilities::bitwise_batch_invariance`](crate::Capabilities::bitwise_batch_invariance)).
 ///
 /// ```no_run
@@ -79,38 +79,41 @@ use stream::About;
 ///
 /// # Scheduling
 ///
-/// * Requests wait for one of the session's sequences, ordered by [priority](Request::priority) and then by arrival. At
-///   most [`EngineOptions::queue`] requests wait once all sequences are taken: beyond that [`submit`](Self::submit) returns
-///   [`ErrorKind::ResourceExhausted`], and [`submit_within`](Self::submit_within) waits for room. An engine with one
-///   sequence runs its requests one after another.
-/// * Requests can have a [`Share`], which says whose they are. A free sequence goes to the client with the fewest, and
-///   if one client holds more sequences than another that waits, by more than one, its youngest request is preempted. If
-///   the queue is full, a request of a client with fewer waiting ones displaces the newest of the client with the most,
-///   which ends with [`ErrorKind::ResourceExhausted`].
-/// * A step has a token budget ([`EngineOptions::step_tokens`]). Decoding requests go first and take one token each;
-///   prompts share the remainder in whole chunks, round-robin within a priority. So a long prompt delays each token of
-///   other requests by the time of one chunk, and each other prompt delays it by one chunk at a time.
+/// * Requests wait for one of the session's sequences, ordered by [priority](Request::priority) and then by
+///   arrival. At most [`EngineOptions::queue`] requests wait once all sequences are taken: beyond that
+///   [`submit`](Self::submit) returns [`ErrorKind::ResourceExhausted`], and
+///   [`submit_within`](Self::submit_within) waits for room. An engine with one sequence runs its requests one
+///   after another.
+/// * Requests can have a [`Share`], which says whose they are. A free sequence goes to the client with the
+///   fewest, and if one client holds more sequences than another that waits, by more than one, its youngest
+///   request is preempted. If the queue is full, a request of a client with fewer waiting ones displaces the
+///   newest of the client with the most, which ends with [`ErrorKind::ResourceExhausted`].
+/// * A step has a token budget ([`EngineOptions::step_tokens`]). Decoding requests go first and take one
+///   token each; prompts share the remainder in whole chunks, round-robin within a priority. So a long prompt
+///   delays each token of other requests by the time of one chunk, and each other prompt delays it by one
+///   chunk at a time.
 /// * Prompts with a common prefix compute it once: a request takes it from the model's [prefix
-///   cache](Model::with_prefix_cache), or from a running request if the engine claims fork and rewind, and waits if a
-///   running request is about to compute it.
-/// * A request with [`EngineOptions::unread_tokens`] unread tokens is paused until half of them are read. If other
-///   requests wait for a sequence, it is preempted and recomputed later.
-/// * If memory for KV caches runs out, the youngest request of the lowest priority is preempted and recomputed when
-///   another has ended. Its text stays the same, since sampling depends on seed and position only. A request that does
-///   not fit alone fails with [`ErrorKind::ResourceExhausted`].
-/// * Cancel tokens and time limits are checked between steps, for waiting requests too, so they take effect within the
-///   time of a chunk.
-/// * An error of a row fails its request only. After a device fault a request is recomputed from its tokens once; a
-///   second fault fails it.
+///   cache](Model::with_prefix_cache), or from a running request if the engine claims fork and rewind, and
+///   waits if a running request is about to compute it.
+/// * A request with [`EngineOptions::unread_tokens`] unread tokens is paused until half of them are read. If
+///   other requests wait for a sequence, it is preempted and recomputed later.
+/// * If memory for KV caches runs out, the youngest request of the lowest priority is preempted and
+///   recomputed when another has ended. Its text stays the same, since sampling depends on seed and position
+///   only. A request that does not fit alone fails with [`ErrorKind::ResourceExhausted`].
+/// * Cancel tokens and time limits are checked between steps, for waiting requests too, so they take effect
+///   within the time of a chunk.
+/// * An error of a row fails its request only. After a device fault a request is recomputed from its tokens
+///   once; a second fault fails it.
 ///
 /// # Shutdown
 ///
-/// The thread ends when the last clone of the engine and the last of its streams are dropped, and that drop blocks
-/// until the running step reaches its next chunk. Streams keep the thread alive and run to their ends after the engine
-/// is dropped. [`shutdown`](Self::shutdown) is the orderly way. If the code of a backend panics, all running and later
-/// requests fail with [`ErrorKind::Internal`]; if a request's own sampling step, constraint or drafter does, only that
-/// request. Such code may submit requests to its engine, but a stream of it that has no token yet ends there with
-/// [`ErrorKind::InvalidInput`], since the engine waits for that code.
+/// The thread ends when the last clone of the engine and the last of its streams are dropped, and that drop
+/// blocks until the running step reaches its next chunk. Streams keep the thread alive and run to their ends
+/// after the engine is dropped. [`shutdown`](Self::shutdown) is the orderly way. If the code of a backend
+/// panics, all running and later requests fail with [`ErrorKind::Internal`]; if a request's own sampling
+/// step, constraint or drafter does, only that request. Such code may submit requests to its engine, but a
+/// stream of it that has no token yet ends there with [`ErrorKind::InvalidInput`], since the engine waits for
+/// that code.
 #[derive(Clone)]
 pub struct Engine {
     model: Model,
@@ -180,8 +183,8 @@ impl Engine {
     /// # Errors
     ///
     /// [`ErrorKind::ResourceExhausted`] if the queue is full; retry later. [`ErrorKind::Cancelled`] after
-    /// [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread panicked, and the errors of
-    /// [`Model::generation`]. The stream returns errors that occur while the request runs.
+    /// [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread panicked, and the errors
+    /// of [`Model::generation`]. The stream returns errors that occur while the request runs.
     pub fn submit(&self, request: Request<'_>) -> Result<RequestStream> {
         self.submit_within(request, Duration::ZERO)
     }
@@ -225,15 +228,15 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] after [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread
-    /// panicked.
+    /// [`ErrorKind::Cancelled`] after [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's
+    /// thread panicked.
     pub fn check(&self) -> Result<()> {
         self.life.queue.closed().map_or(Ok(()), Err)
     }
 
-    /// Stops accepting requests on all clones and waits for the running ones; after `patience` it cancels those that
-    /// are left. Returns true if all ended by themselves. When it returns, the thread has ended and its session is
-    /// closed.
+    /// Stops accepting requests on all clones and waits for the running ones; after `patience` it cancels
+    /// those that are left. Returns true if all ended by themselves. When it returns, the thread has
+    /// ended and its session is closed.
     ///
     /// Requests whose streams are not read do not end by themselves.
     pub fn shutdown(&self, patience: Duration) -> bool {

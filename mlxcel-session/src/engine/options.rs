@@ -8,14 +8,14 @@ use mlxcel_core::{Capabilities, Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The length of the queue: how many requests may wait while all sequences are taken. Further ones are rejected.
-    /// Defaults to 256.
+    /// The length of the queue: how many requests may wait while all sequences are taken. Further ones are
+    /// rejected. Defaults to 256.
     pub queue: usize,
     /// How many requests run at once. The maximum and the default is [`Capabilities::sequences`].
     pub sequences: Option<usize>,
-    /// The maximum number of tokens per step. It must exceed [`sequences`](Self::sequences), so that prompts progress
-    /// while requests decode. Defaults to one token per sequence plus one prompt chunk, so that decoding requests wait
-    /// for at most one chunk.
+    /// The maximum number of tokens per step. It must exceed [`sequences`](Self::sequences), so that prompts
+    /// progress while requests decode. Defaults to one token per sequence plus one prompt chunk, so that
+    /// decoding requests wait for at most one chunk.
     pub step_tokens: Option<usize>,
     /// How many unread tokens a request may have before it is paused. Defaults to 64.
     pub unread_tokens: usize,

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 /// What a running request wants from the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// How many of its tokens its sequence does not hold: one where it decodes, more where a prompt is computed. At least one.
+    /// How many of its tokens its sequence does not hold: one where it decodes, more where a prompt is
+    /// computed. At least one.
     pub(super) pending: usize,
     /// Larger goes first.
     pub(super) priority: i32,
@@ -24,11 +25,12 @@ pub(super) struct Planned {
 
 /// Plans a step of at most `budget` tokens for an engine that computes prompts in chunks of `chunk` tokens.
 ///
-/// There are no phases: requests differ in how many tokens they lack. Those that lack one decode and go first, so that
-/// a prompt delays no request's next token. The remaining budget goes to prompts in whole chunks: a request is given
-/// as many chunks as fit, or all that it lacks, but not a part of a chunk that would share the budget with a neighbour.
-/// So where a prompt is cut does not depend on its neighbours, and no pass is padded for a remainder. Within a priority
-/// the least recently served request goes first: of `n` prompts each is served at least every `n` steps.
+/// There are no phases: requests differ in how many tokens they lack. Those that lack one decode and go
+/// first, so that a prompt delays no request's next token. The remaining budget goes to prompts in whole
+/// chunks: a request is given as many chunks as fit, or all that it lacks, but not a part of a chunk that
+/// would share the budget with a neighbour. So where a prompt is cut does not depend on its neighbours, and
+/// no pass is padded for a remainder. Within a priority the least recently served request goes first: of `n`
+/// prompts each is served at least every `n` steps.
 pub(super) fn plan(wanted: &[Wanted], budget: usize, chunk: usize) -> Vec<Planned> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by_key(|&index| {

@@ -114,8 +114,9 @@ impl Queue {
         }
     }
 
-    /// Adds a request; if neither a sequence is free nor the queue has room, it waits for room until `patience` is over.
-    /// The request is paused when its reader has `unread_tokens` to read. Returns the request's number and the reader's end of its channel.
+    /// Adds a request; if neither a sequence is free nor the queue has room, it waits for room until
+    /// `patience` is over. The request is paused when its reader has `unread_tokens` to read. Returns the
+    /// request's number and the reader's end of its channel.
     pub(super) fn push(
         &self,
         generation: TextGeneration,
@@ -162,8 +163,9 @@ impl Queue {
         Ok((number, receiver))
     }
 
-    /// Whether as many requests wait as have free sequences or a place in the queue. The thread looks at new requests
-    /// between steps only, and a step may take long, so that those that are about to begin count as waiting.
+    /// Whether as many requests wait as have free sequences or a place in the queue. The thread looks at new
+    /// requests between steps only, and a step may take long, so that those that are about to begin count
+    /// as waiting.
     fn is_full(&self, state: &State) -> bool {
         state.waiting.all() >= self.limits.queue.saturating_add(state.free)
     }
@@ -175,8 +177,8 @@ impl Queue {
             .with_context("queue", self.limits.queue)
     }
 
-    /// Takes the requests that arrived, for the thread, and the clients whose newest request is displaced. They count as
-    /// queued until it publishes what became of them.
+    /// Takes the requests that arrived, for the thread, and the clients whose newest request is displaced.
+    /// They count as queued until it publishes what became of them.
     pub(super) fn take(&self) -> (Vec<Entry>, Vec<u64>) {
         let mut state = lock(&self.state);
         let taken = std::mem::take(&mut state.arrived);
@@ -201,8 +203,8 @@ impl Queue {
         std::mem::take(&mut lock(&self.state).jobs)
     }
 
-    /// Publishes what the thread has done: these requests `wait` for their first sequence, and `free` sequences are left
-    /// for others.
+    /// Publishes what the thread has done: these requests `wait` for their first sequence, and `free`
+    /// sequences are left for others.
     pub(super) fn publish(&self, waiting: Waiting, free: usize, stats: &EngineStats) {
         let mut state = lock(&self.state);
         state.stats = *stats;

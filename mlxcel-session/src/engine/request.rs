@@ -7,10 +7,10 @@ use crate::prompt::Prompt;
 
 /// Whom a request counts for, in an engine that serves several clients.
 ///
-/// Sequences and places in the queue are divided fairly between clients, and those of a client between its groups: a
-/// client that submits hundreds of requests delays its own and not those of others. Which numbers stand for whom is the
-/// application's choice: a server can use a sum of the client's address, and a number for each of its requests that wants
-/// several answers.
+/// Sequences and places in the queue are divided fairly between clients, and those of a client between its
+/// groups: a client that submits hundreds of requests delays its own and not those of others. Which numbers
+/// stand for whom is the application's choice: a server can use a sum of the client's address, and a number
+/// for each of its requests that wants several answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share {
     /// The client.
@@ -34,13 +34,14 @@ pub struct Request<'a> {
     pub prompt: Prompt<'a>,
     /// Limits and sampling. Their time limit starts when the request is submitted.
     pub options: Options,
-    /// Requests with a higher priority start first and their prompts are computed first; requests with a lower one wait
-    /// for them. Defaults to 0.
+    /// Requests with a higher priority start first and their prompts are computed first; requests with a
+    /// lower one wait for them. Defaults to 0.
     pub priority: i32,
     /// Whom it counts for; defaults to the same client for all.
     pub share: Share,
     /// When the request ends at the latest, waiting or running, with
-    /// [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit). The time limit of the options also applies.
+    /// [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit). The time limit of the options also
+    /// applies.
     pub deadline: Option<Instant>,
 }
 

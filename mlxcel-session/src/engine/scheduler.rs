@@ -100,7 +100,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes texts in, ends requests that are to end, gives sequences to those that wait, and computes a step.
+    /// Takes texts in, ends requests that are to end, gives sequences to those that wait, and computes a
+    /// step.
     pub(super) fn turn(&mut self, jobs: Vec<Job>) -> Turn {
         self.jobs.extend(jobs);
         self.sweep();
@@ -142,7 +143,8 @@ impl Scheduler {
         self.waiting.insert(place, entry);
     }
 
-    /// Ends the newest request of `client` that never had a sequence, with `error`: its place goes to another client.
+    /// Ends the newest request of `client` that never had a sequence, with `error`: its place goes to another
+    /// client.
     pub(super) fn displace(&mut self, client: u64, error: Error) {
         let of_client = |entry: &Entry| entry.share.client == client && !entry.begun;
         if let Some(index) = self.waiting.iter().rposition(of_client) {
@@ -300,8 +302,8 @@ impl Scheduler {
         true
     }
 
-    /// Drafts tokens for the requests of a step, one request after another, as far as its token budget allows. Not beside a
-    /// prompt: a pass over one is long
+    /// Drafts tokens for the requests of a step, one request after another, as far as its token budget
+    /// allows. Not beside a prompt: a pass over one is long
     /// enough without.
     ///
     /// Returns what becomes of those whose masks failed; they have no row.

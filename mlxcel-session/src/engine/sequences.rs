@@ -9,8 +9,9 @@ use super::scheduler::{Running, Scheduler};
 const LEAST_SHARED: usize = 16;
 
 impl Scheduler {
-    /// Opens a sequence for a request, and says how many of its tokens it holds already: out of the prefix cache, or as a copy of
-    /// a running request's sequence, whichever saves more. The last token is never among them, since what follows it is wanted.
+    /// Opens a sequence for a request, and says how many of its tokens it holds already: out of the prefix
+    /// cache, or as a copy of a running request's sequence, whichever saves more. The last token is never
+    /// among them, since what follows it is wanted.
     pub(super) fn open_for(&mut self, entry: &Entry) -> Result<(SequenceId, usize)> {
         let (tokens, options) = (entry.generation.tokens().tokens(), entry.generation.sequence_options());
         let session = &mut *self.session;
@@ -37,7 +38,8 @@ impl Scheduler {
         }
     }
 
-    /// The running request with these `options` that holds the longest beginning of `tokens`, and how many these are.
+    /// The running request with these `options` that holds the longest beginning of `tokens`, and how many
+    /// these are.
     fn donor(&self, tokens: &[TokenId], options: &SequenceOptions) -> Option<(SequenceId, usize)> {
         if !self.copies {
             return None;
@@ -56,8 +58,8 @@ impl Scheduler {
             .max_by_key(|&(_, n)| n)
     }
 
-    /// Whether a running request is about to compute a beginning of the prompt of `entry` that is longer than a chunk: then it is quicker
-    /// to wait for that and copy it.
+    /// Whether a running request is about to compute a beginning of the prompt of `entry` that is longer than
+    /// a chunk: then it is quicker to wait for that and copy it.
     pub(super) fn is_being_computed(&self, entry: &Entry) -> bool {
         let wanted = entry.generation.tokens().tokens();
         self.copies
@@ -88,8 +90,8 @@ impl Scheduler {
         }
     }
 
-    /// Up to where the prompt of a request that begins with `computed` of its tokens is to be computed in one go, for what it has then to
-    /// be [kept](Self::keep_branch).
+    /// Up to where the prompt of a request that begins with `computed` of its tokens is to be computed in one
+    /// go, for what it has then to be [kept](Self::keep_branch).
     pub(super) fn branch(&self, entry: &Entry, computed: usize) -> Option<usize> {
         let rewind = self.session.capabilities().rewind;
         let identity = StateIdentity::of_sequence(self.model.info(), entry.generation.sequence_options());

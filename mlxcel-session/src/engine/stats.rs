@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Counters of an [`Engine`](super::Engine) since its start, and gauges as of the last step. Requests with adapters count here
-/// too; [`adapter_stats`](super::Engine::adapter_stats) has them by adapter.
+/// Counters of an [`Engine`](super::Engine) since its start, and gauges as of the last step. Requests with
+/// adapters count here too; [`adapter_stats`](super::Engine::adapter_stats) has them by adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStats {
@@ -25,8 +25,8 @@ pub struct EngineStats {
     pub timed_out: u64,
     /// Requests that failed with an error.
     pub failed: u64,
-    /// How often a request was preempted and recomputed later: for memory, because its reader was slow while others
-    /// waited, or because its client had more than its share.
+    /// How often a request was preempted and recomputed later: for memory, because its reader was slow while
+    /// others waited, or because its client had more than its share.
     pub preempted: u64,
     /// How often a request was recomputed after a device fault.
     pub retried: u64,
@@ -50,7 +50,8 @@ pub struct EngineStats {
     pub kv_bytes: u64,
     /// Gauge: tokens that the open sequences hold in their KV caches.
     pub kv_tokens: usize,
-    /// How many tokens the sequences can hold at most: the engine's sequences × the context. Memory may run out earlier.
+    /// How many tokens the sequences can hold at most: the engine's sequences × the context. Memory may run
+    /// out earlier.
     pub kv_token_limit: usize,
     /// Time spent in steps.
     pub step_time: Duration,

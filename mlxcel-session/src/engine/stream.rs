@@ -16,9 +16,9 @@ use crate::usage::Usage;
 /// A request run by an [`Engine`](super::Engine), as an iterator over pieces of text.
 ///
 /// It yields the same pieces as a [`TextStream`](crate::TextStream). The engine computes up to
-/// [`EngineOptions::unread_tokens`](super::EngineOptions::unread_tokens) tokens ahead of the reader and then pauses the
-/// request. Dropping the stream cancels the request. The stream can be sent to another thread and may outlive its
-/// [`Engine`](super::Engine).
+/// [`EngineOptions::unread_tokens`](super::EngineOptions::unread_tokens) tokens ahead of the reader and then
+/// pauses the request. Dropping the stream cancels the request. The stream can be sent to another thread and
+/// may outlive its [`Engine`](super::Engine).
 ///
 /// Reading it blocks the thread. In async tasks, read [`into_async`](Self::into_async) instead.
 pub struct RequestStream {
@@ -29,7 +29,8 @@ pub struct RequestStream {
     prompt_tokens: usize,
     progress: Progress,
     ended: bool,
-    /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no reader.
+    /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no
+    /// reader.
     _life: Arc<Life>,
 }
 
@@ -114,8 +115,8 @@ impl RequestStream {
         AnswerParts::new(self, splitter)
     }
 
-    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the pieces
-    /// themselves.
+    /// A splitter of its text, from the beginning, into reasoning and answer, for applications that split the
+    /// pieces themselves.
     pub fn splitter(&self) -> ReasoningSplitter {
         self.splitter.clone()
     }
@@ -130,8 +131,8 @@ impl RequestStream {
         self.prompt_tokens
     }
 
-    /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the token in
-    /// the options, if they have one.
+    /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the
+    /// token in the options, if they have one.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }

@@ -100,7 +100,8 @@ impl Scheduler {
         }
     }
 
-    /// The rows of texts for a step with `left` tokens to spare: at least one, if there is a text, and each whole.
+    /// The rows of texts for a step with `left` tokens to spare: at least one, if there is a text, and each
+    /// whole.
     pub(super) fn text_rows(jobs: &[Job], mut left: usize) -> Vec<(TextPlace, Row<'_>)> {
         let mut rows = Vec::new();
         for (number, job) in jobs.iter().enumerate() {
@@ -174,10 +175,11 @@ impl Engine {
         embed::only(self.embed_all(&[text], options)?)
     }
 
-    /// The embeddings of several texts, in order, as [`Model::embed_all`](crate::Model::embed_all), computed in the engine's
-    /// session beside its requests: texts take the sequences that requests leave free, or one if requests wait, and share
-    /// steps with them. Each text is computed in one step, so a long one delays the next token of all requests. Waits for
-    /// the results; in async tasks, call it on a thread for blocking work.
+    /// The embeddings of several texts, in order, as [`Model::embed_all`](crate::Model::embed_all), computed
+    /// in the engine's session beside its requests: texts take the sequences that requests leave free, or
+    /// one if requests wait, and share steps with them. Each text is computed in one step, so a long one
+    /// delays the next token of all requests. Waits for the results; in async tasks, call it on a thread
+    /// for blocking work.
     ///
     /// # Errors
     ///
@@ -216,8 +218,8 @@ impl Engine {
         self.model().rerank_scores(&rows, results, options)
     }
 
-    /// The log probability of each token of `text`, as [`Model::score`](crate::Model::score), computed in the engine's
-    /// session. Needs [`Capabilities::every_position`](crate::Capabilities::every_position).
+    /// The log probability of each token of `text`, as [`Model::score`](crate::Model::score), computed in the
+    /// engine's session. Needs [`Capabilities::every_position`](crate::Capabilities::every_position).
     ///
     /// # Errors
     ///

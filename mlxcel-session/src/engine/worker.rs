@@ -11,7 +11,8 @@ use super::queue::Queue;
 use super::scheduler::{Scheduler, Turn};
 use crate::sync::thread::{self, JoinHandle};
 
-/// How often requests that wait are looked at where nothing wakes the thread: cancel tokens and clocks ring no bell.
+/// How often requests that wait are looked at where nothing wakes the thread: cancel tokens and clocks ring
+/// no bell.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Starts the thread that drives `scheduler` until `queue` is closed and no request is left.

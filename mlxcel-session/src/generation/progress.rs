@@ -46,8 +46,8 @@ impl TextGeneration {
         self.stops.matched()
     }
 
-    /// A splitter of its text into reasoning and answer, starting at the beginning of the text. All text is the answer
-    /// if the model does not mark reasoning.
+    /// A splitter of its text into reasoning and answer, starting at the beginning of the text. All text is
+    /// the answer if the model does not mark reasoning.
     ///
     /// # Errors
     ///

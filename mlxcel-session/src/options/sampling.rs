@@ -25,7 +25,8 @@ impl Options {
         self
     }
 
-    /// Sets a random seed, so that sampled text differs from run to run; see [`SamplingParams::with_random_seed`].
+    /// Sets a random seed, so that sampled text differs from run to run; see
+    /// [`SamplingParams::with_random_seed`].
     #[must_use]
     pub fn with_random_seed(mut self) -> Self {
         self.sampling = self.sampling.with_random_seed();

@@ -21,8 +21,8 @@ impl Entry {
     }
 }
 
-/// Entries ordered by their tokens, so that those that share a prefix stand side by side: the order of a depth-first walk of the tree of
-/// all prefixes.
+/// Entries ordered by their tokens, so that those that share a prefix stand side by side: the order of a
+/// depth-first walk of the tree of all prefixes.
 #[derive(Debug, Default)]
 pub(super) struct Map(BTreeMap<Vec<TokenId>, Entry>);
 
@@ -46,7 +46,8 @@ impl Map {
         Some(entry)
     }
 
-    /// The entry that has the most first tokens in common with `tokens`, and how many: it is next to where `tokens` would stand.
+    /// The entry that has the most first tokens in common with `tokens`, and how many: it is next to where
+    /// `tokens` would stand.
     pub(super) fn nearest(&self, tokens: &[TokenId]) -> Option<(usize, &[TokenId])> {
         let before = self.0.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back();
         let after = self.0.range::<[TokenId], _>((Bound::Excluded(tokens), Bound::Unbounded)).next();
@@ -62,7 +63,8 @@ impl Map {
         loop {
             let (key, _) =
                 self.0.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back()?;
-            // Where the entry before is none of its prefixes, all of them are shorter than what the two share.
+            // Where the entry before is none of its prefixes, all of them are shorter than what the two
+            // share.
             match common(key, tokens) {
                 length if length == key.len() => return Some(key),
                 length => tokens = &tokens[..length],

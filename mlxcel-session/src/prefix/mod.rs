@@ -19,14 +19,15 @@ use map::{Entry, Map};
 /// The shortest prefix that is worth a copy.
 const LEAST_TOKENS: usize = 16;
 
-/// A cache of computed prompt prefixes, shared by its clones: a request with the prefix of an earlier one reuses its KV
-/// cache and computes only the remainder.
+/// A cache of computed prompt prefixes, shared by its clones: a request with the prefix of an earlier one
+/// reuses its KV cache and computes only the remainder.
 ///
-/// Entries are [snapshots](InferenceSession::snapshot) in memory, looked up by their tokens. If the engine claims
-/// [`rewind`](mlxcel_core::Capabilities::rewind), any common prefix is reused. Without it (sliding windows, recurrent
-/// layers) an entry is reused only if all its tokens are a prefix of the prompt; when a prompt diverges from an entry,
-/// a snapshot is taken at that position for the next one. Reuse does not change the generated tokens. An engine without
-/// [`snapshot`](mlxcel_core::Capabilities::snapshot) reuses nothing.
+/// Entries are [snapshots](InferenceSession::snapshot) in memory, looked up by their tokens. If the engine
+/// claims [`rewind`](mlxcel_core::Capabilities::rewind), any common prefix is reused. Without it (sliding
+/// windows, recurrent layers) an entry is reused only if all its tokens are a prefix of the prompt; when a
+/// prompt diverges from an entry, a snapshot is taken at that position for the next one. Reuse does not
+/// change the generated tokens. An engine without [`snapshot`](mlxcel_core::Capabilities::snapshot) reuses
+/// nothing.
 ///
 /// The entries never exceed the budget: the least recently used one is evicted first. Entries are bound to a
 /// [`StateIdentity`]: engine, weights, precision and adapter; one cache may serve several models.
@@ -91,8 +92,9 @@ impl PrefixCache {
         inner.bytes = 0;
     }
 
-    /// Opens a sequence of `session` with these `options` and the longest cached prefix of `tokens` that was computed with
-    /// the same adapter, and returns its length. The last token is never included, since its result is needed.
+    /// Opens a sequence of `session` with these `options` and the longest cached prefix of `tokens` that was
+    /// computed with the same adapter, and returns its length. The last token is never included, since
+    /// its result is needed.
     ///
     /// # Errors
     ///
@@ -129,8 +131,8 @@ impl PrefixCache {
         Ok((session.open_with(options)?, 0))
     }
 
-    /// Stores a snapshot of `sequence`, which was opened with `options` and holds `tokens`, if it is new and fits into the budget. Returns whether it
-    /// was stored.
+    /// Stores a snapshot of `sequence`, which was opened with `options` and holds `tokens`, if it is new and
+    /// fits into the budget. Returns whether it was stored.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl PrefixCache {
         Ok(self.lock().insert(&identity, tokens.to_vec(), snapshot, rewind))
     }
 
-    /// Where the computation of `tokens` should rest for a [`keep`](Self::keep): where they leave a text that is known, and the engine can
-    /// reuse whole states only.
+    /// Where the computation of `tokens` should rest for a [`keep`](Self::keep): where they leave a text that
+    /// is known, and the engine can reuse whole states only.
     pub(crate) fn branch(&self, identity: &StateIdentity, tokens: &[TokenId], rewind: bool) -> Option<usize> {
         let inner = self.lock();
         let map = inner.maps.get(identity).filter(|_| !rewind)?;
@@ -169,8 +171,8 @@ impl PrefixCache {
 
     /// Writes the entries into `folder`, each atomically, and removes older files of the same models.
     ///
-    /// The files contain the KV caches, and so the contents, of prompts and answers; only the current user can read
-    /// them.
+    /// The files contain the KV caches, and so the contents, of prompts and answers; only the current user
+    /// can read them.
     ///
     /// # Errors
     ///
@@ -187,8 +189,8 @@ impl PrefixCache {
         models.iter().try_for_each(|(identity, entries)| disk::write(folder, identity, entries))
     }
 
-    /// Reads entries that [`save`](Self::save) wrote into `folder` for the model of `info`, up to the budget, and
-    /// returns their number. Damaged files and those of another version are skipped.
+    /// Reads entries that [`save`](Self::save) wrote into `folder` for the model of `info`, up to the budget,
+    /// and returns their number. Damaged files and those of another version are skipped.
     ///
     /// # Errors
     ///
@@ -248,7 +250,8 @@ impl PrefixCache {
 }
 
 impl Inner {
-    /// Puts an entry in, after as many of the least recently used as must go for it. False where it is larger than the budget.
+    /// Puts an entry in, after as many of the least recently used as must go for it. False where it is larger
+    /// than the budget.
     fn insert(
         &mut self,
         identity: &StateIdentity,

@@ -1,6 +1,7 @@
 //! The channels of gpt-oss: what follows a header is for the reader that the header names.
 //!
-//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`, as OpenAI's Harmony format has it.
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`, as
+//! OpenAI's Harmony format has it.
 
 use mlxcel_core::{Result, TokenId};
 

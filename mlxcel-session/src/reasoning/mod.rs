@@ -21,7 +21,8 @@ impl ReasoningFormat {
         })
     }
 
-    /// A splitter for output after `prompt`, which may end inside reasoning: some templates open the tag themselves.
+    /// A splitter for output after `prompt`, which may end inside reasoning: some templates open the tag
+    /// themselves.
     ///
     /// # Errors
     ///
@@ -36,8 +37,8 @@ impl ReasoningFormat {
 
 /// Splits streamed output into reasoning and answer, wherever the pieces end.
 ///
-/// The parts concatenate to the whole text without the markers. Text that may be the beginning of a marker is held back
-/// until it is decided. A marker inside an answer is part of the answer.
+/// The parts concatenate to the whole text without the markers. Text that may be the beginning of a marker is
+/// held back until it is decided. A marker inside an answer is part of the answer.
 ///
 /// ```
 /// use mlxcel_session::{AnswerPart, ReasoningSplitter};

@@ -31,8 +31,8 @@ impl Tags {
         Self { open: open.into(), close: close.into(), place: Place::Start, held: String::new() }
     }
 
-    /// After `prompt`, which may end within reasoning: with the tag that opens it, or with that tag somewhere in its last turn. What
-    /// messages spell out is no such token, and special tokens end a turn.
+    /// After `prompt`, which may end within reasoning: with the tag that opens it, or with that tag somewhere
+    /// in its last turn. What messages spell out is no such token, and special tokens end a turn.
     pub(super) fn after(open: &str, close: &str, tokenizer: &Tokenizer, prompt: &[TokenId]) -> Result<Self> {
         let mut tags = Self::new(open, close);
         let tail = tokenizer.decode(&prompt[prompt.len().saturating_sub(TAIL)..], false)?;

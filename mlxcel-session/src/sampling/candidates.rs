@@ -8,7 +8,8 @@ use mlxcel_core::{Error, ErrorKind, Result, TokenId, most_likely};
 pub struct Candidate {
     /// The token.
     pub token: TokenId,
-    /// Its logit, as modified by the steps so far. After temperature, tokens are sampled in proportion to `exp(score)`.
+    /// Its logit, as modified by the steps so far. After temperature, tokens are sampled in proportion to
+    /// `exp(score)`.
     pub score: f64,
 }
 
@@ -29,8 +30,8 @@ impl From<(TokenId, f64)> for Candidate {
 /// A removed token stays removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidates {
-    /// In the order of ids. While `whole`, the candidate of token `t` is the one at `t`, and one that was removed has minus
-    /// infinity.
+    /// In the order of ids. While `whole`, the candidate of token `t` is the one at `t`, and one that was
+    /// removed has minus infinity.
     list: Vec<Candidate>,
     whole: bool,
     vocabulary_size: usize,
@@ -41,8 +42,8 @@ impl Candidates {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`] if a logit is not a number or the largest is infinite, [`ErrorKind::InvalidInput`] if there
-    /// are none.
+    /// [`ErrorKind::Device`] if a logit is not a number or the largest is infinite,
+    /// [`ErrorKind::InvalidInput`] if there are none.
     pub(super) fn new(logits: &[f32]) -> Result<Self> {
         let mut best = f32::NEG_INFINITY;
         let mut broken = false;
@@ -55,7 +56,8 @@ impl Candidates {
         Self::of(list, true, (logits.len(), broken, best))
     }
 
-    /// The `count` most likely tokens of these logits, [settled](Self::settle), in one pass and little memory.
+    /// The `count` most likely tokens of these logits, [settled](Self::settle), in one pass and little
+    /// memory.
     ///
     /// # Errors
     ///
@@ -116,8 +118,8 @@ impl Candidates {
         self.iter().reduce(|best, candidate| if candidate.score > best.score { candidate } else { best })
     }
 
-    /// Sets the score of `token` to the result of `change`; minus infinity removes it. Does nothing if it is not a
-    /// candidate.
+    /// Sets the score of `token` to the result of `change`; minus infinity removes it. Does nothing if it is
+    /// not a candidate.
     pub fn change(&mut self, token: TokenId, change: impl FnOnce(f64) -> f64) {
         if let Some(score) = self.score(token) {
             match (change(score), self.index(token)) {
@@ -171,8 +173,8 @@ impl Candidates {
         self.list.binary_search_by_key(&token, |candidate| candidate.token).ok()
     }
 
-    /// Ends the changes of logits: removed tokens are dropped, infinite scores exclude all others, and every score
-    /// is finite.
+    /// Ends the changes of logits: removed tokens are dropped, infinite scores exclude all others, and every
+    /// score is finite.
     ///
     /// # Errors
     ///

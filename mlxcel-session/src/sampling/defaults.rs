@@ -15,7 +15,8 @@ fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// The numbers of the file by their names, as the file's `do_sample` says; `None` if one is of the wrong type.
+/// The numbers of the file by their names, as the file's `do_sample` says; `None` if one is of the wrong
+/// type.
 fn params(fields: &Map<String, Value>) -> Option<Result<SamplingParams>> {
     let sample = field(fields, "do_sample").map_or(Some(false), Value::as_bool)?;
     let mut params = SamplingParams::greedy().with_temperature(1.0);
@@ -42,7 +43,8 @@ fn params(fields: &Map<String, Value>) -> Option<Result<SamplingParams>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a file that is not such JSON, or has a value out of range.
+/// [`ErrorKind::Corrupt`](mlxcel_core::ErrorKind::Corrupt) for a file that is not such JSON, or has a value
+/// out of range.
 pub(crate) fn read(source: &ModelSource) -> Result<SamplingParams> {
     let fields: Map<String, Value> = files::read_json(source, FILE)?.unwrap_or_default();
     let corrupt = |message| files::corrupt(source, FILE, message);

@@ -11,12 +11,12 @@ use super::{Candidates, SamplingStep, StepContext, steps};
 
 /// Applies every field of [`SamplingParams`] and custom steps to logits; identical for every engine.
 ///
-/// The steps run in the order that [`SamplingParams`] documents; [`step_names`](Self::step_names) lists the active
-/// ones. Ties go to the lowest id.
+/// The steps run in the order that [`SamplingParams`] documents; [`step_names`](Self::step_names) lists the
+/// active ones. Ties go to the lowest id.
 ///
-/// Sampling is stateless: the random number for the token at position `n` is the first one of stream `n` of the ChaCha8
-/// generator seeded with `seed`, and the sampled token is the first one, ordered by id, at which the cumulative
-/// probability exceeds that number.
+/// Sampling is stateless: the random number for the token at position `n` is the first one of stream `n` of
+/// the ChaCha8 generator seeded with `seed`, and the sampled token is the first one, ordered by id, at which
+/// the cumulative probability exceeds that number.
 ///
 /// ```
 /// use mlxcel_session::{HostSampler, LogitsSampler, SamplingContext, SamplingParams};
@@ -65,8 +65,8 @@ impl HostSampler {
         self.logits.iter().chain(draw).map(|step| step.name()).collect()
     }
 
-    /// The tokens that can be sampled with their probabilities, ordered by id; only the most likely token if the
-    /// temperature is 0.
+    /// The tokens that can be sampled with their probabilities, ordered by id; only the most likely token if
+    /// the temperature is 0.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl HostSampler {
         Ok(candidates)
     }
 
-    /// How many of the most likely tokens are enough for the steps: `top_k`, if nothing before it changes the order of tokens. A fixed
-    /// temperature does not.
+    /// How many of the most likely tokens are enough for the steps: `top_k`, if nothing before it changes the
+    /// order of tokens. A fixed temperature does not.
     fn first_count(&self, context: &SamplingContext<'_>) -> Option<usize> {
         let SamplingParams { temperature, allowed_tokens, forbidden_tokens, .. } = &self.params;
         let limited = context.mask.is_some() || allowed_tokens.is_some() || !forbidden_tokens.is_empty();

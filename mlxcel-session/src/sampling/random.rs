@@ -12,7 +12,8 @@ impl Random {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// The `number`-th number in [0, 1) of `position`: of stream `position` of the ChaCha8 generator seeded with the seed.
+    /// The `number`-th number in [0, 1) of `position`: of stream `position` of the ChaCha8 generator seeded
+    /// with the seed.
     pub(super) fn uniform(&self, position: usize, number: u16) -> f64 {
         let mut rng = self.0.clone();
         rng.set_stream(position as u64);

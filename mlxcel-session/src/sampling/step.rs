@@ -9,13 +9,13 @@ use super::random::Random;
 
 /// One step from logits to a token: it changes scores or removes candidates.
 ///
-/// The fields of [`SamplingParams`](crate::SamplingParams) are such steps, and an application adds custom ones with
-/// [`Options::with_step`](crate::Options::with_step). Custom steps run in order after bias and penalties and before
-/// temperature and filters, also for greedy decoding. They run on the host, so the engine has to claim
-/// [`Capabilities::logits`](crate::Capabilities::logits).
+/// The fields of [`SamplingParams`](crate::SamplingParams) are such steps, and an application adds custom
+/// ones with [`Options::with_step`](crate::Options::with_step). Custom steps run in order after bias and
+/// penalties and before temperature and filters, also for greedy decoding. They run on the host, so the
+/// engine has to claim [`Capabilities::logits`](crate::Capabilities::logits).
 ///
-/// A step is a pure function of its arguments: it keeps no state between tokens, so that batching, rewinding and
-/// recomputing cannot change the text.
+/// A step is a pure function of its arguments: it keeps no state between tokens, so that batching, rewinding
+/// and recomputing cannot change the text.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -82,7 +82,8 @@ impl<'a> StepContext<'a> {
         self.sequence.generated()
     }
 
-    /// The natural log probability of each generated token under the distribution it was sampled from, oldest first.
+    /// The natural log probability of each generated token under the distribution it was sampled from, oldest
+    /// first.
     pub fn drawn(&self) -> &'a [f32] {
         self.sequence.drawn
     }
@@ -92,8 +93,8 @@ impl<'a> StepContext<'a> {
         self.sequence.mask
     }
 
-    /// A random number in [0, 1) that depends only on the seed, the position and `number`. Sampling uses number 0 and
-    /// XTC number 1; custom steps use numbers from 16 on.
+    /// A random number in [0, 1) that depends only on the seed, the position and `number`. Sampling uses
+    /// number 0 and XTC number 1; custom steps use numbers from 16 on.
     pub fn uniform(&self, number: u16) -> f64 {
         self.random.uniform(self.tokens().len(), number)
     }

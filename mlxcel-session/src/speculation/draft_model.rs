@@ -9,11 +9,11 @@ use super::{DraftContext, DraftSource, Drafter};
 use crate::model::Model;
 use crate::sampling::HostSampler;
 
-/// Drafts tokens with a smaller model of the same vocabulary, on any engine. It samples with the same parameters and
-/// seed as the generation, so that both draw the same token when their distributions agree.
+/// Drafts tokens with a smaller model of the same vocabulary, on any engine. It samples with the same
+/// parameters and seed as the generation, so that both draw the same token when their distributions agree.
 ///
-/// Each generation opens a session of the draft model and keeps its KV cache, rewinding it past rejected tokens, so the
-/// draft model's engine has to claim [`Capabilities::rewind`](crate::Capabilities::rewind).
+/// Each generation opens a session of the draft model and keeps its KV cache, rewinding it past rejected
+/// tokens, so the draft model's engine has to claim [`Capabilities::rewind`](crate::Capabilities::rewind).
 #[derive(Clone, Debug)]
 pub struct DraftModel(Model);
 

@@ -14,11 +14,11 @@ const LOOKED_UP: usize = 16;
 /// Between texts: no token.
 const END: TokenId = TokenId::MAX;
 
-/// Drafts the continuation of an earlier text: it looks up the longest suffix, up to 16 tokens, that occurred in
-/// earlier texts. Useful for many similar requests.
+/// Drafts the continuation of an earlier text: it looks up the longest suffix, up to 16 tokens, that occurred
+/// in earlier texts. Useful for many similar requests.
 ///
-/// It learns every finished text and keeps the most recent ones, up to the given number of tokens, in a suffix
-/// automaton (Blumer et al., 1985) of about 100 bytes per token.
+/// It learns every finished text and keeps the most recent ones, up to the given number of tokens, in a
+/// suffix automaton (Blumer et al., 1985) of about 100 bytes per token.
 #[derive(Clone, Debug)]
 pub struct EarlierTexts {
     inner: Arc<Mutex<Texts>>,

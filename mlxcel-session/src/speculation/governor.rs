@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The numbers of draft tokens that are tried: with the token before them they fill the rows that engines have programs for.
+/// The numbers of draft tokens that are tried: with the token before them they fill the rows that engines
+/// have programs for.
 const WIDTHS: [usize; 4] = [1, 3, 7, 15];
 
 /// The fraction of the time that rejected draft tokens may cost.
@@ -14,15 +15,16 @@ const CREDIT: f64 = 1.0;
 /// How much a new measurement counts beside the earlier ones.
 const WEIGHT: f64 = 0.2;
 
-/// After this many passes a cost that was often measured is in doubt, and measured again. After the first measurements the
-/// number is smaller, and doubles with each.
+/// After this many passes a cost that was often measured is in doubt, and measured again. After the first
+/// measurements the number is smaller, and doubles with each.
 const MEASURED_AGAIN: u64 = 256;
 
 /// After this many passes with draft tokens, one without them is measured.
 const PLAIN_AGAIN: usize = 64;
 
-/// A cost in doubt counts as this much at most, or as the known costs of fewer draft tokens let expect. What is the first to run a program, or runs on a machine that is busy with
-/// something else, takes a hundred times as long: that must not keep the cost from being measured again.
+/// A cost in doubt counts as this much at most, or as the known costs of fewer draft tokens let expect. What
+/// is the first to run a program, or runs on a machine that is busy with something else, takes a hundred
+/// times as long: that must not keep the cost from being measured again.
 const MOST_IN_DOUBT: f64 = 4.0;
 
 /// A mean in which later measurements count more.
@@ -30,8 +32,8 @@ const MOST_IN_DOUBT: f64 = 4.0;
 struct Mean(f64);
 
 impl Mean {
-    /// Running mean of measurements. A pass can take too long by accident, but never too short: outliers above the mean have
-    /// little weight, and one below half of it replaces it.
+    /// Running mean of measurements. A pass can take too long by accident, but never too short: outliers
+    /// above the mean have little weight, and one below half of it replaces it.
     fn add(mean: &mut Option<Self>, value: f64) {
         match mean {
             Some(Self(mean)) if value >= 0.5 * *mean => *mean += WEIGHT * (value.min(2.0 * *mean) - *mean),
@@ -96,8 +98,8 @@ impl Costs {
         expected.unwrap_or_default().max(MOST_IN_DOUBT)
     }
 
-    /// The lowest cost that a pass with `width` draft tokens may turn out to have, unless its cost is known: that of the next
-    /// fewer whose cost is known, since engines have one program for several.
+    /// The lowest cost that a pass with `width` draft tokens may turn out to have, unless its cost is known:
+    /// that of the next fewer whose cost is known, since engines have one program for several.
     fn at_best(&self, width: usize) -> Option<f64> {
         let known = |range: std::ops::RangeInclusive<usize>| {
             self.measured.range(range).rfind(|(_, cost)| !self.in_doubt(cost)).map(|(_, cost)| cost.mean.0)
@@ -106,7 +108,8 @@ impl Costs {
         known(program.clone()).is_none().then(|| known(0..=*program.start()).unwrap_or(1.0))
     }
 
-    /// Records the cost of a pass; false if it was the first with its program, which says little about the next.
+    /// Records the cost of a pass; false if it was the first with its program, which says little about the
+    /// next.
     fn measure(&mut self, width: usize, value: f64) -> bool {
         let cold = self.measured.range(programs(width)).next().is_none();
         let at = self.passes;
@@ -160,7 +163,8 @@ impl Record {
         (self.right / self.verified).min(0.99)
     }
 
-    /// Records that the first `accepted` of `drafted` draft tokens were accepted; those after the first rejected one carry no information.
+    /// Records that the first `accepted` of `drafted` draft tokens were accepted; those after the first
+    /// rejected one carry no information.
     pub(super) fn add(&mut self, drafted: usize, accepted: usize) {
         const MEMORY: f64 = 32.0;
         let verified = (accepted + 1).min(drafted) as f64;
@@ -194,7 +198,8 @@ impl Governor {
         // The worst-case loss, in passes without draft tokens.
         let risk = |width: usize| (costs.of(width) - 1.0).max(0.0);
         let pays = gain(best) > 1.02 && risk(best) <= room;
-        // A cost that is not known is measured where it may turn out to pay more, and the expected loss is allowed.
+        // A cost that is not known is measured where it may turn out to pay more, and the expected loss is
+        // allowed.
         let least = if pays { gain(best) } else { 1.02 };
         let may_pay =
             |width: usize| costs.at_best(width).is_some_and(|cost| record.tokens(width) / cost > 1.1 * least);
@@ -210,7 +215,8 @@ impl Governor {
         if risk(least) <= room - 0.5 || gain(least) > 1.02 && risk(least) <= room { least } else { 0 }
     }
 
-    /// Records a pass that took `seconds`, drafting included, with `drafted` draft tokens, `accepted` of which were right.
+    /// Records a pass that took `seconds`, drafting included, with `drafted` draft tokens, `accepted` of
+    /// which were right.
     pub(super) fn observe(&mut self, costs: &mut Costs, seconds: f64, drafted: usize, accepted: usize) {
         costs.passes += 1;
         if drafted == 0 {
@@ -224,7 +230,8 @@ impl Governor {
         self.since_plain += 1;
         let expected = plain * costs.of(drafted).max(1.0);
         let warm = costs.measure(drafted, seconds / plain);
-        // What the first run of a program, or a stall, takes beyond what was expected is not due to the draft tokens.
+        // What the first run of a program, or a stall, takes beyond what was expected is not due to the draft
+        // tokens.
         let is_normal = warm && seconds < 4.0 * expected;
         let seconds = if is_normal { seconds } else { seconds.min(expected) };
         self.spent += seconds;
@@ -278,7 +285,8 @@ mod tests {
             Self { governor: Governor::default(), record: Record::default(), ..self }
         }
 
-        /// Tokens per time of the next `tokens` tokens; without the time by which first passes and a stall are longer.
+        /// Tokens per time of the next `tokens` tokens; without the time by which first passes and a stall
+        /// are longer.
         fn speed(&mut self, tokens: usize) -> f64 {
             let (mut done, mut time) = (0, 0.0);
             while done < tokens {

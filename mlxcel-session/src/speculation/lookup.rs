@@ -9,8 +9,8 @@ use super::{DraftContext, DraftSource, Drafter};
 /// The longest run of tokens that is looked up.
 const LONGEST: usize = 4;
 
-/// Prompt lookup decoding: drafts what followed the last tokens when they occurred before in the prompt or the text.
-/// Useful for texts that repeat their prompt, as in summaries, corrections and code edits.
+/// Prompt lookup decoding: drafts what followed the last tokens when they occurred before in the prompt or
+/// the text. Useful for texts that repeat their prompt, as in summaries, corrections and code edits.
 ///
 /// It matches the longest n-gram of up to 4 tokens, and of its occurrences the last.
 #[derive(Clone, Debug)]

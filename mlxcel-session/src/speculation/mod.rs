@@ -1,8 +1,8 @@
 //! Speculative decoding: draft tokens are verified in one pass, without changing the generated text.
 //!
-//! A generated text is a function of prompt, options and model, sampling included. A draft token is accepted only if it
-//! equals the token that is chosen at its position by the same sampling plan, masks and penalties. So a drafter affects
-//! how many tokens a pass yields, never which ones.
+//! A generated text is a function of prompt, options and model, sampling included. A draft token is accepted
+//! only if it equals the token that is chosen at its position by the same sampling plan, masks and penalties.
+//! So a drafter affects how many tokens a pass yields, never which ones.
 
 mod draft_model;
 mod earlier;
@@ -23,8 +23,8 @@ use mlxcel_core::{Result, SamplingParams, TokenId};
 
 /// Drafts the continuation of a text, for one generation.
 pub trait Drafter: Send {
-    /// Returns up to `most` draft tokens after `tokens`, which are prompt and text so far; empty to draft nothing. The
-    /// tokens of the next call start with these, followed by the tokens that were chosen.
+    /// Returns up to `most` draft tokens after `tokens`, which are prompt and text so far; empty to draft
+    /// nothing. The tokens of the next call start with these, followed by the tokens that were chosen.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ pub struct DraftContext<'a> {
 }
 
 impl<'a> DraftContext<'a> {
-    /// A context of a model with `vocabulary_size` tokens, sampled by `sampling`: to try a [`DraftSource`] out.
+    /// A context of a model with `vocabulary_size` tokens, sampled by `sampling`: to try a [`DraftSource`]
+    /// out.
     pub fn new(vocabulary_size: usize, sampling: &'a SamplingParams) -> Self {
         Self { vocabulary_size, sampling }
     }
@@ -55,7 +56,8 @@ pub trait DraftSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its vocabulary differs from the model's.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its vocabulary differs from the
+    /// model's.
     fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>>;
 
     /// Learns from a finished text, prompt included. Does nothing by default.
@@ -66,13 +68,14 @@ pub trait DraftSource: fmt::Debug + Send + Sync {
 
 /// Speculative decoding, for [`Options::speculation`](crate::Options::speculation).
 ///
-/// Clones share what they learn: earlier texts, and the measured cost of verification. Create one value per model and
-/// put clones into the options of all generations.
+/// Clones share what they learn: earlier texts, and the measured cost of verification. Create one value per
+/// model and put clones into the options of all generations.
 ///
-/// The number of draft tokens follows from measurements: the cost of a pass over several tokens, and the acceptance
-/// rate. Costs are measured again from time to time, and the first run of a program does not count. While drafting does
-/// not pay off it is disabled, except for a fiftieth of the time to detect when it pays off again: apart from first runs a
-/// text of 200 tokens or more is at most 3 % slower than without. It needs an engine that claims [`Capabilities::verification`](crate::Capabilities) and `rewind`, and is
+/// The number of draft tokens follows from measurements: the cost of a pass over several tokens, and the
+/// acceptance rate. Costs are measured again from time to time, and the first run of a program does not
+/// count. While drafting does not pay off it is disabled, except for a fiftieth of the time to detect when it
+/// pays off again: apart from first runs a text of 200 tokens or more is at most 3 % slower than without. It
+/// needs an engine that claims [`Capabilities::verification`](crate::Capabilities) and `rewind`, and is
 /// disabled on others.
 ///
 /// ```
@@ -121,7 +124,8 @@ impl Speculation {
         self
     }
 
-    /// Drafts exactly this many tokens whenever the source has them, regardless of cost: for measurements and tests.
+    /// Drafts exactly this many tokens whenever the source has them, regardless of cost: for measurements and
+    /// tests.
     #[must_use]
     pub fn with_width(mut self, tokens: usize) -> Self {
         self.width = Some(tokens);

@@ -15,8 +15,8 @@ impl Completion {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] if the text is not the JSON of a `T`. The error includes the finish reason:
-    /// [`FinishReason::Length`] usually means that the text is incomplete.
+    /// [`ErrorKind::InvalidInput`] if the text is not the JSON of a `T`. The error includes the finish
+    /// reason: [`FinishReason::Length`] usually means that the text is incomplete.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.text).map_err(|fault| {
             let reason = match self.finish_reason {
@@ -31,7 +31,8 @@ impl Completion {
 }
 
 impl Model {
-    /// Generates a value of the type `T` after `prompt`: constrains the text to the type's schema and parses it.
+    /// Generates a value of the type `T` after `prompt`: constrains the text to the type's schema and parses
+    /// it.
     ///
     /// ```no_run
     /// use mlxcel_session::schemars::{self, JsonSchema};

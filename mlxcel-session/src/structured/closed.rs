@@ -23,19 +23,20 @@ const COMBINING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
 /// Keywords that say which further fields an object may have.
 const FURTHER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "patternProperties"];
 
-/// Sets `additionalProperties` to false for every object that does not say which further fields it may have, wherever
-/// it is nested.
+/// Sets `additionalProperties` to false for every object that does not say which further fields it may have,
+/// wherever it is nested.
 ///
-/// An object that is combined with others, as of a flattened or an internally tagged enum, is written out as its
-/// alternatives first, because `additionalProperties` does not see the fields of the others. If that is not possible,
-/// the object stays open.
+/// An object that is combined with others, as of a flattened or an internally tagged enum, is written out as
+/// its alternatives first, because `additionalProperties` does not see the fields of the others. If that is
+/// not possible, the object stays open.
 #[cfg(feature = "schemars")]
 pub(super) fn close(schema: Value) -> Value {
     close_which(schema, Which::Types)
 }
 
-/// Sets `additionalProperties` to false for every object that names fields and does not say which others it may have. An
-/// object that names none, or is combined with others, stays open: written by hand, it may mean that.
+/// Sets `additionalProperties` to false for every object that names fields and does not say which others it
+/// may have. An object that names none, or is combined with others, stays open: written by hand, it may mean
+/// that.
 pub(crate) fn close_fields(schema: Value) -> Value {
     close_which(schema, Which::Fields)
 }
@@ -90,7 +91,8 @@ impl Which {
     }
 }
 
-/// Replaces an object that is combined with others by its alternatives; false if it has no such form, or is open.
+/// Replaces an object that is combined with others by its alternatives; false if it has no such form, or is
+/// open.
 fn write_out(object: &mut Object, root: &Value) -> bool {
     if FURTHER.iter().any(|keyword| object.get(*keyword).is_some_and(|value| *value != false)) {
         return false;

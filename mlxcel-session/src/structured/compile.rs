@@ -1,8 +1,9 @@
 //! Compiles grammars for a vocabulary, within resource limits.
 //!
-//! The compiler counts most of its work and gives up beyond a limit, but not the first step of its lexer, which can take
-//! minutes for a few characters of a schema. That step is rehearsed first, with the same count: a grammar that fails the
-//! rehearsal is not compiled. So compiling ends by itself, and no thread goes on that nobody waits for.
+//! The compiler counts most of its work and gives up beyond a limit, but not the first step of its lexer,
+//! which can take minutes for a few characters of a schema. That step is rehearsed first, with the same
+//! count: a grammar that fails the rehearsal is not compiled. So compiling ends by itself, and no thread goes
+//! on that nobody waits for.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -112,7 +113,8 @@ const OF_LIMITS: [&str; 7] = [
 fn refused(fault: &str) -> Error {
     // The first line says what is wrong; others may be a trace of calls.
     let fault = fault.lines().next().unwrap_or_default().to_owned();
-    // It panics where its numbers are too small for a grammar, such as a product of two factors of `multipleOf`.
+    // It panics where its numbers are too small for a grammar, such as a product of two factors of
+    // `multipleOf`.
     if fault.starts_with("panic") {
         return too_complex();
     }

@@ -1,8 +1,10 @@
-//! Makes JSON schemas narrower where llguidance's own expressions for formats are too wide, or its integers too small.
+//! Makes JSON schemas narrower where llguidance's own expressions for formats are too wide, or its integers
+//! too small.
 
 use serde_json::{Map, Value, json};
 
-/// The longest address that SMTP carries, and the longest host name that the domain name system has (RFC 5321, RFC 1035).
+/// The longest address that SMTP carries, and the longest host name that the domain name system has (RFC
+/// 5321, RFC 1035).
 const LONGEST_ADDRESS: usize = 254;
 const LONGEST_NAME: usize = 253;
 
@@ -35,8 +37,9 @@ const BY_NAME: [&str; 5] = ["properties", "patternProperties", "dependentSchemas
 /// The least integer that llguidance can negate. Schemas of 64-bit integers have one less as their minimum.
 const LEAST: i64 = -i64::MAX;
 
-/// Adds to each schema with a format what its standard demands beyond the expression that llguidance has for it, and lifts
-/// the least integer to one that llguidance can count from. Texts of the result are texts of `schema`.
+/// Adds to each schema with a format what its standard demands beyond the expression that llguidance has for
+/// it, and lifts the least integer to one that llguidance can count from. Texts of the result are texts of
+/// `schema`.
 pub(super) fn complete(schema: &mut Value) {
     // Depth was bounded before.
     let Some(map) = schema.as_object_mut() else { return };

@@ -1,4 +1,5 @@
-//! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of choices.
+//! Structured output: JSON by a schema, or text that matches a regular expression, a grammar or a list of
+//! choices.
 
 mod closed;
 mod compile;
@@ -31,13 +32,14 @@ const DEEPEST: usize = 100;
 
 /// A grammar for constrained decoding; pass it to [`Options::with_grammar`](crate::Options::with_grammar).
 ///
-/// Only tokens that can continue a text of the grammar are sampled, and forced tokens are fed together without
-/// sampling. So a text that ends with [`FinishReason::Stop`](crate::FinishReason::Stop) always matches the whole
-/// grammar, for any model and sampling; with another reason, such as [`Length`](crate::FinishReason::Length), it may be
-/// incomplete. Special tokens are never part of it. Sampling, penalties and the other [`Options`](crate::Options) work
-/// as usual, in streams and in an [`Engine`](crate::Engine). Disable the reasoning of models that reason before they
-/// answer ([`ChatOptions::with_thinking`](crate::ChatOptions::with_thinking)), because the grammar applies from the
-/// first token.
+/// Only tokens that can continue a text of the grammar are sampled, and forced tokens are fed together
+/// without sampling. So a text that ends with [`FinishReason::Stop`](crate::FinishReason::Stop) always
+/// matches the whole grammar, for any model and sampling; with another reason, such as
+/// [`Length`](crate::FinishReason::Length), it may be incomplete. Special tokens are never part of it.
+/// Sampling, penalties and the other [`Options`](crate::Options) work as usual, in streams and in an
+/// [`Engine`](crate::Engine). Disable the reasoning of models that reason before they
+/// answer ([`ChatOptions::with_thinking`](crate::ChatOptions::with_thinking)), because the grammar applies
+/// from the first token.
 ///
 /// ```no_run
 /// use mlxcel_session::{Grammar, Model, Options};
@@ -57,12 +59,13 @@ const DEEPEST: usize = 100;
 ///
 /// # Limits
 ///
-/// Grammars may be untrusted. A grammar is compiled when a generation starts, before anything is computed, and rejected
-/// if it is invalid or unsatisfiable ([`ErrorKind::InvalidInput`]), too large, too deep or too much work to compile
-/// ([`ErrorKind::TooComplex`]), or uses a keyword that is not supported: no part of
-/// a schema is silently ignored. References outside the schema are not followed. Parsing has limits of time and memory
-/// per token; exceeding them fails that generation with [`ErrorKind::TooComplex`]. Four grammars are
-/// compiled at a time and others wait for up to 10 seconds ([`ErrorKind::ResourceExhausted`]). Clones of a grammar are compiled once.
+/// Grammars may be untrusted. A grammar is compiled when a generation starts, before anything is computed,
+/// and rejected if it is invalid or unsatisfiable ([`ErrorKind::InvalidInput`]), too large, too deep or too
+/// much work to compile ([`ErrorKind::TooComplex`]), or uses a keyword that is not supported: no part of
+/// a schema is silently ignored. References outside the schema are not followed. Parsing has limits of time
+/// and memory per token; exceeding them fails that generation with [`ErrorKind::TooComplex`]. Four grammars
+/// are compiled at a time and others wait for up to 10 seconds ([`ErrorKind::ResourceExhausted`]). Clones of
+/// a grammar are compiled once.
 #[derive(Clone, Debug)]
 pub struct Grammar {
     kind: Kind,
@@ -93,11 +96,12 @@ enum Kind {
 }
 
 impl Grammar {
-    /// JSON by a schema (draft 2020-12 or older), on one line in the style of Python's `json.dumps`. [Most keywords are
-    /// supported](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md); unsupported ones, such as
+    /// JSON by a schema (draft 2020-12 or older), on one line in the style of Python's `json.dumps`. [Most
+    /// keywords are supported](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md); unsupported ones, such as
     /// `uniqueItems` or a `oneOf` with overlapping alternatives, are errors when a generation starts.
     ///
-    /// Unbounded numbers may exceed an `f64`, so set `minimum` and `maximum`; strings may be long, so set `maxLength`.
+    /// Unbounded numbers may exceed an `f64`, so set `minimum` and `maximum`; strings may be long, so set
+    /// `maxLength`.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
         Self::of(Kind::Schema(Arc::new(schema.into())))
     }
@@ -107,8 +111,8 @@ impl Grammar {
         Self::json_schema(json!({ "type": "object" }))
     }
 
-    /// Text that matches a whole regular expression, in the syntax of Rust's crate `regex`, without anchors and
-    /// look-around.
+    /// Text that matches a whole regular expression, in the syntax of Rust's crate `regex`, without anchors
+    /// and look-around.
     pub fn regex(expression: impl Into<String>) -> Self {
         Self::of(Kind::Regex(expression.into().into()))
     }

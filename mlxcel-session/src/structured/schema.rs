@@ -57,8 +57,9 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Whether the compiler can count with factors of `multipleOf`, in units of their last decimal place: it has 32 bits and
-/// appends digits to remainders. Where it `merges` schemas it multiplies factors, and what others were multiplied to.
+/// Whether the compiler can count with factors of `multipleOf`, in units of their last decimal place: it has
+/// 32 bits and appends digits to remainders. Where it `merges` schemas it multiplies factors, and what others
+/// were multiplied to.
 fn can_count(factors: &[f64], merges: bool) -> bool {
     // A factor has the shortest decimal number that is read as it.
     let texts: Vec<String> = factors.iter().map(|factor| factor.abs().to_string()).collect();

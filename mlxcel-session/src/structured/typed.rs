@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::{Grammar, closed};
 
 impl Grammar {
-    /// JSON of the type `T`, by the schema that `schemars` derives for it, with closed objects: the model cannot invent
-    /// fields that `T` does not have, at any depth.
+    /// JSON of the type `T`, by the schema that `schemars` derives for it, with closed objects: the model
+    /// cannot invent fields that `T` does not have, at any depth.
     ///
-    /// Maps keep their fields, and so do types with `#[schemars(extend("additionalProperties" = true))]`. To leave all
-    /// objects open, use [`of_open_type`](Self::of_open_type).
+    /// Maps keep their fields, and so do types with `#[schemars(extend("additionalProperties" = true))]`. To
+    /// leave all objects open, use [`of_open_type`](Self::of_open_type).
     ///
     /// ```
     /// use mlxcel_session::{Grammar, Options};
@@ -28,8 +28,8 @@ impl Grammar {
         Self::json_schema(closed_schema_of::<T>())
     }
 
-    /// As [`of_type`](Self::of_type), by the schema as it is derived: where a type does not deny unknown fields, as with
-    /// `#[serde(deny_unknown_fields)]`, the model may add any.
+    /// As [`of_type`](Self::of_type), by the schema as it is derived: where a type does not deny unknown
+    /// fields, as with `#[serde(deny_unknown_fields)]`, the model may add any.
     pub fn of_open_type<T: JsonSchema>() -> Self {
         Self::json_schema(schema_of::<T>())
     }

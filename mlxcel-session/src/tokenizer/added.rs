@@ -1,8 +1,9 @@
 //! Finds the added tokens of a tokenizer in a text with trusted and untrusted parts.
 //!
-//! A control token spelled out in a message is text, not a control token. The search in the crate `tokenizers` accepts
-//! either all special tokens of a text or none. This one considers where each part comes from and is otherwise the
-//! same: it first searches the unnormalized text, then the normalized remainder for other tokens, leftmost-longest.
+//! A control token spelled out in a message is text, not a control token. The search in the crate
+//! `tokenizers` accepts either all special tokens of a text or none. This one considers where each part comes
+//! from and is otherwise the same: it first searches the unnormalized text, then the normalized remainder for
+//! other tokens, leftmost-longest.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
 use tokenizers::normalizer::Range as In;
@@ -38,8 +39,8 @@ pub(super) struct AddedTokens {
 type Part = (Range<usize>, Option<TokenId>);
 
 impl AddedTokens {
-    /// Special tokens are taken from what the template wrote alone; those that it spells out (`is_marker`), such as `<think>`, from the
-    /// model's answers as well; others from any text.
+    /// Special tokens are taken from what the template wrote alone; those that it spells out (`is_marker`),
+    /// such as `<think>`, from the model's answers as well; others from any text.
     pub(super) fn new(added: Vec<Known>, is_marker: impl Fn(&str) -> bool) -> Result<Self, String> {
         let mut control = HashMap::new();
         let (mut in_text, mut in_normalized) = (Vec::new(), Vec::new());
@@ -81,7 +82,8 @@ impl AddedTokens {
         slices.collect()
     }
 
-    /// Tokenizes a word, whose vocabulary may hold what control tokens are written as: it is cut within those.
+    /// Tokenizes a word, whose vocabulary may hold what control tokens are written as: it is cut within
+    /// those.
     pub(super) fn tokenize(
         &self,
         word: &NormalizedString,
@@ -133,7 +135,8 @@ struct Places<'t> {
 }
 
 impl Places<'_> {
-    /// The least trusted origin of a part; that of a part that cannot be found in the text as it was given is not trusted.
+    /// The least trusted origin of a part; that of a part that cannot be found in the text as it was given is
+    /// not trusted.
     fn worst(&self, range: Range<usize>) -> Origin {
         let shift = self.text.offsets_original().0;
         let Some(found) = self.text.convert_offsets(In::Normalized(range)) else { return Origin::Input };

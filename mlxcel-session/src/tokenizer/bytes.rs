@@ -76,8 +76,8 @@ fn of_letters(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of_letter).collect()
 }
 
-/// The byte of a letter: printable ones of Latin-1 are themselves, and the others, in their order, are the letters from U+0100 on
-/// (`bytes_to_unicode` of GPT-2).
+/// The byte of a letter: printable ones of Latin-1 are themselves, and the others, in their order, are the
+/// letters from U+0100 on (`bytes_to_unicode` of GPT-2).
 fn byte_of_letter(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => u8::try_from(code).ok(),

@@ -1,8 +1,9 @@
 //! The charsmap of a SentencePiece normalizer: a trie of character sequences, and what they are replaced by.
 //!
-//! Four bytes that say how long the trie is, the trie as a double array of 32-bit units, and the replacements, each
-//! ended by a zero byte (the format of SentencePiece's `precompiled_charsmap` and of the Darts library). The crate
-//! `tokenizers` follows its indices unchecked, so all of them are validated here first.
+//! Four bytes that say how long the trie is, the trie as a double array of 32-bit units, and the
+//! replacements, each ended by a zero byte (the format of SentencePiece's `precompiled_charsmap` and of the
+//! Darts library). The crate `tokenizers` follows its indices unchecked, so all of them are validated here
+//! first.
 
 use tokenizers::normalizers::Precompiled;
 

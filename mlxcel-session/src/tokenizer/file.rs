@@ -19,8 +19,8 @@ use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
 use super::vocabulary::{LONGEST_TOKEN, ModelSection};
 
-/// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some gigabytes of memory in the
-/// crate.
+/// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some
+/// gigabytes of memory in the crate.
 pub(super) const LONGEST_TEXT: usize = 16 << 20;
 /// How long a text may become, in bytes, where every step makes it grow as much as it can.
 const LONGEST_GROWN: usize = 64 << 20;
@@ -77,7 +77,8 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// Reads the file; what is wrong with it in words. `is_marker` says which added tokens are for the chat template to write.
+    /// Reads the file; what is wrong with it in words. `is_marker` says which added tokens are for the chat
+    /// template to write.
     pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
         let file: File<'_> =
             serde_json::from_slice(bytes).map_err(|error| Printable(&error.to_string()).to_string())?;
@@ -205,8 +206,9 @@ impl Checked {
 
     /// Refuses a text that surely has more than `most_tokens` tokens, without encoding it.
     ///
-    /// A token covers at most as many bytes as the longest one of the vocabulary has. The exceptions are spaces and unknown
-    /// characters that a tokenizer leaves out or takes together: a text that consists of them is refused as well.
+    /// A token covers at most as many bytes as the longest one of the vocabulary has. The exceptions are
+    /// spaces and unknown characters that a tokenizer leaves out or takes together: a text that consists
+    /// of them is refused as well.
     pub(super) fn check_length(&self, text: &str, most_tokens: usize) -> Result<()> {
         let most = most_tokens.saturating_mul(self.covered);
         if text.len() <= most {
@@ -265,9 +267,9 @@ fn too_long(text: &str, most: usize, message: &'static str) -> Error {
 
 /// What `work` gives; none where the crate panics.
 ///
-/// Files are checked so that it does not. If it panics nevertheless, the caller gets an error; its message goes to the
-/// panic hook, which belongs to the application, and nothing of the tokenizer is in an undefined state: it changes
-/// nothing while it encodes but caches that hold whole entries.
+/// Files are checked so that it does not. If it panics nevertheless, the caller gets an error; its message
+/// goes to the panic hook, which belongs to the application, and nothing of the tokenizer is in an undefined
+/// state: it changes nothing while it encodes but caches that hold whole entries.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

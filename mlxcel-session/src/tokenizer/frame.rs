@@ -1,7 +1,7 @@
 //! The section `post_processor`: the special tokens added around a text.
 //!
-//! The processors of the crate `tokenizers` also track offsets, which are not needed here, and some of them panic. Only the ids
-//! before and after the text are kept, and for pairs of texts ids and types.
+//! The processors of the crate `tokenizers` also track offsets, which are not needed here, and some of them
+//! panic. Only the ids before and after the text are kept, and for pairs of texts ids and types.
 
 use mlxcel_core::TokenId;
 use serde_json::Value;

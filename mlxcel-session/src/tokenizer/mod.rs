@@ -40,8 +40,9 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and if they exist `tokenizer_config.json`,
-    /// `special_tokens_map.json` and `chat_template.jinja`. For a GGUF file, all of it is in the metadata.
+    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and if they exist
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `chat_template.jinja`. For a GGUF file, all
+    /// of it is in the metadata.
     ///
     /// # Errors
     ///
@@ -74,13 +75,13 @@ impl Tokenizer {
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }
 
-    /// Encodes `text`. `add_special_tokens` adds the tokenizer's special tokens around it (such as BOS). Special tokens
-    /// spelled out in `text` are parsed as such.
+    /// Encodes `text`. `add_special_tokens` adds the tokenizer's special tokens around it (such as BOS).
+    /// Special tokens spelled out in `text` are parsed as such.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] if the tokenizer cannot encode the text; [`ErrorKind::CapacityExceeded`] for a text
-    /// over 16 MiB, or less if the tokenizer's normalizer can make it grow.
+    /// [`ErrorKind::InvalidInput`] if the tokenizer cannot encode the text; [`ErrorKind::CapacityExceeded`]
+    /// for a text over 16 MiB, or less if the tokenizer's normalizer can make it grow.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>> {
         self.0.tokenizer.encode(text, add_special_tokens)
     }
@@ -90,7 +91,8 @@ impl Tokenizer {
         self.0.tokenizer.before()
     }
 
-    /// As [`encode`](Self::encode), for a prompt of at most `most_tokens` tokens: one that is surely longer is refused without work.
+    /// As [`encode`](Self::encode), for a prompt of at most `most_tokens` tokens: one that is surely longer
+    /// is refused without work.
     pub(crate) fn encode_prompt(
         &self,
         text: &str,
@@ -101,8 +103,8 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
-    /// Encodes a pair of texts, such as a query and a document, of at most `most_tokens` tokens together: the tokens with the
-    /// special tokens of the tokenizer's template for pairs, and the type of each token.
+    /// Encodes a pair of texts, such as a query and a document, of at most `most_tokens` tokens together: the
+    /// tokens with the special tokens of the tokenizer's template for pairs, and the type of each token.
     pub(crate) fn encode_pair(
         &self,
         first: &str,
@@ -113,8 +115,8 @@ impl Tokenizer {
         self.0.tokenizer.pair([&encode(first)?, &encode(second)?])
     }
 
-    /// Decodes `tokens`. Invalid UTF-8 becomes U+FFFD. `skip_special_tokens` omits special tokens; unknown ids are
-    /// always omitted.
+    /// Decodes `tokens`. Invalid UTF-8 becomes U+FFFD. `skip_special_tokens` omits special tokens; unknown
+    /// ids are always omitted.
     ///
     /// # Errors
     ///
@@ -127,8 +129,8 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for an empty
-    /// conversation or if the template raises an exception.
+    /// [`ErrorKind::NotFound`] if the checkpoint has no chat template; [`ErrorKind::InvalidInput`] for an
+    /// empty conversation or if the template raises an exception.
     pub fn render_chat(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         self.render_parts(messages, options).map(|rendered| rendered.text)
     }
@@ -154,10 +156,11 @@ impl Tokenizer {
 
     /// Renders a conversation with the checkpoint's chat template, as token ids.
     ///
-    /// Messages, tools and documents are encoded as plain text: a control token spelled out in them becomes ordinary
-    /// tokens, unless [`ChatOptions::special_tokens_in_text`] is set. Special tokens come from the template only.
-    /// Tokens such as `<think>`, which are not special but appear in the template, may also come from assistant
-    /// messages. Text without control tokens has the ids of [`encode`](Self::encode).
+    /// Messages, tools and documents are encoded as plain text: a control token spelled out in them becomes
+    /// ordinary tokens, unless [`ChatOptions::special_tokens_in_text`] is set. Special tokens come from
+    /// the template only. Tokens such as `<think>`, which are not special but appear in the template, may
+    /// also come from assistant messages. Text without control tokens has the ids of
+    /// [`encode`](Self::encode).
     ///
     /// # Errors
     ///
@@ -178,7 +181,8 @@ impl Tokenizer {
         self.encode_rendered(&prompt)
     }
 
-    /// As [`decode`](Self::decode), and tokens that mark reasoning are shown even where special ones are left out.
+    /// As [`decode`](Self::decode), and tokens that mark reasoning are shown even where special ones are left
+    /// out.
     pub(crate) fn decode_marked(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
         let marks = &self.0.marks;
         if !skip_special_tokens || !tokens.iter().any(|token| marks.contains(token)) {
@@ -228,8 +232,8 @@ impl Tokenizer {
         self.0.tokenizer.token(id)
     }
 
-    /// The bytes that the token `id` adds to a text, except at its beginning, where a leading space may be dropped.
-    /// They may be part of a character. `None` for an unknown id.
+    /// The bytes that the token `id` adds to a text, except at its beginning, where a leading space may be
+    /// dropped. They may be part of a character. `None` for an unknown id.
     ///
     /// ```no_run
     /// # let tokenizer = mlxcel_session::Tokenizer::open("models/llama")?;
@@ -240,8 +244,8 @@ impl Tokenizer {
         self.0.tokenizer.token_bytes(id)
     }
 
-    /// The tokens whose bytes contain `text`, such as a line break: for [`Dry::breakers`](crate::Dry::breakers), bias
-    /// and limits. It scans the whole vocabulary.
+    /// The tokens whose bytes contain `text`, such as a line break: for
+    /// [`Dry::breakers`](crate::Dry::breakers), bias and limits. It scans the whole vocabulary.
     pub fn tokens_containing(&self, text: &str) -> Vec<TokenId> {
         let text = text.as_bytes();
         let contains = |bytes: Vec<u8>| text.is_empty() || bytes.windows(text.len()).any(|part| part == text);

@@ -1,7 +1,8 @@
 //! Sections of `tokenizer.json` that list steps: parsed here, and run by the crate `tokenizers`.
 //!
-//! Steps and their parameters are validated here, so that none panics or makes a text grow without limit. The growth
-//! factor of a step follows from its parameters; the product over all steps limits the size of the input.
+//! Steps and their parameters are validated here, so that none panics or makes a text grow without limit. The
+//! growth factor of a step follows from its parameters; the product over all steps limits the size of the
+//! input.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,8 +24,8 @@ pub(super) struct Steps<T> {
 }
 
 impl<T> Steps<T> {
-    /// Reads a section: one step, or a `Sequence` of them under `list`. `step` reads one of a kind, and says its growth; all together
-    /// make a text at most `most_growth` times as long.
+    /// Reads a section: one step, or a `Sequence` of them under `list`. `step` reads one of a kind, and says
+    /// its growth; all together make a text at most `most_growth` times as long.
     pub(super) fn read(
         section: Option<&Value>,
         list: &str,

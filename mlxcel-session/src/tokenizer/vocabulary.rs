@@ -12,8 +12,8 @@ use tokenizers::models::wordpiece::WordPiece;
 
 /// How long a token may be, in bytes; texts are decoded some hundreds at a time.
 pub(super) const LONGEST_TOKEN: usize = 4096;
-/// How long a token of a model may be that tries every beginning of a text (in bytes), and a word that is split by trying (in
-/// characters): the time for a text grows with their squares.
+/// How long a token of a model may be that tries every beginning of a text (in bytes), and a word that is
+/// split by trying (in characters): the time for a text grows with their squares.
 const LONGEST_TRIED: usize = 256;
 /// How long the affixes of parts of words may be, in bytes; they are put together with every character.
 const LONGEST_AFFIX: usize = 64;

@@ -110,7 +110,8 @@ impl Attempt {
         self.at
     }
 
-    /// Reads on in `text`, of which the bytes that were read before are the same. Found is the call, of one of `names`.
+    /// Reads on in `text`, of which the bytes that were read before are the same. Found is the call, of one
+    /// of `names`.
     pub(super) fn read(&mut self, text: &str, names: &[String]) -> Found<Option<FoundCall>> {
         while let Some(expected) = self.expected.last_mut() {
             let rest = &text[self.at..];
@@ -175,8 +176,8 @@ impl Attempt {
     }
 }
 
-/// A JSON object of which the end is looked for. Outside of strings it has no character that JSON has not, so that of two
-/// calls that begin within one another, one is soon none.
+/// A JSON object of which the end is looked for. Outside of strings it has no character that JSON has not, so
+/// that of two calls that begin within one another, one is soon none.
 #[derive(Clone, Debug, Default)]
 struct Json {
     /// From its first brace on.
@@ -187,7 +188,8 @@ struct Json {
 }
 
 impl Json {
-    /// Reads on, and answers how many bytes it looked at, the last of which ends or breaks the object if it does.
+    /// Reads on, and answers how many bytes it looked at, the last of which ends or breaks the object if it
+    /// does.
     fn read(&mut self, text: &str) -> (usize, Found<()>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.length == 0 && byte.is_ascii_whitespace() {

@@ -10,7 +10,8 @@ use crate::chat::styles::Call;
 use crate::structured::{Grammar, check_schema, close_fields, compact};
 
 impl Tools {
-    /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from text.
+    /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from
+    /// text.
     ///
     /// # Errors
     ///

@@ -42,9 +42,10 @@ pub enum ToolChoice {
 
 /// Tools that a model may call, in the call format of its family.
 ///
-/// [`offer`](Self::offer) passes them to the chat template and, with the feature `structured`, constrains calls to
-/// existing tools and arguments that match their schemas. [`read`](Self::read) returns the calls of an answer, and
-/// [`parser`](Self::parser) finds them while it streams. [`Toolbox`] calls functions of the application in a loop.
+/// [`offer`](Self::offer) passes them to the chat template and, with the feature `structured`, constrains
+/// calls to existing tools and arguments that match their schemas. [`read`](Self::read) returns the calls of
+/// an answer, and [`parser`](Self::parser) finds them while it streams. [`Toolbox`] calls functions of the
+/// application in a loop.
 ///
 /// ```no_run
 /// use mlxcel_session::{Message, Model, Options, Tool, Tools};
@@ -81,8 +82,8 @@ impl Tools {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and `.`, for
-    /// two tools of one name, and for parameters that are not a JSON schema of an object.
+    /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and
+    /// `.`, for two tools of one name, and for parameters that are not a JSON schema of an object.
     pub fn new(tokenizer: &Tokenizer, tools: impl IntoIterator<Item = impl Into<Tool>>) -> Result<Self> {
         let definitions: Vec<Value> =
             tools.into_iter().map(|tool| tool.into().definition().clone()).collect();
@@ -146,20 +147,20 @@ impl Tools {
         self.names.is_empty()
     }
 
-    /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`, `granite`,
-    /// `hermes` (also Qwen), `llama3`, `gemma`, or `generic`.
+    /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`,
+    /// `granite`, `hermes` (also Qwen), `llama3`, `gemma`, or `generic`.
     pub fn style(&self) -> &'static str {
         self.style.name
     }
 
-    /// Adds the tools to the chat template's variables, or to a system message if the template does not support tools.
-    /// With the feature `structured`, also constrains calls to the tools' schemas.
+    /// Adds the tools to the chat template's variables, or to a system message if the template does not
+    /// support tools. With the feature `structured`, also constrains calls to the tools' schemas.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] if a call is required and the feature `structured` is off.
-    /// [`ErrorKind::InvalidInput`] if calls are to be constrained and the options have a constraint of their own: an
-    /// answer follows one. After an error, neither is changed.
+    /// [`ErrorKind::InvalidInput`] if calls are to be constrained and the options have a constraint of their
+    /// own: an answer follows one. After an error, neither is changed.
     pub fn offer(&self, messages: &mut Vec<Message>, options: &mut Options) -> Result<()> {
         if self.choice == ToolChoice::None || self.definitions.is_empty() {
             return Ok(());
@@ -196,8 +197,8 @@ impl Tools {
         ToolParser::new(self.style, names, splitter, Arc::clone(&self.calls))
     }
 
-    /// The message that a whole answer becomes, and the calls in it. Append the message to the conversation, and behind
-    /// it a [`Message::tool_result`] for each call.
+    /// The message that a whole answer becomes, and the calls in it. Append the message to the conversation,
+    /// and behind it a [`Message::tool_result`] for each call.
     pub fn read(&self, answer: &str) -> (Message, Vec<ToolCall>) {
         let format = self.tokenizer.reasoning();
         self.read_by(answer, format.map_or_else(ReasoningSplitter::plain, ReasoningFormat::splitter))

@@ -24,8 +24,8 @@ pub enum ToolPart {
 
 /// Finds calls in streamed output, wherever the pieces end.
 ///
-/// A call is returned when it is complete. Text that only looks like one, such as a call of an unknown tool or an
-/// incomplete one, is returned as text, so that the parts are the whole answer. Create a parser with
+/// A call is returned when it is complete. Text that only looks like one, such as a call of an unknown tool
+/// or an incomplete one, is returned as text, so that the parts are the whole answer. Create a parser with
 /// [`Tools::parser`](super::Tools::parser).
 ///
 /// Its work grows with the length of the answer, whatever the answer says.
@@ -103,7 +103,8 @@ impl ToolParser {
         self.read(true)
     }
 
-    /// Reads on in what is held. At the answer's end a call that is broken off is none, though one may begin within it.
+    /// Reads on in what is held. At the answer's end a call that is broken off is none, though one may begin
+    /// within it.
     fn read(&mut self, is_end: bool) -> Vec<ToolPart> {
         let mut held = std::mem::take(&mut self.held);
         let mut parts = Vec::new();
@@ -234,7 +235,8 @@ impl ToolParser {
     }
 }
 
-/// The id of call number `number`: from what it says as well, so that ids repeat in a resumed conversation only by chance.
+/// The id of call number `number`: from what it says as well, so that ids repeat in a resumed conversation
+/// only by chance.
 fn id(number: u64, name: &str, arguments: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(number.to_le_bytes());

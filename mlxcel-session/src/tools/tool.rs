@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 pub struct Tool(Value);
 
 impl Tool {
-    /// A tool whose arguments are an object of the JSON schema `parameters`. With the feature `structured`, an object in it
-    /// that names `properties` and not `additionalProperties` has no fields but those, so that the model cannot invent any.
+    /// A tool whose arguments are an object of the JSON schema `parameters`. With the feature `structured`,
+    /// an object in it that names `properties` and not `additionalProperties` has no fields but those, so
+    /// that the model cannot invent any.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
         let (name, description): (String, String) = (name.into(), description.into());
         Self(json!({
@@ -26,9 +27,10 @@ impl Tool {
         }))
     }
 
-    /// A tool whose arguments are a value of the struct `Args`, by the schema that `schemars` derives for it. Its objects
-    /// are closed, as in [`Grammar::of_type`](crate::Grammar::of_type). Comments of the fields describe them to the
-    /// model. Read the arguments with [`ToolCall::parse`](crate::ToolCall::parse).
+    /// A tool whose arguments are a value of the struct `Args`, by the schema that `schemars` derives for it.
+    /// Its objects are closed, as in [`Grammar::of_type`](crate::Grammar::of_type). Comments of the
+    /// fields describe them to the model. Read the arguments with
+    /// [`ToolCall::parse`](crate::ToolCall::parse).
     ///
     /// ```
     /// use mlxcel_session::Tool;
@@ -67,8 +69,8 @@ impl Tool {
     }
 }
 
-/// A definition in OpenAI's format, `{"type": "function", "function": {"name", "description", "parameters"}}`.
-/// [`Tools::new`](crate::Tools::new) checks it.
+/// A definition in OpenAI's format, `{"type": "function", "function": {"name", "description",
+/// "parameters"}}`. [`Tools::new`](crate::Tools::new) checks it.
 impl From<Value> for Tool {
     fn from(definition: Value) -> Self {
         Self(definition)

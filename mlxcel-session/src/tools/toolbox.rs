@@ -24,10 +24,10 @@ type Function<'f> = Box<dyn FnMut(&ToolCall) -> Result<String, String> + 'f>;
 
 /// Tools with the application's functions: answers messages, and calls the functions that the model asks for.
 ///
-/// [`chat`](Self::chat) repeats three steps until an answer has no calls: it offers the tools, reads the calls of the
-/// answer, and appends the answer with the result of each call to the messages. The error of a function is a result as
-/// well: the model is told `{"error": …}` and may try again. Applications that stream the answers write this loop
-/// themselves, with [`Tools::read`] and [`Message::tool_result`].
+/// [`chat`](Self::chat) repeats three steps until an answer has no calls: it offers the tools, reads the
+/// calls of the answer, and appends the answer with the result of each call to the messages. The error of a
+/// function is a result as well: the model is told `{"error": …}` and may try again. Applications that stream
+/// the answers write this loop themselves, with [`Tools::read`] and [`Message::tool_result`].
 ///
 /// ```no_run
 /// use mlxcel_session::{Message, Model, Options, Tool, ToolCall, Toolbox};
@@ -83,7 +83,8 @@ impl<'f> Toolbox<'f> {
         self
     }
 
-    /// Adds a function of a struct `Args`, whose result is told to the model as JSON. Needs the feature `schemars`.
+    /// Adds a function of a struct `Args`, whose result is told to the model as JSON. Needs the feature
+    /// `schemars`.
     ///
     /// ```
     /// use mlxcel_session::Toolbox;
@@ -134,7 +135,8 @@ impl<'f> Toolbox<'f> {
         self
     }
 
-    /// Sets how many answers may call tools, by default 8. The next one cannot, and ends [`chat`](Self::chat).
+    /// Sets how many answers may call tools, by default 8. The next one cannot, and ends
+    /// [`chat`](Self::chat).
     #[must_use]
     pub fn with_rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
@@ -152,14 +154,14 @@ impl<'f> Toolbox<'f> {
         Message::tool_result(call, text)
     }
 
-    /// Answers `messages`, calling tools in between, and appends all answers and results to them. The completion is that
-    /// of the last answer. An answer that did not end by itself (token or time limit, cancellation) is the last one, and
-    /// its calls are not executed.
+    /// Answers `messages`, calling tools in between, and appends all answers and results to them. The
+    /// completion is that of the last answer. An answer that did not end by itself (token or time limit,
+    /// cancellation) is the last one, and its calls are not executed.
     ///
     /// # Errors
     ///
-    /// The errors of [`Tools::new`], [`Tools::with_choice`], [`Tools::offer`], [`Model::stream`] and of the generation.
-    /// `messages` then has the answers and results before it.
+    /// The errors of [`Tools::new`], [`Tools::with_choice`], [`Tools::offer`], [`Model::stream`] and of the
+    /// generation. `messages` then has the answers and results before it.
     pub fn chat(
         &mut self,
         model: &Model,
@@ -173,8 +175,8 @@ impl<'f> Toolbox<'f> {
         })
     }
 
-    /// As [`chat`](Self::chat), as requests of an engine. Functions run on the caller's thread, while the engine computes
-    /// for others.
+    /// As [`chat`](Self::chat), as requests of an engine. Functions run on the caller's thread, while the
+    /// engine computes for others.
     ///
     /// # Errors
     ///

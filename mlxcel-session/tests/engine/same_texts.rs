@@ -148,7 +148,8 @@ fn a_shared_prefix_is_computed_once_for_concurrent_requests() {
     let engine = Engine::new(observed.model()).unwrap();
     let requests = with_common_beginning(20);
     let streams: Vec<_> = {
-        // The first step waits until all requests are there: one that arrives after the others have ended shares nothing.
+        // The first step waits until all requests are there: one that arrives after the others have ended
+        // shares nothing.
         let _held = observed.steps.lock().unwrap();
         requests.iter().map(|(prompt, options)| engine.generate_tokens(prompt, options).unwrap()).collect()
     };

@@ -124,7 +124,8 @@ fn a_long_prompt_delays_others_by_one_chunk() {
 
 #[test]
 fn every_request_starts_and_advances_within_bounded_steps() {
-    // 40 requests of 8 tokens and prompts of 3 chunks, 4 at a time: ten rounds of 8 steps, and 12 chunks in each.
+    // 40 requests of 8 tokens and prompts of 3 chunks, 4 at a time: ten rounds of 8 steps, and 12 chunks in
+    // each.
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(8), 4));
     let engine = Engine::new(faulty.model()).unwrap();
     let streams: Vec<_> =

@@ -46,8 +46,8 @@ fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// An engine whose logits are a random function of the last token and the position. Tokens that end something are more likely
-/// than others, for
+/// An engine whose logits are a random function of the last token and the position. Tokens that end something
+/// are more likely than others, for
 /// texts to end.
 #[derive(Clone)]
 pub struct Random {

@@ -10,7 +10,8 @@ use crate::harness::{Chance, Random};
 
 const SIZE: usize = 128_000;
 
-/// A byte-level tokenizer of this many tokens: bytes, numbers, spaces, marks, and words by their letters' chances.
+/// A byte-level tokenizer of this many tokens: bytes, numbers, spaces, marks, and words by their letters'
+/// chances.
 fn large(folder: &std::path::Path) -> Tokenizer {
     let letter = |byte: u8| match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte),

@@ -1,4 +1,5 @@
-//! The public test suite of JSON Schema (draft 2020-12, as the Python package jsonschema 4.23.0 carries it), but for schemas elsewhere.
+//! The public test suite of JSON Schema (draft 2020-12, as the Python package jsonschema 4.23.0 carries it),
+//! but for schemas elsewhere.
 
 use mlxcel_session::{FinishReason, Grammar};
 use serde::Deserialize;

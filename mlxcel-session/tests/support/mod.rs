@@ -40,7 +40,8 @@ pub fn oracle() -> Vec<Case> {
 /// Every row of every session: the position that it began at, and its tokens.
 type Fed = Vec<(usize, Vec<TokenId>)>;
 
-/// An engine whose model says what follows in the first of `texts` that begins with the sequence, and otherwise token 1.
+/// An engine whose model says what follows in the first of `texts` that begins with the sequence, and
+/// otherwise token 1.
 #[derive(Clone)]
 pub struct Replay {
     pub info: ModelInfo,

@@ -13,8 +13,8 @@ impl<'f> Builder<'f> {
         self.broadcast_in_dim(scalar, shape, &[])
     }
 
-    /// Broadcasts `operand` to the shape of `like`, aligning trailing dimensions: `[H]` and `[1, H]` to `[N, H]`, a
-    /// scalar to anything.
+    /// Broadcasts `operand` to the shape of `like`, aligning trailing dimensions: `[H]` and `[1, H]` to `[N,
+    /// H]`, a scalar to anything.
     ///
     /// # Errors
     /// A rank above that of `like`; a size that is neither 1 nor that of `like`.
@@ -45,8 +45,8 @@ impl<'f> Builder<'f> {
         self.broadcast_in_dim(operand, shape, &kept)
     }
 
-    /// Rows of `table: [V, H]` at integer `indices` of any shape: `[..indices, H]`, an embedding lookup. Indices are
-    /// clamped to the table.
+    /// Rows of `table: [V, H]` at integer `indices` of any shape: `[..indices, H]`, an embedding lookup.
+    /// Indices are clamped to the table.
     ///
     /// # Errors
     /// A table that is not two-dimensional or has no rows; indices that are not integers.

@@ -7,12 +7,13 @@ use crate::module::OpKind;
 use crate::types::TensorType;
 
 impl<'f> Builder<'f> {
-    /// Runs `body` while `condition` holds, over loop-carried values that start as `initial`. Both receive the carried
-    /// values and can read values from outside. `condition` returns one boolean, `body` the next carried values.
+    /// Runs `body` while `condition` holds, over loop-carried values that start as `initial`. Both receive
+    /// the carried values and can read values from outside. `condition` returns one boolean, `body` the
+    /// next carried values.
     ///
     /// # Errors
-    /// The errors of the closures; a condition that does not return one boolean; a body whose result types differ from
-    /// its argument types.
+    /// The errors of the closures; a condition that does not return one boolean; a body whose result types
+    /// differ from its argument types.
     pub fn while_loop<C, B>(&mut self, initial: &[Value<'f>], condition: C, body: B) -> Result<Vec<Value<'f>>>
     where
         C: FnOnce(&mut Self, &[Value<'f>]) -> Result<Value<'f>>,
@@ -26,13 +27,13 @@ impl<'f> Builder<'f> {
         Ok(self.push(OpKind::While, initial, types, vec![condition, body]))
     }
 
-    /// Sorts `operands`, all of one shape, along `dimension`. `comparator` receives two scalars for each operand (`[a0,
-    /// b0, a1, b1, …]`) and returns whether the a's come before the b's. `stable` preserves the order of equal
-    /// elements.
+    /// Sorts `operands`, all of one shape, along `dimension`. `comparator` receives two scalars for each
+    /// operand (`[a0, b0, a1, b1, …]`) and returns whether the a's come before the b's. `stable`
+    /// preserves the order of equal elements.
     ///
     /// # Errors
-    /// The errors of the comparator; no operands, different shapes, an invalid dimension; a comparator that does not
-    /// return one boolean.
+    /// The errors of the comparator; no operands, different shapes, an invalid dimension; a comparator that
+    /// does not return one boolean.
     pub fn sort<C>(
         &mut self,
         operands: &[Value<'f>],

@@ -1,4 +1,5 @@
-//! Elementwise operations. Operands are never broadcast implicitly: see [`broadcast_like`](Builder::broadcast_like).
+//! Elementwise operations. Operands are never broadcast implicitly: see
+//! [`broadcast_like`](Builder::broadcast_like).
 
 use super::{Builder, Value};
 use crate::error::Result;

@@ -8,13 +8,13 @@ use crate::types::TensorType;
 use crate::verify::{check_composite, check_custom_call};
 
 impl<'f> Builder<'f> {
-    /// A composite called `name`, defined by the operations that `decomposition` makes from arguments of the operands'
-    /// types. It stays one operation, which an engine can replace; any other compiler sees the decomposition. Equal
-    /// decompositions are stored once.
+    /// A composite called `name`, defined by the operations that `decomposition` makes from arguments of the
+    /// operands' types. It stays one operation, which an engine can replace; any other compiler sees the
+    /// decomposition. Equal decompositions are stored once.
     ///
     /// # Errors
-    /// The errors of the decomposition; an argument that it adds; a `name` that is not words separated by points, such
-    /// as `mlxcel.linear`; a duplicate attribute.
+    /// The errors of the decomposition; an argument that it adds; a `name` that is not words separated by
+    /// points, such as `mlxcel.linear`; a duplicate attribute.
     pub fn composite<F>(
         &mut self,
         name: &str,
@@ -69,7 +69,8 @@ impl<'f> Builder<'f> {
         Ok(self.push(OpKind::Call { function: function.to_owned() }, operands, results, Vec::new()))
     }
 
-    /// An operation that only a particular compiler knows, by its `target` name. The caller gives the result types.
+    /// An operation that only a particular compiler knows, by its `target` name. The caller gives the result
+    /// types.
     ///
     /// # Errors
     /// An empty target; a duplicate attribute; result types too large for memory.

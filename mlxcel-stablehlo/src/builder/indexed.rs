@@ -31,12 +31,12 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(kind, &[operand], ty))
     }
 
-    /// A slice of `sizes` at the scalar integers `starts`, one per dimension. Starts are clamped so that the slice
-    /// fits.
+    /// A slice of `sizes` at the scalar integers `starts`, one per dimension. Starts are clamped so that the
+    /// slice fits.
     ///
     /// # Errors
-    /// Starts or sizes that are not one per dimension; sizes larger than the operand; starts that are not scalar
-    /// integers of one type.
+    /// Starts or sizes that are not one per dimension; sizes larger than the operand; starts that are not
+    /// scalar integers of one type.
     pub fn dynamic_slice(
         &mut self,
         operand: Value<'f>,
@@ -49,8 +49,8 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::DynamicSlice { sizes: sizes.to_vec() }, &operands, ty))
     }
 
-    /// The operand with `update` written at the scalar integers `starts`, one per dimension. Starts are clamped so that
-    /// the update fits.
+    /// The operand with `update` written at the scalar integers `starts`, one per dimension. Starts are
+    /// clamped so that the update fits.
     ///
     /// # Errors
     /// An update of another rank or element type, or larger than the operand; starts as in
@@ -83,8 +83,8 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::Gather { dimensions }, &[operand, indices], ty))
     }
 
-    /// `operand` with windows of `updates` combined in at run-time `indices`; a window that does not fit is skipped.
-    /// `unique_indices` promises that windows do not overlap.
+    /// `operand` with windows of `updates` combined in at run-time `indices`; a window that does not fit is
+    /// skipped. `unique_indices` promises that windows do not overlap.
     ///
     /// # Errors
     /// Dimension numbers that do not fit the operands as the StableHLO specification says; adding booleans.

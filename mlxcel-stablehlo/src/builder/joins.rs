@@ -10,8 +10,8 @@ impl<'f> Builder<'f> {
     /// Reduces `dimensions` (ascending) and removes them. An empty dimension reduces to the neutral element.
     ///
     /// # Errors
-    /// Dimensions that the operand does not have or that do not ascend; an element type that the reduction does not
-    /// support.
+    /// Dimensions that the operand does not have or that do not ascend; an element type that the reduction
+    /// does not support.
     pub fn reduce(
         &mut self,
         operand: Value<'f>,
@@ -39,8 +39,8 @@ impl<'f> Builder<'f> {
         self.reduce(operand, Reduction::Max, dimensions)
     }
 
-    /// The maximum of `values` along `dimension`, which is removed, and the corresponding element of `indices`. Ties go
-    /// to the lowest index, and a number wins over NaN.
+    /// The maximum of `values` along `dimension`, which is removed, and the corresponding element of
+    /// `indices`. Ties go to the lowest index, and a number wins over NaN.
     ///
     /// # Errors
     /// Operands of different shapes; an invalid or empty `dimension`; indices that are not integers.
@@ -58,12 +58,12 @@ impl<'f> Builder<'f> {
         Ok((results[0], results[1]))
     }
 
-    /// The product of two operands of one element type, summed in `element`, which may be wider. The result has the
-    /// batch dimensions, then the remaining dimensions of `lhs`, then of `rhs`.
+    /// The product of two operands of one element type, summed in `element`, which may be wider. The result
+    /// has the batch dimensions, then the remaining dimensions of `lhs`, then of `rhs`.
     ///
     /// # Errors
-    /// Operands of different element types, paired dimensions of different sizes, a dimension named twice, or an `element`
-    /// that is narrower than the operands' or of another kind.
+    /// Operands of different element types, paired dimensions of different sizes, a dimension named twice, or
+    /// an `element` that is narrower than the operands' or of another kind.
     pub fn dot_general(
         &mut self,
         lhs: Value<'f>,

@@ -6,15 +6,17 @@ use crate::module::DotDimensions;
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]` (as stored in checkpoints), plus `bias:
-    /// [N]`, as `out: [.., N]`.
+    /// A linear layer: `x: [.., K]` times the transpose of `weight: [N, K]` (as stored in checkpoints), plus
+    /// `bias: [N]`, as `out: [.., N]`.
     ///
-    /// Three operations: a product that sums in f32 (two operands of the same half-precision type are multiplied
-    /// directly, others after conversion to f32), the addition of the bias in f32, and one rounding to `out`.
+    /// Three operations: a product that sums in f32 (two operands of the same half-precision type are
+    /// multiplied directly, others after conversion to f32), the addition of the bias in f32, and one
+    /// rounding to `out`.
     ///
     /// # Errors
-    /// Operands that are not floating-point; a weight that is not two-dimensional or whose second dimension is not the
-    /// last of `x`; a bias that does not match the weight's first dimension; an `out` that is not floating-point.
+    /// Operands that are not floating-point; a weight that is not two-dimensional or whose second dimension
+    /// is not the last of `x`; a bias that does not match the weight's first dimension; an `out` that is
+    /// not floating-point.
     pub fn linear(
         &mut self,
         x: Value<'f>,

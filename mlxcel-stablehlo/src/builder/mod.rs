@@ -120,8 +120,8 @@ type Brand<'f> = PhantomData<fn(&'f ()) -> &'f ()>;
 
 /// A value of the function that is being built.
 ///
-/// The lifetime identifies the function: a value of one function does not type-check in another. A value made inside a
-/// region (the body of a loop, a comparator) can only be used there, which is checked at use.
+/// The lifetime identifies the function: a value of one function does not type-check in another. A value made
+/// inside a region (the body of a loop, a comparator) can only be used there, which is checked at use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value<'f> {
     id: ValueId,
@@ -138,8 +138,8 @@ impl Value<'_> {
 
 /// Builds one function: arguments, then operations, each checked when it is made.
 ///
-/// Every method that makes an operation returns an [`Error`] if the operands do not fit. Nothing is added in this case,
-/// and the builder stays usable.
+/// Every method that makes an operation returns an [`Error`] if the operands do not fit. Nothing is added in
+/// this case, and the builder stays usable.
 #[derive(Debug)]
 pub struct Builder<'f> {
     state: &'f mut State,
@@ -189,12 +189,12 @@ impl<'f> Builder<'f> {
         Ok(value)
     }
 
-    /// Lets result number `result` reuse the storage of `argument`: the caller donates the buffer, and the result may
-    /// be written in place.
+    /// Lets result number `result` reuse the storage of `argument`: the caller donates the buffer, and the
+    /// result may be written in place.
     ///
     /// # Errors
-    /// A value that is not an argument or is aliased already; and, when the function is finished, a result that does
-    /// not exist, has another type, or is aliased to two arguments.
+    /// A value that is not an argument or is aliased already; and, when the function is finished, a result
+    /// that does not exist, has another type, or is aliased to two arguments.
     pub fn alias(&mut self, argument: Value<'f>, result: usize) -> Result<()> {
         let found = self.arguments.iter_mut().find(|candidate| candidate.value == argument.id);
         let Some(found) = found else {
@@ -212,8 +212,8 @@ impl<'f> Builder<'f> {
         Ok(())
     }
 
-    /// Whether `value` is an argument of the function, as opposed to the result of an operation or an argument of a
-    /// region.
+    /// Whether `value` is an argument of the function, as opposed to the result of an operation or an
+    /// argument of a region.
     pub fn is_argument(&self, value: Value<'f>) -> bool {
         self.argument_name(value).is_some()
     }
@@ -294,7 +294,8 @@ impl<'f> Builder<'f> {
         Ok(self.push(kind, operands, results, regions))
     }
 
-    /// Builds a region that is entered with values of `arguments`, and answers it with the types of its results.
+    /// Builds a region that is entered with values of `arguments`, and answers it with the types of its
+    /// results.
     pub(crate) fn region<F>(
         &mut self,
         op: &str,

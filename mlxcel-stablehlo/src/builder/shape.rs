@@ -7,7 +7,8 @@ use crate::module::OpKind;
 use crate::types::ElementType;
 
 impl<'f> Builder<'f> {
-    /// The same elements in row-major order in `shape`. Returns the operand itself if the shape does not change.
+    /// The same elements in row-major order in `shape`. Returns the operand itself if the shape does not
+    /// change.
     ///
     /// # Errors
     /// A shape with a different number of elements.
@@ -17,11 +18,12 @@ impl<'f> Builder<'f> {
         if *from == ty { Ok(operand) } else { Ok(self.push_one(OpKind::Reshape, &[operand], ty)) }
     }
 
-    /// Repeats elements to `shape`: operand dimension `i` becomes result dimension `dimensions[i]`, and must have size
-    /// 1 or the result's size.
+    /// Repeats elements to `shape`: operand dimension `i` becomes result dimension `dimensions[i]`, and must
+    /// have size 1 or the result's size.
     ///
     /// # Errors
-    /// Dimension numbers that are not one distinct result dimension per operand dimension; sizes that do not match.
+    /// Dimension numbers that are not one distinct result dimension per operand dimension; sizes that do not
+    /// match.
     pub fn broadcast_in_dim(
         &mut self,
         operand: Value<'f>,
@@ -31,8 +33,8 @@ impl<'f> Builder<'f> {
         let ty = infer::broadcast_in_dim(self.operand("broadcast_in_dim", operand)?, shape, dimensions)?;
         let mut order: Vec<usize> = (0..dimensions.len()).collect();
         order.sort_unstable_by_key(|&i| dimensions[i]);
-        // Some versions of StableHLO's canonicalizer permute the wrong way round when dimensions change their order and
-        // nothing is repeated, so that is said by a transpose.
+        // Some versions of StableHLO's canonicalizer permute the wrong way round when dimensions change their
+        // order and nothing is repeated, so that is said by a transpose.
         let operand = if order.is_sorted() { operand } else { self.transpose(operand, &order)? };
         let dimensions = order.iter().map(|&i| dimensions[i]).collect();
         Ok(self.push_one(OpKind::BroadcastInDim { dimensions }, &[operand], ty))
@@ -47,8 +49,8 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::Transpose { permutation: permutation.to_vec() }, &[operand], ty))
     }
 
-    /// Converts to `element`: floats round to nearest even, and towards zero when they become integers. Returns the
-    /// operand itself if the type does not change.
+    /// Converts to `element`: floats round to nearest even, and towards zero when they become integers.
+    /// Returns the operand itself if the type does not change.
     ///
     /// # Errors
     /// A result too large for memory.
@@ -58,8 +60,8 @@ impl<'f> Builder<'f> {
         if *from == ty { Ok(operand) } else { Ok(self.push_one(OpKind::Convert, &[operand], ty)) }
     }
 
-    /// Reinterprets the bits as `element`. A narrower `element` adds a last dimension over the parts, lowest bits
-    /// first; a wider one consumes the last dimension.
+    /// Reinterprets the bits as `element`. A narrower `element` adds a last dimension over the parts, lowest
+    /// bits first; a wider one consumes the last dimension.
     ///
     /// # Errors
     /// Booleans; a last dimension that is not the number of parts of one `element`.
@@ -78,12 +80,12 @@ impl<'f> Builder<'f> {
         Ok(self.push_one(OpKind::Concatenate { dimension }, operands, ty))
     }
 
-    /// Pads each dimension with the scalar `value`: `low` elements before, `high` after, `interior` between elements.
-    /// Negative `low` and `high` remove elements.
+    /// Pads each dimension with the scalar `value`: `low` elements before, `high` after, `interior` between
+    /// elements. Negative `low` and `high` remove elements.
     ///
     /// # Errors
-    /// Lists that are not one entry per dimension; a `value` that is not a scalar of the operand's type; a negative
-    /// size, or one too large for memory.
+    /// Lists that are not one entry per dimension; a `value` that is not a scalar of the operand's type; a
+    /// negative size, or one too large for memory.
     pub fn pad(
         &mut self,
         operand: Value<'f>,

@@ -18,8 +18,8 @@ impl<'f> Builder<'f> {
         self.reduce_argmax(x, indices, dimension)
     }
 
-    /// Softmax along `dimension`: probabilities from logits, in the type of `x`. Computed in f32 after subtracting the
-    /// maximum.
+    /// Softmax along `dimension`: probabilities from logits, in the type of `x`. Computed in f32 after
+    /// subtracting the maximum.
     ///
     /// # Errors
     /// An invalid dimension; elements that are not floats.
@@ -32,8 +32,8 @@ impl<'f> Builder<'f> {
         self.convert(probabilities, element)
     }
 
-    /// The logarithm of the sum of exponentials of `x` along `dimension`, which is removed, in f32. Logits minus this
-    /// are log probabilities.
+    /// The logarithm of the sum of exponentials of `x` along `dimension`, which is removed, in f32. Logits
+    /// minus this are log probabilities.
     ///
     /// # Errors
     /// The errors of [`softmax`](Self::softmax).
@@ -43,7 +43,8 @@ impl<'f> Builder<'f> {
         self.add(log, largest)
     }
 
-    /// The logarithm of [`softmax`](Self::softmax), computed without underflow: log probabilities from logits, in f32.
+    /// The logarithm of [`softmax`](Self::softmax), computed without underflow: log probabilities from
+    /// logits, in f32.
     ///
     /// # Errors
     /// The errors of [`softmax`](Self::softmax).

@@ -48,8 +48,8 @@ fn without(operand: &TensorType, dimensions: &[usize]) -> TensorType {
     TensorType::new(operand.element, kept.map(|(_, &size)| size).collect::<Vec<_>>())
 }
 
-/// The type of a product of two operands of one element type: batch dimensions, then the remaining dimensions of the
-/// left operand, then of the right. `element` must be of the same kind and at least as wide.
+/// The type of a product of two operands of one element type: batch dimensions, then the remaining dimensions
+/// of the left operand, then of the right. `element` must be of the same kind and at least as wide.
 pub fn dot_general(
     lhs: &TensorType,
     rhs: &TensorType,

@@ -115,8 +115,9 @@ pub fn convert(operand: &TensorType, element: ElementType) -> Result<TensorType>
     Site::new("convert", &["operand"], &types).sized(operand.with_element(element))
 }
 
-/// The type of a bitcast. The same width keeps the shape. A narrower element type adds a last dimension over the parts,
-/// lowest bits first; a wider one removes the last dimension, which must hold exactly one element's parts.
+/// The type of a bitcast. The same width keeps the shape. A narrower element type adds a last dimension over
+/// the parts, lowest bits first; a wider one removes the last dimension, which must hold exactly one
+/// element's parts.
 pub fn bitcast_convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
     let types = [operand];
     let site = Site::new("bitcast_convert", &["operand"], &types);

@@ -96,8 +96,8 @@ pub fn scatter(
     Ok(operand.clone())
 }
 
-/// `map` says for each component of an index, which dimension of operand 0 it addresses; `vector` is the dimension of
-/// operand 1 that holds the components.
+/// `map` says for each component of an index, which dimension of operand 0 it addresses; `vector` is the
+/// dimension of operand 1 that holds the components.
 fn index_vectors(site: &Site<'_>, what: &str, map: &[usize], vector: usize) -> Result<()> {
     site.integers(1)?;
     let indices = site.types[1];

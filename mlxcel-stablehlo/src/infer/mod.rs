@@ -1,8 +1,9 @@
 //! Shape inference: the result types of operations.
 //!
-//! Pure functions over [`TensorType`]s, independent of building and printing. For operations whose result StableHLO
-//! infers, these do the same; for those with an explicit result type (`reshape`, `broadcast_in_dim`, …), they check it.
-//! They are at least as strict as the specification. All return an [`Error`] that shows every operand's type.
+//! Pure functions over [`TensorType`]s, independent of building and printing. For operations whose result
+//! StableHLO infers, these do the same; for those with an explicit result type (`reshape`,
+//! `broadcast_in_dim`, …), they check it. They are at least as strict as the specification. All return an
+//! [`Error`] that shows every operand's type.
 
 mod contraction;
 mod elementwise;

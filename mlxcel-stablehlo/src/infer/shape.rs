@@ -93,8 +93,8 @@ pub fn concatenate(operands: &[&TensorType], dimension: usize) -> Result<TensorT
     site.sized(result)
 }
 
-/// The type of a padded operand: `low` elements before, `high` after and `interior` between the elements of each
-/// dimension; negative counts remove elements.
+/// The type of a padded operand: `low` elements before, `high` after and `interior` between the elements of
+/// each dimension; negative counts remove elements.
 pub fn pad(
     operand: &TensorType,
     value: &TensorType,

@@ -7,8 +7,9 @@ use crate::types::TensorType;
 
 /// Checks that an operation of `kind` over `operands` has `results`.
 ///
-/// Regions and callees are not checked here: for `while` and `sort` only the operands and results, for a composite or a
-/// call only that the results can exist. [`Module::verify`](crate::Module::verify) checks the rest.
+/// Regions and callees are not checked here: for `while` and `sort` only the operands and results, for a
+/// composite or a call only that the results can exist. [`Module::verify`](crate::Module::verify) checks the
+/// rest.
 pub fn results(kind: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> Result<()> {
     let inferred = infer(kind, operands, results)?;
     if inferred.iter().eq(results.iter().copied()) {
@@ -18,7 +19,8 @@ pub fn results(kind: &OpKind, operands: &[&TensorType], results: &[&TensorType])
     Err(site.shape(format!("the results are {inferred:?}, not {results:?}")))
 }
 
-/// The results of an operation; those that the operation does not imply are taken from `declared` and checked.
+/// The results of an operation; those that the operation does not imply are taken from `declared` and
+/// checked.
 fn infer(kind: &OpKind, operands: &[&TensorType], declared: &[&TensorType]) -> Result<Vec<TensorType>> {
     let count = |wanted: usize| {
         if operands.len() == wanted {

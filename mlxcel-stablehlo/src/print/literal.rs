@@ -19,7 +19,8 @@ pub(super) fn dense(literal: &Literal) -> String {
     if (1..count).all(|i| bits(ty.element, bytes, i) == first) {
         return format!("dense<{}>", element(ty.element, first));
     }
-    // The bytes of 4-bit elements and of booleans in MLIR are a matter of its version: those are always listed.
+    // The bytes of 4-bit elements and of booleans in MLIR are a matter of its version: those are always
+    // listed.
     if count > LISTED && ty.element.bits() >= 8 {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
         return format!("dense<\"0x{digits}\">");
@@ -74,8 +75,8 @@ fn element(element: ElementType, bits: u64) -> String {
     }
 }
 
-/// A float in decimals where reading them back, through a double as MLIR does, gives the same bits; in hexadecimal
-/// bits otherwise, as for infinities.
+/// A float in decimals where reading them back, through a double as MLIR does, gives the same bits; in
+/// hexadecimal bits otherwise, as for infinities.
 pub(super) fn float(element: ElementType, bits: u32) -> String {
     let value = match element {
         ElementType::F16 => f16::from_bits(bits as u16).to_f32(),

@@ -1,8 +1,8 @@
 //! MLIR text of a [`Module`], as unmodified StableHLO tools read it.
 //!
-//! Entry points come first. Values are numbered in printing order; arguments keep their names as far as MLIR's syntax
-//! allows. Every operation is printed with the types of its operands and results, so that a tool checks them against
-//! its own inference.
+//! Entry points come first. Values are numbered in printing order; arguments keep their names as far as
+//! MLIR's syntax allows. Every operation is printed with the types of its operands and results, so that a
+//! tool checks them against its own inference.
 
 mod literal;
 mod ops;
@@ -15,7 +15,8 @@ use std::fmt::{self, Write};
 use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use text::{Symbol, identifier};
 
-/// Prints a [`Module`] as text, with compiler-specific additions. `Module`'s own `Display` prints the plain text.
+/// Prints a [`Module`] as text, with compiler-specific additions. `Module`'s own `Display` prints the plain
+/// text.
 ///
 /// ```
 /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer, TensorType};
@@ -42,7 +43,8 @@ pub struct Printer<'p> {
     highest_precision: bool,
 }
 
-/// Formats custom calls for a [`Printer`]: returns the text after the `=`, or `None` to print the StableHLO operation.
+/// Formats custom calls for a [`Printer`]: returns the text after the `=`, or `None` to print the StableHLO
+/// operation.
 pub type CustomCallPrinter<'p> = dyn Fn(&CustomCall<'_>) -> Option<String> + 'p;
 
 /// A custom call that is being printed.
@@ -79,8 +81,8 @@ impl<'p> Printer<'p> {
         self
     }
 
-    /// If `highest`, requests the highest precision for `dot_general`: some devices otherwise multiply float32 operands
-    /// in fewer bits.
+    /// If `highest`, requests the highest precision for `dot_general`: some devices otherwise multiply
+    /// float32 operands in fewer bits.
     #[must_use]
     pub fn highest_precision(mut self, highest: bool) -> Self {
         self.highest_precision = highest;
@@ -223,7 +225,8 @@ impl<'w, 'm> Writer<'w, 'm> {
         values.iter().map(|&value| self.name(value)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Types, separated by commas; in parentheses unless there is just one and `grouped`, as result lists are.
+    /// Types, separated by commas; in parentheses unless there is just one and `grouped`, as result lists
+    /// are.
     fn types(&self, values: &[ValueId], grouped: bool) -> String {
         let list = values.iter().map(|&value| self.ty(value)).collect::<Vec<_>>().join(", ");
         if grouped && values.len() != 1 { format!("({list})") } else { list }

@@ -106,8 +106,9 @@ impl Writer<'_, '_> {
         )
     }
 
-    /// A reduction of pairs that starts at what loses against every element: not a number (the least integer) at the
-    /// highest index. Its order is total, so that the result does not depend on how a compiler splits the reduction.
+    /// A reduction of pairs that starts at what loses against every element: not a number (the least integer)
+    /// at the highest index. Its order is total, so that the result does not depend on how a compiler
+    /// splits the reduction.
     pub(super) fn reduce_argmax(&mut self, op: &Op, dimension: usize) -> fmt::Result {
         let [values, indices] = op.operands[..] else { return Ok(()) };
         let (value, index) = (self.scalar_of(Some(&values)), self.scalar_of(Some(&indices)));

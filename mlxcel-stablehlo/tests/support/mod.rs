@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use mlxcel_stablehlo::{BinaryOp, UnaryOp};
 
-/// The stock compiler: `MLXCEL_IREE_COMPILER`, or the one that `cargo xtask setup` provisions; `None`, with a message,
-/// where there is neither.
+/// The stock compiler: `MLXCEL_IREE_COMPILER`, or the one that `cargo xtask setup` provisions; `None`, with a
+/// message, where there is neither.
 pub fn stock_compiler() -> Option<PathBuf> {
     let named = std::env::var_os("MLXCEL_IREE_COMPILER").map(PathBuf::from);
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -30,8 +30,8 @@ pub fn stock_compiler() -> Option<PathBuf> {
 /// The separator between programs that the compiler accepts in one run.
 const SEPARATOR: &str = "// -----\n";
 
-/// Has the compiler read and verify each of `texts`: each operation's result types against those that it infers itself.
-/// One outcome for each: `Err` with what the compiler says first.
+/// Has the compiler read and verify each of `texts`: each operation's result types against those that it
+/// infers itself. One outcome for each: `Err` with what the compiler says first.
 pub fn verify(compiler: &Path, texts: &[String]) -> Vec<Result<(), String>> {
     // Asked for no phase at all, the compiler reads and verifies a program, and then complains of just that.
     const NOTHING_TO_DO: &str = "compile-from phase start must precede compile-to phase start";
@@ -74,7 +74,8 @@ fn run(compiler: &Path, arguments: &[&str], text: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
     let mut stdin = child.stdin.take().ok_or("no standard input")?;
     let text = text.to_owned();
-    // A compiler that rejects the program may not read all of it: its own words say more than the broken pipe.
+    // A compiler that rejects the program may not read all of it: its own words say more than the broken
+    // pipe.
     let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     let _ = writer.join();

@@ -14,11 +14,11 @@ use mlxcel_stablehlo::{
 pub enum Extent {
     /// Everything that StableHLO allows.
     Whole,
-    /// What IREE's lowering takes: no empty tensors, no integers of 4 bits, scatter of whole rows, no custom calls; and no
-    /// sorting, of which it reads a second operand, there or not.
+    /// What IREE's lowering takes: no empty tensors, no integers of 4 bits, scatter of whole rows, no custom
+    /// calls; and no sorting, of which it reads a second operand, there or not.
     Lowered,
-    /// What runs everywhere: of [`Lowered`](Self::Lowered), with divisions of integers by neither zero nor minus one, at which processors
-    /// trap.
+    /// What runs everywhere: of [`Lowered`](Self::Lowered), with divisions of integers by neither zero nor
+    /// minus one, at which processors trap.
     Run,
 }
 
@@ -87,7 +87,8 @@ impl Choices<'_> {
     }
 }
 
-/// A module of one function that makes random operations until the decisions are used up, and returns all it made.
+/// A module of one function that makes random operations until the decisions are used up, and returns all it
+/// made.
 pub fn program(decisions: &[u32], extent: Extent) -> Module {
     let mut choices = Choices { left: decisions.iter(), extent };
     let mut module = ModuleBuilder::new("random");

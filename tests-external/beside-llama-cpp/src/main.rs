@@ -1,4 +1,5 @@
-//! Runs one file on llama.cpp and on mlxcel's IREE engine in the same program, both at once, and compares their tokens.
+//! Runs one file on llama.cpp and on mlxcel's IREE engine in the same program, both at once, and compares
+//! their tokens.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! An engine as its author writes it: on `mlxcel-core` alone, with device sampling, masks, rewind, fork and snapshots.
+//! An engine as its author writes it: on `mlxcel-core` alone, with device sampling, masks, rewind, fork and
+//! snapshots.
 //!
 //! Its model counts: after some tokens, those near their sum are likely.
 #![forbid(unsafe_code)]

@@ -83,7 +83,8 @@ impl Counting {
         Ok(())
     }
 
-    /// The logits after the tokens of a sequence: a hill around their sum, of a height that depends on their number.
+    /// The logits after the tokens of a sequence: a hill around their sum, of a height that depends on their
+    /// number.
     fn logits(&self, tokens: &[TokenId]) -> Vec<f32> {
         let vocabulary = self.model.info.vocabulary_size;
         let (index, sum) = tokens.iter().fold((1, 7usize), |(index, sum), &token| {

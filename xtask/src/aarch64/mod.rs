@@ -1,7 +1,8 @@
 //! `aarch64`: tests that depend on the instruction set, built for 64-bit Arm and run on emulated processors.
 //!
-//! Kernels depend on the processor's features, so their tests run on several processors. Tests start this machine's IREE compiler, which
-//! runs natively; tests that start programs built for 64-bit Arm are not included.
+//! Kernels depend on the processor's features, so their tests run on several processors. Tests start this
+//! machine's IREE compiler, which runs natively; tests that start programs built for 64-bit Arm are not
+//! included.
 
 mod toolchain;
 
@@ -20,7 +21,8 @@ pub(crate) struct Arguments {
     /// Run only these tests; may be repeated
     #[arg(long, value_enum)]
     only: Vec<Selection>,
-    /// The emulated processor, from the list of `qemu-aarch64 -cpu help`, instead of the default ones; may be repeated
+    /// The emulated processor, from the list of `qemu-aarch64 -cpu help`, instead of the default ones; may
+    /// be repeated
     #[arg(long)]
     cpu: Vec<String>,
 }

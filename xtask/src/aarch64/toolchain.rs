@@ -1,9 +1,9 @@
 //! The toolchain for 64-bit Arm: a C compiler, an emulator, and a Rust standard library.
 //!
-//! Compiler and emulator are packages of Debian and Ubuntu. The standard library is rustup's if the toolchain has the target;
-//! else Debian's own
-//! Rust is used, whose standard library for 64-bit Arm is unpacked into `.toolchain/aarch64/` instead of installed, which would
-//! pull in system libraries of another architecture.
+//! Compiler and emulator are packages of Debian and Ubuntu. The standard library is rustup's if the toolchain
+//! has the target; else Debian's own
+//! Rust is used, whose standard library for 64-bit Arm is unpacked into `.toolchain/aarch64/` instead of
+//! installed, which would pull in system libraries of another architecture.
 
 use std::ffi::OsString;
 use std::fs;

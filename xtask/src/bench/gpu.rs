@@ -1,4 +1,5 @@
-//! `bench gpu`: a folder with everything that the suite needs on a machine with a GPU, which may have no network; and its run.
+//! `bench gpu`: a folder with everything that the suite needs on a machine with a GPU, which may have no
+//! network; and its run.
 
 use std::ffi::OsStr;
 use std::fs;

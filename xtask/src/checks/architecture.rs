@@ -1,5 +1,6 @@
-//! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says it), where
-//! `unsafe` may stand, that the tests exist that the hardening page names, and that links of the documentation lead somewhere.
+//! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says
+//! it), where `unsafe` may stand, that the tests exist that the hardening page names, and that links of the
+//! documentation lead somewhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +23,8 @@ struct Rule {
     /// The crates of this repository that it may depend on.
     #[serde(default)]
     uses: Vec<String>,
-    /// The modules (files or folders of `src/`) that may contain unsafe code; without any, roots say `#![forbid(unsafe_code)]`.
+    /// The modules (files or folders of `src/`) that may contain unsafe code; without any, roots say
+    /// `#![forbid(unsafe_code)]`.
     #[serde(default, rename = "unsafe")]
     unsafe_modules: Vec<String>,
 }

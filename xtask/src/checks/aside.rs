@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use super::{Check, Done};
 use crate::workspace::Workspace;
 
-/// A check whose folder of compiled code is its own: it computes while another one waits for a single thread of the compiler
-/// or the linker. What it prints is kept until its turn.
+/// A check whose folder of compiled code is its own: it computes while another one waits for a single thread
+/// of the compiler or the linker. What it prints is kept until its turn.
 pub(super) struct Aside {
     pub(super) check: Check,
     process: Child,

@@ -1,8 +1,10 @@
-//! Other engines in the same program: `tests-external/beside-llama-cpp` links the crate `llama-cpp-2`, `tests-external/beside-eerie`
-//! the crate `eerie-sys`, which builds all of IREE's runtime under IREE's own names. Both run their engine and ours.
+//! Other engines in the same program: `tests-external/beside-llama-cpp` links the crate `llama-cpp-2`,
+//! `tests-external/beside-eerie` the crate `eerie-sys`, which builds all of IREE's runtime under IREE's own
+//! names. Both run their engine and ours.
 //!
-//! Their builds take CMake, ninja and libclang, which ours does not; they come from PyPI. What a linker sees of our own archive,
-//! `mlxcel-iree-sys/tests/names.rs` checks. Building llama.cpp takes minutes, so this check is made where it is asked for by name.
+//! Their builds take CMake, ninja and libclang, which ours does not; they come from PyPI. What a linker sees
+//! of our own archive, `mlxcel-iree-sys/tests/names.rs` checks. Building llama.cpp takes minutes, so this
+//! check is made where it is asked for by name.
 
 use anyhow::{Context, Result};
 

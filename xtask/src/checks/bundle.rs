@@ -1,7 +1,7 @@
 //! A bundle of plain StableHLO, run through XLA by a script, against the oracle.
 //!
-//! XLA comes with JAX from PyPI, about 150 MB, and is installed when this check first runs, not by `setup`: nothing that is
-//! built here needs it.
+//! XLA comes with JAX from PyPI, about 150 MB, and is installed when this check first runs, not by `setup`:
+//! nothing that is built here needs it.
 
 use std::process::Command;
 
@@ -50,7 +50,8 @@ fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
     }
 }
 
-/// Why the pinned wheels, those of JAX and of what else comes for Python, cannot be installed here, if they cannot.
+/// Why the pinned wheels, those of JAX and of what else comes for Python, cannot be installed here, if they
+/// cannot.
 pub(super) fn without_wheels(python: &str) -> Result<Option<String>> {
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     if !MACHINES.contains(&(os, arch)) {

@@ -59,7 +59,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`; other lines say nothing.
+    /// Adds a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`; other lines say
+    /// nothing.
     pub(crate) fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else { return };
         for part in result.split(['.', ';']) {

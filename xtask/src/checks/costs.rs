@@ -1,8 +1,9 @@
-//! Costs that cannot hide in noise: the instructions of fixed work, counted by valgrind and compared with a file, as rustls does.
+//! Costs that cannot hide in noise: the instructions of fixed work, counted by valgrind and compared with a
+//! file, as rustls does.
 //!
-//! The work is that of `mlxcel-session/benches/costs.rs`, compiled as the tests are. A count is the difference between doing it so
-//! many times and not at all; it does not depend on how busy the machine is, and hardly on its processor, but on the compiler:
-//! the file says which one.
+//! The work is that of `mlxcel-session/benches/costs.rs`, compiled as the tests are. A count is the
+//! difference between doing it so many times and not at all; it does not depend on how busy the machine is,
+//! and hardly on its processor, but on the compiler: the file says which one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +21,8 @@ use crate::workspace::Workspace;
 
 /// The file with the counts, one a line.
 const COSTS: &str = "mlxcel-session/benches/costs.txt";
-/// How far a count may be from the file, in percent: hash maps are seeded anew in each run, and threads interleave.
+/// How far a count may be from the file, in percent: hash maps are seeded anew in each run, and threads
+/// interleave.
 const TOLERANCE: u64 = 5;
 
 /// The instructions of doing a scenario's work once.

@@ -1,7 +1,8 @@
 //! The feature `dist` of mlxcel-iree: the engine on a distribution of IREE's runtime.
 //!
-//! The distribution is made from the sources that `vendored` compiles, under IREE's own names. The device tests then run on it, with no
-//! source of IREE compiled, and the build script is shown distributions that it must refuse.
+//! The distribution is made from the sources that `vendored` compiles, under IREE's own names. The device
+//! tests then run on it, with no source of IREE compiled, and the build script is shown distributions that it
+//! must refuse.
 
 mod refusals;
 

@@ -1,8 +1,8 @@
 //! Packages outside the workspace, in `tests-external/`, built as an application of a user is.
 //!
-//! They are built from a folder above which there is no `.cargo/config.toml` of ours, so what they need is named in
-//! the environment, as the README tells a user to. They share the workspace's target folder, profile and versions:
-//! what is compiled already is not compiled again.
+//! They are built from a folder above which there is no `.cargo/config.toml` of ours, so what they need is
+//! named in the environment, as the README tells a user to. They share the workspace's target folder, profile
+//! and versions: what is compiled already is not compiled again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,7 +16,8 @@ use object::{Object, ObjectSymbol};
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
-/// The environment of the package with the IREE engine at run time, as a path in `.toolchain/`; its build needs only a C compiler.
+/// The environment of the package with the IREE engine at run time, as a path in `.toolchain/`; its build
+/// needs only a C compiler.
 const IREE_ENVIRONMENT: (&str, &str) = ("MLXCEL_IREE_COMPILER", "bin/iree-compile");
 /// A choice of engine for the tests is none for these packages.
 const BACKEND: &str = "MLXCEL_BACKEND";
@@ -107,7 +108,8 @@ impl External {
     }
 }
 
-/// A program with the IREE engine must not export a symbol of IREE's or of ours: a library that it loads would bind to it.
+/// A program with the IREE engine must not export a symbol of IREE's or of ours: a library that it loads
+/// would bind to it.
 pub(super) fn exports_nothing(program: &Path) -> Result<()> {
     let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let file = object::File::parse(&*bytes).with_context(|| format!("parsing {}", program.display()))?;

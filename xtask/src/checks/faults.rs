@@ -1,6 +1,6 @@
-//! A failure at the n-th system call, after SQLite's tests: each program runs again and again, and each time another call fails that
-//! reads, writes, maps memory, or starts a thread. It then ends as without the failure, or says in one line what failed; what it was
-//! to write is whole or not there.
+//! A failure at the n-th system call, after SQLite's tests: each program runs again and again, and each time
+//! another call fails that reads, writes, maps memory, or starts a thread. It then ends as without the
+//! failure, or says in one line what failed; what it was to write is whole or not there.
 //!
 //! strace makes the calls fail. What happens before `main` is the loader's, and left out.
 

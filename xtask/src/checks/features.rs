@@ -1,7 +1,9 @@
-//! Every feature set of every published crate, checked and documented as docs.rs does it: without a native toolchain.
+//! Every feature set of every published crate, checked and documented as docs.rs does it: without a native
+//! toolchain.
 //!
-//! `DOCS_RS` makes build scripts look for nothing, so sets with `dist`, `cuda` and `mlx` are checked on every machine. The engines
-//! themselves are linked and run by other checks. A target folder of its own keeps what those have built.
+//! `DOCS_RS` makes build scripts look for nothing, so sets with `dist`, `cuda` and `mlx` are checked on every
+//! machine. The engines themselves are linked and run by other checks. A target folder of its own keeps what
+//! those have built.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -8,7 +8,8 @@ use crate::fuzz::Fuzzer;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// How long each target is fuzzed for a change, which finds what is wrong at once; the tests run the corpus besides.
+/// How long each target is fuzzed for a change, which finds what is wrong at once; the tests run the corpus
+/// besides.
 const TIME: Duration = Duration::from_secs(2);
 /// The same in a night.
 const LONG: Duration = Duration::from_secs(300);

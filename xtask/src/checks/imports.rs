@@ -1,4 +1,5 @@
-//! The order of modules inside each crate: `lib.rs` is above all of them, and they import each other in one direction.
+//! The order of modules inside each crate: `lib.rs` is above all of them, and they import each other in one
+//! direction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

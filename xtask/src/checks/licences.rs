@@ -1,7 +1,7 @@
 //! Licences, sources and duplicates among the dependencies, held against `deny.toml` by cargo-deny.
 //!
-//! Known vulnerabilities (`cargo deny check advisories`) change without a change of ours, so they are the matter of a job of the
-//! hosted workflow and no part of this check.
+//! Known vulnerabilities (`cargo deny check advisories`) change without a change of ours, so they are the
+//! matter of a job of the hosted workflow and no part of this check.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The links of the documentation: each relative link of a Markdown file leads to a file of the repository, and to a
-//! heading of it if it names one; each page of the book is in its summary.
+//! The links of the documentation: each relative link of a Markdown file leads to a file of the repository,
+//! and to a heading of it if it names one; each page of the book is in its summary.
 
 use std::collections::HashSet;
 use std::fs;

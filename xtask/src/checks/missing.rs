@@ -1,5 +1,5 @@
-//! What a check lacks. On a developer's machine the check is then left out, and the summary says so; in continuous integration it fails,
-//! unless nothing that runs there could have brought it.
+//! What a check lacks. On a developer's machine the check is then left out, and the summary says so; in
+//! continuous integration it fails, unless nothing that runs there could have brought it.
 
 use std::ffi::OsString;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -25,8 +25,9 @@ pub(super) fn left_out(reason: String) -> Result<Done> {
     Ok(Done::Unchecked(reason))
 }
 
-/// Runs `rustup` with `arguments` in continuous integration, for what a check lacks, and answers whether it did. An
-/// error where rustup's server can be reached and it failed all the same; elsewhere nothing is downloaded implicitly.
+/// Runs `rustup` with `arguments` in continuous integration, for what a check lacks, and answers whether it
+/// did. An error where rustup's server can be reached and it failed all the same; elsewhere nothing is
+/// downloaded implicitly.
 pub(crate) fn fetched_by_rustup(arguments: &[&str]) -> Result<bool> {
     if !in_ci() {
         return Ok(false);

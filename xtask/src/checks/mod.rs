@@ -1,7 +1,7 @@
 //! `test`: every check, each timed, all reported at the end.
 //!
-//! Cheap checks go first. A failed check does not stop the others: one run shows everything. There are two tiers: the checks of a
-//! change, and with `--all` those of a night as well.
+//! Cheap checks go first. A failed check does not stop the others: one run shows everything. There are two
+//! tiers: the checks of a change, and with `--all` those of a night as well.
 
 mod architecture;
 mod aside;
@@ -167,7 +167,8 @@ impl Check {
         checked.map(Done::Checked)
     }
 
-    /// Whether it runs only with `--all` or by name: it takes long, or asks for a tool that not every machine has.
+    /// Whether it runs only with `--all` or by name: it takes long, or asks for a tool that not every machine
+    /// has.
     fn is_nightly(self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
-//! The minimum supported Rust version: no dependency asks for more, and that toolchain compiles us. Continuous integration asks
-//! rustup for it; elsewhere it is used where it is installed. (Which parts of the standard library are newer, clippy's
-//! `incompatible_msrv` knows too.)
+//! The minimum supported Rust version: no dependency asks for more, and that toolchain compiles us.
+//! Continuous integration asks rustup for it; elsewhere it is used where it is installed. (Which parts of the
+//! standard library are newer, clippy's `incompatible_msrv` knows too.)
 
 use anyhow::{Context, Result, bail};
 

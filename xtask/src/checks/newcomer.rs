@@ -1,12 +1,12 @@
 //! New projects on a machine with Rust, a C compiler, and nothing else.
 //!
-//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The crates as they would be
-//! published are in a folder beside copies of their dependencies, which replaces crates.io, so cargo needs no network, and a file
-//! that a package lacks is missed here and not by the first user. The lines of the README are one project. Others, which compile
-//! for longer, are made in a night:
+//! HOME is empty, and PATH has `rustc`, `cargo` and `cc` with its assembler, linker and archiver. The crates
+//! as they would be published are in a folder beside copies of their dependencies, which replaces crates.io,
+//! so cargo needs no network, and a file that a package lacks is missed here and not by the first user. The
+//! lines of the README are one project. Others, which compile for longer, are made in a night:
 //!
-//! - a program with the feature `iree`, which writes a bundle, and then opens it with neither IREE's compiler nor Python on the
-//!   machine;
+//! - a program with the feature `iree`, which writes a bundle, and then opens it with neither IREE's compiler
+//!   nor Python on the machine;
 //! - `tests-external/my-backend`, an engine of a third party with its tests;
 //! - `tests-external/applications`, small programs to copy, run on the bundled model;
 //! - a program with the feature `mlx`, for which there is a C++ compiler too.
@@ -29,7 +29,8 @@ use crate::process;
 use crate::setup::symlink;
 use crate::workspace::Workspace;
 
-/// All that is on PATH: Rust, and the C compiler with the assembler, linker and archiver that it runs by name.
+/// All that is on PATH: Rust, and the C compiler with the assembler, linker and archiver that it runs by
+/// name.
 const PROGRAMS: [&str; 6] = ["rustc", "cargo", "cc", "as", "ld", "ar"];
 /// What the MLX engine needs to build beyond that.
 const CXX: &str = "c++";
@@ -201,7 +202,8 @@ impl Machine {
         Ok(counts)
     }
 
-    /// Drops what an earlier run built of our crates: cargo takes a package of one version from a registry to be always the same.
+    /// Drops what an earlier run built of our crates: cargo takes a package of one version from a registry to
+    /// be always the same.
     fn forget(&self, packages: &Packages) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.target.join("debug/.fingerprint")) else { return Ok(()) };
         for entry in entries.flatten() {

@@ -33,7 +33,8 @@ pub(super) struct Packages {
 }
 
 impl Packages {
-    /// Packages every published crate into `target/packaged`, which is emptied first, and checks what the packages contain.
+    /// Packages every published crate into `target/packaged`, which is emptied first, and checks what the
+    /// packages contain.
     pub(super) fn make(workspace: &Workspace) -> Result<Self> {
         let metadata = workspace.metadata()?;
         let folder = metadata.target_directory.as_std_path().join("packaged");
@@ -74,7 +75,8 @@ impl Packages {
             bail!("it has {bytes} bytes; crates.io accepts at most {MOST_BYTES}");
         }
         self.largest = self.largest.max(bytes);
-        // With the time of unpacking: cargo gives every file the same, and would not see that one has changed.
+        // With the time of unpacking: cargo gives every file the same, and would not see that one has
+        // changed.
         process::run(Command::new("tar").arg("-xzmf").arg(&archive).arg("-C").arg(&self.folder))?;
         let folder = self.folder.join(name);
         check_files(&folder)?;

@@ -1,5 +1,5 @@
-//! The regression tests that the page on hardening names, as `folder/file.rs::name`: each exists, and each line of its table
-//! of defects has one.
+//! The regression tests that the page on hardening names, as `folder/file.rs::name`: each exists, and each
+//! line of its table of defects has one.
 
 use std::fs;
 

@@ -1,6 +1,8 @@
-//! The server, driven by clients for Python: OpenAI's and Anthropic's own, frameworks that are clients of OpenAI's API, and a browser.
+//! The server, driven by clients for Python: OpenAI's and Anthropic's own, frameworks that are clients of
+//! OpenAI's API, and a browser.
 //!
-//! The clients come from PyPI, and are installed when a check first runs, not by `setup`. The browser is the system's.
+//! The clients come from PyPI, and are installed when a check first runs, not by `setup`. The browser is the
+//! system's.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
-//! The tests that take minutes and are ignored elsewhere: thousands of sessions from many threads on each engine, programs that
-//! are killed while they write, every text of a published model, and thousands of random checkpoints.
+//! The tests that take minutes and are ignored elsewhere: thousands of sessions from many threads on each
+//! engine, programs that are killed while they write, every text of a published model, and thousands of
+//! random checkpoints.
 
 use anyhow::{Result, bail};
 

@@ -1,9 +1,10 @@
 //! All tests: compiled once, and then run by as many test programs at a time as there are cores.
 //!
-//! Cargo runs one test program after the other, so at the end of each a single long test keeps the other cores idle; and a test
-//! that waits for the IREE compiler leaves its own core idle too.
+//! Cargo runs one test program after the other, so at the end of each a single long test keeps the other
+//! cores idle; and a test that waits for the IREE compiler leaves its own core idle too.
 //!
-//! There are two tiers of tests: those in modules named `nightly`, and further checkpoints for engines that compile, run with `--all`.
+//! There are two tiers of tests: those in modules named `nightly`, and further checkpoints for engines that
+//! compile, run with `--all`.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -191,8 +192,9 @@ fn run(program: &Program, options: &Options, tier: &Tier) -> std::io::Result<Out
     command.stdin(Stdio::null()).output()
 }
 
-/// A script that runs the compiler which `setup` provides, without the verification between its passes: a quarter of its time, which makes
-/// no difference to what it writes. None where another compiler is named, or scripts are not programs.
+/// A script that runs the compiler which `setup` provides, without the verification between its passes: a
+/// quarter of its time, which makes no difference to what it writes. None where another compiler is named, or
+/// scripts are not programs.
 fn without_verification(workspace: &Workspace) -> Result<Option<PathBuf>> {
     let real = workspace.toolchain().join("bin/iree-compile");
     let is_other = |named| fs::canonicalize(named).ok() != fs::canonicalize(&real).ok();

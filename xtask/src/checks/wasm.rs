@@ -1,8 +1,8 @@
-//! WebAssembly: `tests-external/hello-wasm`, the portable engine with a model in the module, built for `wasm32-unknown-unknown` and run
-//! by Node.
+//! WebAssembly: `tests-external/hello-wasm`, the portable engine with a model in the module, built for
+//! `wasm32-unknown-unknown` and run by Node.
 //!
-//! Continuous integration has rustup install the target's standard library. Elsewhere the installed one is used, or one that a nightly
-//! toolchain builds from its sources (`rust-src`).
+//! Continuous integration has rustup install the target's standard library. Elsewhere the installed one is
+//! used, or one that a nightly toolchain builds from its sources (`rust-src`).
 
 use std::process::Command;
 

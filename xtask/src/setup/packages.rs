@@ -46,8 +46,8 @@ pub(crate) struct Packages<'a> {
 }
 
 impl Packages<'_> {
-    /// Installs them by the pip of a `python` that is asked for only then, unless the stamp says that these very requirements
-    /// are there. Answers whether it did.
+    /// Installs them by the pip of a `python` that is asked for only then, unless the stamp says that these
+    /// very requirements are there. Answers whether it did.
     pub(crate) fn install(&self, workspace: &Workspace, python: impl Fn() -> Result<String>) -> Result<bool> {
         let toolchain = workspace.toolchain();
         let requirements = workspace.root().join(self.requirements);
@@ -77,8 +77,8 @@ impl Packages<'_> {
 
 const STAMP: &str = ".requirements-sha256";
 
-/// Names what is installed: requirements, and the machine that the wheels were chosen for (a repository may be
-/// shared between a host and a container).
+/// Names what is installed: requirements, and the machine that the wheels were chosen for (a repository may
+/// be shared between a host and a container).
 fn stamp_of(requirements: &[u8]) -> String {
     let digest = Sha256::digest(requirements);
     let mut stamp: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -172,8 +172,8 @@ fn pip_version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Installs what other packages with native code are built with, CMake, ninja and libclang; the variables by which their builds find
-/// them.
+/// Installs what other packages with native code are built with, CMake, ninja and libclang; the variables by
+/// which their builds find them.
 pub(crate) fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
     let name = "build-tools";
     let packages = Packages {

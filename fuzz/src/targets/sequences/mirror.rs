@@ -13,7 +13,8 @@ use super::oracle::Oracle;
 use super::{CAPACITY, SEQUENCES};
 use crate::outcome::Outcome;
 
-/// How far a logit may be off where an engine does not claim that batches change nothing, relative to the largest.
+/// How far a logit may be off where an engine does not claim that batches change nothing, relative to the
+/// largest.
 const TOLERANCE: f32 = 2e-3;
 
 /// A sequence, as it must be.

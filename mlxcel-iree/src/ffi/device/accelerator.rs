@@ -1,7 +1,7 @@
 //! Devices beside the processor, each by a driver that a feature compiles in.
 //!
-//! A driver finds the system's library when it is created (`libcuda`, `libvulkan`), so a program built with one starts on
-//! machines without; there the device is an error.
+//! A driver finds the system's library when it is created (`libcuda`, `libvulkan`), so a program built with
+//! one starts on machines without; there the device is an error.
 
 use std::{ptr, slice};
 
@@ -45,7 +45,8 @@ impl Accelerators {
     /// Opens the system's library of the driver.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the driver is not compiled in, [`ErrorKind::NotFound`] if the system has no such library.
+    /// [`ErrorKind::Unsupported`] if the driver is not compiled in, [`ErrorKind::NotFound`] if the system has
+    /// no such library.
     pub(crate) fn of(driver: Driver) -> Result<Self> {
         let handle = create(driver).map_err(|error| explain(driver, error))?;
         Ok(Self { driver, handle })
@@ -54,8 +55,9 @@ impl Accelerators {
     /// Every device, in the order of the driver.
     pub(crate) fn list(&self) -> Result<Vec<ListedDevice>> {
         let (mut count, mut infos) = (0, ptr::null_mut());
-        // SAFETY: the driver is live. On success `infos` is null or has `count` records, whose strings lie in the same allocation:
-        // they are copied, and then it is freed, once. The status is that of the call.
+        // SAFETY: the driver is live. On success `infos` is null or has `count` records, whose strings lie in
+        // the same allocation: they are copied, and then it is freed, once. The status is that of the
+        // call.
         let found: Vec<_> = unsafe {
             let status = sys::iree_hal_driver_query_available_devices(
                 self.handle.as_ptr(),
@@ -80,8 +82,8 @@ impl Accelerators {
 
     fn report(&self, id: sys::iree_hal_device_id_t) -> Result<String> {
         let mut builder = sys::iree_string_builder_t::default();
-        // SAFETY: the builder is initialised before the driver appends to it, its text is copied while it is live, and it is
-        // deinitialised once. The status is that of the call.
+        // SAFETY: the builder is initialised before the driver appends to it, its text is copied while it is
+        // live, and it is deinitialised once. The status is that of the call.
         unsafe {
             sys::iree_string_builder_initialize(sys::host_allocator(), &mut builder);
             let status = sys::iree_hal_driver_dump_device_info(self.handle.as_ptr(), id, &mut builder);
@@ -97,8 +99,9 @@ impl Accelerators {
         let proactors = proactor_pool()?;
         let params =
             sys::iree_hal_device_create_params_t { next: ptr::null(), proactor_pool: proactors.as_ptr() };
-        // SAFETY: the driver is live, the number is one of its own, there are no parameters, and those of the creation are read during
-        // the call; the device retains driver and proactors, and one that is created is ours.
+        // SAFETY: the driver is live, the number is one of its own, there are no parameters, and those of the
+        // creation are read during the call; the device retains driver and proactors, and one that is
+        // created is ours.
         let device = unsafe {
             Handle::create(OPERATION, |out| {
                 sys::iree_hal_driver_create_device_by_id(
@@ -164,7 +167,8 @@ fn create(driver: Driver) -> Result<Handle<sys::iree_hal_driver_t>> {
 fn cuda() -> Result<Handle<sys::iree_hal_driver_t>> {
     let mut options = sys::iree_hal_cuda_driver_options_t::default();
     let mut params = sys::iree_hal_cuda_device_params_t::default();
-    // SAFETY: options and parameters are initialised before they are read, which is during the call; a driver that is created is ours.
+    // SAFETY: options and parameters are initialised before they are read, which is during the call; a driver
+    // that is created is ours.
     unsafe {
         sys::iree_hal_cuda_driver_options_initialize(&mut options);
         sys::iree_hal_cuda_device_params_initialize(&mut params);
@@ -185,8 +189,8 @@ fn cuda() -> Result<Handle<sys::iree_hal_driver_t>> {
 #[cfg(feature = "vulkan")]
 fn vulkan() -> Result<Handle<sys::iree_hal_driver_t>> {
     let mut options = sys::iree_hal_vulkan_driver_options_t::default();
-    // SAFETY: the options are initialised before they are read, which is during the call; without functions the driver takes those of
-    // the system's library; a driver that is created is ours.
+    // SAFETY: the options are initialised before they are read, which is during the call; without functions
+    // the driver takes those of the system's library; a driver that is created is ours.
     unsafe {
         sys::iree_hal_vulkan_driver_options_initialize(&mut options);
         options.requested_features |=

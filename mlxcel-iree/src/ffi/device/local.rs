@@ -49,8 +49,8 @@ fn executor(threads: usize, cpus: Option<&[usize]>) -> Result<Handle<sys::iree_t
         .map_err(|error| {
             Error::new(ErrorKind::InvalidInput, OPERATION, "the CPU does not exist").with_source(error)
         })?;
-    // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the call; the executor
-    // copies what it needs from both, and one that is
+    // SAFETY: topology and options are initialised before they are read; the list of CPUs is read during the
+    // call; the executor copies what it needs from both, and one that is
     // created is ours.
     unsafe {
         match &cpus {
@@ -85,9 +85,10 @@ impl LocalParts {
     fn new() -> Result<Self> {
         let operation = "open a device";
         let host = sys::host_allocator();
-        // SAFETY: the arguments are plain values or live for the calls, and what is created is ours. The loader takes
-        // no plugins. Of IREE's loaders only the one for embedded ELF files is made: the compiler writes no other for
-        // the processor, and it cannot be made to open a library of the system.
+        // SAFETY: the arguments are plain values or live for the calls, and what is created is ours. The
+        // loader takes no plugins. Of IREE's loaders only the one for embedded ELF files is made: the
+        // compiler writes no other for the processor, and it cannot be made to open a library of the
+        // system.
         unsafe {
             Ok(Self {
                 allocator: Handle::create(operation, |out| {
@@ -117,7 +118,8 @@ pub(super) fn open_task_device(
     let executors = [executor.as_ptr()];
     let mut loaders = [parts.loader.as_ptr()];
     // SAFETY: the parameters are initialised before they are read; the arrays hold as many live pointers as
-    // the counts say. The device retains executor, loader, allocator and proactors, and is ours when it is created.
+    // the counts say. The device retains executor, loader, allocator and proactors, and is ours when it is
+    // created.
     unsafe {
         sys::iree_hal_task_device_params_initialize(&mut params);
         let device = Handle::create("open a device", |out| {
@@ -143,8 +145,8 @@ pub(super) fn open_sync_device() -> Result<Handle<sys::iree_hal_device_t>> {
     let parts = LocalParts::new()?;
     let mut params = sys::iree_hal_sync_device_params_t::default();
     let mut loaders = [parts.loader.as_ptr()];
-    // SAFETY: the parameters are initialised before they are read; the array holds as many live pointers as the count
-    // says. The device retains loader, allocator and proactors, and is ours when it is created.
+    // SAFETY: the parameters are initialised before they are read; the array holds as many live pointers as
+    // the count says. The device retains loader, allocator and proactors, and is ours when it is created.
     unsafe {
         sys::iree_hal_sync_device_params_initialize(&mut params);
         Handle::create("open a device", |out| {

@@ -3,7 +3,8 @@
 use super::*;
 use crate::kernel_tests::rounding_to;
 
-/// The first elements of a head rotated by the angles of a token, as `Builder::rope` pairs them; the others as they are.
+/// The first elements of a head rotated by the angles of a token, as `Builder::rope` pairs them; the others
+/// as they are.
 pub(super) fn rotated(head: &[f32], cos: &[f32], sin: &[f32]) -> Vec<f64> {
     let mut rotated: Vec<f64> = head.iter().map(|&x| f64::from(x)).collect();
     let pairs = cos.len();

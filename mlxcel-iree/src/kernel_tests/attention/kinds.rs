@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn a_ring_holds_the_positions_of_a_window() {
-    // Before the ring is full, over its end with keys and with tokens, and many times around; the last with just enough slots.
+    // Before the ring is full, over its end with keys and with tokens, and many times around; the last with
+    // just enough slots.
     let single = [3, 63, 64, 80, 4096].map(|position| (vec![1], vec![position], 64, 40));
     let chunks = [0, 30, 60, 96, 1000].map(|position| (vec![24], vec![position], 64, 41));
     let rows = [(vec![16, 1, 1], vec![100, 5, 63], 64, 40), (vec![1], vec![129], 33, 33)];

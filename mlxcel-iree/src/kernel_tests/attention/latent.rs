@@ -47,7 +47,8 @@ impl LatentCase {
         tensors
     }
 
-    /// The mixed values, `[tokens, heads, rank]`, of these operands and what caches hold after the pass, in double precision.
+    /// The mixed values, `[tokens, heads, rank]`, of these operands and what caches hold after the pass, in
+    /// double precision.
     fn mixed(&self, operands: &[Tensor], caches: &[Vec<f32>]) -> Vec<f64> {
         let [query, cos, sin] = [0, 2, 3].map(|at| as_f32(operands[at].ty(), operands[at].bytes()));
         let (width, rank, pairs) = (self.width(), self.rank, self.pairs);

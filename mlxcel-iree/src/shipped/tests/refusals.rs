@@ -1,5 +1,5 @@
-//! Bundles that are not what they were, or not for what they are opened for: each refused with the reason, before a program of
-//! them is looked at, so that none needs to be compiled.
+//! Bundles that are not what they were, or not for what they are opened for: each refused with the reason,
+//! before a program of them is looked at, so that none needs to be compiled.
 
 use mlxcel_core::ErrorKind::{Corrupt, InvalidInput, Unsupported};
 

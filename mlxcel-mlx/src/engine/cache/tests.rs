@@ -9,7 +9,8 @@ fn layout(window: Option<usize>) -> CacheLayout {
     CacheLayout { heads: 2, width: 1, has_values: true, window }
 }
 
-/// Keys (`[1, 2, count, 1]`) of the positions from `first` on: the position, and in the second head its negative.
+/// Keys (`[1, 2, count, 1]`) of the positions from `first` on: the position, and in the second head its
+/// negative.
 fn keys(first: usize, count: usize) -> Array {
     let positions = (first..first + count).map(|position| position as f32);
     let values: Vec<f32> = positions.clone().chain(positions.map(|position| -position)).collect();

@@ -11,8 +11,8 @@ use crate::device::Device;
 use crate::engine::options::WeightQuantization;
 use crate::engine::weights::Treatment;
 
-/// The error of the logits after the oracle's first prompt, relative to the largest, and whether there are experts; none if MLX
-/// cannot run these experts on a CPU. Also feeds one more token.
+/// The error of the logits after the oracle's first prompt, relative to the largest, and whether there are
+/// experts; none if MLX cannot run these experts on a CPU. Also feeds one more token.
 fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
     let text = std::fs::read(folder.join("oracle.json")).unwrap();
     let oracle: serde_json::Value = serde_json::from_slice(&text).unwrap();

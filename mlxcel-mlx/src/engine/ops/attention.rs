@@ -141,8 +141,8 @@ impl PassOps<'_> {
         }
     }
 
-    /// Attention of each span over its own cache, after adding its keys and values: `[tokens, heads · value_width]`.
-    /// Tokens see nothing before their `chunk`, if there are such.
+    /// Attention of each span over its own cache, after adding its keys and values: `[tokens, heads ·
+    /// value_width]`. Tokens see nothing before their `chunk`, if there are such.
     fn attend_rows(
         &mut self,
         query: &Array,

@@ -11,7 +11,8 @@ use crate::array::{Array, DType, concatenate};
 pub(crate) struct Routing {
     /// The expert of each row (`[rows]`, `U32`).
     experts: Array,
-    /// The rows of each token (`[tokens · chosen]`, `U32`), if rows are sorted by expert instead of in the order of tokens.
+    /// The rows of each token (`[tokens · chosen]`, `U32`), if rows are sorted by expert instead of in the
+    /// order of tokens.
     rows_of: Option<Array>,
     /// The choice (`token · chosen + place`) of each row, in the same case.
     choices: Option<Array>,
@@ -27,8 +28,8 @@ impl Routing {
     }
 }
 
-/// [`Ops::top`](mlxcel_models::walk::Ops::top): the indices of the `count` highest scores of each row (`[rows, count]`),
-/// highest first, ties go to the lowest index.
+/// [`Ops::top`](mlxcel_models::walk::Ops::top): the indices of the `count` highest scores of each row
+/// (`[rows, count]`), highest first, ties go to the lowest index.
 pub(super) fn top(scores: &Array, count: usize) -> Result<Array> {
     scores.negative()?.argsort(-1)?.slice_axis(-1, 0, count)
 }

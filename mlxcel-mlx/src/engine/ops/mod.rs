@@ -1,7 +1,7 @@
 //! The operations of a decoder's walk, on MLX arrays.
 //!
-//! Rows of a pass are consecutive, without padding. Operations across positions (attention, convolutions, recurrences)
-//! run row by row over each row's states; all others process the tokens of all rows at once.
+//! Rows of a pass are consecutive, without padding. Operations across positions (attention, convolutions,
+//! recurrences) run row by row over each row's states; all others process the tokens of all rows at once.
 
 mod attention;
 mod experts;
@@ -46,8 +46,8 @@ pub(super) struct PassOps<'a> {
     pub(super) rotations: Vec<RotaryAt<'a>>,
     pub(super) masks: Masks,
     pub(super) triangles: Triangles,
-    /// What attention of this pass has seen by the slots of caches that other layers read too: for each span its parts, of so
-    /// many queries.
+    /// What attention of this pass has seen by the slots of caches that other layers read too: for each span
+    /// its parts, of so many queries.
     pub(super) visible: HashMap<StateSlot, Vec<Vec<(usize, Visible)>>>,
 }
 

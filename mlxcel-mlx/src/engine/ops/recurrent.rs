@@ -1,7 +1,7 @@
 //! Convolutions and linear recurrences over the states of each row, in float32.
 //!
-//! One token is one step of the recurrence. Several are computed in chunks: within a chunk by matrix products over pairs of
-//! tokens, between chunks by the state, which is the same recurrence, unrolled.
+//! One token is one step of the recurrence. Several are computed in chunks: within a chunk by matrix products
+//! over pairs of tokens, between chunks by the state, which is the same recurrence, unrolled.
 
 use mlxcel_core::Result;
 use mlxcel_models::{Convolution, StateSlot};
@@ -27,7 +27,8 @@ impl PassOps<'_> {
         }
     }
 
-    /// Runs `step(own inputs, state)` for each span, which returns outputs (`[tokens, …]`) and the next state.
+    /// Runs `step(own inputs, state)` for each span, which returns outputs (`[tokens, …]`) and the next
+    /// state.
     fn each_row<const N: usize>(
         &mut self,
         inputs: [&Array; N],
@@ -86,8 +87,9 @@ impl PassOps<'_> {
         }
     }
 
-    /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang et al., 2024, "Gated Delta
-    /// Networks", in chunks by its equations 8 to 10; with decays by channel Kimi Team, 2025, "Kimi Linear").
+    /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang
+    /// et al., 2024, "Gated Delta Networks", in chunks by its equations 8 to 10; with decays by channel
+    /// Kimi Team, 2025, "Kimi Linear").
     pub(super) fn run_delta_rule(&mut self, inputs: [&Array; 5], slot: StateSlot) -> Result<Array> {
         self.each_row(inputs, slot, |ops, [query, key, value, decay, beta], mut state| {
             let (count, heads) = (value.dim(0), value.dim(1));
@@ -100,7 +102,8 @@ impl PassOps<'_> {
                 let (query, key) = (shared(&query)?, shared(&key)?);
                 let value = heads_first(&of(&value)?)?;
                 let beta = per_head(&beta)?.expand_dims(&[2])?;
-                // The log decays, `[heads, tokens, 1]`, or with one for each channel of keys `[heads, tokens, width]`.
+                // The log decays, `[heads, tokens, 1]`, or with one for each channel of keys `[heads, tokens,
+                // width]`.
                 let decay = match decay.rank() {
                     3 => heads_first(&of(&decay)?)?,
                     _ => per_head(&decay)?.expand_dims(&[2])?,
@@ -131,8 +134,8 @@ impl PassOps<'_> {
         })
     }
 
-    /// [`Ops::state_space`](mlxcel_models::walk::Ops::state_space) of x, dt, input and output (Dao and Gu, 2024, "Mamba-2", in chunks by
-    /// its section 6).
+    /// [`Ops::state_space`](mlxcel_models::walk::Ops::state_space) of x, dt, input and output (Dao and Gu,
+    /// 2024, "Mamba-2", in chunks by its section 6).
     pub(super) fn run_state_space(
         &mut self,
         inputs: [&Array; 4],
@@ -177,8 +180,9 @@ impl PassOps<'_> {
 }
 
 impl PassOps<'_> {
-    /// The same with a rate for each number of a state, `[1, heads, state_size]`: in chunks, whose states follow from
-    /// one another by a scan that doubles its reach (Hillis and Steele, 1986, "Data Parallel Algorithms").
+    /// The same with a rate for each number of a state, `[1, heads, state_size]`: in chunks, whose states
+    /// follow from one another by a scan that doubles its reach (Hillis and Steele, 1986, "Data Parallel
+    /// Algorithms").
     fn run_selective_scan(&mut self, inputs: [&Array; 4], rate: &Array, slot: StateSlot) -> Result<Array> {
         /// Short, since the states of all of its tokens are computed.
         const CHUNK: usize = 16;
@@ -243,8 +247,8 @@ fn heads_first(x: &Array) -> Result<Array> {
     x.transpose(&[1, 0, 2])
 }
 
-/// The products of each row of `a` with each row of `b` (`[heads, tokens, width]`), decayed by `[heads, tokens, tokens, channels]`, where
-/// there is one channel or as many as elements: `[heads, tokens, tokens]`.
+/// The products of each row of `a` with each row of `b` (`[heads, tokens, width]`), decayed by `[heads,
+/// tokens, tokens, channels]`, where there is one channel or as many as elements: `[heads, tokens, tokens]`.
 fn pairs(a: &Array, b: &Array, decays: &Array) -> Result<Array> {
     if decays.dim(3) == 1 {
         return a.matmul(&b.transpose(&[0, 2, 1])?)?.multiply(&decays.reshape(&decays.shape()[..3])?);

@@ -95,8 +95,8 @@ fn span(start: usize, position: usize, count: usize) -> Span {
 
 const SLOT: StateSlot = StateSlot { group: 0, layer: 0 };
 
-/// Has `run(ops, first, last)` compute tokens `first..last` in chunks of several sizes, some of them batched with another
-/// sequence; all must return `expected`.
+/// Has `run(ops, first, last)` compute tokens `first..last` in chunks of several sizes, some of them batched
+/// with another sequence; all must return `expected`.
 fn in_any_chunks(
     network: &Network,
     count: usize,

@@ -17,7 +17,8 @@ pub(super) struct Triangle {
     /// Whether a row's token is at or after its column's.
     past: Array,
     identity: Array,
-    /// For blocks of 1, 2, 4, … tokens: one if the column is in the left block of a pair and the row in the right one.
+    /// For blocks of 1, 2, 4, … tokens: one if the column is in the left block of a pair and the row in the
+    /// right one.
     pairs: Vec<Array>,
 }
 
@@ -52,15 +53,16 @@ impl Triangle {
         })
     }
 
-    /// The decay from each column's token to each row's, from cumulative sums of log decays (`[heads, length, channels]`):
-    /// `[heads, length, length, channels]`, zero for later columns.
+    /// The decay from each column's token to each row's, from cumulative sums of log decays (`[heads, length,
+    /// channels]`): `[heads, length, length, channels]`, zero for later columns.
     pub(super) fn decays(&self, sums: &Array) -> Result<Array> {
         let between = sums.expand_dims(&[2])?.subtract(&sums.expand_dims(&[1])?)?;
         self.past.expand_dims(&[2])?.select(&between, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?.exp()
     }
 
-    /// `(I + strict)⁻¹`, which reads only the part of `strict` (`[heads, length, length]`) below the diagonal. By blockwise
-    /// substitution: the inverse of `[[P, 0], [Q, R]]` is `[[P⁻¹, 0], [−R⁻¹·Q·P⁻¹, R⁻¹]]`.
+    /// `(I + strict)⁻¹`, which reads only the part of `strict` (`[heads, length, length]`) below the
+    /// diagonal. By blockwise substitution: the inverse of `[[P, 0], [Q, R]]` is `[[P⁻¹, 0], [−R⁻¹·Q·P⁻¹,
+    /// R⁻¹]]`.
     pub(super) fn inverse(&self, strict: &Array) -> Result<Array> {
         let mut inverse = self.identity.broadcast_to(&strict.shape())?;
         for pairs in &self.pairs {

@@ -1,4 +1,5 @@
-//! Device sampling compared with the logits processors of transformers, whose results mlxcel-session's tests recorded.
+//! Device sampling compared with the logits processors of transformers, whose results mlxcel-session's tests
+//! recorded.
 
 use std::path::Path;
 

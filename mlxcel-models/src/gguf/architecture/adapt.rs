@@ -46,7 +46,8 @@ pub(super) fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What queries are scaled by: in the largest model of a generation the hidden size by heads, in others the width of heads.
+/// What queries are scaled by: in the largest model of a generation the hidden size by heads, in others the
+/// width of heads.
 fn query_scalar(draft: &mut Draft<'_>, largest: usize) -> Result<()> {
     let scalar = if draft.layers()? == largest {
         draft.required_size("embedding_length")? / draft.required_size("attention.head_count")?.max(1)
@@ -103,7 +104,8 @@ pub(super) fn phi3(draft: &mut Draft<'_>) -> Result<()> {
     Ok(())
 }
 
-/// OLMo 2, or OLMo 3 where layers see windows; those are rotated as they were before the context was extended.
+/// OLMo 2, or OLMo 3 where layers see windows; those are rotated as they were before the context was
+/// extended.
 pub(super) fn olmo2(draft: &mut Draft<'_>) -> Result<()> {
     draft.windows(4)?;
     if draft.fields.get("sliding_window").is_none_or(Value::is_null) {

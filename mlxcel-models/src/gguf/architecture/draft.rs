@@ -102,7 +102,8 @@ impl<'g> Draft<'g> {
         } else if let Some(size) = self.size(key).ok().flatten() {
             Value::from(size)
         } else {
-            // If the value is of none of these types, the error is that of a number, or that of layers that differ.
+            // If the value is of none of these types, the error is that of a number, or that of layers that
+            // differ.
             match self.metadata.sizes(&full, MOST_LAYERS) {
                 Ok(Some(Sizes::Each(_))) => return self.size(key).map(drop),
                 _ => Value::from(self.metadata.number(&full)?),
@@ -176,8 +177,8 @@ impl<'g> Draft<'g> {
         shape.get(dimension).copied()
     }
 
-    /// The type that activations have where engines round them: that of the matrices, and float16 for packed ones, as llama.cpp keeps
-    /// its cache.
+    /// The type that activations have where engines round them: that of the matrices, and float16 for packed
+    /// ones, as llama.cpp keeps its cache.
     fn element_type(&self) -> &'static str {
         let matrices = || self.gguf.tensors().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.ty);
         if matrices().any(|ty| ty == TensorType::Plain(ElementType::BF16)) {

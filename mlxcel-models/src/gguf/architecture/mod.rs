@@ -1,7 +1,7 @@
 //! Maps GGUF architectures to families: config fields and tensor names.
 //!
-//! The mappings follow `llama.cpp`'s converter, and its graphs where files are silent. An architecture is an entry in
-//! [`table`]; what a table cannot express is a function in [`adapt`].
+//! The mappings follow `llama.cpp`'s converter, and its graphs where files are silent. An architecture is an
+//! entry in [`table`]; what a table cannot express is a function in [`adapt`].
 
 mod adapt;
 mod draft;
@@ -28,7 +28,8 @@ pub(super) struct Architecture {
     pub(super) rows: Rows,
     /// Whether the converter has added one to the factors of norms.
     pub(super) whole_norms: bool,
-    /// Keys without the architecture's name, and the settings that they are. Those of [`table::COMMON`] are everybody's.
+    /// Keys without the architecture's name, and the settings that they are. Those of [`table::COMMON`] are
+    /// everybody's.
     pub(super) settings: &'static [(&'static str, &'static str)],
     /// Settings that files say nothing of.
     pub(super) fixed: &'static [(&'static str, Fixed)],
@@ -49,7 +50,8 @@ pub(crate) enum Rows {
     Halves,
     /// As published; queries and keys are rotated in pairs of neighbours.
     Pairs,
-    /// Rows of queries and keys, which were published for a rotation in halves, are reordered for one in pairs.
+    /// Rows of queries and keys, which were published for a rotation in halves, are reordered for one in
+    /// pairs.
     Paired,
     /// Rows of fused queries, keys and values, which were published by head, are regrouped by projection.
     Ungrouped,
@@ -62,8 +64,8 @@ impl Rows {
     }
 }
 
-/// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is to be undone. A name with
-/// its ending goes before one without, of which the ending is kept.
+/// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is
+/// to be undone. A name with its ending goes before one without, of which the ending is kept.
 pub(super) type Name = (&'static str, &'static str, Change);
 
 /// What the converter has done to a tensor, to be undone.
@@ -140,8 +142,9 @@ pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     Ok(draft.fields)
 }
 
-/// Where a tensor goes: its name for families, with `#` for the number of a head, and what is to be undone. None for one that is of no
-/// use to the network, such as what becomes a setting; an error for one that has no place in the architecture.
+/// Where a tensor goes: its name for families, with `#` for the number of a head, and what is to be undone.
+/// None for one that is of no use to the network, such as what becomes a setting; an error for one that has
+/// no place in the architecture.
 pub(super) fn target(
     architecture: &Architecture,
     layers: usize,

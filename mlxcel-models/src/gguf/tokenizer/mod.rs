@@ -1,8 +1,8 @@
-//! Converts a GGUF file's tokenizer to `tokenizer.json` and `tokenizer_config.json`, so that it passes the same checks
-//! as any other.
+//! Converts a GGUF file's tokenizer to `tokenizer.json` and `tokenizer_config.json`, so that it passes the
+//! same checks as any other.
 //!
-//! The file contains the vocabulary. Everything else it only names: the kind of tokenizer, and for byte-level ones the
-//! pre-tokenizer. The names stand for the tokenizers of the models they were introduced for.
+//! The file contains the vocabulary. Everything else it only names: the kind of tokenizer, and for byte-level
+//! ones the pre-tokenizer. The names stand for the tokenizers of the models they were introduced for.
 
 mod byte_level;
 mod sentencepiece;

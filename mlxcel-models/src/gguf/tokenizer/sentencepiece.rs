@@ -1,8 +1,9 @@
-//! SentencePiece BPE: of all adjacent pairs that form a token, the one with the highest score is merged first.
+//! SentencePiece BPE: of all adjacent pairs that form a token, the one with the highest score is merged
+//! first.
 //!
 //! An equivalent list of merges contains each way to split a token into two others, by descending score, as
-//! transformers converts such vocabularies. A space is prepended to the text and after control tokens, and spaces are
-//! characters of tokens. Bytes of characters without a token have tokens of their own.
+//! transformers converts such vocabularies. A space is prepended to the text and after control tokens, and
+//! spaces are characters of tokens. Bytes of characters without a token have tokens of their own.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,8 @@ use crate::files::FileKind;
 
 const PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const SPACE: &str = "▁";
-/// How much work the ways to make tokens may be, in bytes that are compared: a hundred times what the largest vocabularies take.
+/// How much work the ways to make tokens may be, in bytes that are compared: a hundred times what the largest
+/// vocabularies take.
 const MOST_WORK: usize = 1 << 30;
 /// How long a token may be that is made of others, in bytes.
 const LONGEST_MADE: usize = 512;

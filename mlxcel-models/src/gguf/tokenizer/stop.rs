@@ -9,8 +9,8 @@ use super::vocabulary::{TokenType, Vocabulary};
 
 /// Keys of tokens that end a turn or a message.
 const KEYS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-/// Control tokens that end a turn or a text whatever the file says of them, as `llama.cpp` has it: files name one, and models of
-/// conversations end with another.
+/// Control tokens that end a turn or a text whatever the file says of them, as `llama.cpp` has it: files name
+/// one, and models of conversations end with another.
 const NAMES: [&str; 14] = [
     "<|eot_id|>",
     "<|eom_id|>",

@@ -1,8 +1,8 @@
 //! AWQ: 4-bit weights in the order of its matrix kernels (`version: gemm`).
 //!
-//! A module has `qweight` `[columns, rows / 8]`, `scales` `[groups, rows]` and, unless symmetric, `qzeros` `[groups,
-//! rows / 8]`. A word contains the codes of eight consecutive rows, from the lowest bits those of rows 0, 2, 4, 6, 1,
-//! 3, 5, 7. A value is `scale · (code - zero)`.
+//! A module has `qweight` `[columns, rows / 8]`, `scales` `[groups, rows]` and, unless symmetric, `qzeros`
+//! `[groups, rows / 8]`. A word contains the codes of eight consecutive rows, from the lowest bits those of
+//! rows 0, 2, 4, 6, 1, 3, 5, 7. A value is `scale · (code - zero)`.
 
 use std::ops::Range;
 
@@ -75,7 +75,8 @@ pub(super) fn matrix(
     Ok(module.part(&packing, Part::Codes, &codes.name, arrangement).with_packing(Packed::new(packing, parts)))
 }
 
-/// Writes rows of a part out of the tensor that [`matrix`] names for it; `groups` groups of the packing share a stored one.
+/// Writes rows of a part out of the tensor that [`matrix`] names for it; `groups` groups of the packing share
+/// a stored one.
 pub(in crate::read) fn read(
     checkpoint: &Checkpoint,
     groups: usize,

@@ -1,14 +1,16 @@
 //! compressed-tensors, as written by llm-compressor.
 //!
 //! The tensors of a module determine how it is stored, so the config's targets and exceptions are not needed:
-//! - `weight_packed` I32 `[rows, columns · bits / 32]`: signed integers plus 2^(bits-1) as a stream of bits, with `weight_scale` and
-//!   perhaps `weight_zero_point` and `weight_g_idx` (`pack-quantized`);
-//! - `weight_packed` U8 `[rows, columns / 2]`: 4-bit floats, with `weight_scale` in F8_E4M3 to be divided by `weight_global_scale`
-//!   (`nvfp4-pack-quantized`), or biased exponents (`mxfp4-pack-quantized`);
-//! - `weight` I8, with `weight_scale` and perhaps `weight_zero_point` (`int-quantized`), or F8_E4M3 (`float-quantized`);
+//! - `weight_packed` I32 `[rows, columns · bits / 32]`: signed integers plus 2^(bits-1) as a stream of bits,
+//!   with `weight_scale` and perhaps `weight_zero_point` and `weight_g_idx` (`pack-quantized`);
+//! - `weight_packed` U8 `[rows, columns / 2]`: 4-bit floats, with `weight_scale` in F8_E4M3 to be divided by
+//!   `weight_global_scale` (`nvfp4-pack-quantized`), or biased exponents (`mxfp4-pack-quantized`);
+//! - `weight` I8, with `weight_scale` and perhaps `weight_zero_point` (`int-quantized`), or F8_E4M3
+//!   (`float-quantized`);
 //! - `weight` of floats: dense.
 //!
-//! Scales are per matrix, row, group or block. Activations stay floats, even if the config asks to quantize them.
+//! Scales are per matrix, row, group or block. Activations stay floats, even if the config asks to quantize
+//! them.
 
 use std::ops::Range;
 

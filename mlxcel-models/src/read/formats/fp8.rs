@@ -1,8 +1,9 @@
 //! FP8: 8-bit floats with scales per block, row or matrix.
 //!
 //! A module has `weight` `[rows, columns]` in F8_E4M3 or F8_E5M2, and `weight_scale_inv` (DeepSeek's name) or
-//! `weight_scale`: one number, one per row, or one per block of `weight_block_size`, with smaller blocks at the edges.
-//! A value is `scale · code`. Activations stay floats, even if the config asks to quantize them (`activation_scheme`).
+//! `weight_scale`: one number, one per row, or one per block of `weight_block_size`, with smaller blocks at
+//! the edges. A value is `scale · code`. Activations stay floats, even if the config asks to quantize them
+//! (`activation_scheme`).
 
 use mlxcel_core::Result;
 
@@ -51,7 +52,8 @@ fn code(element: ElementType) -> Option<Code> {
     }
 }
 
-/// The 8-bit floats `{module}.weight`, with scales for whole matrices, rows, or the first of `blocks` that fits their number.
+/// The 8-bit floats `{module}.weight`, with scales for whole matrices, rows, or the first of `blocks` that
+/// fits their number.
 pub(super) fn floats(module: &Module<'_>, scales: &Stored<'_>, blocks: &[[usize; 2]]) -> Result<WeightRef> {
     let codes = module.tensor("weight")?;
     let shape = [module.rows, module.columns];

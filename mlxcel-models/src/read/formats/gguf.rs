@@ -1,7 +1,7 @@
 //! GGUF blocks: 32 or 256 values of a row, with codes and scales stored together.
 //!
-//! The layouts follow `ggml` (`ggml-quants.c`); tests compare with `dequantize` of the Python package `gguf`. No code
-//! is decoded here: parts are extracted from blocks, and codes are put into the order of values.
+//! The layouts follow `ggml` (`ggml-quants.c`); tests compare with `dequantize` of the Python package `gguf`.
+//! No code is decoded here: parts are extracted from blocks, and codes are put into the order of values.
 
 use std::ops::Range;
 
@@ -299,8 +299,8 @@ fn write_offsets(ty: BlockType, block: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The scale of a group of `Q4_K` and `Q5_K`, or its minimum with an `at` of 4: of the first four groups it is the low six bits
-/// of a byte, of
+/// The scale of a group of `Q4_K` and `Q5_K`, or its minimum with an `at` of 4: of the first four groups it
+/// is the low six bits of a byte, of
 /// others four bits of a third byte and the high two of the first or second.
 fn six_bits(block: &[u8], group: usize, at: usize) -> u8 {
     let packed = &block[4..16];

@@ -1,13 +1,13 @@
 //! GPTQ, as written by AutoGPTQ and GPTQModel.
 //!
-//! A module has `qweight` `[columns · bits / 32, rows]`, whose words contain the codes of a row as a bit stream down a
-//! column; `scales` `[groups, rows]`; `qzeros` `[groups, rows · bits / 32]`, a bit stream along the rows, each zero
-//! point minus one except in format `gptq_v2`; and optionally `g_idx` `[columns]`, the group of each column. A value is
-//! `scale · (code - zero)`.
+//! A module has `qweight` `[columns · bits / 32, rows]`, whose words contain the codes of a row as a bit
+//! stream down a column; `scales` `[groups, rows]`; `qzeros` `[groups, rows · bits / 32]`, a bit stream along
+//! the rows, each zero point minus one except in format `gptq_v2`; and optionally `g_idx` `[columns]`, the
+//! group of each column. A value is `scale · (code - zero)`.
 //!
-//! Groups need not be consecutive columns ("act-order"): columns are then sorted by group at load, and the layer's
-//! inputs are permuted accordingly. Bits and group size are derived from the tensors, because they may differ between
-//! modules.
+//! Groups need not be consecutive columns ("act-order"): columns are then sorted by group at load, and the
+//! layer's inputs are permuted accordingly. Bits and group size are derived from the tensors, because they
+//! may differ between modules.
 
 use std::ops::Range;
 

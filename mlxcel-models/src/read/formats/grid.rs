@@ -1,4 +1,5 @@
-//! Numbers shared by rows and groups: scales per tensor, channel, group or block, stored in either orientation.
+//! Numbers shared by rows and groups: scales per tensor, channel, group or block, stored in either
+//! orientation.
 
 use std::ops::Range;
 

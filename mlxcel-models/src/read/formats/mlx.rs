@@ -1,9 +1,10 @@
 //! MLX's quantization and its config.
 //!
-//! A quantized module has `{module}.weight`, whose values are packed into 32-bit words, little-endian with the first
-//! value in the lowest bits; `{module}.scales`, one per group of consecutive inputs; and in the affine mode
-//! `{module}.biases`. `quantization` in `config.json` gives mode, bits and group size of all modules with scales, and
-//! exceptions under the path of a module, or `false` there. Names, defaults and precedence follow mlx-lm.
+//! A quantized module has `{module}.weight`, whose values are packed into 32-bit words, little-endian with
+//! the first value in the lowest bits; `{module}.scales`, one per group of consecutive inputs; and in the
+//! affine mode `{module}.biases`. `quantization` in `config.json` gives mode, bits and group size of all
+//! modules with scales, and exceptions under the path of a module, or `false` there. Names, defaults and
+//! precedence follow mlx-lm.
 
 use std::fmt;
 
@@ -181,11 +182,11 @@ fn one_of(settings: Fields<'_>, key: &str, mode: Mode, allowed: &[usize]) -> Res
     Err(settings.unsupported(key, format!("{value} is not supported in mode {mode}; supported: {allowed}")))
 }
 
-/// The matrix of `shape`, or several along a dimension in front, whose tensor is `{module}.weight`: dense, or packed with
-/// companions beside it.
+/// The matrix of `shape`, or several along a dimension in front, whose tensor is `{module}.weight`: dense, or
+/// packed with companions beside it.
 ///
-/// It is quantized if `{module}.scales` exists, with the parameters of the settings; if only one of the two describes a
-/// quantization, the checkpoint is refused.
+/// It is quantized if `{module}.scales` exists, with the parameters of the settings; if only one of the two
+/// describes a quantization, the checkpoint is refused.
 pub(super) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
     let weight = format!("{module}.weight");
     let has_scales = checkpoint.has(&format!("{module}.scales"));

@@ -25,8 +25,8 @@ const OPERATION: &str = "describe decoder";
 /// The name under which transformers keeps the settings of a quantized checkpoint.
 const QUANTIZATION_CONFIG: &str = "quantization_config";
 
-/// The matrix of `shape`, or several along a dimension in front, of the module called `module`: dense, or packed in the form that
-/// the settings name.
+/// The matrix of `shape`, or several along a dimension in front, of the module called `module`: dense, or
+/// packed in the form that the settings name.
 pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> Result<WeightRef> {
     let weight = format!("{module}.weight");
     if let Some(block) = checkpoint.blocks(&weight) {

@@ -75,8 +75,9 @@ impl<'a> Module<'a> {
         WeightRef::new(tensor, packing.element(part), shown).with_derivation(derived)
     }
 
-    /// The group size of a packing for stored groups of `stored` columns, the last of which may be shorter: one that divides them
-    /// and the rows. Kernels and engines support groups of up to 128, so larger ones are described as several groups with one scale.
+    /// The group size of a packing for stored groups of `stored` columns, the last of which may be shorter:
+    /// one that divides them and the rows. Kernels and engines support groups of up to 128, so larger
+    /// ones are described as several groups with one scale.
     pub(super) fn group_size(&self, stored: usize) -> usize {
         const KNOWN: [usize; 3] = [128, 64, 32];
         let common = common_divisor(self.columns, stored.min(self.columns).max(1));
@@ -84,7 +85,8 @@ impl<'a> Module<'a> {
         parts.filter(|_| common > KNOWN[0]).unwrap_or(common)
     }
 
-    /// How many columns share a scale where a row has `groups` of them; the settings declare it where the last group is shorter.
+    /// How many columns share a scale where a row has `groups` of them; the settings declare it where the
+    /// last group is shorter.
     pub(super) fn stored_group(&self, groups: usize, declared: Option<usize>) -> Option<usize> {
         let whole = groups > 0 && self.columns.is_multiple_of(groups);
         let fits = |size: &usize| *size > 0 && self.columns.div_ceil(*size) == groups;

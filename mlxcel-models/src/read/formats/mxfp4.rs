@@ -1,8 +1,8 @@
 //! gpt-oss's experts: 4-bit floats in blocks of 32 with a power of two each.
 //!
-//! In addition to dense modules there are `{name}_blocks` U8 `[experts, rows, columns / 32, 16]`, two codes per byte
-//! with the first in the lower bits, and `{name}_scales` U8 `[experts, rows, columns / 32]`, biased exponents:
-//! [`Packing::MXFP4`] with another word type.
+//! In addition to dense modules there are `{name}_blocks` U8 `[experts, rows, columns / 32, 16]`, two codes
+//! per byte with the first in the lower bits, and `{name}_scales` U8 `[experts, rows, columns / 32]`, biased
+//! exponents: [`Packing::MXFP4`] with another word type.
 
 use mlxcel_core::Result;
 

@@ -49,7 +49,8 @@ pub(super) fn order(bytes: &[u8]) -> Vec<usize> {
     order
 }
 
-/// Puts the codes of one row in another order: code `j` becomes that at `order[j]`. `scratch` has a byte for each.
+/// Puts the codes of one row in another order: code `j` becomes that at `order[j]`. `scratch` has a byte for
+/// each.
 pub(super) fn reorder(row: &mut [u8], bits: usize, order: &[usize], scratch: &mut [u8]) {
     unpack(row, bits, scratch);
     pack(order.iter().map(|&column| scratch.get(column).copied().unwrap_or_default()), bits, row);

@@ -15,7 +15,8 @@ use super::{Dot, Sizes};
 /// Up to this many rows of `X`, every row of `W` is multiplied where it lies; beyond, packing it pays.
 const FEW_ROWS: usize = 8;
 
-/// How many steps of the contraction are multiplied at a time: a panel of `X` then fills half of a first-level cache.
+/// How many steps of the contraction are multiplied at a time: a panel of `X` then fills half of a
+/// first-level cache.
 const DEPTH: usize = 256;
 
 /// How many rows of `W` a task takes of an operand that lies in columns.
@@ -54,8 +55,8 @@ fn tasks(out: &mut [u8], sizes: Sizes, block: usize, swapped: bool, size: usize)
 }
 
 impl Task<'_> {
-    /// Writes sums into the result. They are lines of `stride` elements: one for each row of `W` (`by_w`) with the sums of
-    /// all rows of `X`, or the other way round.
+    /// Writes sums into the result. They are lines of `stride` elements: one for each row of `W` (`by_w`)
+    /// with the sums of all rows of `X`, or the other way round.
     fn store(mut self, sums: &[f32], stride: usize, by_w: bool, output: Output) {
         let Output { m, swapped, element } = output;
         let length = if swapped { m } else { self.count };
@@ -246,8 +247,8 @@ fn block_rows(sizes: Sizes, threads: usize) -> usize {
     block
 }
 
-/// `X` as panels of [`PANEL`] rows, those of one depth next to each other: `[B][K / DEPTH][M / PANEL][DEPTH][PANEL]`.
-/// Rows beyond the last are zero.
+/// `X` as panels of [`PANEL`] rows, those of one depth next to each other: `[B][K / DEPTH][M /
+/// PANEL][DEPTH][PANEL]`. Rows beyond the last are zero.
 fn pack_x(x: &Bound<'_>, sizes: Sizes, workers: &Workers) -> Result<Box<[f32]>> {
     let Sizes { batch, m, k, .. } = sizes;
     let padded = m.next_multiple_of(PANEL);

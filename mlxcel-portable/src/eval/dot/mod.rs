@@ -1,8 +1,9 @@
 //! `dot_general`: products of two operands, one of which is streamed from memory in its own element type.
 //!
-//! The operands are brought to `X: [B, M, K]` and `W: [B, N, K]`. `X`, the smaller or computed one, is evaluated to
-//! `f32` once. `W`, a weight or a KV cache, is read a block of rows at a time, so that no copy of it in another type ever
-//! exists. Few rows of `X` are multiplied with each row of `W` as it lies; more go through packed panels.
+//! The operands are brought to `X: [B, M, K]` and `W: [B, N, K]`. `X`, the smaller or computed one, is
+//! evaluated to `f32` once. `W`, a weight or a KV cache, is read a block of rows at a time, so that no copy
+//! of it in another type ever exists. Few rows of `X` are multiplied with each row of `W` as it lies; more go
+//! through packed panels.
 
 mod float;
 mod integer;

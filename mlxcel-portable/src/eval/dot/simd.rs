@@ -1,12 +1,14 @@
-//! The inner loops of products, in vector instructions chosen at run time through `pulp`, without unsafe code.
+//! The inner loops of products, in vector instructions chosen at run time through `pulp`, without unsafe
+//! code.
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// How many rows of one operand a packed panel holds, side by side in vectors; a multiple of every vector length.
+/// How many rows of one operand a packed panel holds, side by side in vectors; a multiple of every vector
+/// length.
 pub(super) const PANEL: usize = 16;
 
-/// How many rows of the other operand [`multiply_tile`] multiplies with a panel at a time: as many as sums fit into the
-/// registers of AVX2, and leave room for the operands.
+/// How many rows of the other operand [`multiply_tile`] multiplies with a panel at a time: as many as sums
+/// fit into the registers of AVX2, and leave room for the operands.
 pub(super) const TILE: usize = 6;
 
 /// The most left rows that [`dot_rows`] multiplies with one weight row at a time.
@@ -22,8 +24,8 @@ pub(super) enum WeightRow<'a> {
 
 /// The dot products of `row` with one to [`ROWS`] rows of `x`.
 ///
-/// Each row of `x` has as many elements as `row`; for pairs of `bf16` the elements of even number come first, then
-/// those of odd number, so that neither side needs shuffling.
+/// Each row of `x` has as many elements as `row`; for pairs of `bf16` the elements of even number come first,
+/// then those of odd number, so that neither side needs shuffling.
 pub(super) fn dot_rows(arch: Arch, row: WeightRow<'_>, x: &[&[f32]], results: &mut [f32; ROWS]) {
     struct Dot<'a, const M: usize, const U: usize> {
         row: WeightRow<'a>,
@@ -133,8 +135,9 @@ pub(super) struct Rows<'a> {
     pub(super) stride: usize,
 }
 
-/// Adds to a tile of sums the products of [`TILE`] rows with a panel: [`PANEL`] rows of the other operand side by side
-/// for each step of the contraction. The sums of each row are a line of `stride` elements; the tile starts at the first.
+/// Adds to a tile of sums the products of [`TILE`] rows with a panel: [`PANEL`] rows of the other operand
+/// side by side for each step of the contraction. The sums of each row are a line of `stride` elements; the
+/// tile starts at the first.
 pub(super) fn multiply_tile(arch: Arch, rows: Rows<'_>, panel: &[f32], sums: &mut [f32], stride: usize) {
     struct Tile<'a> {
         rows: Rows<'a>,

@@ -114,7 +114,8 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A whole row: in place where its type and address allow, otherwise as `f32` in scratch memory. Never for columns.
+    /// A whole row: in place where its type and address allow, otherwise as `f32` in scratch memory. Never
+    /// for columns.
     pub(super) fn row(&mut self, batch: usize, row: usize) -> WeightRow<'_> {
         let weight = self.weight;
         if let Some((bytes, element)) = weight.row_bytes(batch, row) {
@@ -168,8 +169,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the same of an operand that lies in columns, as panels: for each step of the contraction [`PANEL`] rows side
-    /// by side. Rows beyond the last are zero.
+    /// Reads the same of an operand that lies in columns, as panels: for each step of the contraction
+    /// [`PANEL`] rows side by side. Rows beyond the last are zero.
     pub(super) fn read_panels(
         &mut self,
         batch: usize,

@@ -1,5 +1,5 @@
-//! `presence_penalty` and `frequency_penalty`, as OpenAI's interface defines them and vLLM and llama.cpp apply them:
-//! `score - presence - frequency * count` for each token that was generated.
+//! `presence_penalty` and `frequency_penalty`, as OpenAI's interface defines them and vLLM and llama.cpp
+//! apply them: `score - presence - frequency * count` for each token that was generated.
 
 use super::*;
 

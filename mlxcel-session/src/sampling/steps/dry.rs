@@ -57,7 +57,8 @@ impl SamplingStep for DryStep {
 
     fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()> {
         let Dry { multiplier, base, allowed_length, .. } = self.params;
-        // The largest exponent at which float32 holds the power, as in llama.cpp; it is also what keeps penalties finite.
+        // The largest exponent at which float32 holds the power, as in llama.cpp; it is also what keeps
+        // penalties finite.
         const FLOAT_MAX_LOG: f64 = 88.722_839_1;
         let base = f64::from(base);
         let most = if base > 1.000_001 { (FLOAT_MAX_LOG / base.ln()).floor() } else { f64::INFINITY };
@@ -69,8 +70,8 @@ impl SamplingStep for DryStep {
     }
 }
 
-/// For each position of `tokens` how many tokens from there on are those that `tokens` begins with: the Z-algorithm, in time
-/// proportional to their number.
+/// For each position of `tokens` how many tokens from there on are those that `tokens` begins with: the
+/// Z-algorithm, in time proportional to their number.
 fn prefix_lengths(tokens: &[TokenId]) -> Vec<usize> {
     let mut lengths = vec![0; tokens.len()];
     // The match that reaches farthest: where it begins and ends.

@@ -1,5 +1,5 @@
-//! `mirostat`, version 2 (arXiv:2007.14966), as llama.cpp's `llama_sampler_mirostat_v2`. The state that llama.cpp keeps
-//! between tokens is recomputed here from the sampled tokens.
+//! `mirostat`, version 2 (arXiv:2007.14966), as llama.cpp's `llama_sampler_mirostat_v2`. The state that
+//! llama.cpp keeps between tokens is recomputed here from the sampled tokens.
 
 use std::f64::consts::LN_2;
 

@@ -1,7 +1,7 @@
 //! The steps of [`SamplingParams`], one a file.
 //!
-//! Each step is a file here, with a function `step` that creates it if the parameters enable it, and an entry in one of
-//! the lists below, which are in the order in which the steps run.
+//! Each step is a file here, with a function `step` that creates it if the parameters enable it, and an entry
+//! in one of the lists below, which are in the order in which the steps run.
 
 mod bias;
 mod counts;

@@ -1,5 +1,5 @@
-//! `no_repeat_ngram`: transformers' `NoRepeatNGramLogitsProcessor`, over prompt and generated text. Unlike there it removes
-//! nothing where it would remove every token.
+//! `no_repeat_ngram`: transformers' `NoRepeatNGramLogitsProcessor`, over prompt and generated text. Unlike
+//! there it removes nothing where it would remove every token.
 
 use super::*;
 

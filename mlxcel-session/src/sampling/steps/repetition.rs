@@ -1,5 +1,5 @@
-//! `repetition_penalty` (arXiv:1909.05858), as transformers' `RepetitionPenaltyLogitsProcessor`: negative logits are multiplied,
-//! the others divided. The prompt counts.
+//! `repetition_penalty` (arXiv:1909.05858), as transformers' `RepetitionPenaltyLogitsProcessor`: negative
+//! logits are multiplied, the others divided. The prompt counts.
 
 use mlxcel_core::SamplingField;
 

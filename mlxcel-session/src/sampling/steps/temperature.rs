@@ -1,5 +1,6 @@
-//! `temperature` and `dynamic_temperature`: scores are divided by it. Fixed as transformers' `TemperatureLogitsWarper`; dynamic
-//! as llama.cpp's `llama_sampler_temp_ext`, by the entropy of the candidates.
+//! `temperature` and `dynamic_temperature`: scores are divided by it. Fixed as transformers'
+//! `TemperatureLogitsWarper`; dynamic as llama.cpp's `llama_sampler_temp_ext`, by the entropy of the
+//! candidates.
 
 use mlxcel_core::{DynamicTemperature, SamplingField};
 

@@ -1,5 +1,5 @@
-//! `top_n_sigma` (arXiv:2411.07641), as llama.cpp's `llama_sampler_top_n_sigma`: keeps the logits within `n` standard deviations
-//! of the largest. A temperature scales both equally, so this step comes first.
+//! `top_n_sigma` (arXiv:2411.07641), as llama.cpp's `llama_sampler_top_n_sigma`: keeps the logits within `n`
+//! standard deviations of the largest. A temperature scales both equally, so this step comes first.
 
 use mlxcel_core::SamplingField;
 

@@ -1,4 +1,5 @@
-//! `top_p`, nucleus sampling (arXiv:1904.09751): transformers' `TopPLogitsWarper`, but ties go to the lowest id.
+//! `top_p`, nucleus sampling (arXiv:1904.09751): transformers' `TopPLogitsWarper`, but ties go to the lowest
+//! id.
 
 use mlxcel_core::SamplingField;
 

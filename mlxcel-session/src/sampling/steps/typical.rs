@@ -1,5 +1,5 @@
-//! `typical_p`, locally typical sampling (arXiv:2202.00666): transformers' `TypicalLogitsWarper`. Keeps the tokens whose
-//! surprise is nearest to the entropy; of those that are equally near all or none.
+//! `typical_p`, locally typical sampling (arXiv:2202.00666): transformers' `TypicalLogitsWarper`. Keeps the
+//! tokens whose surprise is nearest to the entropy; of those that are equally near all or none.
 
 use mlxcel_core::SamplingField;
 

@@ -1,5 +1,5 @@
-//! `xtc`, as llama.cpp's `llama_sampler_xtc`: with the given probability, of the tokens that reach the threshold only
-//! the least likely one stays; ties go to the highest id.
+//! `xtc`, as llama.cpp's `llama_sampler_xtc`: with the given probability, of the tokens that reach the
+//! threshold only the least likely one stays; ties go to the highest id.
 
 use mlxcel_core::SamplingField;
 

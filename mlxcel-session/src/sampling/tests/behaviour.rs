@@ -44,7 +44,8 @@ fn each_filter_gives_its_defined_distribution() {
 
 #[test]
 fn filters_apply_in_the_order_of_transformers() {
-    // Of the two that top-k leaves, the first alone has 4/7, so top-p at 0.55 leaves one; of all four it would leave two.
+    // Of the two that top-k leaves, the first alone has 4/7, so top-p at 0.55 leaves one; of all four it
+    // would leave two.
     assert_distribution(
         |p| {
             p.top_k = Some(2);
@@ -251,7 +252,8 @@ fn custom_steps_run_between_penalties_and_draw() {
     }
 }
 
-/// How long a token takes: `cargo test --release -p mlxcel-session --lib -- --ignored --nocapture the_time_of_a_token`.
+/// How long a token takes: `cargo test --release -p mlxcel-session --lib -- --ignored --nocapture
+/// the_time_of_a_token`.
 #[test]
 #[ignore = "a measurement"]
 #[allow(clippy::print_stdout)]

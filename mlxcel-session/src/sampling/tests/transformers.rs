@@ -1,5 +1,5 @@
-//! The sampler beside the logits processors of transformers, from a file that `tests/fixtures/transformers_sampling.py`
-//! writes.
+//! The sampler beside the logits processors of transformers, from a file that
+//! `tests/fixtures/transformers_sampling.py` writes.
 
 use super::*;
 

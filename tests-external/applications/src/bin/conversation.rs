@@ -1,4 +1,5 @@
-//! Talks in turns, takes one back, saves the conversation with its KV cache, and goes on: `conversation MODEL`.
+//! Talks in turns, takes one back, saves the conversation with its KV cache, and goes on: `conversation
+//! MODEL`.
 use mlxcel_session::{Message, Model, Options, Result, WhenFull};
 
 fn main() -> Result<()> {

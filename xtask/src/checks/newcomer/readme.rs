@@ -13,7 +13,8 @@ use crate::workspace::Workspace;
 /// The line that a newcomer types.
 const ADD: &str = "cargo add mlxcel-session";
 
-/// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled model; the project.
+/// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled
+/// model; the project.
 pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
     let readme = workspace.root().join("README.md");
     let text = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;

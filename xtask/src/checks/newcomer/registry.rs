@@ -29,7 +29,8 @@ mlxcel-session = { version = "0.1.0", features = ["async", "iree", "mlx"] }
 tokio = { version = "1", features = ["io-util"] }
 "#;
 
-/// How the projects are compiled: quickly, and optimized only where the portable engine computes, which would take minutes for a story.
+/// How the projects are compiled: quickly, and optimized only where the portable engine computes, which would
+/// take minutes for a story.
 const PROFILE: &str = r#"
 [profile.dev]
 debug = 0
@@ -43,7 +44,8 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Has cargo copy the dependencies, of the versions that the workspace is tested with, and puts the packages beside them.
+    /// Has cargo copy the dependencies, of the versions that the workspace is tested with, and puts the
+    /// packages beside them.
     pub(super) fn make(workspace: &Workspace, packages: &Packages) -> Result<Self> {
         let project = packages.folder.join("dependencies");
         fs::create_dir(&project).with_context(|| format!("making {}", project.display()))?;

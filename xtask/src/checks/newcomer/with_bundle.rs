@@ -1,4 +1,5 @@
-//! Writes a bundle where the compiler is, `with-bundle write MODEL BUNDLE`, and opens it on a machine without one, `with-bundle run BUNDLE`.
+//! Writes a bundle where the compiler is, `with-bundle write MODEL BUNDLE`, and opens it on a machine without
+//! one, `with-bundle run BUNDLE`.
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::{self, BundleOptions};
 use mlxcel_session::{LoadOptions, Message, Model, Options};

@@ -1,4 +1,5 @@
-//! Blocks with random bytes, and their values as the Python package `gguf` computes them (`fixtures/formats/make_blocks.py`).
+//! Blocks with random bytes, and their values as the Python package `gguf` computes them
+//! (`fixtures/formats/make_blocks.py`).
 
 use super::*;
 use crate::packing::decode_row;
