@@ -58,7 +58,7 @@
 //! | Linux x86-64, CPU | built, and passes every test of this repository |
 //! | Linux arm64, CPU | the wheel is pinned by hash; not run by us |
 //! | macOS, Metal | the build script knows the wheel's layout, and LLVM's linker accepted its arguments; not run by us |
-//! | Linux, CUDA | oracles on one GPU, an NVIDIA H200; `Exact` needs `MLX_ENABLE_TF32=0` in the environment |
+//! | Linux, CUDA (the wheel for CUDA 13) | oracles on one GPU, an NVIDIA H200; `Exact` needs `MLX_ENABLE_TF32=0` in the environment |
 //!
 //! # BLAS on Linux
 //!
