@@ -91,9 +91,9 @@ fn compare(folder: &Path, backend: &dyn Backend, options: &LoadOptions) -> Resul
         }
         most = most.max(difference);
         let generation = session.generate_greedy(&case.prompt, &GenerateOptions::new(case.greedy.len()))?;
-        let chosen = generation.tokens.iter().zip(&case.greedy).zip(&case.margins);
+        let mut chosen = generation.tokens.iter().zip(&case.greedy).zip(&case.margins);
         if let Some(((token, expected), _)) =
-            chosen.filter(|((token, expected), margin)| token != expected && **margin >= HONEST_MARGIN).next()
+            chosen.find(|((token, expected), margin)| token != expected && **margin >= HONEST_MARGIN)
         {
             bail!("a token is {token}, not {expected}");
         }
