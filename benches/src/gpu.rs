@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -179,7 +181,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .map_or_else(|| Ok(Vec::new()), |folder| oracles_in(folder, &arguments.only))?;
     for &&place in places.iter().filter(|_| !folders.is_empty()) {
         let lines = compare(place, &folders, arguments)?;
-        println!("\n{}, compared with the oracles\n{}", place.name(), lines.join("\n"));
         report.oracles.push((place.name(), lines));
     }
     if arguments.rounds > 0 {
@@ -215,21 +216,37 @@ fn compare(place: Place, folders: &[PathBuf], arguments: &Arguments) -> Result<V
     let children = folders.chunks(folders.len().div_ceil(processes)).map(|folders| {
         let mut command = this_program()?;
         command.arg("oracles").args(place.arguments()).args(plugin(place, arguments)).args(folders);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command.stdout(Stdio::piped()).spawn();
         Ok((folders.len(), child.context("starting this program")?))
     });
     let children = children.collect::<Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let followed: Vec<_> = children
+            .into_iter()
+            .map(|(count, child)| scope.spawn(move || follow(place, count, child)))
+            .collect();
+        let lines =
+            followed.into_iter().map(|lines| lines.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        Ok(lines.collect::<Result<Vec<_>>>()?.concat())
+    })
+}
+
+/// The lines of a process about `count` checkpoints, each printed when it comes. A driver may end the process
+/// before the last.
+fn follow(place: Place, count: usize, mut child: Child) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    for (count, child) in children {
-        let output = child.wait_with_output().context("waiting for this program")?;
-        let before = lines.len();
-        lines.extend(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned));
-        // A driver may end the process.
-        if lines.len() < before + count {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or_default();
-            lines.push(format!("{} more: {}: {last}", before + count - lines.len(), output.status));
-        }
+    let mut add = |line: String| {
+        println!("{}: {line}", place.name());
+        lines.push(line);
+    };
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).lines().map_while(std::io::Result::ok).for_each(&mut add);
+    }
+    let status = child.wait().context("waiting for this program")?;
+    if lines.len() < count {
+        let missing = format!("{} more: {status}", count - lines.len());
+        println!("{}: {missing}", place.name());
+        lines.push(missing);
     }
     Ok(lines)
 }
