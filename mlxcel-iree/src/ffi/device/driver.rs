@@ -41,9 +41,9 @@ impl Driver {
 
     /// The error of a driver that is not compiled in.
     pub(crate) fn not_built_in(self) -> Error {
-        let message = format!(
-            "this program was built without the driver; enable the feature `{self}` of mlxcel-iree or of mlxcel-session"
-        );
+        let crates = if self == Self::Vulkan { "mlxcel-session or mlxcel-iree" } else { "mlxcel-iree" };
+        let message =
+            format!("this program was built without the driver; enable the feature `{self}` of {crates}");
         Error::unsupported("open a device", message).with_context("device", self)
     }
 
