@@ -200,9 +200,8 @@ impl PjrtBackend {
         let checkpoint = Checkpoint::from_source(source)?;
         let stored = checkpoint.decoder()?;
         stored.require(&FeatureSet::all(), NAME)?;
-        let graph = self.graph_options(options, self.chunk()?);
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
-        let support = OptionSupport::new(stored.context_length, graph.sequences);
+        let support = OptionSupport::new(stored.context_length, GraphModelOptions::from(options).sequences);
         support.with_devices(&device).with_adapters().check(options)?;
         if options.threads.is_some() {
             let message =
@@ -213,10 +212,12 @@ impl PjrtBackend {
         }
         let decoder =
             if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored.clone() };
+        let mesh = self.devices(options)?;
+        let is_cpu = mesh.client.is_cpu()?;
+        let graph = self.graph_options(options, if is_cpu { CPU_PREFILL_CHUNK } else { PREFILL_CHUNK });
         let PreparedPrograms { mut at_load, in_background } =
             graph.prepared_programs(&decoder, options.prepare)?;
         at_load.extend(in_background);
-        let mesh = self.devices(options)?;
         tracing::debug!(plugin = ?mesh.client.plugin(), devices = mesh.count(), "opened the devices");
         let store = Store::open(self.cache_dir.as_deref(), self.is_uncached, &mesh.client)?;
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
@@ -225,20 +226,13 @@ impl PjrtBackend {
         Ok(Opened { checkpoint, stored, decoder, graph, shapes: at_load, programs })
     }
 
-    /// What sessions do.
+    /// What sessions do, with a default for the tokens of a pass.
     fn graph_options(&self, options: &LoadOptions, chunk: usize) -> GraphModelOptions {
+        let chunk = self.prefill_chunk.unwrap_or(chunk);
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
         graph.chunks = vec![chunk, (chunk / 4).max(2)];
         graph
-    }
-
-    /// How many tokens of a prompt a pass takes at most.
-    fn chunk(&self) -> Result<usize> {
-        match self.prefill_chunk {
-            Some(chunk) => Ok(chunk),
-            None => Ok(if self.client()?.is_cpu()? { CPU_PREFILL_CHUNK } else { PREFILL_CHUNK }),
-        }
     }
 
     fn load_with<E: Executor>(
@@ -285,8 +279,8 @@ impl Backend for PjrtBackend {
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
         let stored = Checkpoint::from_source(source)?.decoder()?;
         let decoder = if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored };
-        // Without a plugin, for one that takes more.
-        self.graph_options(options, self.chunk().unwrap_or(PREFILL_CHUNK)).memory(&decoder)
+        // No plugin is opened, so chunks are the larger ones.
+        self.graph_options(options, PREFILL_CHUNK).memory(&decoder)
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
