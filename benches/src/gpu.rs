@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::peers;
 use crate::shapes::{ModelName, Shapes};
 use crate::spread::Spread;
-use crate::worker::Worker;
+use crate::worker::{self, Worker};
 
 /// What runs, and how often.
 #[derive(clap::Args)]
@@ -129,7 +129,7 @@ struct Results {
     loading_peak: Option<f64>,
     /// The largest difference of logits from those of the first contestant, relative to the largest.
     logits_apart: f64,
-    /// Tokens a second, in the order in which they were measured.
+    /// In tok/s, in the order in which they were measured.
     decode: Vec<f64>,
     prefill: Vec<f64>,
 }
@@ -173,13 +173,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let places: Vec<_> = arguments
         .places
         .iter()
-        .filter(|place| **place != Place::Pjrt || arguments.plugin.is_some())
+        .copied()
+        .filter(|&place| place != Place::Pjrt || arguments.plugin.is_some())
         .collect();
     let folders = arguments
         .oracles
         .as_deref()
         .map_or_else(|| Ok(Vec::new()), |folder| oracles_in(folder, &arguments.only))?;
-    for &&place in places.iter().filter(|_| !folders.is_empty()) {
+    for &place in places.iter().filter(|_| !folders.is_empty()) {
         let lines = compare(place, &folders, arguments)?;
         report.oracles.push((place.name(), lines));
     }
@@ -253,12 +254,12 @@ fn follow(place: Place, count: usize, mut child: Child) -> Result<Vec<String>> {
 
 fn measure(
     report: &mut Report,
-    places: &[&Place],
+    places: &[Place],
     shapes: &Shapes,
     checkpoint: &Path,
     arguments: &Arguments,
 ) -> Result<()> {
-    let ours = places.iter().flat_map(|&&place| {
+    let ours = places.iter().flat_map(|&place| {
         let quantized = (place == Place::Mlx).then_some(Who::Ours(place, Precision::Native, Some(4)));
         // Vulkan computes in float32 only.
         let native = (place != Place::IreeVulkan).then_some(Who::Ours(place, Precision::Native, None));
@@ -348,9 +349,8 @@ fn start(
     let through = std::path::absolute(arguments.folder.join("gpu-logits")).context("naming a file")?;
     let logits = worker.logits(arguments.prefill, &through)?;
     let reference = reference.get_or_insert_with(|| logits.clone());
-    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |a, b| a.max(b.abs()));
-    let apart = largest(&mut reference.iter().zip(&logits).map(|(a, b)| a - b));
-    results.logits_apart = f64::from(apart / largest(&mut reference.iter().copied()));
+    let (difference, scale) = worker::apart(reference, &logits);
+    results.logits_apart = f64::from(difference / scale);
     worker.decode(arguments.decode, &[arguments.position])?;
     worker.prefill(arguments.prefill)?;
     eprintln!("{}: ready after {:.1} s", who.name(), started.elapsed().as_secs_f64());
@@ -380,7 +380,7 @@ impl Report {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{} shapes, random weights; {}", self.model, versions.join(", "));
         let _ = writeln!(text, "the device's memory moves {} GB/s", bandwidth.scaled(1e-9));
-        let _ = writeln!(text, "median (least to most), tokens a second\n");
+        let _ = writeln!(text, "median (least to most), tok/s\n");
         let titles =
             [format!("decode at {}", self.decode_position), format!("prefill of {}", self.prefill_tokens)];
         let [decode, prefill] = &titles;

@@ -18,7 +18,7 @@ use crate::report::{Contestant, Report};
 use crate::serve::Engine;
 use crate::shapes::{ModelName, Shapes};
 use crate::spread::Spread;
-use crate::worker::Worker;
+use crate::worker::{self, Worker};
 
 /// Measurements and their repetitions.
 #[derive(clap::Args)]
@@ -221,9 +221,7 @@ fn compare_logits(entries: &mut [Entry], checkpoint: &Path, arguments: &Argument
             first = Some(logits);
             continue;
         };
-        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |a, b| a.max(b.abs()));
-        let apart = largest(&mut first.iter().zip(&logits).map(|(a, b)| a - b));
-        let scale = largest(&mut first.iter().copied());
+        let (apart, scale) = worker::apart(first, &logits);
         eprintln!("{}: logits at most {apart:.2e} apart, of {scale:.2e}", entry.result.name);
         if apart.is_nan() || apart > 0.1 * scale {
             bail!("{} computes another network", entry.result.name);
