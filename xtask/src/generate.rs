@@ -1,4 +1,4 @@
-//! `generate`: regenerates the bindings and headers in `mlxcel-iree-sys`.
+//! `generate`: regenerates the bindings and headers in `mlxcel-iree-sys`, and the pictures of the documentation.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,14 +17,19 @@ const GENERATOR: &str = "mlxcel-iree-generate";
 /// What it writes, relative to the crate.
 const WRITTEN: [&str; 2] = ["generated", "src/bindings.rs"];
 
-/// Writes bindings and headers into the crate.
+/// The script that writes the pictures of the documentation.
+const PICTURES: &str = "docs/pictures/draw.py";
+
+/// Writes bindings and headers into the crate, and the pictures.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    draw(workspace, &[])?;
     setup::unpack_sources(workspace)?;
     generate(workspace, &workspace.root().join(CRATE))
 }
 
 /// Fails where a run would change something.
 pub(crate) fn check(workspace: &Workspace) -> Result<String> {
+    draw(workspace, &["--check"])?;
     let fresh = tempfile::tempdir().context("making a folder")?;
     generate(workspace, fresh.path())?;
     let mut files = 0;
@@ -58,6 +63,12 @@ fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
     let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()])?;
     command.envs(setup::libclang_variables(&workspace.toolchain().join("libclang"))?);
     process::run(&mut command)
+}
+
+/// Runs the script of the pictures, which needs Python 3.11 and none of its packages.
+fn draw(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
+    let script = workspace.root().join(PICTURES);
+    process::run(Command::new(find_python()?).arg(script).args(arguments))
 }
 
 /// Compares a file, or all of a folder; the number of files.
