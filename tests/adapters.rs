@@ -1,12 +1,10 @@
 //! Adapters on every engine, against what PEFT computes in float32: tokens and logits, one by one and
 //! together in one pass.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{CAPACITY, Case, Fixture, engines_and_plugin};
 use mlxcel_conformance::{Need, Subject, checks};
 use mlxcel_core::{
     Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
@@ -16,7 +14,6 @@ use mlxcel_core::{
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
 use mlxcel_quantize::{MergeOptions, merge};
-use support::{CAPACITY, Case, Fixture, engines_and_plugin};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
 /// other token.

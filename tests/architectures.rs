@@ -1,19 +1,16 @@
 //! Every family on every engine against transformers' float32 results: whole prompts, any prefill chunking,
 //! and batched with others.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::{
+    Case, FOLDER_VARIABLE, Fixture, STATES, covering, engines_and_plugin, load, parts, runs, spares,
+};
 use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SamplingPlan, SequenceId, SessionOptions, StepOutput,
-};
-use support::{
-    Case, FOLDER_VARIABLE, Fixture, STATES, covering, engines_and_plugin, load, parts, runs, spares,
 };
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the

@@ -1,14 +1,11 @@
 //! Every engine that is compiled in holds the contract with a model of each kind of state, and nothing is
 //! excepted.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::path::Path;
 
+use crate::support::Fixture;
 use mlxcel_conformance::{Expectations, Subject, suite};
 use mlxcel_core::{Backend, FaultPoint, Faults, LoadOptions, ModelSource, Precision};
-use support::Fixture;
 
 /// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does.
 /// `faulty` makes an engine of it whose device fails at one of `points`.
@@ -18,7 +15,8 @@ fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
     faulty: fn(E, Faults) -> F,
     fixture: Fixture,
 ) -> Subject<'static> {
-    let load = LoadOptions::default().with_precision(Precision::Exact).with_capacity(support::CAPACITY);
+    let load =
+        LoadOptions::default().with_precision(Precision::Exact).with_capacity(crate::support::CAPACITY);
     let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
     let (other, other_source) = (engine.clone(), ModelSource::Folder(Fixture::named("llama").path));
     let failing = engine.clone();
@@ -53,7 +51,7 @@ fn break_weights(from: &Path, to: &Path) {
 /// A checkpoint with a state that grows and one that does not; for engines that compile, one whose programs
 /// are small.
 fn mixed(engine: &dyn Backend) -> Fixture {
-    Fixture::named(if support::spares(engine) { "lfm2" } else { "qwen3_next" })
+    Fixture::named(if crate::support::spares(engine) { "lfm2" } else { "qwen3_next" })
 }
 
 /// The suite on one checkpoint of each kind of state, for an engine that can be made to fail at `$points`.
@@ -123,7 +121,7 @@ mod iree {
     // What sequences keep of each kind is `mlxcel-graph`'s, which the portable engine is held to, and the
     // programs of each are compared with oracles.
     kinds!(
-        IreeBackend, IreeBackend::new().with_cache_dir(support::cache_dir()), support::iree(), FaultPoint::ALL;
+        IreeBackend, IreeBackend::new().with_cache_dir(crate::support::cache_dir()), crate::support::iree(), FaultPoint::ALL;
         full, windowed; nightly latent, recurrent, mixed
     );
 }
@@ -138,7 +136,7 @@ mod pjrt {
     /// Each kind by one test, since there may be no plugin to hold. XLA compiles for a minute or more for
     /// each.
     fn hold(devices: usize, fixture: Fixture, narrow: fn(Subject<'static>) -> Subject<'static>) {
-        let Some(engine) = support::pjrt() else { return };
+        let Some(engine) = crate::support::pjrt() else { return };
         let engine = engine.with_mesh(devices);
         let subject = narrow(subject(engine, &FaultPoint::ALL, PjrtBackend::with_faults, fixture));
         let report = run_all(&subject, &Expectations::none());
@@ -175,7 +173,7 @@ mod pjrt {
 
         #[test]
         fn mixed() {
-            let Some(engine) = support::pjrt() else { return };
+            let Some(engine) = crate::support::pjrt() else { return };
             hold(1, super::super::mixed(&engine), |subject| subject);
         }
     }

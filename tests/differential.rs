@@ -1,19 +1,16 @@
 //! Every two engines that are compiled in say the same about every fixture that both run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{Fixture, engines_and_plugin};
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::{Backend, ErrorKind, Model, Precision};
-use support::{Fixture, engines_and_plugin};
 
 /// The checkpoint on an engine; none where the engine does not run it, and says so.
 fn load(engine: &dyn Backend, fixture: &Fixture, precision: Precision) -> Option<Arc<dyn Model>> {
-    match engine.load(&fixture.path.clone().into(), &support::options(fixture, precision)) {
+    match engine.load(&fixture.path.clone().into(), &crate::support::options(fixture, precision)) {
         Ok(model) => Some(model),
         Err(error) if error.kind() == ErrorKind::Unsupported => None,
         Err(error) => panic!("{} on {}: {error}", fixture.name, engine.name()),
@@ -38,7 +35,7 @@ fn engines_agree(precision: Precision, fixtures: Vec<Fixture>, tolerance: impl F
         let prompts: Vec<_> = fixture.cases().into_iter().map(|case| case.prompt).collect();
         // At exact precision each engine is held to the oracles of the others.
         let always = precision != Precision::Exact || fixture.name.starts_with("storyteller");
-        let runs = |engine: &dyn Backend| always || !support::spares(engine);
+        let runs = |engine: &dyn Backend| always || !crate::support::spares(engine);
         let chosen: Vec<_> = engines.iter().filter(|engine| runs(&***engine)).collect();
         let models: Vec<_> =
             chosen.iter().filter_map(|engine| load(&***engine, &fixture, precision)).collect();
@@ -61,7 +58,7 @@ fn engines_agree_at_exact_precision() {
 
 #[test]
 fn engines_agree_at_native_precision() {
-    let linear = support::all().then_some("llama-linear");
+    let linear = crate::support::all().then_some("llama-linear");
     let named = ["llama", "mistral", "storyteller-4bit"].into_iter().chain(linear).map(Fixture::named);
     let fixtures = std::iter::once(Fixture::storyteller()).chain(named).collect();
     engines_agree(Precision::Native, fixtures, |fixture| {

@@ -1,17 +1,14 @@
 //! Encoders and rerankers on every engine against transformers and sentence-transformers: hidden states,
 //! embeddings and scores, alone and batched.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 
+use crate::support::{FOLDER_VARIABLE, engines_and_plugin, is_wanted, spares};
 use mlxcel_core::{
     Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Pooling, Precision, Row, RowResult,
     SamplingPlan, SessionOptions, StepOutput,
 };
 use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
-use support::{FOLDER_VARIABLE, engines_and_plugin, is_wanted, spares};
 
 /// The largest difference of an element, relative to the largest of the vector or to 1.
 const DIFFERENCE: f32 = 1e-5;

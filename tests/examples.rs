@@ -1,7 +1,6 @@
 //! The programs of `examples/` run, and do what they are about; the engine among them is proved by the test
 //! kit.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
 
 #[path = "../examples/batch.rs"]
 mod batch;

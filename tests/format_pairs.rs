@@ -1,18 +1,15 @@
 //! Packed checkpoints on every engine, against their values in float32 on the portable one. The pairs are
 //! written by `fixtures/formats/make_pairs.py`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 #![cfg(feature = "portable")]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::engines;
 use mlxcel_core::{
     Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Model, Precision, Result, Row,
     SessionOptions,
 };
-use support::engines;
 
 /// Below this margin of the best logit over the second, a float32 engine may honestly choose the other token.
 const HONEST_MARGIN: f32 = 1e-3;

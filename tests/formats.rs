@@ -1,17 +1,14 @@
 //! Every packed form of published checkpoints on every engine, against what their unpacked weights give in
 //! float32.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::{Case, Fixture, engines, runs};
 use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SessionOptions,
 };
-use support::{Case, Fixture, engines, runs};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
 /// other token.
@@ -69,7 +66,7 @@ fn check_case(session: &mut dyn InferenceSession, case: &Case) -> Checked {
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
-    let options = support::options(fixture, Precision::Exact);
+    let options = crate::support::options(fixture, Precision::Exact);
     let source = fixture.path.clone().into();
     let model = match engine.load(&source, &options) {
         Ok(model) => model,

@@ -2,13 +2,10 @@
 //! its logits.
 //!
 //! A head has more rows than columns, so no other states give the same logits.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod support;
-
+use crate::support::{Fixture, engines, load, spares};
 use mlxcel_core::{Control, InferenceSessionExt, Pooling, Precision, Row, RowResult, SessionOptions};
 use mlxcel_models::{Checkpoint, Decoder, ElementType, WeightRef};
-use support::{Fixture, engines, load, spares};
 
 /// A dense weight in float32.
 fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Vec<f32> {

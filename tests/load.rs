@@ -1,19 +1,16 @@
 //! Load: sessions by the hundreds, opened, used, cancelled and dropped from many threads. Texts are what they
 //! are alone, and memory is given back.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
-
-mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{Fixture, engines, engines_and_plugin, load};
 use mlxcel_core::{
     Backend, CancelToken, Control, ErrorKind, InferenceSession, Model, Precision, Row, SamplingPlan,
     SequenceId, SessionOptions, StepOutput, TokenId,
 };
-use support::{Fixture, engines, engines_and_plugin, load};
 
 const THREADS: usize = 16;
 

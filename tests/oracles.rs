@@ -1,14 +1,11 @@
 //! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities,
 //! for any prefill chunking and batch composition.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod support;
-
+use crate::support::{Case, Fixture, engines_and_plugin, load};
 use mlxcel_core::{
     Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
     SamplingPlan, SessionOptions,
 };
-use support::{Case, Fixture, engines_and_plugin, load};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
 /// other token.
@@ -101,7 +98,7 @@ fn native_precision_stays_within_its_rounding() {
     // Logits of the random weights of `mistral`, and those of one prompt of the story teller, hang on small
     // differences of large terms: bfloat16 is 1.1e-2 off, and between 7e-3 and 1.1e-2 by the order of
     // sums.
-    let linear = support::all().then_some(("llama-linear", 1e-2));
+    let linear = crate::support::all().then_some(("llama-linear", 1e-2));
     let named = [("llama", 1e-2), ("mistral", 2e-2)].into_iter().chain(linear);
     let named = named.map(|(name, tolerance)| (Fixture::named(name), tolerance));
     for (fixture, tolerance) in std::iter::once((Fixture::storyteller(), 2e-2)).chain(named) {

@@ -3,9 +3,6 @@
 //!
 //! `cargo xtask setup --published` provides it, or `MLXCEL_TEST_PUBLISHED` names its file; without it the
 //! tests are skipped, by name.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, missing_docs)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +71,7 @@ fn check(engine: &dyn Backend, path: PathBuf, cases: &[Case]) {
 fn a_published_model_says_what_transformers_says() {
     let Some(path) = file("a_published_model_says_what_transformers_says") else { return };
     let cases = cases();
-    for engine in support::wanted_engines() {
+    for engine in crate::support::wanted_engines() {
         // That engine takes a second a token without optimisations.
         if engine.name() != "portable" {
             check(&*engine, path.clone(), &cases[..3]);
@@ -86,7 +83,7 @@ fn a_published_model_says_what_transformers_says() {
 #[ignore = "runs for minutes; all twelve texts on every engine"]
 fn a_published_model_says_everything_that_transformers_says() {
     let Some(path) = file("a_published_model_says_everything_that_transformers_says") else { return };
-    for engine in support::wanted_engines() {
+    for engine in crate::support::wanted_engines() {
         check(&*engine, path.clone(), &cases());
     }
 }

@@ -1,8 +1,5 @@
 //! The bundled model generates the same text for any reading pattern, batch composition and prefix reuse: on
 //! every engine that is compiled in.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -205,14 +202,14 @@ impl<'a> Plain<'a> {
 fn load(backend: &dyn Backend, sequences: usize) -> Model {
     let options = LoadOptions::default().with_precision(Precision::Exact);
     let options = options.with_capacity(128).with_sequences(sequences);
-    Model::load(backend, support::Fixture::storyteller().path, &options).unwrap()
+    Model::load(backend, crate::support::Fixture::storyteller().path, &options).unwrap()
 }
 
 /// What is greedy, or drawn on the host, is the same on every engine too: here no choice is so near that
 /// rounding decides it.
 #[test]
 fn texts_do_not_depend_on_chunking_batch_composition_or_prefix_reuse() {
-    let backends = support::engines();
+    let backends = crate::support::engines();
     // A round compares about 700 on each engine.
     let rounds = 2_usize.div_ceil(backends.len());
     let mut first: Option<(Model, Vec<Vec<Said>>)> = None;
@@ -220,7 +217,7 @@ fn texts_do_not_depend_on_chunking_batch_composition_or_prefix_reuse() {
     for backend in &backends {
         let name = backend.name();
         // IREE compiles programs for each width of a batch.
-        let sequences = match (name, support::all()) {
+        let sequences = match (name, crate::support::all()) {
             ("iree", false) => 4,
             ("iree", true) => 8,
             _ => 65,

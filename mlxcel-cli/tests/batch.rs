@@ -1,6 +1,5 @@
 //! The program `batch`, as a user runs it.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

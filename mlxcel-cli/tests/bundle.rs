@@ -1,9 +1,5 @@
 //! The program `bundle`, and what it writes: run where there is nothing else.
 #![cfg(feature = "iree")]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use crate::support::{Fixture, cache_dir, copy_program, write_script};
 use mlxcel_conformance::{Expectations, Subject, run_all};
 use mlxcel_core::{
     AdapterLimits, Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Precision, Row,
@@ -20,7 +17,6 @@ use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::BundleOptions;
 use serde::Deserialize;
 use serde_json::Value;
-use support::{Fixture, cache_dir, copy_program, write_script};
 
 /// The program with these arguments; what it compiles is kept beside the test binaries.
 fn bundle(arguments: &[&str]) -> Command {

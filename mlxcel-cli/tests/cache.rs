@@ -1,6 +1,5 @@
 //! The program `cache`, as a user runs it.
 #![cfg(feature = "iree")]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +8,6 @@ use std::process::Command;
 use mlxcel_core::{Backend, LoadOptions, Precision};
 use mlxcel_session::iree::IreeBackend;
 use serde_json::Value;
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 /// The exit status, standard output and standard error of a run on the cache in `folder`.
 fn cache(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
@@ -37,13 +33,13 @@ fn json(folder: &Path, arguments: &[&str]) -> Value {
 fn filled() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let options = LoadOptions::default().with_precision(Precision::Exact);
-    let engine = IreeBackend::new().with_cache_dir(support::cache_dir());
-    engine.load(&support::Fixture::named("llama").path.into(), &options).unwrap();
+    let engine = IreeBackend::new().with_cache_dir(crate::support::cache_dir());
+    engine.load(&crate::support::Fixture::named("llama").path.into(), &options).unwrap();
     // The tests' own cache may hold more: those that were used last are the model's.
-    let cache = mlxcel_session::iree::cache::Cache::open(Some(&support::cache_dir())).unwrap();
+    let cache = mlxcel_session::iree::cache::Cache::open(Some(&crate::support::cache_dir())).unwrap();
     for entry in cache.entries().unwrap().iter().take(2) {
         let name = format!("{}.vmfb", entry.key);
-        fs::copy(support::cache_dir().join(&name), folder.path().join(&name)).unwrap();
+        fs::copy(crate::support::cache_dir().join(&name), folder.path().join(&name)).unwrap();
     }
     folder
 }

@@ -1,6 +1,5 @@
 //! The program `chat`, as a user runs it through a pipe.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::Write;

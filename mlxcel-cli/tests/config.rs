@@ -1,6 +1,5 @@
 //! The configuration file: which options it can have, and what comes before it.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

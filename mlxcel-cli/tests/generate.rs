@@ -1,5 +1,4 @@
 //! The program `generate`, as a user runs it: what it prints and how it ends, on good input and bad.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::io::Write;

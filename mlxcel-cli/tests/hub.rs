@@ -1,6 +1,5 @@
 //! Programs on models by name, from a Hugging Face cache on this machine.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::os::unix::fs::symlink;

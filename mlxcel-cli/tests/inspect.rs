@@ -1,5 +1,4 @@
 //! The program `inspect`, as a user runs it.
-#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

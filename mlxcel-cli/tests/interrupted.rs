@@ -1,10 +1,6 @@
 //! Writing that is interrupted: the process is killed, the disk is full or read-only. The target is unchanged
 //! or complete, and the next run removes leftovers.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::Fixture;
+use crate::support::Fixture;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mlxcel");
 
@@ -56,7 +52,7 @@ fn bundle() -> Writer {
 impl Writer {
     fn command(&self, out: &Path) -> Command {
         let mut command = Command::new(PROGRAM);
-        command.args(&self.arguments).arg(out).env("MLXCEL_CACHE_DIR", support::cache_dir());
+        command.args(&self.arguments).arg(out).env("MLXCEL_CACHE_DIR", crate::support::cache_dir());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -172,7 +168,7 @@ fn mounted(writer: &Writer, script: &str) -> Option<Output> {
     let place = tempfile::tempdir().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", script, PROGRAM]).arg(place.path()).args(&writer.arguments);
-    Some(command.env("MLXCEL_CACHE_DIR", support::cache_dir()).output().unwrap())
+    Some(command.env("MLXCEL_CACHE_DIR", crate::support::cache_dir()).output().unwrap())
 }
 
 /// Fails unless it ended with one line of an error that has `words`, and left nothing.
@@ -216,7 +212,7 @@ fn a_file_size_limit_is_reported_and_leaves_no_files() {
         let script = "ulimit -f 100; at=$1; shift; \"$0\" \"$@\" \"$at/out\" >/dev/null; code=$?; ls -A \"$at\"; exit $code";
         let mut command = Command::new("sh");
         command.args(["-c", script, PROGRAM]).arg(place.path()).args(&writer.arguments);
-        refused(&command.env("MLXCEL_CACHE_DIR", support::cache_dir()).output().unwrap(), "too large");
+        refused(&command.env("MLXCEL_CACHE_DIR", crate::support::cache_dir()).output().unwrap(), "too large");
     }
 }
 

@@ -1,6 +1,5 @@
 //! `mlxcel merge`, as a user runs it, and what it writes, run by an engine.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

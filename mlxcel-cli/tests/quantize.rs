@@ -1,5 +1,4 @@
 //! The program `quantize`, as a user runs it, and what it writes, run by an engine.
-#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

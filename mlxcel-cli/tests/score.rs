@@ -1,9 +1,5 @@
 //! The programs `score` and `embed`, as a user runs them, on the bundled model.
 #![cfg(feature = "portable")]
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::process::{Command, Output};
 
@@ -35,7 +31,7 @@ fn lines(output: Output) -> Vec<String> {
 #[test]
 fn scores_match_those_of_transformers() {
     // The only case of the oracle that is a text, with what follows it.
-    let case = &support::Fixture::storyteller().cases()[4];
+    let case = &crate::support::Fixture::storyteller().cases()[4];
     let text = format!("Once upon a time there was a{}", case.completion);
     let shown = lines(score(&["--precision", "exact", "--text", &text, "--json", "--top", "1"]));
     let scored: Value = serde_json::from_str(&shown[0]).unwrap();

@@ -1,6 +1,5 @@
 //! The program `tune`, as a user runs it.
 #![cfg(feature = "iree")]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +9,6 @@ use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, Precision,
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::tune::Schedule;
 use serde_json::Value;
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 fn tune(cache: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mlxcel"))
@@ -26,7 +22,7 @@ fn tune(cache: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn a_measured_schedule_is_kept_and_the_model_generates_the_same_with_each() {
     let cache = tempfile::tempdir().unwrap();
-    let model = support::Fixture::named("llama").path;
+    let model = crate::support::Fixture::named("llama").path;
     let output = tune(cache.path(), &["--model", model.to_str().unwrap(), "--json", "--threads", "2"]);
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -77,7 +73,7 @@ fn what_has_no_schedule_says_so() {
     let engine = IreeBackend::new()
         .with_cache_dir(cache.path())
         .with_compile_target("llvm-cpu:x86-64-v2".parse().unwrap());
-    let model = support::Fixture::named("llama").path;
+    let model = crate::support::Fixture::named("llama").path;
     let error = engine.tune(&model.as_path().into(), &LoadOptions::default()).unwrap_err();
     assert!(error.to_string().contains("no schedule"), "{error}");
     let output = tune(cache.path(), &["--model", "missing"]);

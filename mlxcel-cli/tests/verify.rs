@@ -1,12 +1,8 @@
 //! The program `verify`, as a user runs it: engines that agree, a Python that does not, bad arguments.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::process::{Command, Output};
 
-use support::Fixture;
+use crate::support::Fixture;
 
 fn verify(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mlxcel"))
@@ -63,7 +59,10 @@ fn verify_against(tokens: &[u32]) -> Output {
     }]);
     let folder = tempfile::tempdir().unwrap();
     let python = folder.path().join("python");
-    support::write_script(&python, &format!("#!/bin/sh\ncat > /dev/null\ncat <<'END'\n{answer}\nEND\n"));
+    crate::support::write_script(
+        &python,
+        &format!("#!/bin/sh\ncat > /dev/null\ncat <<'END'\n{answer}\nEND\n"),
+    );
     let prompt: Vec<_> = case.prompt.iter().map(u32::to_string).collect();
     verify(&[
         "--model",

@@ -1,15 +1,11 @@
 //! A program that is started in an untrusted folder: nothing that lies there is run.
 #![cfg(all(feature = "iree", feature = "portable", unix))]
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{Fixture, cache_dir, copy_program, write_script};
+use crate::support::{Fixture, cache_dir, copy_program, write_script};
 
 /// A script that leaves a mark.
 fn trap(folder: &Path, name: &str) {

@@ -1,5 +1,4 @@
 //! The reference engine holds every property, with nothing excepted.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use mlxcel_conformance::{CheckResult, Expectations, Need, Subject, checks};
 use mlxcel_core::reference::ReferenceBackend;

@@ -1,5 +1,4 @@
 //! Drafts change no token of a generation.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{

@@ -1,5 +1,4 @@
 //! The decode loop, held against an engine that counts.
-#![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
 

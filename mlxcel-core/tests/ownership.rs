@@ -1,5 +1,4 @@
 //! Who may outlive whom, and what crosses threads.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! The reference engine, held to the contract.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 use std::time::Duration;

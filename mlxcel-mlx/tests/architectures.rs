@@ -1,18 +1,15 @@
 //! Every family's checkpoint against transformers' float32 results, for any prefill chunking and batch
 //! composition.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use crate::support::{Case, cases, load, prefill_logits, relative_error};
 use mlxcel_core::{
     Control, GenerateExt, GenerateOptions, InferenceSession, Precision, Row, SamplingPlan, SessionOptions,
     StepOutput,
 };
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
-use support::{Case, cases, load, prefill_logits, relative_error};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may choose the other token.
 const MARGIN: f32 = 1e-3;

@@ -1,7 +1,5 @@
 //! What the build script says where MLX is missing or another release, and which of several it takes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
 #[path = "../build/locate.rs"]
 #[allow(dead_code, reason = "the build script uses the rest")]
 mod locate;

@@ -1,16 +1,13 @@
 //! The engine against transformers' float32 results: logits, tokens, log probabilities, for any prefill
 //! chunking and batch composition, with
 //! every option.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod support;
-
+use crate::support::{Case, cases, load, prefill_logits, relative_error};
 use mlxcel_core::{
     Control, GenerateExt, GenerateOptions, Precision, Row, SamplingPlan, SequenceId, SessionOptions,
     StepOutput,
 };
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
-use support::{Case, cases, load, prefill_logits, relative_error};
 
 /// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
 /// other token.

@@ -1,13 +1,10 @@
 //! Every family: its description, and that no setting makes it fail otherwise than by an error.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Draft, repository};
+use crate::common::{Draft, repository};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{Checkpoint, supported_model_types};
 use safetensors::Dtype;

@@ -1,13 +1,10 @@
 //! What a checkpoint gives: tensors, files, stop tokens, identity; single, sharded and embedded.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::borrow::Cow;
 use std::fs;
 use std::sync::Arc;
 
-use common::{Draft, repository};
+use crate::common::{Draft, repository};
 use mlxcel_core::{ErrorKind, ModelSource};
 use mlxcel_models::{Checkpoint, ElementType, Selection, WeightRef};
 use safetensors::Dtype;
@@ -89,7 +86,7 @@ fn shards_give_the_same_as_one_file() {
 fn weight_files_are_listed_with_their_content() {
     let draft = Draft::llama();
     let (single, sharded) = (draft.write(), draft.write_sharded());
-    let files = |folder: &common::Written| -> Vec<(String, Vec<u8>)> {
+    let files = |folder: &crate::common::Written| -> Vec<(String, Vec<u8>)> {
         let checkpoint = folder.open().unwrap();
         checkpoint.weight_files().map(|(name, content)| (name.to_owned(), content.to_vec())).collect()
     };

@@ -1,9 +1,6 @@
 //! Families with experts: what their settings do to the description, and which are refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::Draft;
+use crate::common::Draft;
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{
     Attention, Decoder, ElementType, ExpertGroups, Experts, LatentAttention, LatentQuery, Mixer, Operation,

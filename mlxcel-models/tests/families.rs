@@ -1,11 +1,8 @@
 //! What settings do to the descriptions of families, beside those that the fixtures have.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::fs;
 
-use common::{Draft, Written, repository};
+use crate::common::{Draft, Written, repository};
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::{Arrangement, Attention, AttentionMask, Decoder, Mixer};
 use serde_json::{Value, json};

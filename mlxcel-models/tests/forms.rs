@@ -1,11 +1,8 @@
 //! Checkpoints in the packed forms of GPTQ, AWQ, compressed-tensors, FP8 and gpt-oss: what is read out of
 //! them, and which are refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::values::values;
-use common::{Draft, chain};
+use crate::common::values::values;
+use crate::common::{Draft, chain};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use safetensors::Dtype;

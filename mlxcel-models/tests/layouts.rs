@@ -1,10 +1,6 @@
 //! One model in the layouts in which several tools write it: all compute the same.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-mod naive;
-
-use common::Draft;
+use crate::common::Draft;
 use safetensors::Dtype;
 
 const TOKENS: [u32; 6] = [7, 30, 101, 7, 250, 64];
@@ -12,7 +8,7 @@ const TOKENS: [u32; 6] = [7, 30, 101, 7, 250, 64];
 fn logits(draft: &Draft) -> Vec<f32> {
     let checkpoint = draft.write().open().unwrap();
     let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{error}"));
-    naive::logits(&checkpoint, &decoder, &TOKENS).unwrap().rows().flatten().copied().collect()
+    crate::naive::logits(&checkpoint, &decoder, &TOKENS).unwrap().rows().flatten().copied().collect()
 }
 
 /// What the experts of a fixture's layers are called and shaped.

@@ -1,9 +1,6 @@
 //! The llama family: what each setting does to the description.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Draft, repository};
+use crate::common::{Draft, repository};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{
     Activation, Attention, Checkpoint, Decoder, ElementType, Gating, Linear, Mixer, Mlp, Operation, WeightId,

@@ -1,9 +1,6 @@
 //! Mistral checkpoints and their descriptions.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Draft, repository};
+use crate::common::{Draft, repository};
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::{Attention, Checkpoint, Decoder, Mixer};
 use safetensors::Dtype;

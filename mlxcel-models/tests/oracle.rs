@@ -1,12 +1,8 @@
 //! Every family's description, walked by operations in plain loops, against what transformers computes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
-mod naive;
 
 use std::path::PathBuf;
 
-use common::repository;
+use crate::common::repository;
 use mlxcel_models::Checkpoint;
 use serde::Deserialize;
 
@@ -57,7 +53,7 @@ fn check(folder: PathBuf) {
     let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{family}: {error}"));
     for (index, case) in cases.iter().enumerate() {
         let all = [&case.prompt[..], &case.greedy[..case.greedy.len() - 1]].concat();
-        let logits = naive::logits(&checkpoint, &decoder, &all).unwrap();
+        let logits = crate::naive::logits(&checkpoint, &decoder, &all).unwrap();
         let rows = logits.rows().skip(case.prompt.len() - 1).collect::<Vec<_>>();
         let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
         let error =
@@ -106,7 +102,7 @@ fn descriptions_of_encoders_match_the_hidden_states_of_transformers() {
         let decoder = checkpoint.decoder().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(decoder.is_bidirectional() && decoder.head.is_none() && decoder.state_groups().is_empty());
         for HiddenCase { tokens, types, first, mean, last } in hidden {
-            let states = naive::hidden(&checkpoint, &decoder, &tokens, &types).unwrap();
+            let states = crate::naive::hidden(&checkpoint, &decoder, &tokens, &types).unwrap();
             let rows = states.rows().collect::<Vec<_>>();
             let average = |element| rows.iter().map(|row| row[element]).sum::<f32>() / rows.len() as f32;
             let average: Vec<f32> = (0..mean.len()).map(average).collect();

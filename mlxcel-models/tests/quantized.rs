@@ -1,9 +1,6 @@
 //! Checkpoints that MLX has quantized: what their description says, and which are refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::{Draft, chain, repository, weight};
+use crate::common::{Draft, chain, repository, weight};
 use mlxcel_core::{Error, ErrorKind};
 use mlxcel_models::{Checkpoint, Decoder, ElementType, Packing, WeightRef};
 use safetensors::Dtype;

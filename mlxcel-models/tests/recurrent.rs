@@ -1,9 +1,6 @@
 //! Families with recurrences: what their settings do to the description, and which are refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod common;
-
-use common::Draft;
+use crate::common::Draft;
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{Activation, Checkpoint, Decoder, Mixer, Mlp, Operation, StateShape, StateSpace};
 use safetensors::Dtype;

@@ -1,12 +1,9 @@
 //! Bad checkpoints: each is refused with an error that names the file and the way out.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
-mod common;
 
 use std::fs;
 use std::path::Path;
 
-use common::{Draft, Written, chain};
+use crate::common::{Draft, Written, chain};
 use mlxcel_core::{Error, ErrorKind};
 use mlxcel_models::Checkpoint;
 use proptest::prelude::*;

@@ -1,7 +1,5 @@
 //! KV caches of other types than the precision's.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test fails by them")]
-
 use std::path::Path;
 
 use mlxcel_core::{

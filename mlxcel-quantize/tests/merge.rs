@@ -1,5 +1,4 @@
 //! Merging adapters: against sums in float64, and what is refused.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Quantizing checkpoints: against what mlx-lm made of the same one, and what is refused.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
 //! More adapters than slots: which leave, who waits, and that no text changes.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

@@ -1,8 +1,5 @@
 //! Requests with adapters: each text is that of its adapter, whatever runs beside it and whatever was
 //! computed before.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
@@ -18,7 +15,7 @@ fn model(slots: usize) -> Model {
     let room = LoadOptions::default().with_adapters(AdapterLimits::new(slots, 4));
     let backend = ReferenceBackend::new().with_vocabulary(729).with_stop_tokens([1]);
     let engine = backend.load(&ReferenceBackend::source(), &room).unwrap();
-    Model::from_parts(engine, Tokenizer::open(support::storyteller()).unwrap())
+    Model::from_parts(engine, Tokenizer::open(crate::support::storyteller()).unwrap())
 }
 
 fn prompt() -> Vec<TokenId> {

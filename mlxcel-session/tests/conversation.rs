@@ -1,18 +1,15 @@
 //! Conversations that are taken back, branched, saved and full, on the reference engine with the bundled
 //! tokenizer.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::io::Write as _;
 use std::sync::Arc;
 
+use crate::support::{Replay, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
     Capabilities, ChatOptions, Conversation, ErrorKind, Message, Model, Options, Tokenizer, WhenFull,
 };
-use support::{Replay, storyteller};
 
 fn engine() -> ReferenceBackend {
     ReferenceBackend::new().with_vocabulary(729).with_stop_tokens([])

@@ -1,16 +1,13 @@
 //! Files that an earlier version wrote are read, or rejected by name; `frozen/VERSION` has them as that
 //! version wrote them.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::storyteller;
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{Control, InferenceSession, Row, SessionOptions, Snapshot};
 use mlxcel_session::{Conversation, ErrorKind, Message, Model, Options, PrefixCache, TokenId, Tokenizer};
-use support::storyteller;
 
 const SNAPSHOT: &str = "snapshot";
 const CONVERSATION: &str = "conversation.json";

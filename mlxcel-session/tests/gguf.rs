@@ -1,14 +1,11 @@
 //! Tokenizers and chat templates of GGUF files, held against the originals that they were made from.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::storyteller;
 use mlxcel_session::{ChatOptions, ErrorKind, Message, TokenId, Tokenizer};
 use serde_json::Value;
-use support::storyteller;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")

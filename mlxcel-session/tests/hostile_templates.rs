@@ -1,6 +1,5 @@
 //! Templates that are meant to do harm: each ends in a text or an error, soon, in bounded memory, on a small
 //! stack.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::path::Path;

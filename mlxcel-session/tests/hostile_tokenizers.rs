@@ -1,19 +1,16 @@
 //! Tokenizer files that are meant to do harm: each is refused, or works, without a panic, in bounded time and
 //! memory.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::cell::Cell;
 use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
+use crate::support::{Replay, storyteller};
 use mlxcel_session::{ErrorKind, Model, Options, Tokenizer};
 use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
-use support::{Replay, storyteller};
 
 thread_local! {
     /// How many panics there were on this thread, whether they were caught or not.

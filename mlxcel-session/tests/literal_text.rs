@@ -1,16 +1,13 @@
 //! Message contents are literal text: prompts have the ids of the whole text, except for spelled-out control
 //! tokens.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
+use crate::support::storyteller;
 use mlxcel_session::{ChatOptions, Message, TokenId, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use support::storyteller;
 
 /// Control tokens of all styles, which are special tokens here.
 const CONTROL: [&str; 40] = [

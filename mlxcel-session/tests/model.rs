@@ -1,19 +1,16 @@
 //! Models, streams and conversations, on an engine that answers from a list.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Replay, oracle, storyteller};
 use mlxcel_session::Precision;
 use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
     CancelToken, Capabilities, ChatOptions, ErrorKind, FinishReason, LoadOptions, Message, Model,
     ModelSource, OpenOptions, Options,
 };
-use support::{Replay, oracle, storyteller};
 
 #[test]
 fn chats_and_texts_match_the_oracle_of_transformers() {

@@ -1,5 +1,4 @@
 //! Texts are the same with and without reuse of computed prefixes.
-#![allow(clippy::unwrap_used)]
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::SamplingFields;

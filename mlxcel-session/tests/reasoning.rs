@@ -1,18 +1,15 @@
 //! Reasoning told apart from the answer.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{Replay, storyteller};
 use mlxcel_session::{
     AnswerPart, ChatOptions, Engine, Message, Model, Options, ReasoningSplitter, Tokenizer,
 };
 use proptest::prelude::*;
 use serde_json::json;
-use support::{Replay, storyteller};
 
 /// The bundled tokenizer with the tokens of a style, and its template.
 fn tokenizer(style: &str, tokens: &[&str]) -> Tokenizer {
@@ -211,7 +208,7 @@ fn streams_split_reasoning_when_special_tokens_are_skipped() {
         assert_eq!(self::gathered(request.parts().map(Result::unwrap)), gathered, "{style}, among requests");
     }
     // A model that marks nothing answers.
-    let case = &support::oracle()[0];
+    let case = &crate::support::oracle()[0];
     let parts = Replay::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
     assert_eq!(gathered(parts.parts().unwrap().map(Result::unwrap))[1], case.completion);
 }

@@ -1,6 +1,5 @@
 //! Embeddings and reranking by what a checkpoint says: refusals, and decoders that answer yes or no. That
 //! results are those of sentence-transformers and transformers is tested with every engine.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

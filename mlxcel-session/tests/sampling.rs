@@ -1,5 +1,4 @@
 //! Sampling on the host, through models and engines.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

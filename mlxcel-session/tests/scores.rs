@@ -1,8 +1,6 @@
 //! Scores, likelihoods and embeddings, on the reference engine with all that it claims and with less.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod support;
-
+use crate::support::{Replay, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{
     GenerateExt, GenerateOptions, InferenceSessionExt, Row, RowResult, SessionOptions,
@@ -11,7 +9,6 @@ use mlxcel_session::{
     CancelToken, Capabilities, EmbedOptions, ErrorKind, LoadOptions, Model, Pooling, ScoreOptions, TokenId,
     Tokenizer,
 };
-use support::{Replay, storyteller};
 
 fn model(context: usize, change: impl FnOnce(Capabilities) -> Capabilities) -> Model {
     let all = ReferenceBackend::new().with_vocabulary(729);

@@ -1,12 +1,10 @@
 //! Speculation changes no token: on the reference engine with models at random, and on every engine that is
 //! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind
 //! there are.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::storyteller;
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{SamplingField, SamplingFields};
 use mlxcel_session::{
@@ -14,7 +12,6 @@ use mlxcel_session::{
     ErrorKind, LoadOptions, Model, Options, PromptLookup, Result, SamplingParams, Speculation, TokenId,
     available_backends, select_backend,
 };
-use support::storyteller;
 
 /// How many generations of each kind.
 fn cases(default: usize) -> usize {

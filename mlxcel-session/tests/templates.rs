@@ -1,5 +1,4 @@
 //! Chat templates against transformers and Jinja: `fixtures/chat_templates.py` says what those make of them.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,15 +1,12 @@
 //! Tokenizer, chat template and detokenizer on real files: the bundled model's, and hand-made ones of other
 //! kinds.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
+use crate::support::{oracle, storyteller};
 use mlxcel_session::{ChatOptions, Detokenizer, ErrorKind, Message, TokenId, Tokenizer};
 use proptest::prelude::*;
-use support::{oracle, storyteller};
 
 #[test]
 fn oracle_prompts_encode_to_the_same_ids() {

@@ -1,7 +1,5 @@
 //! Printed floats give the same bits back, read as MLIR reads them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use half::{bf16, f16};
 use mlxcel_stablehlo::{Element, ElementType, Literal, ModuleBuilder};
 use proptest::prelude::*;

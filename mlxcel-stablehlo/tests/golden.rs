@@ -1,7 +1,5 @@
 //! The text of sample programs, compared with `tests/golden`. `MLXCEL_UPDATE_GOLDEN=1` rewrites those files.
 
-mod support;
-
 use std::path::Path;
 
 #[test]
@@ -9,7 +7,7 @@ fn samples_print_as_their_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let update = std::env::var_os("MLXCEL_UPDATE_GOLDEN").is_some();
     let mut differing = Vec::new();
-    for (name, module) in support::samples::all() {
+    for (name, module) in crate::support::samples::all() {
         let file = folder.join(format!("{name}.mlir"));
         if update {
             std::fs::write(&file, module.to_string()).unwrap();
@@ -25,10 +23,10 @@ fn samples_print_as_their_golden_files() {
 
 #[test]
 fn the_stock_compiler_verifies_the_samples() {
-    let Some(compiler) = support::stock_compiler() else { return };
-    let samples = support::samples::all();
+    let Some(compiler) = crate::support::stock_compiler() else { return };
+    let samples = crate::support::samples::all();
     let texts: Vec<String> = samples.iter().map(|(_, module)| module.to_string()).collect();
-    for ((name, module), outcome) in samples.iter().zip(support::verify(&compiler, &texts)) {
+    for ((name, module), outcome) in samples.iter().zip(crate::support::verify(&compiler, &texts)) {
         assert_eq!(module.verify(), Ok(()), "{name}");
         assert_eq!(outcome, Ok(()), "{name}");
     }
@@ -36,13 +34,13 @@ fn the_stock_compiler_verifies_the_samples() {
 
 #[test]
 fn samples_cover_every_operation() {
-    let samples = support::samples::all();
+    let samples = crate::support::samples::all();
     let mut seen = std::collections::BTreeSet::new();
     for function in samples.iter().flat_map(|(_, module)| &module.functions) {
         function.body.walk(&mut |op| {
             seen.insert(op.kind.name());
         });
     }
-    let missing: Vec<&str> = support::every_operation().filter(|name| !seen.contains(name)).collect();
+    let missing: Vec<&str> = crate::support::every_operation().filter(|name| !seen.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -1,7 +1,5 @@
 //! What shapes operations make, apart from building and printing.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use mlxcel_stablehlo::{
     DotDimensions, ElementType, GatherDimensions, OpKind, Reduction, ScatterDimensions, ScatterUpdate,
     TensorType, infer,

@@ -1,10 +1,7 @@
 //! Misuse of every operation is an error that names it, says what is wrong and shows all operands; never a
 //! panic.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
-
-mod support;
-
+use crate::refusal;
 use mlxcel_stablehlo::{
     Comparison, DotDimensions, ElementType, GatherDimensions, Reduction, ScatterDimensions, ScatterUpdate,
 };

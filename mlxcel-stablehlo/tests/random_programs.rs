@@ -2,17 +2,13 @@
 //! printed with its result types, which the compiler's verifier compares with its own inference, the inferred
 //! types are equal.
 
-#![allow(clippy::panic, reason = "a test fails by it")]
-
-mod support;
-
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::random::{self, Extent};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use support::random::{self, Extent};
 
 /// Compiler runs.
 const RUNS: u32 = 8;
@@ -34,7 +30,7 @@ fn the_stock_compiler_lowers_random_programs() {
 }
 
 fn accepts_random_programs(extent: Extent) {
-    let Some(compiler) = support::stock_compiler() else { return };
+    let Some(compiler) = crate::support::stock_compiler() else { return };
     let config = Config { cases: RUNS, max_shrink_iters: 60, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let seen = RefCell::new(BTreeSet::new());
@@ -52,14 +48,14 @@ fn accepts_random_programs(extent: Extent) {
             texts.push(module.to_string());
         }
         let accepted = match extent {
-            Extent::Whole => support::verify(&compiler, &texts).into_iter().collect(),
-            Extent::Lowered | Extent::Run => support::lower(&compiler, &texts),
+            Extent::Whole => crate::support::verify(&compiler, &texts).into_iter().collect(),
+            Extent::Lowered | Extent::Run => crate::support::lower(&compiler, &texts),
         };
         accepted.map_err(|error| {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rejected-{extent:?}.mlir"));
             let kept = std::fs::write(&file, texts.join("// -----\n"));
             let kept = kept.map_or_else(|error| error.to_string(), |()| format!("{file:?}"));
-            TestCaseError::fail(format!("{}the programs: {kept}", support::first_lines(&error)))
+            TestCaseError::fail(format!("{}the programs: {kept}", crate::support::first_lines(&error)))
         })
     });
     match outcome {
@@ -68,7 +64,7 @@ fn accepts_random_programs(extent: Extent) {
         Err(TestError::Fail(reason, _)) => panic!("{reason}"),
         Err(error) => panic!("{error}"),
     }
-    let missing: Vec<&str> = support::every_operation()
+    let missing: Vec<&str> = crate::support::every_operation()
         .filter(|&name| {
             !seen.borrow().contains(name)
                 && (extent == Extent::Whole || !["custom_call", "sort"].contains(&name))

@@ -1,10 +1,7 @@
 //! Programs that are put together wrongly are refused, and leave the builder as it was; and what types can
 //! hold.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
-
-mod support;
-
+use crate::refusal;
 use mlxcel_stablehlo::{
     Attribute, BinaryOp, Comparison, ElementType, Error, ErrorKind, Literal, ModuleBuilder, TensorType,
     UnaryOp,

@@ -1,8 +1,6 @@
 //! That the stock compiler would notice a wrong inference: a result type changed by hand is rejected, for
 //! every operation whose result type is not the caller's free choice. So is it by our own verifier.
 
-mod support;
-
 use std::collections::HashSet;
 
 use mlxcel_stablehlo::{ElementType, Function, Module, OpKind, ValueId};
@@ -22,7 +20,7 @@ fn is_free(kind: &OpKind) -> bool {
 fn one_of_each() -> Vec<(&'static str, Module, usize, ValueId)> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for (_, module) in support::samples::all() {
+    for (_, module) in crate::support::samples::all() {
         for (i, function) in module.functions.iter().enumerate().filter(|(_, function)| function.public) {
             for op in &function.body.ops {
                 if let Some(&result) = op.results.first()
@@ -56,8 +54,8 @@ fn a_wrong_result_type_is_rejected() {
         names.push(name);
         texts.push(module.to_string());
     }
-    let Some(compiler) = support::stock_compiler() else { return };
-    for (name, outcome) in names.iter().zip(support::verify(&compiler, &texts)) {
+    let Some(compiler) = crate::support::stock_compiler() else { return };
+    for (name, outcome) in names.iter().zip(crate::support::verify(&compiler, &texts)) {
         assert!(outcome.is_err(), "the stock compiler accepts {name} with a wrong result");
     }
 }
@@ -65,7 +63,7 @@ fn a_wrong_result_type_is_rejected() {
 #[test]
 fn tampered_result_types_of_every_operation_are_rejected() {
     let seen: HashSet<&str> = one_of_each().into_iter().map(|(name, ..)| name).collect();
-    let missing: Vec<&str> = support::every_operation()
+    let missing: Vec<&str> = crate::support::every_operation()
         .filter(|name| !seen.contains(name) && !["iota", "custom_call"].contains(name))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");

@@ -11,7 +11,7 @@ use mlxcel_core::{
 use mlxcel_models::{Checkpoint, Decoder};
 
 use super::draw::Random;
-use super::naive;
+use crate::naive;
 
 /// The largest difference of logits, relative to the largest magnitude, that roundings of float32 explain.
 const LOGITS: f32 = 1e-4;

@@ -110,8 +110,18 @@ const THREAD: Sanitizer = Sanitizer {
         "tests ask for more memory than there is, and expect an error and no abort",
     )],
     tests: &[
-        Tests { package: "mlxcel-session", target: &["--test", "engine"], names: &[], left_out: &[] },
-        Tests { package: "mlxcel-quantize", target: &["--test", "quantize"], names: &[], left_out: &[] },
+        Tests {
+            package: "mlxcel-session",
+            target: &["--test", "suite"],
+            names: &["engine::"],
+            left_out: &[],
+        },
+        Tests {
+            package: "mlxcel-quantize",
+            target: &["--test", "suite"],
+            names: &["quantize::"],
+            left_out: &[],
+        },
         Tests {
             left_out: &[
                 ADDRESS_SPACE,

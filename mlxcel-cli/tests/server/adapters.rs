@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::server::harness::Server;
 
 /// Writes an adapter of rank 2 for the query projections of the bundled model: pseudorandom numbers of this
 /// seed.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, answers, respond};
+use crate::server::harness::{Server, answers, respond};
 
 /// The rest of an answer of so many tokens, during which the server gets a SIGTERM, and how reading it ended.
 fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, wait_for};
+use crate::server::harness::{Server, wait_for};
 
 /// Each field of a request at its largest, or at what is most work. A stream of somebody else goes on beside
 /// it.

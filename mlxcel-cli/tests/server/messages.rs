@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, answers};
+use crate::server::harness::{Server, answers};
 
 const QUESTION: &str = "Tell me a story about a fox named Pip.";
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::server::harness::Server;
 
 #[test]
 fn invalid_requests_are_rejected_with_a_reason() {

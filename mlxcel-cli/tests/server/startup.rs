@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::harness::{Server, wait_for};
+use crate::server::harness::{Server, wait_for};
 
 /// A hub that accepts connections and never answers keeps the model from being loaded.
 #[test]

@@ -5,8 +5,8 @@ use mlxcel_core::{
     StateIdentity,
 };
 
-use crate::Break;
-use crate::twist::{Broken, Inner, Twist, tokens_of};
+use crate::mutants::Break;
+use crate::mutants::twist::{Broken, Inner, Twist, tokens_of};
 
 pub(crate) const ALL: &[(&str, Break)] = &[
     ("ignores_adapters", |reference| Broken::new(reference).with_twist(|| Box::new(IgnoresAdapters))),

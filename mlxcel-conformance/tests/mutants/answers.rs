@@ -5,15 +5,15 @@ use mlxcel_core::{
     SamplingParams, SamplingPlace, SamplingPlan, StepOutput, TokenMask, Want,
 };
 
-use crate::context::misread;
-use crate::twist::{Broken, Inner, Twist, answer, text};
+use crate::mutants::context::misread;
+use crate::mutants::twist::{Broken, Inner, Twist, answer, text};
 
 macro_rules! replanned {
     ($reference:expr, $change:expr) => {
         Broken::new($reference).with_twist(|| Box::new(Replan { change: $change, counter: 0 }))
     };
 }
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     // The second most likely token, where it comes close.
     ("picks_the_second", |reference| Broken::new(reference).with_twist(|| Box::new(PicksTheSecond))),
     ("rounds_in_batches", |reference| {

@@ -9,8 +9,8 @@ use mlxcel_core::{
     SequenceState, SessionStats, StepOutput,
 };
 
-use crate::context::misread;
-use crate::twist::{Inner, Twist, answer, text};
+use crate::mutants::context::misread;
+use crate::mutants::twist::{Inner, Twist, answer, text};
 
 /// Works as long as the model is held.
 pub(crate) struct DiesWithModel;

@@ -2,9 +2,9 @@
 
 use mlxcel_core::{Control, Result, Row, StepOutput, TokenId};
 
-use crate::twist::{Broken, Inner, Twist, answer, step, text};
+use crate::mutants::twist::{Broken, Inner, Twist, answer, step, text};
 
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     // The second chunk of a prompt overwrites the last token of the first.
     ("chunk_off_by_one", |reference| {
         Broken::new(reference).with_twist(|| {
@@ -41,7 +41,7 @@ pub(crate) const ALL: &[(&str, crate::Break)] = &[
     ("full_windows_lose_a_token", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Misread(|held, row, _| {
-                (!held.is_empty() && row.tokens.len() == crate::WINDOW)
+                (!held.is_empty() && row.tokens.len() == crate::mutants::WINDOW)
                     .then(|| [&held[..held.len() - 1], row.tokens].concat())
             }))
         })

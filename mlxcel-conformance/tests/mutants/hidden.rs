@@ -2,10 +2,10 @@
 
 use mlxcel_core::{Answer, Control, Pooling, Positions, Result, Row, RowResult, StepOutput, TokenId};
 
-use crate::answers::Reanswer;
-use crate::twist::{Broken, Inner, Twist, answer, step, text};
+use crate::mutants::answers::Reanswer;
+use crate::mutants::twist::{Broken, Inner, Twist, answer, step, text};
 
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("cuts_hidden_states", |reference| {
         Broken::new(reference).with_twist(|| {
             Box::new(Reanswer(|_, _, result| {

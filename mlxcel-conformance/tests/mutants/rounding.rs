@@ -8,10 +8,10 @@ use mlxcel_core::{
     StepOutput, TokenId, TokenLogprob, Want,
 };
 
-use crate::context::misread;
-use crate::twist::{Broken, Inner, Twist, answer, text};
+use crate::mutants::context::misread;
+use crate::mutants::twist::{Broken, Inner, Twist, answer, text};
 
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("rounds_to_four_bits_in_batches", |reference| {
         Broken::new(reference).with_twist(|| Box::new(Inexact { change: four_bits, in_batches: true }))
     }),

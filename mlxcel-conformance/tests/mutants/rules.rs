@@ -7,12 +7,12 @@ use mlxcel_core::{
     SessionStats, Snapshot, StepOutput, TokenId,
 };
 
-use crate::conduct::{
+use crate::mutants::conduct::{
     BoundToThread, CancelLoses, CancelOverstates, CancelSticks, CancelledRowStopsAll, DiesWithModel,
     IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, PoisonsAll, ServesOneThread,
     SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
 };
-use crate::twist::{Broken, Inner, Twist, answer, step};
+use crate::mutants::twist::{Broken, Inner, Twist, answer, step};
 
 macro_rules! stepping {
     ($reference:expr, $twist:expr) => {
@@ -20,7 +20,7 @@ macro_rules! stepping {
     };
 }
 
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("misstates_capacity", |reference| Broken::new(reference).with_info(|info| info.capacity -= 1)),
     ("ignores_load_capacity", |reference| {
         Broken::new(reference).with_load(|options| options.capacity = None)

@@ -7,9 +7,9 @@ use mlxcel_core::{
     StepOutput, TokenId,
 };
 
-use crate::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
+use crate::mutants::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
 
-pub(crate) const ALL: &[(&str, crate::Break)] = &[
+pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("close_harms_a_neighbour", |reference| {
         Broken::new(reference).with_twist(|| Box::new(CloseHarmsNeighbours))
     }),

@@ -4,7 +4,7 @@ use half::bf16;
 use mlxcel_graph::layers;
 use mlxcel_stablehlo::{Comparison, ElementType, TensorType};
 
-use crate::support::{halves, run, tensor};
+use crate::layers::support::{halves, run, tensor};
 
 use ElementType::{BF16, F32, I1, I32};
 

@@ -4,7 +4,7 @@ use half::bf16;
 use mlxcel_graph::layers::{self, expert_block};
 use mlxcel_stablehlo::ElementType;
 
-use crate::support::{halves, random, run, tensor};
+use crate::layers::support::{halves, random, run, tensor};
 
 use ElementType::{BF16, F32, I32};
 

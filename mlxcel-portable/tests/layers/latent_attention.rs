@@ -5,7 +5,7 @@ use mlxcel_graph::layers;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
-use crate::support::{numbers, run};
+use crate::layers::support::{numbers, run};
 
 use ElementType::{BF16, F32, I32};
 

@@ -8,7 +8,7 @@ use mlxcel_models::packing::{Code, Offset, Packing, Scale, decode_row};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, TensorType};
 
-use crate::support::{random, run, tensor};
+use crate::layers::support::{random, run, tensor};
 
 /// Packings of every kind of code, scale and offset.
 fn packings() -> Vec<Packing> {

@@ -7,7 +7,7 @@ use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_atte
 use mlxcel_portable::eval::{Input, Program, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, ModuleBuilder, TensorType};
 
-use crate::support::numbers;
+use crate::layers::support::numbers;
 
 use ElementType::{BF16, F32, I8, I32};
 

@@ -13,7 +13,7 @@ use mlxcel_session::{
     AnswerPart, CancelToken, Engine, EngineOptions, ErrorKind, FinishReason, Options, Request,
 };
 
-use crate::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
+use crate::engine::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
 use crate::support::{Replay, oracle};
 
 /// A pass takes long enough for others to act in the meantime.

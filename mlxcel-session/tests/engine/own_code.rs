@@ -8,7 +8,7 @@ use mlxcel_session::{
     Options, Result, SamplingStep, Speculation, StepContext, TokenId,
 };
 
-use crate::harness::{alone, assert_same, prompt, reference};
+use crate::engine::harness::{alone, assert_same, prompt, reference};
 
 /// Panics in one of its callbacks.
 #[derive(Clone, Copy, Debug, PartialEq)]

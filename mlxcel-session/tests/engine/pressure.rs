@@ -5,7 +5,7 @@ use std::time::Duration;
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
 
-use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
 
 #[test]
 fn preempted_requests_generate_the_same_tokens() {

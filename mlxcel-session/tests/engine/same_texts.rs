@@ -5,7 +5,7 @@ use mlxcel_session::{
     Capabilities, Engine, EngineOptions, FinishReason, Model, Options, PrefixCache, Request,
 };
 
-use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference};
+use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference};
 use crate::support::{Replay, oracle};
 
 /// Runs `count` requests at once and compares each with itself alone.
@@ -117,7 +117,7 @@ fn the_bundled_model_generates_the_same_tokens_batched_and_alone() {
         ["Once upon a time", "There was a fox named Pip.", "The", "A cat and a dog", "Mia"]
             .into_iter()
             .zip(0..)
-            .map(|(text, n)| (text, crate::harness::options(n, 12)))
+            .map(|(text, n)| (text, crate::engine::harness::options(n, 12)))
             .collect();
     let streams: Vec<_> =
         requests.iter().map(|(text, options)| engine.generate(text, options).unwrap()).collect();

@@ -7,7 +7,7 @@ use mlxcel_session::{
     CancelToken, EmbedOptions, Engine, EngineOptions, ErrorKind, Options, ScoreOptions, TokenId,
 };
 
-use crate::harness::{Faulty, alone, endless, prompt, reference, wait_until};
+use crate::engine::harness::{Faulty, alone, endless, prompt, reference, wait_until};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 
 fn texts() -> Vec<Vec<TokenId>> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
 
-use crate::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
 
 const PASS: Duration = Duration::from_millis(2);
 
@@ -169,7 +169,7 @@ fn a_slow_reader_pauses_only_its_own_request() {
         let options = EngineOptions::default().with_unread_tokens(4);
         let engine = Engine::with_options(model.clone(), &options).unwrap();
         let lazy: Vec<_> = (0..3)
-            .map(|n| engine.generate_tokens(&prompt(n, 20), &crate::harness::options(n, 40)).unwrap())
+            .map(|n| engine.generate_tokens(&prompt(n, 20), &crate::engine::harness::options(n, 40)).unwrap())
             .collect();
         // They make no progress without a reader; a request with a reader overtakes them.
         for n in 10..13 {
@@ -182,7 +182,7 @@ fn a_slow_reader_pauses_only_its_own_request() {
         assert_eq!((stats.steps, stats.generated_tokens), (steps, 60 + 12), "nothing is computed unread");
         assert!(stats.preempted > 0 && stats.finished == 3, "{stats:?}");
         for (n, stream) in (0..).zip(lazy) {
-            let expected = alone(&model, &prompt(n, 20), &crate::harness::options(n, 40));
+            let expected = alone(&model, &prompt(n, 20), &crate::engine::harness::options(n, 40));
             assert_same(&stream.complete().unwrap(), &expected);
         }
     }

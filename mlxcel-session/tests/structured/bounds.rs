@@ -5,7 +5,7 @@ use std::time::Instant;
 use mlxcel_session::{ErrorKind, Grammar};
 use serde_json::{Value, json};
 
-use crate::harness::{say, tokenizer};
+use crate::structured::harness::{say, tokenizer};
 
 fn nested(depth: usize) -> Value {
     (0..depth).fold(

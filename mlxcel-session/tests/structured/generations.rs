@@ -7,7 +7,7 @@ use mlxcel_session::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Random, hot, say, storyteller, tokenizer};
+use crate::structured::harness::{Random, hot, say, storyteller, tokenizer};
 
 fn fox() -> Grammar {
     Grammar::json_schema(json!({

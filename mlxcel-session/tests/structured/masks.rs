@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mlxcel_session::{Constraint, ConstraintSource, Grammar, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::harness::{Chance, Random};
+use crate::structured::harness::{Chance, Random};
 
 const SIZE: usize = 128_000;
 

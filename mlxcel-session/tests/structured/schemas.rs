@@ -3,7 +3,7 @@
 use mlxcel_session::{ErrorKind, FinishReason, Grammar};
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Chance, say, tokenizer};
+use crate::structured::harness::{Chance, say, tokenizer};
 
 /// A schema with definitions that refer to one another, and to themselves.
 fn schema(seed: u64) -> Value {

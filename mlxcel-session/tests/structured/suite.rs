@@ -5,7 +5,7 @@ use mlxcel_session::{FinishReason, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::harness::{Random, hot, say, tokenizer};
+use crate::structured::harness::{Random, hot, say, tokenizer};
 
 #[derive(Deserialize)]
 struct Group {

@@ -10,7 +10,7 @@ use mlxcel_session::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Chance, Random, hot, storyteller};
+use crate::structured::harness::{Chance, Random, hot, storyteller};
 
 /// A template with the text of a style's published templates, and its special tokens.
 const STYLES: [(&str, &str, &[&str]); 10] = [

@@ -57,7 +57,7 @@ impl Selection {
                 &["--package=mlxcel-core", "--package=mlxcel-stablehlo", "--package=mlxcel-portable", "--lib"]
             }
             Self::Kernels => &["--package=mlxcel-iree", "--lib"],
-            Self::Oracles => &["--package=mlxcel-tests", "--test=oracles"],
+            Self::Oracles => &["--package=mlxcel-tests", "--test=suite"],
         }
     }
 
@@ -66,7 +66,7 @@ impl Selection {
         match self {
             Self::Libraries => &[],
             Self::Kernels => &["kernel_tests::"],
-            Self::Oracles => &["llama_", "mistral_", "quantized_"],
+            Self::Oracles => &["oracles::llama_", "oracles::mistral_", "oracles::quantized_"],
         }
     }
 

@@ -35,7 +35,7 @@ fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
     let folder = tempfile::tempdir().context("making a folder for the bundle")?;
     let bundle = folder.path().join("bundle");
     let model = workspace.root().join(MODEL);
-    let mut write = workspace.program("mlxcel", "bundle")?;
+    let mut write = workspace.program("mlxcel", "programs")?;
     write.args(["bundle", "--target", "stablehlo", "--precision", "exact"]);
     process::run(write.arg("--model").arg(&model).arg("--out").arg(&bundle))?;
 

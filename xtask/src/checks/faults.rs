@@ -76,7 +76,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         let missing = "strace makes calls fail, and is not installed: apt-get install strace";
         return Ok(Done::Unchecked(missing.to_owned()));
     }
-    let command = workspace.program("mlxcel", "bundle")?;
+    let command = workspace.program("mlxcel", "programs")?;
     let program = Path::new(command.get_program());
     let cache = tempfile::tempdir().context("making a folder for the cache")?;
     let model = workspace.root().join(MODEL).display().to_string();

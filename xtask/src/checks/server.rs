@@ -84,7 +84,7 @@ fn drive(
         return left_out(reason);
     }
     packages.install(workspace, || Ok(python.clone())).context("installing the clients")?;
-    let mut start = workspace.program("mlxcel", "server")?;
+    let mut start = workspace.program("mlxcel", "programs")?;
     start.args(["serve", "--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
     let mut said = Vec::new();

@@ -12,8 +12,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
     let tests = ["test", "--locked", "--workspace", "--features", &features];
     let mut command = workspace.cargo(&tests);
-    let programs = ["--test", "load", "--test", "interrupted", "--test", "published"];
-    command.args(programs).args(["--", "--ignored", "--nocapture"]);
+    command.args(["--test", "suite", "--test", "programs", "--", "--ignored", "--nocapture"]);
+    command.args(["load::", "interrupted::", "published::"]);
     let mut total = Counts::default();
     let mut engines = vec![("portable,mlx", "5000"), ("iree", "200")];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -23,7 +23,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     process::run_watched(&mut command, |line| total.add(line))?;
     for (engines, checkpoints) in engines {
         let mut command = workspace.cargo(&tests);
-        command.args(["--test", "settings", "--", "--nocapture"]);
+        command.args(["--test", "suite", "--", "--nocapture", "settings::"]);
         command.env("MLXCEL_SETTINGS", checkpoints).env("MLXCEL_TEST_ENGINES", engines);
         process::run_watched(&mut command, |line| total.add(line))?;
     }

@@ -24,17 +24,8 @@ use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
 /// Test programs that take longest, longest first: started first, they do not run alone at the end.
-const LONGEST: &[&str] = &[
-    "architectures",
-    "mlxcel_iree",
-    "conformance",
-    "mlxcel_pjrt",
-    "oracles",
-    "same_text",
-    "differential",
-    "mlxcel_mlx",
-    "server",
-];
+const LONGEST: &[&str] =
+    &["tests/suite", "mlxcel-iree/mlxcel_iree", "mlxcel-pjrt/mlxcel_pjrt", "mlxcel-mlx/suite"];
 
 /// Which tests to run, and what to report.
 #[derive(clap::Args, Default)]
@@ -95,6 +86,7 @@ pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Resu
 
 /// A compiled program with tests.
 struct Program {
+    /// The folder of its package, and its target.
     name: String,
     path: PathBuf,
     /// The folder of its package, in which cargo runs it.
@@ -111,7 +103,7 @@ fn build(workspace: &Workspace, selection: &[&str]) -> Result<Vec<Program>> {
         if let (true, Some(path), Some(folder)) =
             (artifact.profile.test, artifact.executable, artifact.manifest_path.parent())
         {
-            let name = artifact.target.name;
+            let name = format!("{}/{}", folder.file_name().unwrap_or_default(), artifact.target.name);
             programs.push(Program { name, path: path.into(), folder: folder.into() });
         }
     })?;

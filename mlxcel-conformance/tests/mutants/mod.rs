@@ -1,6 +1,5 @@
 //! The kit is proved by engines that are broken on purpose, each in one way: every check kills the mutants
 //! that its docs name, and every mutant is named by a check.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod adapters;
 mod answers;

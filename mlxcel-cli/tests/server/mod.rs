@@ -1,7 +1,6 @@
 //! `mlxcel serve`, spoken to over its socket. OpenAI's own client drives it in `cargo xtask test --only
 //! server`.
 #![cfg(all(feature = "portable", unix))]
-#![allow(clippy::unwrap_used)]
 
 mod adapters;
 mod answers;

@@ -1,5 +1,4 @@
 //! Generation under grammars, with a model of random logits.
-#![allow(clippy::panic, clippy::print_stdout, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod bounds;
 mod generations;

@@ -1,8 +1,6 @@
 //! The evaluator: every operation against values computed by hand, and random programs against a second,
 //! plain one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-
 mod arithmetic;
 mod contractions;
 mod control;

@@ -5,15 +5,9 @@
 //! `MLXCEL_SETTINGS_FIRST` on of `MLXCEL_SETTINGS_SEED`, on the engines that `MLXCEL_TEST_ENGINES` lists;
 //! `MLXCEL_SETTINGS_FAMILY` selects families, and `MLXCEL_SETTINGS_KEEP` names a folder to keep all
 //! checkpoints in, with the walk's logits.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 #![cfg(feature = "portable")]
 
 mod checkpoint;
-/// The path that the walk names values by.
-#[path = "../../mlxcel-models/tests/common"]
-mod common {
-    pub(crate) mod values;
-}
 mod draw;
 mod engines;
 mod families;
@@ -22,11 +16,7 @@ mod gguf;
 mod hybrids;
 mod latents;
 mod mixtures;
-#[path = "../../mlxcel-models/tests/naive/mod.rs"]
-mod naive;
 mod packings;
-#[path = "../support/mod.rs"]
-mod support;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +94,7 @@ impl Plan {
     }
 
     fn run(&self, tally: &mut Tally) {
-        let engines = support::wanted_engines();
+        let engines = crate::support::wanted_engines();
         for number in self.numbers.clone() {
             self.examine(number, &engines, tally);
         }

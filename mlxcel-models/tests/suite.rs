@@ -1,0 +1,17 @@
+//! Checkpoints and families: what they read, what they refuse, and how they are described.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, missing_docs)]
+
+mod architectures;
+mod checkpoints;
+mod common;
+mod experts;
+mod families;
+mod forms;
+mod layouts;
+mod llama;
+mod mistral;
+mod naive;
+mod oracle;
+mod quantized;
+mod recurrent;
+mod refusals;

@@ -1,0 +1,34 @@
+//! Engines against oracles, against each other and against the contract; and the book's programs.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs
+)]
+
+mod adapters;
+mod architectures;
+/// The path that the walk names values by.
+#[cfg(feature = "portable")]
+#[path = "../mlxcel-models/tests/common"]
+mod common {
+    pub(crate) mod values;
+}
+mod conformance;
+mod differential;
+mod encoders;
+mod examples;
+mod format_pairs;
+mod formats;
+mod hidden;
+mod load;
+#[cfg(feature = "portable")]
+#[path = "../mlxcel-models/tests/naive/mod.rs"]
+mod naive;
+mod oracles;
+mod published;
+mod same_text;
+mod settings;
+mod support;
