@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{CAPACITY, Case, Fixture, engines_and_plugin};
+use crate::support::{CAPACITY, Fixture, engines_and_plugin};
+use mlxcel_conformance::OracleCase;
 use mlxcel_conformance::{Need, Subject, checks};
 use mlxcel_core::{
     Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
@@ -39,7 +40,7 @@ fn argmax(logits: &[f32]) -> u32 {
 
 /// One sequence for each case, fed its prompt, whose logits are those of the oracle; then all decode
 /// together.
-fn check(session: &mut dyn InferenceSession, cases: &[(Case, Option<&Adapter>)], what: &str) {
+fn check(session: &mut dyn InferenceSession, cases: &[(OracleCase, Option<&Adapter>)], what: &str) {
     let mut rows = Vec::new();
     for (index, (case, adapter)) in cases.iter().enumerate() {
         let sequence = session.open_with(&options(*adapter)).unwrap();

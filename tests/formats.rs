@@ -4,17 +4,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::support::{Case, Fixture, engines, runs};
-use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
-    SessionOptions,
-};
+use crate::support::{Fixture, engines, runs};
+use mlxcel_conformance::{Outcome, Tolerance};
+use mlxcel_core::{Backend, Precision, SessionOptions};
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
-/// other token.
-const HONEST_MARGIN: f32 = 1e-3;
-/// The largest difference of prefill logits, relative to the largest magnitude.
-const LOGITS: f32 = 1e-3;
+/// What a float32 engine may differ by, relative to the largest logit.
+const TOLERANCE: (f32, f32, f32) = (1e-3, 3e-3, 1e-3);
 
 /// What MLX's kernels take without expanding a weight.
 #[cfg(feature = "mlx")]
@@ -32,8 +27,6 @@ const PACKED_ON_MLX: &[&str] = &[
 /// tested over each packing.
 const COMPILED: [&str; 4] = ["awq", "fp8-block", "gguf-llama-q4_k_m", "gpt_oss-mxfp4"];
 
-type Checked = Result<(), String>;
-
 /// The folders of `fixtures/formats` that have an oracle.
 fn folders() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
@@ -44,28 +37,7 @@ fn folders() -> Vec<Fixture> {
     paths.into_iter().map(|path| Fixture { name: name(&path), path }).collect()
 }
 
-fn check_case(session: &mut dyn InferenceSession, case: &Case) -> Checked {
-    let sequence = session.open().unwrap();
-    let result = session.run_row(Row::logits(sequence, &case.prompt), &Control::default()).unwrap();
-    session.close(sequence).unwrap();
-    let logits = result.into_logits().map_err(|error| error.to_string())?;
-    let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
-    let pairs = logits.iter().zip(&case.prefill_logits);
-    let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
-    if logits.len() != case.prefill_logits.len() || error > LOGITS {
-        return Err(format!("{} logits differ by {error}", logits.len()));
-    }
-    let generation = session.generate_greedy(&case.prompt, &GenerateOptions::new(case.greedy.len())).unwrap();
-    for (step, (&token, &expected)) in generation.tokens.iter().zip(&case.greedy).enumerate() {
-        if token != expected {
-            let honest = case.margins[step] < HONEST_MARGIN;
-            return if honest { Ok(()) } else { Err(format!("token {step} is {token}, not {expected}")) };
-        }
-    }
-    if generation.tokens.len() == case.greedy.len() { Ok(()) } else { Err("too few tokens".to_owned()) }
-}
-
-fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
+fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
     let options = crate::support::options(fixture, Precision::Exact);
     let source = fixture.path.clone().into();
     let model = match engine.load(&source, &options) {
@@ -80,13 +52,11 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Checked {
                 .load(&source, &options)
                 .unwrap()
         }
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
-    let mut session = model.open_session(&SessionOptions::default()).unwrap();
-    for (index, case) in fixture.cases().iter().enumerate() {
-        check_case(&mut *session, case).map_err(|error| format!("case {index}: {error}"))?;
-    }
-    Ok(())
+    let mut session = model.open_session(&SessionOptions::default())?;
+    let (margin, logprob, logits) = TOLERANCE;
+    fixture.oracle().check(&mut *session, &Tolerance::new(margin, logprob, logits)).map(drop)
 }
 
 #[test]

@@ -1,53 +1,17 @@
 //! Every engine against transformers' float32 results for the fixtures: logits, tokens, log probabilities,
 //! for any prefill chunking and batch composition.
 
-use crate::support::{Case, Fixture, engines_and_plugin, load};
+use crate::support::{Fixture, engines_and_plugin, load};
+use mlxcel_conformance::{Tolerance, prefill};
 use mlxcel_core::{
-    Backend, Control, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Precision, Row,
-    SamplingPlan, SessionOptions,
+    Backend, Control, InferenceSession, InferenceSessionExt, Precision, Row, SamplingPlan, SessionOptions,
 };
 
-/// Below this margin of the oracle's best logit over its second, a float32 engine may honestly choose the
-/// other token.
-const HONEST_MARGIN: f32 = 1e-4;
-
-fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
-    let sequence = session.open().unwrap();
-    let mut logits = Vec::new();
-    let chunks: Vec<_> = prompt.chunks(chunk).collect();
-    for (i, tokens) in chunks.iter().enumerate() {
-        let row =
-            if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
-        let result = session.run_row(row, &Control::default()).unwrap();
-        logits = result.into_logits().unwrap_or_default();
-    }
+/// The logits after a prompt in chunks of this many tokens.
+fn logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
+    let (sequence, logits) = prefill(session, prompt, chunk).unwrap();
     session.close(sequence).unwrap();
     logits
-}
-
-/// The largest difference relative to the largest magnitude.
-fn relative_error(logits: &[f32], oracle: &[f32]) -> f32 {
-    assert_eq!(logits.len(), oracle.len());
-    let scale = oracle.iter().fold(0f32, |largest, logit| largest.max(logit.abs()));
-    let error = logits.iter().zip(oracle).fold(0f32, |largest, (a, b)| largest.max((a - b).abs()));
-    assert!(logits.iter().all(|logit| logit.is_finite()));
-    error / scale
-}
-
-/// Compares generated tokens with the oracle's up to the first difference that its margin excuses.
-fn assert_tokens(name: &str, case: &Case, tokens: &[u32], logprobs: &[f32]) {
-    for (i, (&token, &logprob)) in tokens.iter().zip(logprobs).enumerate() {
-        if token != case.greedy[i] {
-            assert!(case.margins[i] < HONEST_MARGIN, "{name}: token {i} is {token}, not {}", case.greedy[i]);
-            return;
-        }
-        assert!(
-            (logprob - case.logprobs[i]).abs() <= 1e-3,
-            "{name}: logprob {i}: {logprob} {}",
-            case.logprobs[i]
-        );
-    }
-    assert_eq!(tokens.len(), case.greedy.len(), "{name}");
 }
 
 fn exact_matches(fixture: &Fixture) {
@@ -57,15 +21,8 @@ fn exact_matches(fixture: &Fixture) {
 fn exact_on(engine: &dyn Backend, fixture: &Fixture) {
     let model = load(engine, fixture, Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
-    for (i, case) in fixture.cases().iter().enumerate() {
-        let name = format!("{} {} case {i}", engine.name(), fixture.name);
-        let logits = prefill_logits(&mut *session, &case.prompt, usize::MAX);
-        let error = relative_error(&logits, &case.prefill_logits);
-        assert!(error <= 1e-4, "{name}: prefill logits differ by {error}");
-        let options = GenerateOptions::new(case.greedy.len());
-        let generation = session.generate_greedy(&case.prompt, &options).unwrap();
-        assert_tokens(&name, case, &generation.tokens, &generation.logprobs);
-    }
+    let checked = fixture.oracle().check(&mut *session, &Tolerance::of(Precision::Exact));
+    checked.unwrap_or_else(|failure| panic!("{} {}: {failure}", engine.name(), fixture.name));
 }
 
 #[test]
@@ -106,9 +63,11 @@ fn native_precision_stays_within_its_rounding() {
             let model = load(&*engine, &fixture, Precision::Native);
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
             for (i, case) in fixture.cases().iter().enumerate() {
-                let logits = prefill_logits(&mut *session, &case.prompt, usize::MAX);
-                let error = relative_error(&logits, &case.prefill_logits);
-                assert!(error <= tolerance, "{} {} case {i}: {error}", engine.name(), fixture.name);
+                let logits = logits(&mut *session, &case.prompt, usize::MAX);
+                let checked = case.check_logits(&logits, &Tolerance::new(0.0, 0.0, tolerance));
+                checked.unwrap_or_else(|failure| {
+                    panic!("{} {} case {i}: {failure}", engine.name(), fixture.name)
+                });
             }
         }
     }
@@ -123,10 +82,12 @@ fn chunks_of_any_size_give_the_same_tokens() {
     for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        let whole = prefill_logits(&mut *session, prompt, usize::MAX);
+        let whole = logits(&mut *session, prompt, usize::MAX);
         for chunk in [1, 7, 64] {
-            let error = relative_error(&prefill_logits(&mut *session, prompt, chunk), &whole);
-            assert!(error <= 1e-5, "{} in chunks of {chunk}: {error}", engine.name());
+            let chunked = logits(&mut *session, prompt, chunk);
+            let scale = whole.iter().fold(0f32, |most, logit| most.max(logit.abs()));
+            let differs = |(a, b): (&f32, &f32)| (a - b).abs().is_nan() || (a - b).abs() > 1e-5 * scale;
+            assert!(!chunked.iter().zip(&whole).any(differs), "{} in chunks of {chunk}", engine.name());
         }
     }
 }
@@ -134,48 +95,15 @@ fn chunks_of_any_size_give_the_same_tokens() {
 #[test]
 fn four_sequences_at_different_positions_match_single_sequence_runs() {
     let fixture = Fixture::storyteller();
-    let cases: Vec<Case> =
-        fixture.cases().into_iter().filter(|case| case.prompt.len() < 200).take(4).collect();
-    assert_eq!(cases.len(), 4);
-    let plan = SamplingPlan::greedy();
+    let mut oracle = fixture.oracle();
+    oracle.cases.retain(|case| case.prompt.len() < 200);
+    oracle.cases.truncate(4);
+    assert_eq!(oracle.cases.len(), 4);
     for engine in engines_and_plugin() {
         let model = load(&*engine, &fixture, Precision::Exact);
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
-        // They join one after another: the first is some tokens ahead when the second's prompt comes in the
-        // same step.
-        let mut running: Vec<(mlxcel_core::SequenceId, Vec<u32>, Vec<f32>)> = Vec::new();
-        for (i, _) in cases.iter().enumerate() {
-            let sequence = session.open().unwrap();
-            running.push((sequence, Vec::new(), Vec::new()));
-            for turn in 0..3 {
-                let feeds: Vec<Vec<u32>> = running
-                    .iter()
-                    .zip(&cases)
-                    .map(|((_, tokens, _), case)| {
-                        tokens.last().map_or(case.prompt.clone(), |&last| vec![last])
-                    })
-                    .collect();
-                let rows: Vec<_> =
-                    running.iter().zip(&feeds).map(|((id, ..), feed)| Row::next(*id, feed, &plan)).collect();
-                let mut out = mlxcel_core::StepOutput::new();
-                let before = session.stats().passes;
-                session.step(&rows, &Control::default(), &mut out).unwrap();
-                if turn > 0 {
-                    assert_eq!(session.stats().passes - before, 1, "{}: {} rows", engine.name(), i + 1);
-                }
-                for ((_, tokens, logprobs), row) in running.iter_mut().zip(out.take()) {
-                    let token = row.unwrap().into_token().unwrap();
-                    tokens.push(token.token);
-                    logprobs.push(token.logprob);
-                }
-            }
-        }
-        for (i, ((_, tokens, logprobs), case)) in running.iter().zip(&cases).enumerate() {
-            let name = format!("{} batched, sequence {i}", engine.name());
-            let mut case = case.clone();
-            case.greedy.truncate(tokens.len());
-            assert_tokens(&name, &case, tokens, logprobs);
-        }
+        let batched = oracle.check_batch(&mut *session, &Tolerance::of(Precision::Exact));
+        batched.unwrap_or_else(|failure| panic!("{}: {failure}", engine.name()));
     }
 }
 

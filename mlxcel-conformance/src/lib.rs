@@ -6,7 +6,8 @@
 //! each promise of [`mlxcel_core`]'s contract is an executable check on a real engine with a real model,
 //! through the public API, as an application uses it: [`checks`]. No second implementation is needed: an
 //! engine is compared with itself (a chunked prompt with the same prompt at once, a batched sequence with the
-//! same one alone). To compare two engines, use [`differential()`].
+//! same one alone). To compare two engines, use [`differential()`]; to compare one with the recorded results of a
+//! reference implementation, [`Oracle`].
 //!
 //! The kit itself is tested with mutants: engines that are deliberately broken, each in one way. Every check
 //! kills at least one mutant, named in its docs, and every mutant is killed.
@@ -44,6 +45,7 @@ pub mod checks;
 mod differential;
 mod expectations;
 mod failure;
+mod oracle;
 mod outlook;
 mod report;
 mod subject;
@@ -55,6 +57,7 @@ pub use checks::{Check, Need};
 pub use differential::{Comparison, Differential, Divergence, Trace, TraceStep, differential};
 pub use expectations::Expectations;
 pub use failure::{Failure, Outcome};
+pub use oracle::{Oracle, OracleCase, prefill};
 pub use report::{CheckResult, Report, ReportLine, run, run_all};
 pub use subject::Subject;
 pub use suite::__hold;

@@ -2,4 +2,5 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, missing_docs)]
 
 mod mutants;
+mod oracle;
 mod reference;

@@ -7,20 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use mlxcel_conformance::{Oracle, OracleCase};
 use mlxcel_core::{Backend, LoadOptions, Model, Precision};
 use mlxcel_models::{Checkpoint, Decoder};
-
-/// What transformers computed for one prompt, in float32.
-#[derive(Clone, serde::Deserialize)]
-pub struct Case {
-    pub prompt: Vec<u32>,
-    pub greedy: Vec<u32>,
-    pub logprobs: Vec<f32>,
-    pub margins: Vec<f32>,
-    pub prefill_logits: Vec<f32>,
-    #[serde(default)]
-    pub completion: String,
-}
 
 /// A checkpoint with an `oracle.json`.
 pub struct Fixture {
@@ -42,13 +31,12 @@ impl Fixture {
         Self { name, path: path.join(name) }
     }
 
-    pub fn cases(&self) -> Vec<Case> {
-        #[derive(serde::Deserialize)]
-        struct Oracle {
-            cases: Vec<Case>,
-        }
-        let text = std::fs::read(self.path.join("oracle.json")).unwrap();
-        serde_json::from_slice::<Oracle>(&text).unwrap().cases
+    pub fn oracle(&self) -> Oracle {
+        Oracle::read(self.path.join("oracle.json")).unwrap()
+    }
+
+    pub fn cases(&self) -> Vec<OracleCase> {
+        self.oracle().cases
     }
 }
 

@@ -4,17 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mlxcel_core::{Backend, InferenceSession, InferenceSessionExt, LoadOptions, Model, Precision, Row};
-
-/// What transformers computed for one prompt, in float32.
-#[derive(Clone, serde::Deserialize)]
-pub struct Case {
-    pub prompt: Vec<u32>,
-    pub greedy: Vec<u32>,
-    pub logprobs: Vec<f32>,
-    pub margins: Vec<f32>,
-    pub prefill_logits: Vec<f32>,
-}
+use mlxcel_conformance::{Oracle, prefill};
+use mlxcel_core::{Backend, InferenceSession, LoadOptions, Model, Precision};
 
 /// The folder of a checkpoint: `storyteller`, or one of the fixtures.
 pub fn folder(name: &str) -> PathBuf {
@@ -26,14 +17,9 @@ pub fn folder(name: &str) -> PathBuf {
     }
 }
 
-/// The cases of a checkpoint's `oracle.json`.
-pub fn cases(name: &str) -> Vec<Case> {
-    #[derive(serde::Deserialize)]
-    struct Oracle {
-        cases: Vec<Case>,
-    }
-    let text = std::fs::read(folder(name).join("oracle.json")).unwrap();
-    serde_json::from_slice::<Oracle>(&text).unwrap().cases
+/// The `oracle.json` of a checkpoint.
+pub fn oracle(name: &str) -> Oracle {
+    Oracle::read(folder(name).join("oracle.json")).unwrap()
 }
 
 pub fn load(engine: &dyn Backend, name: &str, precision: Precision) -> Arc<dyn Model> {
@@ -42,15 +28,7 @@ pub fn load(engine: &dyn Backend, name: &str, precision: Precision) -> Arc<dyn M
 
 /// The logits after a prompt that comes in chunks of this many tokens.
 pub fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
-    let sequence = session.open().unwrap();
-    let mut logits = Vec::new();
-    let chunks: Vec<_> = prompt.chunks(chunk).collect();
-    for (i, tokens) in chunks.iter().enumerate() {
-        let row =
-            if i + 1 == chunks.len() { Row::logits(sequence, tokens) } else { Row::extend(sequence, tokens) };
-        let result = session.run_row(row, &Default::default()).unwrap();
-        logits = result.into_logits().unwrap_or_default();
-    }
+    let (sequence, logits) = prefill(session, prompt, chunk).unwrap();
     session.close(sequence).unwrap();
     logits
 }
