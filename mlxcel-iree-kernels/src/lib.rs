@@ -50,6 +50,7 @@ mod reads;
 mod schedule;
 mod value;
 mod vector_set;
+mod vectors;
 mod view;
 mod writer;
 

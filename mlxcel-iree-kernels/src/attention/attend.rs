@@ -6,9 +6,9 @@ use mlxcel_stablehlo::ElementType;
 use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
 use super::scores::HIDDEN;
 use super::shape::{KEYS, Run, Shape, Tiling};
-use super::vectors::{Memory, scratch, transpose};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
+use crate::vectors::{Memory, scratch, transpose};
 use crate::writer::Writer;
 
 /// The most query rows that read values directly from the cache; for more, a block of values is converted

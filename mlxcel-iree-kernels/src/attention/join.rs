@@ -3,9 +3,9 @@
 use super::label;
 use super::pass::{divide, for_each, mul_add};
 use super::shape::Shape;
-use super::vectors::{Memory, exponential};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
+use crate::vectors::{Memory, exponential};
 use mlxcel_stablehlo::ElementType;
 
 /// The kernel that joins [`Parts`](super::attend::Results::Parts) into the composite's result: parts are

@@ -11,7 +11,6 @@ mod join;
 mod pass;
 mod scores;
 mod shape;
-mod vectors;
 mod write;
 
 use mlxcel_models::{Decoder, Mixer};
@@ -20,10 +19,10 @@ use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Valu
 use super::instructions::Instructions;
 use super::kernels::Kernel;
 use crate::context::Context;
+use crate::vectors::Memory;
 use attend::{Results, Scratch, attend};
 use pass::Pass;
 use shape::Shape;
-use vectors::Memory;
 
 /// Whether kernels compute all attention over caches in `decoder`, in any pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {

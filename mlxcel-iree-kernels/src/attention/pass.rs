@@ -3,9 +3,9 @@
 use mlxcel_stablehlo::ElementType;
 
 use super::shape::{Run, Shape};
-use super::vectors::{Memory, dividing, scratch};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
+use crate::vectors::{Memory, dividing, scratch};
 use crate::writer::Writer;
 
 /// `a * factor + b`, of type `index`.

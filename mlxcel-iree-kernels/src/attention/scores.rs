@@ -5,8 +5,8 @@ use mlxcel_stablehlo::ElementType;
 use super::attend::{Attend, Scratch};
 use super::pass::{Pass, divide, for_each, mul_add};
 use super::shape::{KEYS, Shape};
-use super::vectors::{exponential, hyperbolic_tangent};
 use crate::value::{Operand, Type};
+use crate::vectors::{exponential, hyperbolic_tangent};
 use crate::view::Locality;
 use crate::writer::Writer;
 

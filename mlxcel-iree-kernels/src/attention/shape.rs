@@ -3,8 +3,8 @@
 use mlxcel_stablehlo::{Builder, Composite, ElementType};
 
 use super::call::Call;
-use super::vectors::dividing;
 use crate::instructions::Instructions;
+use crate::vectors::{dividing, largest_divisor};
 
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
@@ -310,11 +310,6 @@ fn runs(tokens: &[usize]) -> Vec<Run> {
         .collect()
 }
 
-/// The largest number up to `most` that divides `of`.
-fn largest_divisor(of: usize, most: usize) -> usize {
-    (1..=most.min(of)).rev().find(|&divisor| of.is_multiple_of(divisor)).unwrap_or(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,12 +319,5 @@ mod tests {
         let run = |tokens, count, row, start| Run { tokens, count, row, start };
         assert_eq!(runs(&[128, 1, 1, 1]), [run(128, 1, 0, 0), run(1, 3, 1, 128)]);
         assert_eq!(runs(&[1, 4, 1]), [run(1, 1, 0, 0), run(4, 1, 1, 1), run(1, 1, 2, 5)]);
-    }
-
-    #[test]
-    fn tiles_divide_what_they_tile() {
-        for (of, most, wanted) in [(128, 16, 16), (7, 16, 7), (17, 16, 1), (5, 6, 5), (8, 6, 4), (1, 4, 1)] {
-            assert_eq!(largest_divisor(of, most), wanted);
-        }
     }
 }

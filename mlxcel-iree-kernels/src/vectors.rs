@@ -9,28 +9,33 @@ use crate::view::View;
 use crate::writer::Writer;
 
 /// The most lanes up to `lanes` that divide `size`; `lanes` is a power of two.
-pub(super) fn dividing(size: usize, mut lanes: usize) -> usize {
+pub(crate) fn dividing(size: usize, mut lanes: usize) -> usize {
     while !size.is_multiple_of(lanes) {
         lanes /= 2;
     }
     lanes
 }
 
+/// The largest number up to `most` that divides `of`.
+pub(crate) fn largest_divisor(of: usize, most: usize) -> usize {
+    (1..=most.min(of)).rev().find(|&divisor| of.is_multiple_of(divisor)).unwrap_or(1)
+}
+
 /// Scratch memory of this workgroup, `len` elements of float32.
-pub(super) fn scratch(w: &mut Writer, word: &str, len: usize) -> Memory {
+pub(crate) fn scratch(w: &mut Writer, word: &str, len: usize) -> Memory {
     Memory { view: View::on_stack(w, word, &[len], "f32"), element: ElementType::F32 }
 }
 
 /// Contiguous elements in memory, which kernels see as float32.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
-    pub(super) view: View,
-    pub(super) element: ElementType,
+pub(crate) struct Memory {
+    pub(crate) view: View,
+    pub(crate) element: ElementType,
 }
 
 impl Memory {
     /// A buffer of `len` elements.
-    pub(super) fn new(
+    pub(crate) fn new(
         kernel: &mut Kernel,
         word: &str,
         binding: &Binding,
@@ -41,7 +46,7 @@ impl Memory {
     }
 
     /// `lanes` elements from index `at` on, as float32.
-    pub(super) fn load(&self, w: &mut Writer, word: &str, at: &Operand, lanes: usize) -> Operand {
+    pub(crate) fn load(&self, w: &mut Writer, word: &str, at: &Operand, lanes: usize) -> Operand {
         let loaded = self.view.load(w, word, &[at], lanes);
         match self.element {
             ElementType::F32 => loaded,
@@ -59,7 +64,7 @@ impl Memory {
     }
 
     /// Rounds `value`, floats, to this memory's element type and stores it from index `at` on.
-    pub(super) fn store(&self, w: &mut Writer, value: &Operand, at: &Operand) {
+    pub(crate) fn store(&self, w: &mut Writer, value: &Operand, at: &Operand) {
         if self.element == ElementType::F32 {
             return self.view.store(w, value, &[at]);
         }
@@ -68,13 +73,13 @@ impl Memory {
     }
 
     /// The element at index `at`, a float32, in all of `lanes`.
-    pub(super) fn broadcast(&self, w: &mut Writer, word: &str, at: &Operand, lanes: usize) -> Operand {
+    pub(crate) fn broadcast(&self, w: &mut Writer, word: &str, at: &Operand, lanes: usize) -> Operand {
         let value = self.scalar(w, word, at);
         w.broadcast(word, &value, lanes)
     }
 
     /// The element at index `at`.
-    pub(super) fn scalar(&self, w: &mut Writer, word: &str, at: &Operand) -> Operand {
+    pub(crate) fn scalar(&self, w: &mut Writer, word: &str, at: &Operand) -> Operand {
         self.view.element(w, word, &[at])
     }
 }
@@ -83,7 +88,7 @@ impl Memory {
 ///
 /// Each stage exchanges blocks off the diagonal: of half the rows, then of a quarter, down to single
 /// elements.
-pub(super) fn transpose(w: &mut Writer, mut rows: Vec<Operand>) -> Vec<Operand> {
+pub(crate) fn transpose(w: &mut Writer, mut rows: Vec<Operand>) -> Vec<Operand> {
     let lanes = rows.len();
     let mut block = lanes / 2;
     while block > 0 {
@@ -111,7 +116,7 @@ pub(super) fn transpose(w: &mut Writer, mut rows: Vec<Operand>) -> Vec<Operand> 
 ///
 /// The method is that of `expf` of Moshier's Cephes library: `x = n ln 2 + r` with `r` of at most half of ln
 /// 2, a polynomial of degree 5 in `r`, and `n` added to the exponent.
-pub(super) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
+pub(crate) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
     const POLYNOMIAL: [&str; 5] =
         ["1.3981999507e-3", "8.3334519073e-3", "4.1665795894e-2", "1.6666665459e-1", "5.0000001201e-1"];
     let (ty, bits) = (x.ty, x.ty.of("i32"));
@@ -153,7 +158,7 @@ pub(super) fn exponential(w: &mut Writer, x: &Operand) -> Operand {
 ///
 /// The method is that of `tanhf` of Moshier's Cephes library: below 0.625 a polynomial, above it by the
 /// exponential.
-pub(super) fn hyperbolic_tangent(w: &mut Writer, x: &Operand) -> Operand {
+pub(crate) fn hyperbolic_tangent(w: &mut Writer, x: &Operand) -> Operand {
     const POLYNOMIAL: [&str; 4] =
         ["2.06390887954e-2", "-5.37397155531e-2", "1.33314422036e-1", "-3.33332819422e-1"];
     let ty = x.ty;
@@ -178,4 +183,16 @@ pub(super) fn hyperbolic_tangent(w: &mut Writer, x: &Operand) -> Operand {
     let bound = constant(w, "0.625");
     let is_small = w.compare("is_small", "olt", &magnitude, &bound);
     w.select("tangent", &is_small, &small, &large)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_divide_what_they_tile() {
+        for (of, most, wanted) in [(128, 16, 16), (7, 16, 7), (17, 16, 1), (5, 6, 5), (8, 6, 4), (1, 4, 1)] {
+            assert_eq!(largest_divisor(of, most), wanted);
+        }
+    }
 }
