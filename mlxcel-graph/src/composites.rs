@@ -58,3 +58,15 @@ pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 /// row to `[N, H * r]` and the caches. Attributes `layer`, an integer; `rows`, the tokens of each row with
 /// commas between; `scale`, a float.
 pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";
+
+/// [`layers::gated_delta_rule`](crate::layers::gated_delta_rule): `query` and `key: [N, Hk, k]`, `value: [N,
+/// Hv, v]`, `decay: [N, Hv]` or `[N, Hv, k]`, `beta: [N, Hv]`, all f32, `counts: [rows]` i32 and a state
+/// `[layers, Hv, k, v]` f32 a row to `[N, Hv, v]` and the states. Attributes `layer`, an integer; `rows`, the
+/// tokens of each row with commas between.
+pub const GATED_DELTA_RULE: &str = "mlxcel.gated_delta_rule";
+
+/// [`layers::selective_state_space`](crate::layers::selective_state_space): `x: [N, H, p]`, `dt: [N, H]`,
+/// `rate: [1, H]` or `[1, H, n]`, `input` and `output: [N, G, n]`, all f32, `counts: [rows]` i32 and a state
+/// `[layers, H, p, n]` f32 a row to `[N, H, p]` and the states. Attributes `layer`, an integer; `rows`, the
+/// tokens of each row with commas between.
+pub const SELECTIVE_STATE_SPACE: &str = "mlxcel.selective_state_space";

@@ -1,7 +1,9 @@
 //! Recurrences over the tokens of each row, with state of fixed size: convolutions, the gated delta rule,
 //! state spaces.
 
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Attribute, Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
+
+use crate::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE};
 
 /// The rows of a pass of `N` tokens, with their states.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +72,9 @@ pub fn causal_convolution<'f>(
 
 /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value
 /// head, `[k, v]`, becomes `S' = e^decay · S`, with a decay for all of it or for each row, then `S' + key ⊗
-/// beta · (value − S'ᵀ key)`; the result is `Sᵀ query`.
+/// beta · (value − S'ᵀ key)`; the result is `Sᵀ query`, and zero for padding.
+///
+/// Makes the composite [`GATED_DELTA_RULE`], whose decomposition is a loop over each row's tokens.
 ///
 /// Operands are query and key `[N, Hk, k]`, value `[N, Hv, v]`, decay `[N, Hv]` or `[N, Hv, k]`, and beta
 /// `[N, Hv]`, all f32; each key head serves `Hv / Hk` consecutive value heads. States are `[layers, Hv, k,
@@ -97,6 +101,18 @@ pub fn gated_delta_rule<'f>(
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &operands, &[heads, key_dim, value_dim])?;
+    composite(b, GATED_DELTA_RULE, operands, rows, decomposed_delta_rule)
+}
+
+fn decomposed_delta_rule<'f>(
+    b: &mut Builder<'f>,
+    [query, key, value, decay, beta]: [Value<'f>; 5],
+    rows: &RecurrentRows<'_, 'f>,
+) -> Result<(Value<'f>, Vec<Value<'f>>)> {
+    let (keys, values, decays) = (b.shape(key), b.shape(value), b.shape(decay));
+    let [tokens, key_heads, key_dim] = dimensions(&keys)?;
+    let [_, heads, value_dim] = dimensions(&values)?;
+    let by_channel = decays.len() == 3;
     let mut repeat = |x: Value<'f>| {
         let shape = [tokens, key_heads, heads / key_heads, key_dim];
         let repeated = b.broadcast_in_dim(x, &shape, &[0, 1, 3])?;
@@ -129,7 +145,9 @@ pub fn gated_delta_rule<'f>(
 }
 
 /// A selective state space (Dao and Gu 2024, "Mamba-2") token by token: the state `S` of a head, `[p, n]`,
-/// becomes `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`.
+/// becomes `e^(dt · rate) · S + dt · x ⊗ input`; the result is `S · output`, and zero for padding.
+///
+/// Makes the composite [`SELECTIVE_STATE_SPACE`], whose decomposition is a loop over each row's tokens.
 ///
 /// Operands are x `[N, H, p]`, dt `[N, H]`, rate `[1, H]`, or `[1, H, n]` for a rate of each number (Gu and
 /// Dao 2023, "Mamba"), input and output `[N, G, n]`, all f32; each group serves `H / G` consecutive heads.
@@ -155,6 +173,18 @@ pub fn selective_state_space<'f>(
         return Err(Error::new(ErrorKind::Shape, OP, detail));
     }
     rows.check(b, OP, &[x, dt, input, output], &[heads, width, size])?;
+    composite(b, SELECTIVE_STATE_SPACE, operands, rows, decomposed_state_space)
+}
+
+fn decomposed_state_space<'f>(
+    b: &mut Builder<'f>,
+    [x, dt, rate, input, output]: [Value<'f>; 5],
+    rows: &RecurrentRows<'_, 'f>,
+) -> Result<(Value<'f>, Vec<Value<'f>>)> {
+    let (xs, inputs, rates) = (b.shape(x), b.shape(input), b.shape(rate));
+    let [tokens, heads, width] = dimensions(&xs)?;
+    let [_, groups, size] = dimensions(&inputs)?;
+    let by_number = rates.len() == 3;
     // For all tokens at once: a rate that several rows' loops use makes IREE's compiler fuse across them
     // wrongly.
     let decay_shape = if by_number { vec![tokens, heads, size] } else { vec![tokens, heads] };
@@ -197,6 +227,43 @@ pub fn selective_state_space<'f>(
         Ok((y, b.reshape(state, &[heads, width, size])?))
     })?;
     Ok((b.reshape(y, &[tokens, heads, width])?, states))
+}
+
+/// A composite of five operands, the rows' counts and their states, in this order, with the attributes
+/// `layer` and `rows`.
+fn composite<'f>(
+    b: &mut Builder<'f>,
+    name: &str,
+    operands: [Value<'f>; 5],
+    rows: &RecurrentRows<'_, 'f>,
+    decompose: impl for<'d> FnOnce(
+        &mut Builder<'d>,
+        [Value<'d>; 5],
+        &RecurrentRows<'_, 'd>,
+    ) -> Result<(Value<'d>, Vec<Value<'d>>)>,
+) -> Result<(Value<'f>, Vec<Value<'f>>)> {
+    let missing = |what| Error::new(ErrorKind::Structure, name, format!("{what} are missing"));
+    let tokens = rows.rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let attributes = [
+        ("layer".to_owned(), Attribute::Int(rows.layer as i64)),
+        ("rows".to_owned(), Attribute::Text(tokens)),
+    ];
+    let flat = [&operands[..], &[rows.counts], rows.states].concat();
+    let results = b.composite(name, &flat, &attributes, |b, args| {
+        let (&operands, args) = args.split_first_chunk().ok_or_else(|| missing("operands"))?;
+        let (&counts, states) = args.split_first().ok_or_else(|| missing("counts"))?;
+        let rows = RecurrentRows { rows: rows.rows, counts, layer: rows.layer, states };
+        let (y, states) = decompose(b, operands, &rows)?;
+        Ok([y].into_iter().chain(states).collect())
+    })?;
+    let (&y, states) = results.split_first().ok_or_else(|| missing("results"))?;
+    Ok((y, states.to_vec()))
+}
+
+/// The dimensions of an operand that has three.
+fn dimensions(shape: &[usize]) -> Result<[usize; 3]> {
+    let wrong = |_| Error::new(ErrorKind::Shape, "recurrence", "an operand must have three dimensions");
+    shape.try_into().map_err(wrong)
 }
 
 /// Runs `body` on each row: its part of the inputs, how many of its tokens count, and its state at the layer;
