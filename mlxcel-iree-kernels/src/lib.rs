@@ -47,6 +47,7 @@ mod lower;
 mod norm;
 mod quantized;
 mod reads;
+mod recurrent;
 mod schedule;
 mod value;
 mod vector_set;

@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::instructions::Instructions;
 use crate::layouts::{Layouts, Panels};
 use crate::reads::Reads;
-use crate::{attention, embedding, gpu, linear, norm, quantized};
+use crate::{attention, embedding, gpu, linear, norm, quantized, recurrent};
 
 /// A program as given to the compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,12 +125,14 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
                     attention::lower(composite, b, context)
                 }
                 composites::EMBEDDING => embedding::lower(composite, b, context),
+                composites::GATED_DELTA_RULE => recurrent::lower_delta_rule(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
                 composites::EXPERT_LINEAR => linear::lower_experts(composite, b, context),
                 composites::RMS_NORM => norm::lower(composite, b, context),
                 composites::PACKED_EMBEDDING => quantized::lower_embedding(composite, b, context),
                 composites::PACKED_EXPERT_LINEAR => quantized::lower_expert_linear(composite, b, context),
                 composites::PACKED_LINEAR => quantized::lower_linear(composite, b, context),
+                composites::SELECTIVE_STATE_SPACE => recurrent::lower_state_space(composite, b, context),
                 _ => Ok(None),
             }
         })
@@ -202,6 +204,24 @@ mod tests {
             (I32, &[1]),
             (F32, &[1, 2, 2, 64, 16]),
         ];
+        let delta_rule: Operands<'_> = &[
+            (F32, &[1, 2, 16]),
+            (F32, &[1, 2, 16]),
+            (F32, &[1, 4, 8]),
+            (F32, &[1, 4]),
+            (F32, &[1, 4]),
+            (I32, &[1]),
+            (F32, &[2, 4, 16, 8]),
+        ];
+        let space: Operands<'_> = &[
+            (F32, &[1, 4, 8]),
+            (F32, &[1, 4]),
+            (F32, &[1, 4]),
+            (F32, &[1, 2, 16]),
+            (F32, &[1, 2, 16]),
+            (I32, &[1]),
+            (F32, &[2, 4, 8, 16]),
+        ];
         let int = |name: &str, value| (name.to_owned(), Attribute::Int(value));
         let packing = vec![("packing".to_owned(), Attribute::Text("u4/32 bf16 + bf16".to_owned()))];
         let layer = vec![
@@ -210,11 +230,13 @@ mod tests {
             ("scale".to_owned(), Attribute::Float(0.5)),
         ];
         let kinds = [
-            (composites::LINEAR, [rows, &[(BF16, &[96, 64])]].concat(), vec![], [1, 96]),
-            (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], [1, 64]),
-            (composites::PACKED_LINEAR, [rows, packed].concat(), packing.clone(), [1, 96]),
-            (composites::PACKED_EMBEDDING, [packed, ids].concat(), packing, [1, 64]),
-            (composites::CACHED_ATTENTION, attention.to_vec(), layer, [1, 64]),
+            (composites::LINEAR, [rows, &[(BF16, &[96, 64])]].concat(), vec![], vec![1, 96]),
+            (composites::EMBEDDING, [&[(BF16, &[96, 64][..])], ids].concat(), vec![], vec![1, 64]),
+            (composites::PACKED_LINEAR, [rows, packed].concat(), packing.clone(), vec![1, 96]),
+            (composites::PACKED_EMBEDDING, [packed, ids].concat(), packing, vec![1, 64]),
+            (composites::CACHED_ATTENTION, attention.to_vec(), layer.clone(), vec![1, 64]),
+            (composites::GATED_DELTA_RULE, delta_rule.to_vec(), layer[..2].to_vec(), vec![1, 4, 8]),
+            (composites::SELECTIVE_STATE_SPACE, space.to_vec(), layer[..2].to_vec(), vec![1, 4, 8]),
         ];
         for (name, operands, attributes, out) in kinds {
             let lowered = |operands: &[(ElementType, &[usize])], attributes: &[(String, Attribute)]| {
@@ -227,8 +249,8 @@ mod tests {
                         }
                         b.composite(name, &values, attributes, |b, args| {
                             let mixed = b.splat(F32, 0.0, &out)?;
-                            let cache = args.get(6).filter(|_| name == composites::CACHED_ATTENTION);
-                            Ok([mixed].into_iter().chain(cache.copied()).collect())
+                            let state = args.get(6).filter(|_| attributes.len() > 1);
+                            Ok([mixed].into_iter().chain(state.copied()).collect())
                         })
                     })
                     .unwrap();

@@ -7,6 +7,7 @@ mod linear;
 mod norm;
 mod packed;
 mod quantized;
+mod recurrent;
 mod row_counts;
 mod speed;
 
