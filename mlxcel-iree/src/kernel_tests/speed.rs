@@ -1,5 +1,7 @@
-//! How fast the kernels of packed weights are, beside one another in the same minutes: a measurement, which
-//! is run by name, on Linux. Rates are those of one thread.
+//! How fast kernels are, beside one another in the same minutes: measurements, which are run by name, on
+//! Linux. Rates are those of one thread.
+
+mod recurrent;
 
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
