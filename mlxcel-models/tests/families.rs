@@ -99,6 +99,14 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("kimi_linear", "mla_use_nope", json!(false)),
         ("kimi_linear", "qk_rope_head_dim", json!(5)),
         ("bailing_hybrid", "mlp_layer_types", json!(["dense", "sparse", "sparse", "linear"])),
+        ("longcat_flash", "attention_method", json!("GQA")),
+        ("longcat_flash", "zero_expert_type", json!("copy")),
+        ("longcat_flash", "mla_scale_q_lora", json!(false)),
+        ("longcat_flash", "mla_scale_kv_lora", json!(false)),
+        ("longcat_flash", "router_bias", json!(true)),
+        ("longcat_flash", "norm_topk_prob", json!(true)),
+        ("longcat_flash", "rope_interleave", json!(false)),
+        ("longcat_flash", "qk_head_dim", json!(24)),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {
@@ -169,6 +177,8 @@ fn settings_that_contradict_each_other_are_named() {
             json!({"layer_types": null, "linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}}),
             "linear_attn_config.kda_layers",
         ),
+        ("longcat_flash", json!({"num_hidden_layers": 3}), "num_hidden_layers"),
+        ("longcat_flash", json!({"moe_topk": 9}), "moe_topk"),
         ("falcon_h1", json!({"ssm_multipliers": [1.0, 2.0]}), "ssm_multipliers"),
         ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),
     ] {

@@ -97,6 +97,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
     ("llama4_text", mixtures::llama4_text),
+    ("longcat_flash", latents::longcat_flash),
     ("mamba2", hybrids::mamba2),
     ("mimo_v2_flash", mixtures::mimo_v2_flash),
     ("minicpm3", latents::minicpm3),

@@ -58,6 +58,43 @@ pub(crate) fn glm4_moe_lite(d: &mut Draft) {
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
 }
 
+pub(crate) fn longcat_flash(d: &mut Draft) {
+    latents(d);
+    if d.config["q_lora_rank"].is_null() {
+        d.set("q_lora_rank", 32);
+    }
+    // transformers counts each half of a layer as one.
+    let layers = d.layers().min(3);
+    d.set("num_hidden_layers", 2 * layers);
+    if d.random.one_in(2) {
+        d.set("num_layers", layers);
+    }
+    for half in [0, 1] {
+        if d.random.one_in(4) {
+            d.markers.push(format!("model.layers.#.self_attn.{half}.embed_q.weight"));
+        }
+    }
+    let width = d.width();
+    for (key, renamed, width) in [
+        ("intermediate_size", "ffn_hidden_size", d.size("intermediate_size")),
+        ("moe_intermediate_size", "expert_ffn_hidden_size", width),
+    ] {
+        d.config.remove(key);
+        let key = d.random.pick(&[key, renamed]);
+        d.set(key, width);
+    }
+    let count = d.random.pick(&[1, 2, 3, 4, 6]);
+    let identities = d.random.pick(&[0, 1, 2, 5]);
+    d.set("n_routed_experts", count);
+    d.set("zero_expert_num", identities);
+    let chosen = 1 + d.random.below((count + identities).min(5));
+    let key = d.random.pick(&["moe_topk", "num_experts_per_tok"]);
+    d.set(key, chosen);
+    d.any("routed_scaling_factor", &[1.0, 2.5, 0.7]);
+    d.markers.push("model.layers.#.mlp.router.e_score_correction_bias".to_owned());
+    d.expert_layout("model.layers.#.mlp");
+}
+
 pub(crate) fn minicpm3(d: &mut Draft) {
     latents(d);
     d.flag("mlp_bias");

@@ -439,6 +439,12 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         layers::top_k(self.b, *x, count).map(|(_, indices)| indices)
     }
 
+    fn at_most(&mut self, indices: &Value<'f>, most: usize) -> Result<Value<'f>> {
+        let shape = self.b.shape(*indices);
+        let most = self.b.splat(ElementType::I32, most as f64, &shape)?;
+        self.b.minimum(*indices, most)
+    }
+
     fn pick(&mut self, x: &Value<'f>, indices: &Value<'f>) -> Result<Value<'f>> {
         self.pick_elements(*x, *indices)
     }

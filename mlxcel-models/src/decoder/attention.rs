@@ -168,6 +168,8 @@ pub struct LatentAttention {
     pub down: Linear,
     /// The norm of the latent.
     pub norm: Norm,
+    /// A factor of the latent after its norm (LongCat-Flash).
+    pub latent_scale: f32,
     /// `plain_dim` to `rank` for each head.
     pub key_up: HeadLinear,
     /// `rank` to `value_dim` for each head.

@@ -118,6 +118,7 @@ impl Decoder {
                 laurel,
                 residual_scale,
                 norm_output,
+                deferred,
             } = block;
             lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
             if *input_scale != 1.0 {
@@ -141,6 +142,9 @@ impl Decoder {
             }));
             if *residual_scale != 1.0 {
                 lines.push(format!("residual   times {residual_scale}"));
+            }
+            if *deferred {
+                lines.push("shortcut   added behind the layer's last block".to_owned());
             }
             lines.extend(norm_output.iter().map(|norm| format!("post-norm  {}", self.describe_norm(norm))));
         }
@@ -178,7 +182,10 @@ impl Decoder {
             }
             Mixer::Latent(latent) => {
                 let LatentAttention { heads, rank, rope_dim, value_dim, scale, rope, .. } = latent;
-                let scaled = latent.query_scale.map_or("", |_| ", queries scaled by position");
+                let mut scaled = latent.query_scale.map_or("", |_| ", queries scaled by position").to_owned();
+                if latent.latent_scale != 1.0 {
+                    scaled += &format!(", latents times {}", latent.latent_scale);
+                }
                 let gated = latent.gate.map_or("", |_| ", gated");
                 vec![
                     format!(
@@ -284,14 +291,29 @@ impl Decoder {
     }
 
     fn describe_experts(&self, experts: &Experts) -> Vec<String> {
-        let Experts { count, chosen, router, norm_before, gating, gate, up, down, norm_after, shared } =
-            experts;
+        let Experts {
+            count,
+            identities,
+            chosen,
+            router,
+            norm_before,
+            gating,
+            gate,
+            up,
+            down,
+            norm_after,
+            shared,
+        } = experts;
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
             Scoring::Sigmoid => "sigmoid",
             Scoring::SparseMixer { .. } => "sparse mixer",
         };
         let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
+        let identities = match identities {
+            0 => String::new(),
+            identities => format!(" and {identities} identities"),
+        };
         let weighted = if router.weighs_inputs { " of their inputs" } else { "" };
         // The same projections twice are experts without a gate.
         let gating = if gate == up { "relu²".to_owned() } else { format!("{gating} gate") };
@@ -302,7 +324,7 @@ impl Decoder {
             (Some(_), Some(_)) => ", between norms",
         };
         let mut lines = vec![format!(
-            "experts    {chosen} of {count}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}{}",
+            "experts    {chosen} of {count}{identities}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}{}",
             groups.unwrap_or_default(),
             gate.inputs,
             gate.outputs,

@@ -112,6 +112,8 @@ features! {
     SharedExpert => "shared expert",
     /// Norms inside of [`Experts`], and factors of each expert's weights.
     NormedExperts => "experts with norms of their own",
+    /// [`Experts::identities`].
+    IdentityExperts => "identity experts",
     /// [`Decoder::layer_embeddings`].
     LayerEmbeddings => "embeddings for each layer",
     /// [`Layer::scale`](super::Layer::scale).
@@ -122,6 +124,8 @@ features! {
     TokenTypes => "token types",
     /// [`Embedding::norm`](super::Embedding::norm).
     EmbeddingNorm => "norm of embeddings",
+    /// [`Block::deferred`](super::Block::deferred).
+    Shortcut => "shortcut connections",
     /// [`Block::norm_output`](super::Block::norm_output).
     PostNorm => "norm of the residual stream",
     /// [`Arrangement::Parallel`].
@@ -188,6 +192,7 @@ impl Decoder {
             for block in &layer.blocks {
                 used.add(block.norm_output.is_some(), Feature::PostNorm);
                 used.add(block.laurel.is_some(), Feature::Laurel);
+                used.add(block.deferred, Feature::Shortcut);
                 let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
                 used.add(norms.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
                 match &block.operation {
@@ -318,6 +323,7 @@ impl FeatureSet {
 
     fn experts(&mut self, experts: &Experts) {
         self.add(true, Feature::Experts);
+        self.add(experts.identities > 0, Feature::IdentityExperts);
         self.add(experts.router.groups.is_some(), Feature::ExpertGroups);
         match experts.router.scoring {
             Scoring::Softmax => {}

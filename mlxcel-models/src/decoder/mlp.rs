@@ -42,8 +42,11 @@ pub enum Mlp {
 /// their results are summed with the router's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
-    /// The number of experts.
+    /// The number of experts with projections.
     pub count: usize,
+    /// The number of experts behind them, in the router's order, whose result is what they read
+    /// (LongCat-Flash).
+    pub identities: usize,
     /// The number of experts per token (top-k).
     pub chosen: usize,
     /// The router.
@@ -73,7 +76,7 @@ pub struct Router {
     pub norm: Option<Norm>,
     /// A factor of that.
     pub input_scale: f32,
-    /// `hidden_size` to one logit per expert.
+    /// `hidden_size` to one logit per expert, identities included.
     pub projection: Linear,
     /// How logits become scores.
     pub scoring: Scoring,

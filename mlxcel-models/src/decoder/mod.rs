@@ -151,6 +151,11 @@ pub struct Block {
     /// The norm of the residual stream after the sum (post-norm, Vaswani et al., 2017). Only in sequential
     /// layers.
     pub norm_output: Option<Norm>,
+    /// Whether the result is added to the residual stream behind the last block of the layer instead of
+    /// here, so that the blocks between do not read it (Cai et al., 2024, "Shortcut-connected
+    /// Expert Parallelism"; LongCat-Flash). Only in sequential layers, and without `laurel` and
+    /// `norm_output`.
+    pub deferred: bool,
 }
 
 /// The operation of a [`Block`].

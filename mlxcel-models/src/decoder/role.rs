@@ -143,6 +143,7 @@ impl Decoder {
                 laurel,
                 residual_scale: _,
                 norm_output,
+                deferred: _,
             } in blocks
             {
                 norm_before.iter().chain(norm_after).chain(norm_output).for_each(|norm| collected.norm(norm));
@@ -321,6 +322,7 @@ impl Collected {
             query,
             down,
             norm,
+            latent_scale: _,
             key_up,
             value_up,
             output,
@@ -441,6 +443,7 @@ impl Collected {
     fn experts(&mut self, experts: &Experts) {
         let Experts {
             count: _,
+            identities: _,
             chosen: _,
             router,
             norm_before,

@@ -39,6 +39,7 @@ pub(super) fn plain(operation: impl Into<Operation>) -> Block {
         laurel: None,
         residual_scale: 1.0,
         norm_output: None,
+        deferred: false,
     }
 }
 

@@ -55,7 +55,19 @@ impl ExpertLinears {
         shared: Option<SharedExpert>,
     ) -> Experts {
         let Self { gate, up, down } = self;
-        Experts { count, chosen, router, norm_before: None, gating, gate, up, down, norm_after: None, shared }
+        Experts {
+            count,
+            identities: 0,
+            chosen,
+            router,
+            norm_before: None,
+            gating,
+            gate,
+            up,
+            down,
+            norm_after: None,
+            shared,
+        }
     }
 }
 

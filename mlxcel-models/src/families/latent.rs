@@ -50,6 +50,7 @@ pub(super) struct LatentSettings {
     scale: f32,
     rope: Option<Rope>,
     query_scale: Option<PositionScale>,
+    latent_scale: f32,
 }
 
 impl LatentSettings {
@@ -107,7 +108,26 @@ impl LatentSettings {
             },
             rope,
             query_scale: defaults.query_scale.map(|read| read(rotary, sizes.context)).transpose()?.flatten(),
+            latent_scale: 1.0,
         })
+    }
+
+    /// The same with queries and latents that are multiplied by the root of how many times narrower than the
+    /// hidden size they were, as in LongCat-Flash.
+    pub(super) fn scaled_latents(self, config: Fields<'_>) -> Result<Self> {
+        let Some(query_rank) = self.query_rank else {
+            let message = "queries without a latent are not supported for this model_type".to_owned();
+            return Err(config.unsupported("q_lora_rank", message));
+        };
+        let factor = |rank: usize| (self.hidden as f64 / rank as f64).sqrt();
+        // The factor of queries is one of scores.
+        let scale = (f64::from(self.scale) * factor(query_rank)) as f32;
+        Ok(Self { scale, latent_scale: factor(self.rank) as f32, ..self })
+    }
+
+    /// The width of the queries of a head.
+    pub(super) fn query_dim(&self) -> usize {
+        self.plain_dim + self.rope_dim
     }
 
     /// The blocks of a layer called `layer`: attention, then `second`, each behind a norm.
@@ -157,6 +177,7 @@ impl LatentSettings {
             query,
             down,
             norm,
+            latent_scale: self.latent_scale,
             key_up,
             value_up,
             output,

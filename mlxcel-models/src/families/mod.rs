@@ -49,6 +49,7 @@ mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod llama4_text;
+mod longcat_flash;
 mod mamba2;
 mod mimo_v2_flash;
 mod minicpm3;
@@ -151,6 +152,7 @@ const FAMILIES: &[Family] = &[
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4_text::FAMILY,
+    longcat_flash::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minicpm3::FAMILY,

@@ -4,8 +4,23 @@ use super::{Ops, normed, run_mlp, scaled};
 use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};
 
 pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
-    let Experts { count, chosen, router, norm_before, gating, gate, up, down, norm_after, shared } = experts;
-    let (indices, weights) = route(router, *chosen, x, ops)?;
+    let Experts {
+        count,
+        identities,
+        chosen,
+        router,
+        norm_before,
+        gating,
+        gate,
+        up,
+        down,
+        norm_after,
+        shared,
+    } = experts;
+    let mut choice = route(router, *chosen, x, ops)?;
+    let passed =
+        if *identities > 0 { Some(split_identities(&mut choice, [*count, *identities], ops)?) } else { None };
+    let Choice { logits: _, indices, weights } = choice;
     let read = normed(norm_before.as_ref(), x, ops)?;
     let (mut dispatched, routing) = ops.dispatch(&read, &indices, *count)?;
     if router.weighs_inputs {
@@ -16,7 +31,11 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
     let gated = ops.gate(*gating, &gated, &up)?;
     let results = ops.expert_linear(&gated, &routing, down)?;
     let weights = (!router.weighs_inputs).then_some(&weights);
-    let sum = ops.combine(&results, &routing, weights)?;
+    let mut sum = ops.combine(&results, &routing, weights)?;
+    if let Some(passed) = passed {
+        let passed = ops.multiply(&read, &passed)?;
+        sum = ops.add(&sum, &passed)?;
+    }
     let mut sum = normed(norm_after.as_ref(), &sum, ops)?;
     if let Some(SharedExpert { norm_before, mlp, norm_after, gate }) = shared {
         let read = normed(norm_before.as_ref(), x, ops)?;
@@ -32,13 +51,44 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
     Ok(sum)
 }
 
-/// The experts of each token and their weights, `[tokens, chosen]` each.
+/// What a router says of each token.
+struct Choice<V> {
+    /// `[tokens, experts]`, identities included.
+    logits: V,
+    /// The chosen experts, `[tokens, chosen]` integers.
+    indices: V,
+    /// Their weights, `[tokens, chosen]`.
+    weights: V,
+}
+
+/// The sum of the weights of a token's experts from `count` on (`[tokens, 1]`), whose result is what they
+/// read. In the choice others take their places, with a weight of zero.
+fn split_identities<O: Ops>(
+    choice: &mut Choice<O::Value>,
+    [count, identities]: [usize; 2],
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let Choice { logits, indices, weights } = choice;
+    let zeros = ops.scale(logits, 0.0)?;
+    let ones = ops.offset(&zeros, 1.0)?;
+    let is_own = ops.slice(&zeros, 0, count)?;
+    let is_identity = ops.slice(&ones, count, count + identities)?;
+    let is_identity = ops.concatenate(&[is_own, is_identity])?;
+    let is_identity = ops.pick(&is_identity, indices)?;
+    let passed = ops.multiply(weights, &is_identity)?;
+    let less = ops.scale(&passed, -1.0)?;
+    *weights = ops.add(weights, &less)?;
+    *indices = ops.at_most(indices, count.saturating_sub(1))?;
+    ops.sum(&passed)
+}
+
+/// The experts of each token and their weights.
 fn route<O: Ops>(
     router: &Router,
     chosen: usize,
     x: &O::Value,
     ops: &mut O,
-) -> Result<(O::Value, O::Value), O::Error> {
+) -> Result<Choice<O::Value>, O::Error> {
     let Router {
         norm,
         input_scale,
@@ -58,7 +108,8 @@ fn route<O: Ops>(
     let scores = match scoring {
         Scoring::SparseMixer { tolerance } => {
             let (indices, weights) = ops.sparse_mixer(&logits, *tolerance)?;
-            return Ok((indices, scaled(weights, *scale, ops)?));
+            let weights = scaled(weights, *scale, ops)?;
+            return Ok(Choice { logits, indices, weights });
         }
         Scoring::Softmax => ops.softmax(&logits)?,
         Scoring::Sigmoid => ops.activate(&logits, Activation::Sigmoid)?,
@@ -86,5 +137,6 @@ fn route<O: Ops>(
         }
         numerators = ops.divide(&numerators, &sum)?;
     }
-    Ok((indices, scaled(numerators, *scale, ops)?))
+    let weights = scaled(numerators, *scale, ops)?;
+    Ok(Choice { logits, indices, weights })
 }

@@ -1,10 +1,9 @@
 //! Mixers.
 
-use super::{Ops, scaled};
+use super::{Ops, latent, scaled};
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, LatentAttention,
-    LatentQuery, Linear, Mixer, NormScope, Projection, SelectiveScan, SharedAttention, ShortConvolution,
-    StateSlot, StateSpace, StateSpaceScales,
+    Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, Linear, Mixer, NormScope,
+    Projection, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -20,7 +19,7 @@ pub(super) fn mix<O: Ops>(
         (Mixer::Attention(mixer), &[]) => attend(mixer, x, None, last, ops),
         (Mixer::Attention(mixer), &[slot]) => attend(mixer, x, Some(slot), last, ops),
         (Mixer::Shared(mixer), &[slot]) => attend_shared(mixer, x, slot, last, ops),
-        (Mixer::Latent(mixer), &[slot]) => attend_latent(mixer, x, slot, last, ops),
+        (Mixer::Latent(mixer), &[slot]) => latent::attend(mixer, x, slot, last, ops),
         (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
         (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
         (Mixer::StateSpace(mixer), &[inputs, state]) => state_space(mixer, x, [inputs, state], last, ops),
@@ -31,12 +30,12 @@ pub(super) fn mix<O: Ops>(
     }
 }
 
-fn narrow<O: Ops>(x: O::Value, last: bool, ops: &mut O) -> Result<O::Value, O::Error> {
+pub(super) fn narrow<O: Ops>(x: O::Value, last: bool, ops: &mut O) -> Result<O::Value, O::Error> {
     if last { ops.select(&x) } else { Ok(x) }
 }
 
 /// What a mixer's results are multiplied by: an activated projection of its input.
-fn gate_of<O: Ops>(
+pub(super) fn gate_of<O: Ops>(
     linear: &Linear,
     activation: Activation,
     x: &O::Value,
@@ -183,69 +182,6 @@ fn attend_shared<O: Ops>(
 fn without_rope(core: &AttentionCore) -> AttentionCore {
     let &AttentionCore { scale, mask, window, rope: _, soft_cap, sinks, query_scale } = core;
     AttentionCore { scale, mask, window, rope: None, soft_cap, sinks, query_scale }
-}
-
-fn attend_latent<O: Ops>(
-    latent: &LatentAttention,
-    x: &O::Value,
-    slot: StateSlot,
-    last: bool,
-    ops: &mut O,
-) -> Result<O::Value, O::Error> {
-    let LatentAttention {
-        heads,
-        plain_dim,
-        rope_dim,
-        value_dim: _,
-        rank,
-        query,
-        down,
-        norm,
-        key_up,
-        value_up,
-        output,
-        gate,
-        scale: _,
-        rope,
-        query_scale,
-    } = latent;
-    let query = match query {
-        LatentQuery::Direct(query) => ops.linear(x, query)?,
-        LatentQuery::Compressed { down, norm, up } => {
-            let narrow = ops.linear(x, down)?;
-            let narrow = ops.norm(&narrow, norm)?;
-            ops.linear(&narrow, up)?
-        }
-    };
-    let mut query = ops.split_heads(&query, *heads)?;
-    if let Some(scale) = query_scale {
-        query = ops.scale_by_position(&query, scale)?;
-    }
-    let plain = ops.slice(&query, 0, *plain_dim)?;
-    let mut rotary = ops.slice(&query, *plain_dim, plain_dim + rope_dim)?;
-    let entry = ops.linear(x, down)?;
-    let kept = ops.slice(&entry, 0, *rank)?;
-    let kept = ops.norm(&kept, norm)?;
-    let mut key = ops.slice(&entry, *rank, rank + rope_dim)?;
-    if rope.as_ref().is_some_and(|rope| rope.interleaved) {
-        rotary = ops.deinterleave(&rotary, *rope_dim)?;
-        let split = ops.split_heads(&key, 1)?;
-        let split = ops.deinterleave(&split, *rope_dim)?;
-        key = ops.join_heads(&split)?;
-    }
-    let absorbed = ops.head_linear(&plain, key_up)?;
-    let query = ops.concatenate(&[absorbed, rotary])?;
-    let entry = ops.concatenate(&[kept, key])?;
-    let mixed = ops.latent_attention(&query, &entry, latent, slot)?;
-    let mixed = narrow(mixed, last, ops)?;
-    let mut values = ops.head_linear(&mixed, value_up)?;
-    if let Some(gate) = gate {
-        let gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
-        let gate = ops.split_heads(&gate, *heads)?;
-        values = ops.multiply(&values, &gate)?;
-    }
-    let values = ops.join_heads(&values)?;
-    ops.linear(&values, output)
 }
 
 fn convolve<O: Ops>(

@@ -3,6 +3,7 @@
 //! Engines that generate graphs and engines that compute eagerly share it; only their operations differ.
 
 mod experts;
+mod latent;
 mod mixers;
 mod ops;
 mod streams;
@@ -106,6 +107,9 @@ impl Walk {
         stream: &mut Stream<O::Value>,
         ops: &mut O,
     ) -> Result<(), O::Error> {
+        // What is added behind the last block, and the norm of the stream as a deferred block left it.
+        let mut deferred: Option<O::Value> = None;
+        let mut unchanged: Option<(Norm, O::Value)> = None;
         for block in blocks {
             let Block {
                 norm_before,
@@ -115,8 +119,15 @@ impl Walk {
                 laurel,
                 residual_scale,
                 norm_output,
+                deferred: is_deferred,
             } = block;
-            let input = normed(norm_before.as_ref(), &stream.hidden, ops)?;
+            let input = match (norm_before, unchanged.take()) {
+                (Some(norm), Some((known, value))) if known == *norm => value,
+                _ => normed(norm_before.as_ref(), &stream.hidden, ops)?,
+            };
+            if *is_deferred {
+                unchanged = norm_before.map(|norm| (norm, input.clone()));
+            }
             let input = scaled(input, *input_scale, ops)?;
             // What the operation reads of the tokens that come out.
             let mut read = input.clone();
@@ -125,6 +136,8 @@ impl Walk {
                     let (slots, last) = self.next_mixer(stream);
                     if last {
                         stream.select(ops)?;
+                        deferred = deferred.map(|value| ops.select(&value)).transpose()?;
+                        unchanged = None;
                         read = if laurel.is_some() { ops.select(&read)? } else { read };
                     }
                     mixers::mix(mixer, &input, slots, last, ops)?
@@ -134,6 +147,13 @@ impl Walk {
                 Operation::LayerInput(own) => read_input(own, &input, stream.inputs.as_ref(), ops)?,
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
+            if *is_deferred {
+                deferred = Some(match deferred {
+                    Some(others) => ops.add(&others, &result)?,
+                    None => result,
+                });
+                continue;
+            }
             stream.hidden = ops.add(&stream.hidden, &result)?;
             if let Some(laurel) = laurel {
                 stream.hidden = streams::augment(laurel, &stream.hidden, &read, ops)?;
@@ -141,6 +161,9 @@ impl Walk {
             if let Some(norm) = norm_output {
                 stream.hidden = ops.norm(&stream.hidden, norm)?;
             }
+        }
+        if let Some(deferred) = deferred {
+            stream.hidden = ops.add(&stream.hidden, &deferred)?;
         }
         Ok(())
     }
@@ -155,7 +178,7 @@ impl Walk {
         let mut whole = stream.hidden.clone();
         let mut normed: Option<(Norm, O::Value)> = None;
         for block in blocks {
-            // Only sequential layers have norms of the stream, and residuals of low rank.
+            // Only sequential layers have norms of the stream, residuals of low rank, and deferred results.
             let Block {
                 norm_before,
                 input_scale,
@@ -164,6 +187,7 @@ impl Walk {
                 laurel: _,
                 residual_scale,
                 norm_output: _,
+                deferred: _,
             } = block;
             let input = match (norm_before, &normed) {
                 (None, _) => whole.clone(),

@@ -287,6 +287,9 @@ pub trait Ops {
     /// largest first; equal elements are in the order of their indices.
     fn top(&mut self, x: &Self::Value, count: usize) -> Result<Self::Value, Self::Error>;
 
+    /// Integers, each at most `most`.
+    fn at_most(&mut self, indices: &Self::Value, most: usize) -> Result<Self::Value, Self::Error>;
+
     /// Of each row of `[tokens, n]` the elements at `indices` (`[tokens, count]` integers).
     fn pick(&mut self, x: &Self::Value, indices: &Self::Value) -> Result<Self::Value, Self::Error>;
 

@@ -630,6 +630,10 @@ impl Ops for Naive<'_> {
         Ok(x.map_rows(|_, x| largest(x, count).into_iter().map(|index| index as f32).collect()))
     }
 
+    fn at_most(&mut self, indices: &Tensor, most: usize) -> Result<Tensor> {
+        Ok(indices.map_rows(|_, indices| indices.iter().map(|index| index.min(most as f32)).collect()))
+    }
+
     fn pick(&mut self, x: &Tensor, indices: &Tensor) -> Result<Tensor> {
         let rows = x.rows().collect::<Vec<_>>();
         Ok(indices.map_rows(|row, indices| indices.iter().map(|&index| rows[row][index as usize]).collect()))

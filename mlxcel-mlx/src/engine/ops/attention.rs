@@ -103,6 +103,7 @@ impl PassOps<'_> {
             query: _,
             down: _,
             norm: _,
+            latent_scale: _,
             key_up: _,
             value_up: _,
             output: _,

@@ -359,6 +359,10 @@ impl Ops for PassOps<'_> {
         experts::top(x, count)
     }
 
+    fn at_most(&mut self, indices: &Array, most: usize) -> Result<Array> {
+        indices.minimum(&Array::from_slice(&[most as u32], &[1, 1])?)
+    }
+
     fn pick(&mut self, x: &Array, indices: &Array) -> Result<Array> {
         x.take_along_axis(indices, -1)
     }

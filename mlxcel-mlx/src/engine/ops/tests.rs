@@ -37,6 +37,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         laurel: None,
         residual_scale: 1.0,
         norm_output: None,
+        deferred: false,
     };
     let decoder = Decoder {
         model_type: "hand-made".into(),
