@@ -158,6 +158,14 @@ impl<'a> Fields<'a> {
         self.list(key, "numbers", Value::as_f64)
     }
 
+    /// A list of numbers, some of which may be missing.
+    pub(crate) fn optional_numbers(&self, key: &str) -> Result<Option<Vec<Option<f64>>>> {
+        self.list(key, "numbers or null", |value| match value {
+            Value::Null => Some(None),
+            number => number.as_f64().map(Some),
+        })
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
         self.list(key, "texts", Value::as_str)

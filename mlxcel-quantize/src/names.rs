@@ -14,6 +14,7 @@ pub(super) fn module_of(tensor: &str) -> Option<&str> {
 /// tensor called so. All experts are one stack there, whatever they were.
 pub(super) fn experts_module(conversion: &Conversion, tensor: &str, projection: usize) -> Option<String> {
     const PLACES: [&str; 4] = [".experts.", ".switch_mlp.", ".input_linear.", ".output_linear."];
+    let tensor = conversion.name(tensor);
     let (mixture, _) = PLACES.iter().find_map(|place| tensor.split_once(place))?;
     let Conversion { experts, projections, .. } = conversion;
     Some(format!("{mixture}.{experts}.{}", projections.get(projection)?))
@@ -39,6 +40,8 @@ mod tests {
                 "block_sparse_moe.switch_mlp.up_proj",
             ),
             ("nemotron_h", "model.layers.0.mixer.experts.up_proj", "mixer.switch_mlp.fc1"),
+            ("step3p5", "model.layers.0.moe.up_proj.weight", "mlp.switch_mlp.up_proj"),
+            ("step3p5", "model.layers.0.mlp.switch_mlp.up_proj.weight", "mlp.switch_mlp.up_proj"),
             ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "mlp.experts.up_proj"),
         ] {
             let name = experts_module(&Conversion::of(model_type), tensor, 1).unwrap();

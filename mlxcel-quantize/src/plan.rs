@@ -185,12 +185,14 @@ impl<'a, 'p> Planner<'a, 'p> {
     /// A module with the values of `weight`, packed if groups fit into its rows.
     fn add_module(&mut self, module: String, weight: &WeightRef, rows: Option<WeightRows>) -> Result<()> {
         self.note(weight);
+        let published = module;
+        let module = self.choice.conversion.name(&published);
         let scheme = self.choice.of(&module);
         for (is_used, named) in self.is_used.iter_mut().zip(self.choice.overrides) {
             *is_used |= named.matches(&module);
         }
         let Some(rows) = rows else { return Ok(()) };
-        let rows = self.changed(&module, rows)?;
+        let rows = self.changed(&published, rows)?;
         let change = rows.change;
         let rows = rows.stored;
         let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
@@ -329,11 +331,15 @@ impl<'a, 'p> Planner<'a, 'p> {
         };
         let mut kept: Vec<_> = others().filter(|(name, view)| is_kept(name, view)).collect();
         if shifts {
-            kept.retain(|(name, _)| !name.contains("mtp."));
+            let layers = decoder.layers.len();
+            kept.retain(|(name, _)| {
+                !name.contains("mtp.") && layer_of(name).is_none_or(|layer| layer < layers)
+            });
         }
-        for (name, view) in kept {
+        for (published, view) in kept {
+            let name = &*self.choice.conversion.name(published);
             if shifts && is_shifted_norm(name) && view.shape.len() == 1 {
-                let weight = WeightRef::new(name, view.element_type, view.shape);
+                let weight = WeightRef::new(published, view.element_type, view.shape);
                 self.add_dense(name.to_owned(), weight, 1.0)?;
                 continue;
             }
@@ -360,6 +366,12 @@ impl<'a, 'p> Planner<'a, 'p> {
 fn unchangeable(module: &str) -> Error {
     let message = "the adapter changes a matrix that is stacked or transposed, and merging it is supported only into dense weights";
     Error::unsupported(OPERATION, message).with_context("module", module.escape_debug())
+}
+
+/// The layer that a tensor is of.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, inner) = name.split_once("layers.")?;
+    inner.split('.').next()?.parse().ok()
 }
 
 /// Whether Qwen3-Next stores these factors less one where mlx-lm does not.

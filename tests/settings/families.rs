@@ -201,6 +201,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.any("layer_norm_eps", &[1e-6, 1e-5, 1e-3]);
         d.flags(&["use_qkv_bias", "qk_layernorm", "use_parallel_residual"]);
     }),
+    ("step3p5", mixtures::step3p5),
     ("starcoder2", |d| {
         rotated(d);
         d.any("norm_epsilon", &[1e-6, 1e-5, 1e-3]);

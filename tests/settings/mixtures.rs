@@ -119,6 +119,96 @@ pub(crate) fn mimo_v2_flash(d: &mut Draft) {
     d.config.remove("n_shared_experts");
 }
 
+pub(crate) fn step3p5(d: &mut Draft) {
+    let (heads, kv_heads) = d.random.pick(&[(1, 1), (2, 1), (3, 3), (4, 2), (6, 2)]);
+    d.sizes_of(heads, kv_heads, HeadDim::Free);
+    let dim = d.head_dim();
+    d.set("head_dim", dim);
+    if d.random.one_in(2) {
+        d.config.remove("num_key_value_heads");
+        d.set("num_attention_groups", kv_heads);
+    }
+    d.usual();
+    d.config.remove("hidden_act");
+    d.flags(&["attention_bias", "mlp_bias", "use_head_wise_attn_gate", "norm_expert_weight"]);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    let layers = d.layers();
+    let types: Vec<_> = (0..layers).map(|_| d.random.pick(&[FULL, SLIDING])).collect();
+    d.set("layer_types", types);
+    if d.random.one_in(2) {
+        let groups = d.random.pick(&[1, 2, 3]);
+        let heads = groups * d.random.pick(&[1, 2, 3]);
+        let others = json!({"num_attention_heads": heads, "num_attention_groups": groups});
+        d.set("attention_other_setting", others);
+    }
+    step_ropes(d, layers, dim);
+    let count = d.random.pick(&[2, 3, 4, 6, 8]);
+    let chosen = 1 + d.random.below(count.min(4));
+    for (key, renamed, value) in
+        [("moe_num_experts", "n_routed_experts", count), ("moe_top_k", "num_experts_per_tok", chosen)]
+    {
+        let key = d.random.pick(&[key, renamed]);
+        d.set(key, value);
+    }
+    for key in ["moe_intermediate_size", "share_expert_dim"] {
+        let width = d.width();
+        d.set(key, width);
+    }
+    d.one("moe_router_scaling_factor", &[1.0, 3.0, 0.7]);
+    sparse_types(d);
+    if !d.config.contains_key("mlp_layer_types") {
+        d.one("moe_layers_enum", &["", "0", "1,2", "0, 2,3,4"]);
+    }
+    for key in ["swiglu_limits", "swiglu_limits_shared"] {
+        let limits = [json!(0.3), json!(1.5), json!(0), Value::Null];
+        let limits: Vec<_> = (0..layers).map(|_| d.random.pick(&limits)).collect();
+        if d.random.one_in(2) {
+            d.set(key, limits);
+        }
+    }
+    let converted = d.random.one_in(3);
+    let markers: &[&str] = if converted {
+        &["mlp.switch_mlp.gate_proj.weight", "mlp.switch_mlp.up_proj.weight", "mlp.gate.router_bias"]
+    } else {
+        &["moe.router_bias"]
+    };
+    d.markers.extend(markers.iter().map(|marker| format!("model.layers.#.{marker}")));
+}
+
+/// Rotary settings of `layers`, by lists or by the type of a layer.
+fn step_ropes(d: &mut Draft, layers: usize, dim: usize) {
+    let thetas = [100.0, 10_000.0, 500_000.0];
+    if d.random.one_in(3) {
+        let mut rope = || {
+            let mut settings = d.scaling(Ropes::All, dim / 2);
+            settings.insert("rope_theta".to_owned(), d.random.pick(&thetas).into());
+            settings
+        };
+        let ropes = json!({FULL: rope(), SLIDING: rope()});
+        d.set("rope_parameters", ropes);
+        return;
+    }
+    match d.random.below(3) {
+        0 => d.one("rope_theta", &thetas),
+        1 => {
+            let thetas: Vec<_> = (0..layers).map(|_| d.random.pick(&thetas)).collect();
+            d.set("rope_theta", thetas);
+        }
+        _ => {}
+    }
+    if d.random.one_in(2) {
+        let factors: &[f64] = if dim.is_multiple_of(4) { &[0.5, 1.0] } else { &[1.0] };
+        let factors: Vec<_> = (0..layers).map(|_| d.random.pick(factors)).collect();
+        d.set("partial_rotary_factors", factors);
+    } else {
+        let scaling = d.scaling(Ropes::All, dim / 2);
+        if !scaling.is_empty() {
+            d.set("rope_scaling", scaling);
+        }
+        d.any("yarn_only_types", &[json!([FULL]), json!([SLIDING]), json!([])]);
+    }
+}
+
 pub(crate) fn llama4_text(d: &mut Draft) {
     rotated(d);
     d.flags(&["attention_bias", "use_qk_norm"]);

@@ -39,7 +39,8 @@ pub struct Attention {
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
     /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, whose
-    /// sigmoid multiplies the heads' results before `output` (Qwen3-Next).
+    /// sigmoid multiplies the heads' results before `output` (Qwen3-Next); or to `query_heads`, a number
+    /// for each head (Step 3.5).
     pub gate: Option<Linear>,
     /// The norm of the heads' results together, right before `output` (BitNet).
     pub output_norm: Option<Norm>,

@@ -32,6 +32,7 @@ impl fmt::Display for Gating {
             Self::Sparse { activation, deviations } => {
                 write!(f, "{activation} of what exceeds {deviations} deviations of the")
             }
+            Self::Limited { activation, limit } => write!(f, "{activation} up to {limit}"),
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped swiglu ({alpha}, {limit})"),
         }
     }

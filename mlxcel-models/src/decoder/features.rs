@@ -96,6 +96,8 @@ features! {
     Streams => "several residual streams",
     /// [`Block::laurel`](super::Block::laurel).
     Laurel => "residual of low rank",
+    /// [`Gating::Limited`].
+    LimitedGate => "limited gate of MLPs",
     /// [`Gating::ClampedSwiglu`].
     ClampedSwiglu => "clamped SwiGLU",
     /// [`Operation::Experts`].
@@ -315,6 +317,10 @@ impl FeatureSet {
             Gating::Scaled { activation, scale: _ } => self.gating(Gating::Activated(activation)),
             Gating::Sparse { activation, deviations: _ } => {
                 self.add(true, Feature::SparseGate);
+                self.gating(Gating::Activated(activation));
+            }
+            Gating::Limited { activation, limit: _ } => {
+                self.add(true, Feature::LimitedGate);
                 self.gating(Gating::Activated(activation));
             }
             Gating::ClampedSwiglu { .. } => self.add(true, Feature::ClampedSwiglu),

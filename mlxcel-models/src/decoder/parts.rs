@@ -148,6 +148,13 @@ pub enum Gating {
         /// How many standard deviations above the mean an element must be.
         deviations: f32,
     },
+    /// `min(activation(gate), limit) · clamp(up, −limit, limit)` (Step 3.5).
+    Limited {
+        /// The nonlinearity.
+        activation: Activation,
+        /// The bound, a positive number.
+        limit: f32,
+    },
     /// gpt-oss's clamped SwiGLU: with `g = min(gate, limit)` and `u = clamp(up, −limit, limit)`, it is
     /// `(u + 1) · g · sigmoid(alpha · g)`.
     ClampedSwiglu {

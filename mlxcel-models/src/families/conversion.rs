@@ -12,6 +12,9 @@ pub struct Conversion {
     pub experts: &'static str,
     /// The names of the experts' gate, up and down projections.
     pub projections: [&'static str; 3],
+    /// Parts of the names of published tensors, and what they become. They stay as they are where all tensors
+    /// have the converter's names already.
+    pub renamed: &'static [(&'static str, &'static str)],
     /// Whether the checkpoint stores factors of norms less one, which the converter adds. The converter then
     /// also moves the taps of convolutions to the second dimension, and drops the layers that predict
     /// further tokens.
@@ -24,12 +27,23 @@ impl Conversion {
         sensitive: &[],
         experts: "switch_mlp",
         projections: ["gate_proj", "up_proj", "down_proj"],
+        renamed: &[],
         shifted_norms: false,
     };
 
     /// The usual conversion, with 8 bits for the modules whose paths end so.
     pub(super) const fn sensitive(ends: &'static [&'static str]) -> Self {
         Self { sensitive: ends, ..Self::USUAL }
+    }
+
+    /// What the converter calls a tensor or module with this name.
+    pub fn name(&self, published: &str) -> String {
+        let renamed =
+            self.renamed.iter().find(|(from, to)| published.contains(from) && !published.contains(to));
+        match renamed {
+            Some((from, to)) => published.replace(from, to),
+            None => published.to_owned(),
+        }
     }
 
     /// That of the family of a `model_type`; the usual one for an unknown type.

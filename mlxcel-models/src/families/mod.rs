@@ -84,6 +84,7 @@ mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod state_space;
+mod step3p5;
 mod text;
 
 use mlxcel_core::{Result, TokenId};
@@ -183,6 +184,7 @@ const FAMILIES: &[Family] = &[
     solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
+    step3p5::FAMILY,
 ];
 
 /// The values of `model_type` that [`Checkpoint::decoder`] supports.

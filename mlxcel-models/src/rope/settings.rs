@@ -317,6 +317,11 @@ impl<'a> RopeSettings<'a> {
         self.read_at(&place).map(Some)
     }
 
+    /// The rotary embedding of this base, or another in `scaling`.
+    pub(crate) fn read_with(&self, scaling: Option<Fields<'a>>, theta: f64) -> Result<Rope> {
+        self.read_at(&Place { scaling, truncate: scaling, theta, outer_original: None })
+    }
+
     /// Pairs of complete heads, of which only the first `part` turn, with the frequencies that they have
     /// where all turn, divided by `factor` (Gemma 4).
     pub(crate) fn proportional(&self, theta: f64, part: f64, factor: f64) -> Result<Rope> {

@@ -132,8 +132,16 @@ fn attend<O: Ops>(
         mixed = ops.join_heads(&split)?;
     }
     if let Some(gate) = gate {
-        let gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
+        let by_head = gate.outputs == *query_heads;
+        let mut gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
+        if by_head {
+            gate = ops.split_heads(&gate, *query_heads)?;
+            mixed = ops.split_heads(&mixed, *query_heads)?;
+        }
         mixed = ops.multiply(&mixed, &gate)?;
+        if by_head {
+            mixed = ops.join_heads(&mixed)?;
+        }
     }
     if let Some(norm) = output_norm {
         mixed = ops.norm(&mixed, norm)?;

@@ -136,6 +136,12 @@ pub trait Ops {
                 let gate = self.activate(&gate, activation)?;
                 self.multiply(&gate, up)
             }
+            Gating::Limited { activation, limit } => {
+                let gate = self.activate(gate, activation)?;
+                let gate = self.clamp(&gate, f32::NEG_INFINITY, limit)?;
+                let up = self.clamp(up, -limit, limit)?;
+                self.multiply(&gate, &up)
+            }
             Gating::ClampedSwiglu { alpha, limit } => {
                 let gate = self.clamp(gate, f32::NEG_INFINITY, limit)?;
                 let up = self.clamp(up, -limit, limit)?;

@@ -221,6 +221,10 @@ impl Ops for PassOps<'_> {
                 let gate = self.exceed(gate, deviations)?;
                 self.network.compute.gated(activation, &gate, up)
             }
+            Gating::Limited { activation, limit } => {
+                let gate = clamp(&self.activate(gate, activation)?, f32::NEG_INFINITY, limit)?;
+                clamp(up, -limit, limit)?.multiply(&gate)
+            }
             Gating::ClampedSwiglu { alpha, limit } => {
                 let gate = clamp(gate, f32::NEG_INFINITY, limit)?;
                 let up = clamp(up, -limit, limit)?.add_scalar(1.0)?;
