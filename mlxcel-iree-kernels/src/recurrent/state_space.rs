@@ -52,7 +52,8 @@ struct StateSpace {
 }
 
 impl StateSpace {
-    /// None if there is no kernel: for operands that the composite does not name.
+    /// None if there is no kernel: where each number has its own rate, for rows of one token each, whose
+    /// exponentials the compiler's code computes in less time.
     fn of<'f>(composite: &Composite<'_, 'f>, b: &Builder<'f>, instructions: Instructions) -> Option<Self> {
         let (rows, [x, dt, rate, input, output]) = Rows::of(composite, b)?;
         let &[tokens, heads, width] = &b.ty(x).shape[..] else { return None };
@@ -67,7 +68,7 @@ impl StateSpace {
             && [groups, width, size].iter().all(|&size| size > 0)
             && heads.is_multiple_of(groups)
             && rows.has_states([heads, width, size]);
-        if !fits {
+        if !fits || by_number && rows.are_single() {
             return None;
         }
         let most = if by_number { TILE / 2 } else { TILE };

@@ -209,6 +209,11 @@ fn rows_of_a_recurrence_use_their_own_tokens_and_states() {
                 ..Case::new(rule, [2, 4], [24, 16])
             })
         })
+        // The compiler's code is as fast for these.
+        .filter(|case| {
+            case.rows.len() < case.rows.iter().sum()
+                || !matches!(case.rule, Rule::StateSpace { by_number: true })
+        })
         .collect();
     check(&cases, &host());
 }
