@@ -12,6 +12,7 @@
 #include "mlx/transforms.h"
 #include "mlx/version.h"
 #include "mlxcel-mlx/cpp/memory.h"
+#include "mlxcel-mlx/cpp/streams.h"
 #include "mlxcel-mlx/src/ffi/bridge.rs.h"
 
 namespace mlxcel {
@@ -103,6 +104,9 @@ int32_t device_count(bool gpu) {
 
 void use_device(bool gpu) {
   mx::set_default_device(device_of(gpu));
+  if (!gpu) {
+    borrow_cpu_stream();
+  }
 }
 
 std::unique_ptr<Arrays> arrays_new() {
