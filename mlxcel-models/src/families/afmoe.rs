@@ -6,7 +6,9 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width};
+use super::experts::{
+    ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, sigmoid_router,
+};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -15,7 +17,7 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router, Scoring};
+use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
@@ -113,28 +115,10 @@ impl Mixture {
     fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<Operation> {
         let &Self { experts, shared_width, scale, activation } = self;
         let bias = format!("{module}.expert_bias");
-        let router = Router {
-            projection: roles.linear(
-                &format!("{module}.router.gate"),
-                experts.count,
-                experts.hidden,
-                false,
-            )?,
-            scoring: Scoring::Sigmoid,
-            selection_bias: if roles.has(&bias) {
-                Some(roles.tensor(&bias, &[experts.count])?)
-            } else {
-                None
-            },
-            groups: None,
-            normalised: true,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 1e-20,
-            scale,
-            weighs_inputs: false,
-        };
+        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[experts.count])).transpose()?;
+        let gate = format!("{module}.router.gate");
+        let projection = roles.linear(&gate, experts.count, experts.hidden, false)?;
+        let router = Router { scale, ..sigmoid_router(projection, bias, true) };
         let linears = roles.experts(module, PROJECTIONS, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [experts.hidden, shared_width], activation, false)?;

@@ -7,13 +7,13 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::experts::{ExpertSizes, PROJECTIONS, expert_count, shared_experts};
+use super::experts::{ExpertSizes, PROJECTIONS, expert_count, shared_experts, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag};
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, Router, Scoring};
+use crate::decoder::{Activation, Decoder, Gating, Router};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
@@ -59,19 +59,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             .map(|statics| format!("{module}.{statics}.e_score_correction_bias"));
         let bias = biases.iter().find(|bias| roles.has(bias));
         let bias = bias.map(|bias| roles.dense(bias, &[1, experts.count])).transpose()?;
-        let router = Router {
-            projection: roles.linear(&format!("{module}.gate"), experts.count, sizes.hidden, false)?,
-            scoring: Scoring::Softmax,
-            selection_bias: bias.map(|bias| roles.add(bias.reshaped([experts.count]))),
-            groups: None,
-            normalised: true,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 0.0,
-            scale: 1.0,
-            weighs_inputs: false,
-        };
+        let selection_bias = bias.map(|bias| roles.add(bias.reshaped([experts.count])));
+        let projection = roles.linear(&format!("{module}.gate"), experts.count, sizes.hidden, false)?;
+        let router = Router { selection_bias, ..softmax_router(projection, true) };
         let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared = shared_experts(
             roles,

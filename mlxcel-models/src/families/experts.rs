@@ -9,7 +9,7 @@ use super::settings::{LARGEST_WIDTH, Sizes, layer_kinds};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
-    WeightRef,
+    WeightId, WeightRef,
 };
 
 /// Far above any published model.
@@ -86,6 +86,17 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
         scale: 1.0,
         weighs_inputs: false,
     }
+}
+
+/// A router that weights experts by the sigmoid of their logits, chosen with a bias added if there is one.
+/// `normalised` weights are divided by their sum.
+pub(super) fn sigmoid_router(
+    projection: Linear,
+    selection_bias: Option<WeightId>,
+    normalised: bool,
+) -> Router {
+    let scoring = Scoring::Sigmoid;
+    Router { scoring, selection_bias, normaliser: 1e-20, ..softmax_router(projection, normalised) }
 }
 
 /// The keys and defaults of [`GroupedExperts`], from a class of settings in transformers.
@@ -203,19 +214,9 @@ impl GroupedExperts {
         let biases = [&gate, module].map(|module| format!("{module}.e_score_correction_bias"));
         let biases = biases.into_iter().chain([format!("{gate}.expert_bias")]);
         let bias = biases.into_iter().find(|bias| roles.has(bias));
-        Ok(Router {
-            projection: roles.linear(&gate, experts.count, experts.hidden, false)?,
-            scoring,
-            selection_bias: bias.map(|bias| roles.tensor(&bias, &[experts.count])).transpose()?,
-            groups,
-            normalised,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 1e-20,
-            scale,
-            weighs_inputs: false,
-        })
+        let projection = roles.linear(&gate, experts.count, experts.hidden, false)?;
+        let bias = bias.map(|bias| roles.tensor(&bias, &[experts.count])).transpose()?;
+        Ok(Router { scoring, groups, scale, ..sigmoid_router(projection, bias, normalised) })
     }
 }
 
@@ -311,7 +312,11 @@ pub(super) fn sparse_layer_types(config: Fields<'_>, layers: usize, first: usize
 }
 
 /// A size under the first of several names that is there.
-fn aliased_size(config: Fields<'_>, keys: &[&str], range: RangeInclusive<usize>) -> Result<Option<usize>> {
+pub(super) fn aliased_size(
+    config: Fields<'_>,
+    keys: &[&str],
+    range: RangeInclusive<usize>,
+) -> Result<Option<usize>> {
     for key in keys {
         if let Some(size) = config.size(key, range.clone())? {
             return Ok(Some(size));

@@ -4,12 +4,12 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::experts::{ExpertSizes, chosen_count, expert_count, sigmoid_router};
 use super::lfm2::{decoder, feed_forward};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, flag, number};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating, Router, Scoring};
+use crate::decoder::{Activation, Decoder, Gating, Router};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["lfm2_moe"],
@@ -45,19 +45,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             return feed_forward(roles, module, [hidden, sizes.intermediate]);
         }
         let bias = format!("{module}.expert_bias");
-        let router = Router {
-            projection: roles.linear(&format!("{module}.gate"), count, hidden, false)?,
-            scoring: Scoring::Sigmoid,
-            selection_bias: if biased { Some(roles.tensor(&bias, &[count])?) } else { None },
-            groups: None,
-            normalised,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 1e-6,
-            scale,
-            weighs_inputs: false,
-        };
+        let bias = biased.then(|| roles.tensor(&bias, &[count])).transpose()?;
+        let projection = roles.linear(&format!("{module}.gate"), count, hidden, false)?;
+        let router = Router { normaliser: 1e-6, scale, ..sigmoid_router(projection, bias, normalised) };
         let linears = roles.experts(module, ["w1", "w3", "w2"], experts)?;
         Ok(linears.routed(experts, router, Gating::Activated(Activation::Silu), None).into())
     })

@@ -8,6 +8,7 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
 use super::experts::{
     ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, shared_experts,
+    sigmoid_router,
 };
 use super::outline::Outline;
 use super::roles::Roles;
@@ -19,7 +20,7 @@ use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, AttentionCore, AttentionMask, Decoder, Gating, HeadNorm, NormScope, Operation, PositionScale,
-    Router, Scoring, WeightRef,
+    Router, WeightRef,
 };
 use crate::rope::RopeSettings;
 
@@ -153,19 +154,8 @@ fn query_scale(config: Fields<'_>) -> Result<Option<PositionScale>> {
 /// The experts of `module`, and the one that all tokens pass.
 fn routed(roles: &Roles<'_>, module: &str, sizes: ExpertSizes, activation: Activation) -> Result<Operation> {
     let ExpertSizes { count, hidden, width, .. } = sizes;
-    let router = Router {
-        projection: roles.linear(&format!("{module}.router"), count, hidden, false)?,
-        scoring: Scoring::Sigmoid,
-        selection_bias: None,
-        groups: None,
-        normalised: false,
-        normaliser: 0.0,
-        scale: 1.0,
-        weighs_inputs: true,
-        norm: None,
-        input_scale: 1.0,
-        expert_scales: None,
-    };
+    let projection = roles.linear(&format!("{module}.router"), count, hidden, false)?;
+    let router = Router { normaliser: 0.0, weighs_inputs: true, ..sigmoid_router(projection, None, false) };
     let shared = format!("{module}.shared_expert");
     let shared = shared_experts(roles, &shared, [hidden, width], activation, false)?;
     let linears = linears(roles, module, sizes)?;

@@ -8,7 +8,9 @@
 use mlxcel_core::Result;
 
 use super::blocks::{pre_norm, sequential};
-use super::experts::{ExpertSizes, MOST_EXPERTS, PROJECTIONS, chosen_of, expert_count, softmax_router};
+use super::experts::{
+    ExpertSizes, MOST_EXPERTS, PROJECTIONS, aliased_size, chosen_of, expert_count, softmax_router,
+};
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -52,14 +54,8 @@ const LATENTS: LatentDefaults = LatentDefaults {
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let size = |keys: [&str; 2], default| {
-        for key in keys {
-            if let Some(size) = config.size(key, 1..=LARGEST_WIDTH)? {
-                return Ok(size);
-            }
-        }
-        Ok(default)
-    };
+    let size =
+        |keys: [&str; 2], default| Ok(aliased_size(config, &keys, 1..=LARGEST_WIDTH)?.unwrap_or(default));
     let intermediate = size(["ffn_hidden_size", "intermediate_size"], DEFAULTS.intermediate)?;
     let sizes = Sizes::read_others(config, &DEFAULTS, intermediate)?;
     let sizes = Sizes { layers: layers(config)?, ..sizes };

@@ -7,13 +7,13 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::experts::{ExpertSizes, chosen_count, expert_count, sigmoid_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, expect_flag, expect_text};
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, NormScope, Router, Scoring};
+use crate::decoder::{Activation, Decoder, Gating, NormScope, Router};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
@@ -63,19 +63,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let gate = roles.first_matrix(&gates);
         let module = gate.trim_end_matches(".gate");
         let bias = format!("{module}.e_score_correction_bias");
-        let router = Router {
-            projection: roles.linear(&gate, count, sizes.hidden, false)?,
-            scoring: Scoring::Sigmoid,
-            selection_bias: if roles.has(&bias) { Some(roles.tensor(&bias, &[count])?) } else { None },
-            groups: None,
-            normalised: true,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 0.0,
-            scale: 1.0,
-            weighs_inputs: false,
-        };
+        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[count])).transpose()?;
+        let projection = roles.linear(&gate, count, sizes.hidden, false)?;
+        let router = Router { normaliser: 0.0, ..sigmoid_router(projection, bias, true) };
         Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
     })
 }

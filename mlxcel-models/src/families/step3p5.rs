@@ -9,7 +9,9 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, by_head, core, pre_norm, sequential};
-use super::experts::{ExpertLinears, ExpertSizes, MOST_EXPERTS, expert_count, sparse_layer_types};
+use super::experts::{
+    ExpertLinears, ExpertSizes, aliased_size, chosen_of, expert_count, sigmoid_router, sparse_layer_types,
+};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -19,8 +21,7 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, Gating, Mlp, Norm, Operation, Router, Scoring,
-    SharedExpert,
+    Activation, Attention, AttentionCore, Decoder, Gating, Mlp, Norm, Operation, Router, SharedExpert,
 };
 use crate::rope::{Partial, Rope, RopeSettings};
 
@@ -149,21 +150,15 @@ impl Mixture {
     fn read(config: Fields<'_>, sizes: &Sizes, biases: bool) -> Result<Self> {
         let count =
             expert_count(config, &["moe_num_experts", "n_routed_experts", "num_local_experts"], 1, 288)?;
-        let key = if config.get("moe_top_k").is_some() { "moe_top_k" } else { "num_experts_per_tok" };
-        let chosen = config.size(key, 1..=MOST_EXPERTS)?.unwrap_or(8);
-        if chosen > count {
-            return Err(config.wrong(key, format!("{chosen} of {count} experts cannot be chosen")));
-        }
-        let width = |key: &str| Ok(config.size(key, 1..=LARGEST_WIDTH)?.unwrap_or(1280));
-        let shared =
-            if config.get("share_expert_dim").is_some() { "share_expert_dim" } else { "share_expert_dims" };
+        let chosen = chosen_of(config, &["moe_top_k", "num_experts_per_tok"], count, 8)?;
+        let width = |keys: &[&str]| Ok(aliased_size(config, keys, 1..=LARGEST_WIDTH)?.unwrap_or(1280));
         let experts =
-            ExpertSizes { count, chosen, hidden: sizes.hidden, width: width("moe_intermediate_size")? };
+            ExpertSizes { count, chosen, hidden: sizes.hidden, width: width(&["moe_intermediate_size"])? };
         // The two references scale differently without the key.
         let scale = config.number(SCALE)?.ok_or_else(|| config.absent(SCALE))?;
         Ok(Self {
             experts,
-            shared_width: width(shared)?,
+            shared_width: width(&["share_expert_dim", "share_expert_dims"])?,
             normalised: flag(config, "norm_expert_weight", true)?,
             scale: scale as f32,
             biases,
@@ -204,19 +199,9 @@ impl Mixture {
                 format!("{layer}.share_expert"),
             ]
         };
-        let router = Router {
-            projection: roles.linear(&gate, count, hidden, false)?,
-            scoring: Scoring::Sigmoid,
-            selection_bias: roles.has(&bias).then(|| roles.tensor(&bias, &[count])).transpose()?,
-            groups: None,
-            normalised,
-            norm: None,
-            input_scale: 1.0,
-            expert_scales: None,
-            normaliser: 1e-20,
-            scale,
-            weighs_inputs: false,
-        };
+        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[count])).transpose()?;
+        let projection = roles.linear(&gate, count, hidden, false)?;
+        let router = Router { scale, ..sigmoid_router(projection, bias, normalised) };
         let stacked =
             |name: &str, rows, columns| roles.matrices(&format!("{stack}.{name}"), count, rows, columns);
         let linears = ExpertLinears::new(
