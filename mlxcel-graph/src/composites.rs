@@ -4,6 +4,14 @@
 //! computes. The functions of [`layers`](crate::layers), [`packed`](crate::packed) and
 //! [`cached`](crate::cached) make them; a compiler that does not know a name compiles the decomposition.
 
+use mlxcel_stablehlo::Attribute;
+
+/// The attribute `rows`: the number of tokens of each row with commas between.
+pub(crate) fn rows_attribute(rows: &[usize]) -> (String, Attribute) {
+    let tokens = rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    ("rows".to_owned(), Attribute::Text(tokens))
+}
+
 /// [`layers::linear`](crate::layers::linear): `x: [.., K]`, `weight: [N, K]` and perhaps `bias: [N]` to `[..,
 /// N]`. No attributes.
 pub const LINEAR: &str = "mlxcel.linear";

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use mlxcel_core::Precision;
-use mlxcel_stablehlo::{Builder, Composite, Value};
+use mlxcel_stablehlo::{Attribute, Builder, Composite, Value};
 
 use crate::instructions::Instructions;
 use crate::kernels::Kernels;
@@ -39,6 +39,18 @@ impl Context {
             && !self.as_stored.contains(name)
             && *self.asked.borrow_mut().entry(name.to_owned()).or_insert(contents) == contents
     }
+}
+
+/// The tokens of each row, from the attribute `rows`, and the attribute `layer`; none if they are missing or
+/// of other types.
+pub(crate) fn rows_and_layer(composite: &Composite<'_, '_>) -> Option<(Vec<usize>, i32)> {
+    let (Some(Attribute::Text(rows)), Some(&Attribute::Int(layer))) =
+        (composite.attribute("rows"), composite.attribute("layer"))
+    else {
+        return None;
+    };
+    let rows = rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?;
+    Some((rows, i32::try_from(layer).ok()?))
 }
 
 /// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such

@@ -2,7 +2,7 @@
 
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
 
-use crate::composites::CACHED_ATTENTION;
+use crate::composites::{CACHED_ATTENTION, rows_attribute};
 use crate::layers::{AttentionScores, MaskedOperands, heads_first, masked_attention, rope};
 
 use super::row;
@@ -87,11 +87,8 @@ pub fn cached_attention<'f>(
     what: &CachedAttention<'_>,
 ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
     check(b, operands, what)?;
-    let rows = what.rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let mut attributes = vec![
-        ("layer".to_owned(), Attribute::Int(what.layer as i64)),
-        ("rows".to_owned(), Attribute::Text(rows)),
-    ];
+    let mut attributes =
+        vec![("layer".to_owned(), Attribute::Int(what.layer as i64)), rows_attribute(what.rows)];
     attributes.extend(what.scores().attributes());
     if let Some(window) = what.window {
         attributes.push(("window".to_owned(), Attribute::Int(window as i64)));

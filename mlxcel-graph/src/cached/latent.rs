@@ -2,7 +2,7 @@
 
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
 
-use crate::composites::LATENT_ATTENTION;
+use crate::composites::{LATENT_ATTENTION, rows_attribute};
 use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
 
 use super::slots::{self, Slots};
@@ -63,10 +63,9 @@ pub fn latent_attention<'f>(
     let LatentAttentionOperands { query, entry, cos, sin, positions, caches } = *operands;
     let flat: Vec<_> =
         [query, entry, cos, sin, positions].into_iter().chain(caches.iter().copied()).collect();
-    let rows = what.rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let attributes = [
         ("layer".to_owned(), Attribute::Int(what.layer as i64)),
-        ("rows".to_owned(), Attribute::Text(rows)),
+        rows_attribute(what.rows),
         ("scale".to_owned(), Attribute::Float(what.scale)),
     ];
     let name = LATENT_ATTENTION;

@@ -3,7 +3,7 @@
 
 use mlxcel_stablehlo::{Attribute, Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
 
-use crate::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE};
+use crate::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE, rows_attribute};
 
 /// The rows of a pass of `N` tokens, with their states.
 #[derive(Clone, Copy, Debug)]
@@ -243,11 +243,7 @@ fn composite<'f>(
     ) -> Result<(Value<'d>, Vec<Value<'d>>)>,
 ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
     let missing = |what| Error::new(ErrorKind::Structure, name, format!("{what} are missing"));
-    let tokens = rows.rows.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let attributes = [
-        ("layer".to_owned(), Attribute::Int(rows.layer as i64)),
-        ("rows".to_owned(), Attribute::Text(tokens)),
-    ];
+    let attributes = [("layer".to_owned(), Attribute::Int(rows.layer as i64)), rows_attribute(rows.rows)];
     let flat = [&operands[..], &[rows.counts], rows.states].concat();
     let results = b.composite(name, &flat, &attributes, |b, args| {
         let (&operands, args) = args.split_first_chunk().ok_or_else(|| missing("operands"))?;

@@ -3,7 +3,7 @@
 use mlxcel_graph::composites::LATENT_ATTENTION;
 use mlxcel_stablehlo::{Attribute, Composite, Value};
 
-use crate::context::knows_attributes;
+use crate::context::{knows_attributes, rows_and_layer};
 
 /// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, decoded.
 pub(super) struct Call<'a, 'f> {
@@ -44,11 +44,8 @@ impl<'a, 'f> Call<'a, 'f> {
         };
         let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
         let chunked = flag("chunked", false)?;
-        let (Some(Attribute::Text(rows)), Some(&Attribute::Float(scale)), Some(&Attribute::Int(layer))) =
-            (composite.attribute("rows"), composite.attribute("scale"), composite.attribute("layer"))
-        else {
-            return None;
-        };
+        let (rows, layer) = rows_and_layer(composite)?;
+        let Some(&Attribute::Float(scale)) = composite.attribute("scale") else { return None };
         let soft_cap = match composite.attribute("soft_cap") {
             Some(&Attribute::Float(cap)) => Some(cap),
             Some(_) => return None,
@@ -72,8 +69,8 @@ impl<'a, 'f> Call<'a, 'f> {
             positions,
             sinks,
             caches,
-            rows: rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?,
-            layer: i32::try_from(layer).ok()?,
+            rows,
+            layer,
             scale,
             soft_cap,
             window,

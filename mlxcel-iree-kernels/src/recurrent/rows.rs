@@ -1,8 +1,8 @@
 //! The rows of a recurrence: their tokens, and the states that they begin with and leave.
 
-use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Value};
+use mlxcel_stablehlo::{Builder, Composite, ElementType, Value};
 
-use crate::context::knows_attributes;
+use crate::context::{knows_attributes, rows_and_layer};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
 use crate::vectors::Memory;
@@ -29,12 +29,7 @@ impl Rows {
         composite: &Composite<'_, 'f>,
         b: &Builder<'f>,
     ) -> Option<(Self, [Value<'f>; OPERANDS])> {
-        let (Some(Attribute::Text(rows)), Some(&Attribute::Int(layer))) =
-            (composite.attribute("rows"), composite.attribute("layer"))
-        else {
-            return None;
-        };
-        let tokens: Vec<usize> = rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?;
+        let (tokens, layer) = rows_and_layer(composite)?;
         let (&operands, rest) = composite.operands.split_first_chunk::<OPERANDS>()?;
         let (&counts, states) = rest.split_first()?;
         let (&first, others) = states.split_first()?;
@@ -46,7 +41,7 @@ impl Rows {
             && counts.element == ElementType::I32
             && others.iter().all(|&other| b.ty(other) == b.ty(first))
             && operands.iter().chain([&first]).all(|&value| b.ty(value).element == ElementType::F32);
-        let rows = Self { tokens, layer: i32::try_from(layer).ok()?, state };
+        let rows = Self { tokens, layer, state };
         fits.then_some((rows, operands))
     }
 

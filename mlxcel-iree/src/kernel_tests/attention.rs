@@ -9,10 +9,10 @@ use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_portable::eval::Tensor;
+use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
-use super::{as_f32, lesser, lower};
+use super::{as_f32, evaluated, lesser, lower, module_of};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
@@ -198,19 +198,8 @@ fn tensor(shape: &[usize], element: ElementType, values: &[f32]) -> Tensor {
     .unwrap()
 }
 
-/// One program for all of them, since starting the compiler takes longer than compiling a kernel.
 fn module(cases: &[Case]) -> Module {
-    let mut module = ModuleBuilder::new("attention");
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (number, case) in cases.iter().enumerate() {
-                case.build(b, number, &mut results)?;
-            }
-            Ok(results)
-        })
-        .unwrap();
-    module.finish()
+    module_of("attention", cases, Case::build)
 }
 
 struct Random(u64);
@@ -220,12 +209,6 @@ impl Random {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         ((self.0 >> 40) as i32 % 1000 - 500) as f32 / 500.0
     }
-}
-
-fn evaluated(module: &Module, tensors: &[Tensor]) -> Vec<Tensor> {
-    let inputs =
-        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
-    Evaluated::plan(module, "main").unwrap().run(inputs).unwrap()
 }
 
 /// What the kernels for `target`, which runs here, give.

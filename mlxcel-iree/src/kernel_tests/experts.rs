@@ -6,7 +6,7 @@ use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
@@ -116,8 +116,7 @@ fn program(layers: &[Layer]) -> Case {
 }
 
 fn evaluated(module: &Module, given: &[Tensor]) -> Vec<Vec<f32>> {
-    let inputs = given.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() });
-    let results = Evaluated::plan(module, "main").unwrap().run(inputs.collect()).unwrap();
+    let results = super::evaluated(module, given);
     results.iter().map(|result| result.as_slice::<f32>().unwrap().to_vec()).collect()
 }
 

@@ -15,10 +15,37 @@ use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
-use mlxcel_portable::eval::Tensor;
-use mlxcel_stablehlo::{Argument, ElementType, Module, TensorType};
+use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_stablehlo::{Argument, Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
 use crate::testing::{host, resolved};
+
+/// One program for all of `cases`, each of which `build` adds with its number and its results: starting the
+/// compiler takes longer than compiling a kernel.
+fn module_of<C>(
+    name: &str,
+    cases: &[C],
+    build: impl for<'f> Fn(&C, &mut Builder<'f>, usize, &mut Vec<Value<'f>>) -> mlxcel_stablehlo::Result<()>,
+) -> Module {
+    let mut module = ModuleBuilder::new(name);
+    module
+        .function("main", |b| {
+            let mut results = Vec::new();
+            for (number, case) in cases.iter().enumerate() {
+                build(case, b, number, &mut results)?;
+            }
+            Ok(results)
+        })
+        .unwrap();
+    module.finish()
+}
+
+/// What the evaluator gives.
+fn evaluated(module: &Module, tensors: &[Tensor]) -> Vec<Tensor> {
+    let inputs =
+        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
+    Evaluated::plan(module, "main").unwrap().run(inputs).unwrap()
+}
 
 /// The text of `module` for `target`.
 fn lower(module: &Module, target: &ResolvedTarget, precision: Precision) -> Result<String> {

@@ -3,12 +3,12 @@
 use mlxcel_core::Precision;
 use mlxcel_graph::layers::{self, RecurrentRows};
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{F32, I32};
-use mlxcel_stablehlo::{Builder, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Module, TensorType, Value};
 
 use super::packed::Random;
-use super::{as_f32, lesser, lower};
+use super::{as_f32, evaluated, lesser, lower, module_of};
 use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
 use crate::testing::host;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
@@ -119,19 +119,8 @@ impl Case {
     }
 }
 
-/// One program for all of them, since starting the compiler takes longer than compiling a kernel.
 fn module(cases: &[Case]) -> Module {
-    let mut module = ModuleBuilder::new("recurrent");
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (number, case) in cases.iter().enumerate() {
-                case.build(b, number, &mut results)?;
-            }
-            Ok(results)
-        })
-        .unwrap();
-    module.finish()
+    module_of("recurrent", cases, Case::build)
 }
 
 /// Compares what kernels for `target`, which runs here, give with what the evaluator gives.
@@ -139,9 +128,7 @@ fn check(cases: &[Case], target: &ResolvedTarget) {
     let module = module(cases);
     let mut random = Random(7);
     let tensors: Vec<Tensor> = cases.iter().flat_map(|case| case.operands(&mut random)).collect();
-    let inputs =
-        tensors.iter().map(|tensor| Input::Borrowed { ty: tensor.ty(), bytes: tensor.bytes() }).collect();
-    let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
+    let wanted = evaluated(&module, &tensors);
 
     let text = lower(&module, target, Precision::Exact).unwrap();
     assert!(!text.contains("stablehlo.composite"), "there is a kernel:\n{text}");

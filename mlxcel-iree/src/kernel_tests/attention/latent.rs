@@ -70,33 +70,27 @@ impl LatentCase {
         mixed
     }
 
-    fn module(cases: &[Self]) -> Module {
-        let mut module = ModuleBuilder::new("attention");
-        module
-            .function("main", |b| {
-                let mut results = Vec::new();
-                for (number, case) in cases.iter().enumerate() {
-                    let operands = case.operands(0.0);
-                    let mut values = Vec::new();
-                    for (i, operand) in operands.iter().enumerate() {
-                        values.push(b.argument(format!("x{i}.{number}"), operand.ty().clone())?);
-                    }
-                    let [query, entry, cos, sin, positions, ref caches @ ..] = values[..] else {
-                        unreachable!()
-                    };
-                    for (row, &cache) in caches.iter().enumerate() {
-                        b.alias(cache, results.len() + 1 + row)?;
-                    }
-                    let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
-                    let what = LatentAttention { rows: &case.rows, layer: LAYER, scale: SCALE, out: F32 };
-                    let (mixed, caches) = latent_attention(b, &operands, &what)?;
-                    results.push(mixed);
-                    results.extend(caches);
-                }
-                Ok(results)
-            })
-            .unwrap();
-        module.finish()
+    fn build<'f>(
+        &self,
+        b: &mut Builder<'f>,
+        number: usize,
+        results: &mut Vec<Value<'f>>,
+    ) -> mlxcel_stablehlo::Result<()> {
+        let operands = self.operands(0.0);
+        let mut values = Vec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            values.push(b.argument(format!("x{i}.{number}"), operand.ty().clone())?);
+        }
+        let [query, entry, cos, sin, positions, ref caches @ ..] = values[..] else { unreachable!() };
+        for (row, &cache) in caches.iter().enumerate() {
+            b.alias(cache, results.len() + 1 + row)?;
+        }
+        let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
+        let what = LatentAttention { rows: &self.rows, layer: LAYER, scale: SCALE, out: F32 };
+        let (mixed, caches) = latent_attention(b, &operands, &what)?;
+        results.push(mixed);
+        results.extend(caches);
+        Ok(())
     }
 }
 
@@ -117,7 +111,7 @@ fn latent_attention_has_kernels() {
         LatentCase { heads: 16, rank: 512, pairs: 32, ..case(&[5, 1], &[31, 7], BF16) },
         LatentCase { heads: 16, rank: 512, pairs: 32, length: 8192, ..case(&[1], &[600], F16) },
     ];
-    let module = LatentCase::module(&cases);
+    let module = module_of("attention", &cases, LatentCase::build);
     let operands = |beyond: f32| cases.iter().flat_map(|case| case.operands(beyond)).collect::<Vec<_>>();
     let wanted = evaluated(&module, &operands(0.0));
     // What is behind the last token is not looked at.
