@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{CAPACITY, Fixture, engines_and_plugin};
-use mlxcel_conformance::OracleCase;
 use mlxcel_conformance::{Need, Subject, checks};
+use mlxcel_conformance::{OracleCase, Tolerance};
 use mlxcel_core::{
     Adapter, AdapterLimits, Answer, Backend, Control, ErrorKind, InferenceSession, InferenceSessionExt,
     LoadOptions, Model, Precision, Row, RowResult, SamplingPlan, SequenceOptions, SessionOptions, StepOutput,
@@ -46,10 +46,8 @@ fn check(session: &mut dyn InferenceSession, cases: &[(OracleCase, Option<&Adapt
         let sequence = session.open_with(&options(*adapter)).unwrap();
         let row = Row::new(sequence, &case.prompt, Want::logits());
         let logits = session.run_row(row, &Control::default()).unwrap().into_logits().unwrap();
-        let largest = case.prefill_logits.iter().fold(0f32, |most, logit| most.max(logit.abs()));
-        let pairs = logits.iter().zip(&case.prefill_logits);
-        let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
-        assert!(error < LOGITS, "{what}, sequence {index}: logits differ by {error}");
+        let checked = case.check_logits(&logits, &Tolerance::new(0.0, 0.0, LOGITS));
+        checked.unwrap_or_else(|failure| panic!("{what}, sequence {index}: {failure}"));
         rows.push((sequence, case.greedy[0]));
     }
     let (plan, mut out) = (SamplingPlan::greedy(), StepOutput::new());

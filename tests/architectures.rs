@@ -11,9 +11,6 @@ use crate::support::{
 use mlxcel_conformance::{Outcome, Tolerance};
 use mlxcel_core::{Backend, Precision, SessionOptions};
 
-/// What a float32 engine may differ by, relative to the largest logit: random weights, experts among them,
-/// turn small differences into larger ones.
-const TOLERANCE: (f32, f32, f32) = (1e-3, 3e-3, 1e-3);
 /// How many further folders are drawn for IREE.
 const DRAWN: usize = 1;
 /// Folders that these engines run in batches, which are programs of their own: conformance holds batches of
@@ -34,8 +31,7 @@ fn folders() -> Vec<Fixture> {
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
     let model = load(engine, fixture, Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default())?;
-    let (margin, logprob, logits) = TOLERANCE;
-    let (mut oracle, tolerance) = (fixture.oracle(), Tolerance::new(margin, logprob, logits));
+    let (mut oracle, tolerance) = (fixture.oracle(), Tolerance::RANDOM_WEIGHTS);
     oracle.check(&mut *session, &tolerance)?;
     oracle.check_chunks(&mut *session, &[1, 7, 64], &tolerance)?;
     if spares(engine) {

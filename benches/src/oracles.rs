@@ -50,5 +50,5 @@ fn compare(folder: &Path, backend: &dyn Backend, options: &LoadOptions) -> Resul
     let oracle = Oracle::read(folder.join("oracle.json"))?.within(CAPACITY);
     let model = backend.load(&ModelSource::from(folder), options)?;
     let mut session = model.open_session(&SessionOptions::default())?;
-    Ok(oracle.check(&mut *session, &Tolerance::new(1e-3, 3e-3, 1e-3))?)
+    Ok(oracle.check(&mut *session, &Tolerance::RANDOM_WEIGHTS)?)
 }

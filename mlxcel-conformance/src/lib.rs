@@ -57,7 +57,7 @@ pub use checks::{Check, Need};
 pub use differential::{Comparison, Differential, Divergence, Trace, TraceStep, differential};
 pub use expectations::Expectations;
 pub use failure::{Failure, Outcome};
-pub use oracle::{Oracle, OracleCase, prefill};
+pub use oracle::{Oracle, OracleCase, prefill_logits};
 pub use report::{CheckResult, Report, ReportLine, run, run_all};
 pub use subject::Subject;
 pub use suite::__hold;

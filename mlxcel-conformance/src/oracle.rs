@@ -173,8 +173,7 @@ impl OracleCase {
     ///
     /// A failure that says what differs.
     pub fn check(&self, session: &mut dyn InferenceSession, tolerance: &Tolerance) -> Outcome<f32> {
-        let (sequence, logits) = prefill(session, &self.prompt, usize::MAX)?;
-        session.close(sequence)?;
+        let logits = prefill_logits(session, &self.prompt, usize::MAX)?;
         let error = self.check_logits(&logits, tolerance)?;
         let generated = session.generate_greedy(&self.prompt, &GenerateOptions::new(self.greedy.len()))?;
         ensure!(generated.tokens.len() == self.greedy.len(), "{} tokens", generated.tokens.len());
@@ -243,12 +242,23 @@ impl OracleCase {
     }
 }
 
-/// The logits after `prompt`, which is given in rows of `chunk` tokens, and the sequence that has read it.
+/// The logits after `prompt`, which is given in rows of `chunk` tokens.
 ///
 /// # Errors
 ///
 /// Those of the session.
-pub fn prefill(
+pub fn prefill_logits(
+    session: &mut dyn InferenceSession,
+    prompt: &[TokenId],
+    chunk: usize,
+) -> Result<Vec<f32>> {
+    let (sequence, logits) = prefill(session, prompt, chunk)?;
+    session.close(sequence)?;
+    Ok(logits)
+}
+
+/// The same, and the sequence that has read the prompt.
+fn prefill(
     session: &mut dyn InferenceSession,
     prompt: &[TokenId],
     chunk: usize,

@@ -1,7 +1,7 @@
 //! What the MLX engine has options for, against transformers' float32 results.
 
-use crate::support::{load, oracle, prefill_logits, relative_error};
-use mlxcel_conformance::Tolerance;
+use crate::support::{load, oracle, relative_error};
+use mlxcel_conformance::{Tolerance, prefill_logits};
 use mlxcel_core::{Precision, SessionOptions};
 use mlxcel_mlx::{MlxBackend, WeightQuantization};
 
@@ -35,7 +35,7 @@ fn quantizing_at_load_gives_the_bytes_of_mlx_lm() {
     let model = load(&engine, "storyteller", Precision::Exact);
     let mut session = model.open_session(&SessionOptions::default()).unwrap();
     for case in &oracle("storyteller-4bit").cases {
-        let logits = prefill_logits(&mut *session, &case.prompt, usize::MAX);
+        let logits = prefill_logits(&mut *session, &case.prompt, usize::MAX).unwrap();
         let error = relative_error(&logits, &case.prefill_logits);
         assert!(error <= 1e-4, "prefill logits differ by {error}");
     }
@@ -55,7 +55,7 @@ fn packed_products_of_every_mode_match_their_values() {
         let logits = [engine.clone(), engine.with_expanded_weights(true)].map(|engine| {
             let model = load(&engine, "storyteller", Precision::Exact);
             let mut session = model.open_session(&SessionOptions::default()).unwrap();
-            prefill_logits(&mut *session, &case.prompt, usize::MAX)
+            prefill_logits(&mut *session, &case.prompt, usize::MAX).unwrap()
         });
         let error = relative_error(&logits[0], &logits[1]);
         assert!(error <= 1e-4, "{quantization}: {error}");

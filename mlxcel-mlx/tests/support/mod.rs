@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mlxcel_conformance::{Oracle, prefill};
-use mlxcel_core::{Backend, InferenceSession, LoadOptions, Model, Precision};
+use mlxcel_conformance::Oracle;
+use mlxcel_core::{Backend, LoadOptions, Model, Precision};
 
 /// The folder of a checkpoint: `storyteller`, or one of the fixtures.
 pub fn folder(name: &str) -> PathBuf {
@@ -24,13 +24,6 @@ pub fn oracle(name: &str) -> Oracle {
 
 pub fn load(engine: &dyn Backend, name: &str, precision: Precision) -> Arc<dyn Model> {
     engine.load(&folder(name).into(), &LoadOptions::default().with_precision(precision)).unwrap()
-}
-
-/// The logits after a prompt that comes in chunks of this many tokens.
-pub fn prefill_logits(session: &mut dyn InferenceSession, prompt: &[u32], chunk: usize) -> Vec<f32> {
-    let (sequence, logits) = prefill(session, prompt, chunk).unwrap();
-    session.close(sequence).unwrap();
-    logits
 }
 
 /// The largest difference relative to the largest magnitude.
