@@ -24,6 +24,7 @@ mod newcomer;
 mod packages;
 mod promises;
 mod rig;
+mod scripts;
 mod semver;
 mod server;
 mod soak;
@@ -76,7 +77,7 @@ enum Check {
     Semver,
     /// clippy with warnings as errors
     Lint,
-    /// The documentation, with warnings as errors
+    /// The documentation of libraries and programs, with warnings as errors
     Docs,
     /// Every feature set, and the documentation as docs.rs makes it
     Features,
@@ -84,7 +85,7 @@ enum Check {
     Beside,
     /// A model in a module of WebAssembly, run by Node
     Wasm,
-    /// All tests, those in the documentation included
+    /// All tests, those in the documentation included, which is made along
     Test,
     /// The instructions of fixed work, against those that a file keeps
     Costs,
@@ -175,6 +176,7 @@ impl Check {
             Self::Generated
                 | Self::Msrv
                 | Self::Semver
+                | Self::Docs
                 | Self::Features
                 | Self::Dist
                 | Self::Clients

@@ -1,4 +1,5 @@
-//! All tests: compiled once, and then run by as many test programs at a time as there are cores.
+//! All tests: compiled once, and then run by as many test programs at a time as there are cores. The
+//! documentation of the libraries is made where its tests are run.
 //!
 //! Cargo runs one test program after the other, so at the end of each a single long test keeps the other
 //! cores idle; and a test that waits for the IREE compiler leaves its own core idle too.
@@ -8,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
 use super::compile::Counts;
+use super::scripts::{COMPILER, compiler_without_verification, documenting_rustdoc};
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
@@ -37,9 +38,6 @@ pub(crate) struct Options {
 
 /// Tests of a night have this in their paths.
 const NIGHTLY: &str = "nightly::";
-/// What names the IREE compiler.
-const COMPILER: &str = "MLXCEL_IREE_COMPILER";
-
 /// Which tests of the programs run.
 enum Tier {
     /// Those of a change, with this compiler in the place of IREE's.
@@ -56,7 +54,8 @@ pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Resu
     let programs = build(workspace, &selection)?;
     let compiled = started.elapsed();
 
-    let tier = if all { Tier::Night } else { Tier::Change { compiler: without_verification(workspace)? } };
+    let tier =
+        if all { Tier::Night } else { Tier::Change { compiler: compiler_without_verification(workspace)? } };
     let mut total = Counts::default();
     let started = Instant::now();
     let finished = run_all(programs, options, &tier, &mut total)?;
@@ -65,9 +64,10 @@ pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Resu
         report(&finished, count);
     }
 
-    // Those in the documentation are compiled when they run.
+    // Those in the documentation are compiled when they run, and it is made along.
     let started = Instant::now();
     let mut command = workspace.cargo(&["test", "--doc", "--no-fail-fast"]);
+    command.envs(documenting_rustdoc(workspace)?.iter().map(|script| ("RUSTDOC", script)));
     let documented = process::run_watched(command.args(selection), |line| total.add(line));
     let failed: Vec<_> = finished.iter().filter(|run| !run.passed).map(|run| run.name.as_str()).collect();
     if !failed.is_empty() {
@@ -182,28 +182,6 @@ fn run(program: &Program, options: &Options, tier: &Tier) -> std::io::Result<Out
         command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     }
     command.stdin(Stdio::null()).output()
-}
-
-/// A script that runs the compiler which `setup` provides, without the verification between its passes: a
-/// quarter of its time, which makes no difference to what it writes. None where another compiler is named, or
-/// scripts are not programs.
-fn without_verification(workspace: &Workspace) -> Result<Option<PathBuf>> {
-    let real = workspace.toolchain().join("bin/iree-compile");
-    let is_other = |named| fs::canonicalize(named).ok() != fs::canonicalize(&real).ok();
-    if cfg!(not(unix)) || std::env::var_os(COMPILER).is_some_and(is_other) {
-        return Ok(None);
-    }
-    let folder = workspace.metadata()?.target_directory.into_std_path_buf().join("quick");
-    let script = folder.join("iree-compile");
-    let text = format!("#!/bin/sh\nexec '{}' --verify=false \"$@\"\n", real.display());
-    // What stays the same need not be identified again.
-    if !fs::read(&script).is_ok_and(|kept| kept == text.as_bytes()) {
-        fs::create_dir_all(&folder)
-            .and_then(|()| fs::write(&script, text))
-            .with_context(|| format!("writing {}", script.display()))?;
-        process::run(Command::new("chmod").arg("755").arg(&script))?;
-    }
-    Ok(Some(script))
 }
 
 /// The test and its time in a line such as `test a::b ... ok <0.012s>`.
