@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
 use crate::artifact::Artifacts;
-use crate::cache::Cache;
+use crate::cache::{Cache, parse_size};
 use crate::compiler::Compiler;
 
 /// The compiler and the cache of compiled programs; defaults to [`Compiler::locate`] and [`Cache::open`].
@@ -19,7 +19,14 @@ pub struct Toolchain {
     pub cache_dir: Option<PathBuf>,
     /// The maximum size of the cache in bytes; overrides the environment.
     pub cache_size: Option<u64>,
+    /// From how many bytes of weights a model's are kept in the cache; overrides the environment.
+    pub keep_weights: Option<u64>,
 }
+
+/// The variable that says from which size on weights are kept.
+const KEEP_VARIABLE: &str = "MLXCEL_KEEP_WEIGHTS";
+/// The default: smaller models open in some milliseconds anyway.
+const KEEP_FROM: u64 = 64 << 20;
 
 impl Toolchain {
     /// Sets the cache folder.
@@ -47,6 +54,23 @@ impl Toolchain {
             Some(bytes) => cache.with_limit(bytes),
             None => cache,
         })
+    }
+
+    /// From how many bytes on the weights of a model are kept in the cache: [`keep_weights`](Self#structfield.keep_weights), else
+    /// `MLXCEL_KEEP_WEIGHTS` (`1GiB`, `off`), else 64 MiB.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for another value of the variable.
+    pub fn keep_weights(&self) -> Result<u64> {
+        let variable = || std::env::var(KEEP_VARIABLE).ok().filter(|value| !value.is_empty());
+        match (self.keep_weights, variable()) {
+            (Some(bytes), _) => Ok(bytes),
+            (None, Some(value)) if value == "off" => Ok(u64::MAX),
+            (None, Some(value)) => {
+                parse_size(&value).map_err(|error| error.with_context("variable", KEEP_VARIABLE))
+            }
+            (None, None) => Ok(KEEP_FROM),
+        }
     }
 
     /// The compiler.

@@ -223,9 +223,16 @@ impl IreeBackend {
         let compile_time = programs.prepare_for_load(&prepared, options.cancel.as_ref())?;
         let weights = match programs.laid_out()? {
             Some(laid_out) => weights::in_place(&device, &laid_out, programs.weights(), options)?,
-            None => {
-                weights::on_device(&device, &checkpoint, programs.weights(), &programs.layouts()?, options)?
-            }
+            None => match self.kept_weights(&device, &checkpoint, &programs, options)? {
+                Some(kept) => kept,
+                None => weights::on_device(
+                    &device,
+                    &checkpoint,
+                    programs.weights(),
+                    &programs.layouts()?,
+                    options,
+                )?,
+            },
         };
 
         let mut info = model_info(NAME, &checkpoint, &decoder);

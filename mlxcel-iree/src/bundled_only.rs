@@ -3,16 +3,28 @@
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::GraphModelOptions;
 use mlxcel_iree_target::DeviceDescription;
-use mlxcel_models::Decoder;
+use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::backend::IreeBackend;
-use crate::engine::ProgramSource;
+use crate::engine::{ProgramSource, Programs};
+use crate::ffi::{Constants, Device};
 
 impl IreeBackend {
     /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's
     /// cache.
     pub(crate) fn wrote(&self, _: &[u8]) -> Result<bool> {
         Ok(false)
+    }
+
+    /// None: weights are kept in the compile side's cache.
+    pub(crate) fn kept_weights(
+        &self,
+        _: &Device,
+        _: &Checkpoint,
+        _: &Programs,
+        _: &LoadOptions,
+    ) -> Result<Option<Constants>> {
+        Ok(None)
     }
 
     /// Refuses a model without a bundle.

@@ -8,16 +8,22 @@ use std::time::Duration;
 use mlxcel_core::{CancelToken, LoadOptions, ModelSource, Result};
 use mlxcel_graph::{GraphModelOptions, ProgramShape, ProgramWriter, WeightArgument};
 use mlxcel_iree_compile::bundle::BundleOptions;
+#[cfg(unix)]
+use mlxcel_iree_compile::cache::WeightsKey;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
 use mlxcel_iree_kernels::{Layouts, attends_in_use, for_kernels, independent_rows};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
-use mlxcel_models::Decoder;
+use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::backend::IreeBackend;
 use crate::devices;
-use crate::engine::{LaidOutWeights, Made, ProgramSource};
+#[cfg(unix)]
+use crate::engine::kept;
+use crate::engine::weights::in_place;
+use crate::engine::{LaidOutWeights, Made, ProgramSource, Programs};
+use crate::ffi::{Constants, Device};
 
 impl IreeBackend {
     /// Sets the path of `iree-compile`.
@@ -40,6 +46,52 @@ impl IreeBackend {
     pub fn with_cache_size(mut self, bytes: u64) -> Self {
         self.toolchain.cache_size = Some(bytes);
         self
+    }
+
+    /// Keeps the weights of a model of at least so many bytes in the cache, in the order that its programs
+    /// read them; `u64::MAX` keeps none. Defaults to `MLXCEL_KEEP_WEIGHTS` (`1GiB`, `off`), else 64 MiB.
+    ///
+    /// Who opens the model again maps them: it takes milliseconds and no private memory, and processes share
+    /// the pages. It takes as much of the disk again as the checkpoint has, up to the
+    /// [size of the cache](Self::with_cache_size). Weights are kept for kernels on CPUs, which read panels,
+    /// and on systems of the Unix family.
+    #[must_use]
+    pub fn with_kept_weights(mut self, at_least: u64) -> Self {
+        self.toolchain.keep_weights = Some(at_least);
+        self
+    }
+
+    /// The weights of a model as its programs take them, in the cache, where they are put if they are not
+    /// there; none where they are not kept.
+    pub(crate) fn kept_weights(
+        &self,
+        device: &Device,
+        checkpoint: &Checkpoint,
+        programs: &Programs,
+        options: &LoadOptions,
+    ) -> Result<Option<Constants>> {
+        let (weights, layouts) = (programs.weights(), programs.layouts()?);
+        let bytes = weights.iter().map(|weight| weight.ty.bytes() as u64).sum::<u64>();
+        if device.is_accelerator() || layouts.is_as_stored() || bytes < self.toolchain.keep_weights()? {
+            return Ok(None);
+        }
+        #[cfg(unix)]
+        if let Some(stamp) = checkpoint.stamp() {
+            let (cache, key) = (self.toolchain.cache()?, WeightsKey::new(&stamp, weights, &layouts));
+            if let Some(file) = cache.weights(&key) {
+                match kept::map(&file, weights) {
+                    Ok(laid_out) => return in_place(device, &laid_out, weights, options).map(Some),
+                    Err(error) => tracing::warn!(%error, "kept weights could not be mapped"),
+                }
+            } else if let Some(new) = cache.keep_weights(&key) {
+                let made = kept::keep(new, device.threads(), checkpoint, weights, &layouts, options)?;
+                // All progress has been reported.
+                let mut quiet = options.clone();
+                quiet.progress = None;
+                return made.map(|laid_out| in_place(device, &laid_out, weights, &quiet)).transpose();
+            }
+        }
+        Ok(None)
     }
 
     /// Whether the bundle with this manifest was written with the cache.

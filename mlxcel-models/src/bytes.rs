@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 use mlxcel_core::{Error, Result};
@@ -12,8 +13,8 @@ use crate::files;
 
 /// A file's content, reachable without having been copied.
 pub(crate) enum FileBytes {
-    /// Mapped read-only; pages are read from disk on first access.
-    Mapped(Mmap),
+    /// Mapped read-only, pages are read from disk on first access; and when the file was last written.
+    Mapped(Mmap, Option<SystemTime>),
     /// Embedded in the binary.
     Embedded(&'static [u8]),
     /// Computed from other bytes.
@@ -42,7 +43,15 @@ impl FileBytes {
         // open. Headers are parsed once, into memory of our own, and all later offsets are within the
         // length that was mapped.
         let map = unsafe { Mmap::map(file)? };
-        Ok(Self::Mapped(map))
+        Ok(Self::Mapped(map, file.metadata()?.modified().ok()))
+    }
+
+    /// When the file was last written, as far as the system says.
+    pub(crate) fn written(&self) -> Option<SystemTime> {
+        match self {
+            Self::Mapped(_, written) => *written,
+            Self::Embedded(_) | Self::Owned(_) => None,
+        }
     }
 }
 
@@ -51,7 +60,7 @@ impl Deref for FileBytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped(map, _) => map,
             Self::Embedded(bytes) => bytes,
             Self::Owned(bytes) => bytes,
         }

@@ -180,6 +180,16 @@ impl Checkpoint {
         self.fingerprint.get_or_init(|| fingerprint::fingerprint(&self.config_bytes, &self.weights)).clone()
     }
 
+    /// A fingerprint of the files as they are now: of [`fingerprint`](Self::fingerprint), and of the size and
+    /// the time of modification of each weight file. `None` for embedded files, and where the system does not
+    /// tell times.
+    ///
+    /// It tells whether what was derived from all bytes of the files still belongs to them, unless someone
+    /// changes bytes and sets the time back.
+    pub fn stamp(&self) -> Option<String> {
+        self.weights.written().map(|files| fingerprint::stamp(&self.fingerprint(), &files))
+    }
+
     /// The fields of `config.json`.
     pub(crate) fn config(&self) -> Fields<'_> {
         self.config.fields()

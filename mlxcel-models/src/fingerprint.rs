@@ -1,5 +1,7 @@
 //! Checkpoint fingerprints, cheap enough to compute at every start.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use sha2::{Digest, Sha256};
 
 use crate::element::ElementType;
@@ -55,5 +57,21 @@ pub(crate) fn fingerprint_of<'a>(
             part(&bytes[start..start + SAMPLE]);
         }
     }
+    hex(hash)
+}
+
+/// The same over a fingerprint, and the size and time of modification of files.
+pub(crate) fn stamp(fingerprint: &str, files: &[(usize, SystemTime)]) -> String {
+    let mut hash = Sha256::new().chain_update(fingerprint);
+    for (size, written) in files {
+        // A time before 1970 is told apart as its distance.
+        let since = written.duration_since(UNIX_EPOCH).unwrap_or_else(|error| error.duration());
+        hash.update((*size as u64).to_le_bytes());
+        hash.update(since.as_nanos().to_le_bytes());
+    }
+    hex(hash)
+}
+
+fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
@@ -187,6 +188,12 @@ impl Weights {
     pub(crate) fn stored_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let stored = self.files.iter().filter(|file| !matches!(*file.bytes, FileBytes::Owned(_)));
         stored.map(|file| (file.name.as_str(), &**file.bytes))
+    }
+
+    /// The size of each file and when it was last written; none where that is not known.
+    pub(crate) fn written(&self) -> Option<Vec<(usize, SystemTime)>> {
+        let stored = self.files.iter().filter(|file| !matches!(*file.bytes, FileBytes::Owned(_)));
+        stored.map(|file| Some((file.bytes.len(), file.bytes.written()?))).collect()
     }
 
     /// The number of files.

@@ -214,6 +214,22 @@ fn stop_tokens_come_from_generation_settings_before_the_models() {
 }
 
 #[test]
+fn stamps_differ_once_a_file_is_written_again() {
+    assert_eq!(Checkpoint::from_files(STORYTELLER).unwrap().stamp(), None);
+    let folder = Draft::llama().with("large", Dtype::U8, &[100_000]).write();
+    let stamp = || folder.open().unwrap().stamp().unwrap();
+    let original = stamp();
+    assert_eq!((original.len(), &stamp()), (64, &original));
+    // Between the samples of the fingerprint.
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let position = bytes.len() - 30_000;
+    bytes[position] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_ne!(stamp(), original);
+}
+
+#[test]
 fn fingerprints_differ_between_models() {
     let fingerprint = |draft: &Draft| draft.write().open().unwrap().fingerprint();
     let draft = Draft::llama().with("large", Dtype::U8, &[100_000]);

@@ -1,4 +1,4 @@
-//! Looks into the cache of compiled programs: lists it, verifies it, makes room.
+//! Looks into the cache of compiled programs and weights: lists it, verifies it, makes room.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

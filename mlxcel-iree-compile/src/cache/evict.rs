@@ -49,26 +49,28 @@ pub(super) fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Resu
     Ok(files)
 }
 
-/// The entries in `folder`, those first that were not used for the longest time.
-pub(super) fn entries(folder: &Path) -> io::Result<Vec<Stored>> {
-    let mut entries = files(folder, |name| name.ends_with(".vmfb") && !name.starts_with('.'))?;
+/// The entries in `folder` of these `kinds`, by the ends of their names, those first that were not used for
+/// the longest time.
+pub(super) fn entries(folder: &Path, kinds: &[&str]) -> io::Result<Vec<Stored>> {
+    let is_entry = |name: &str| kinds.iter().any(|kind| name.ends_with(kind)) && !name.starts_with('.');
+    let mut entries = files(folder, is_entry)?;
     entries.sort_by(|a, b| (a.last_used, &a.path).cmp(&(b.last_used, &b.path)));
     Ok(entries)
 }
 
-/// Removes entries beyond `limit` bytes, but neither `new` nor what is in use, and what killed processes left
-/// behind. Failures are logged and not errors: the next writer tries again.
-pub(super) fn make_room(folder: &Path, limit: u64, new: &Path) {
+/// Removes entries of a `kind` beyond `limit` bytes, but neither `new` nor what is in use, and what killed
+/// processes left behind. Failures are logged and not errors: the next writer tries again.
+pub(super) fn make_room(folder: &Path, kind: &str, limit: u64, new: &Path) {
     let now = SystemTime::now();
     let in_use = |entry: &Stored| entry.path == new || is_within(IN_USE, entry.last_used, now);
-    match shrink(folder, limit, in_use) {
+    match shrink(folder, &[kind], limit, in_use) {
         Ok(Pruned { entries: 0, .. }) => {}
         Ok(pruned) => {
             tracing::debug!(
                 entries = pruned.entries,
                 bytes = pruned.bytes,
                 limit,
-                "removed the least recently used programs"
+                "removed the least recently used entries"
             );
         }
         Err(error) => {
@@ -83,10 +85,15 @@ fn is_within(span: Duration, time: SystemTime, now: SystemTime) -> bool {
     now.duration_since(time).map_or(true, |age| age < span)
 }
 
-/// Removes entries, oldest first and sparing some, until at most `limit` bytes are left. Several processes
+/// Removes entries of these kinds, oldest first and sparing some, until at most `limit` bytes are left. Several processes
 /// may do it at once: what another removed counts as removed.
-pub(super) fn shrink(folder: &Path, limit: u64, spare: impl Fn(&Stored) -> bool) -> io::Result<Pruned> {
-    let entries = entries(folder)?;
+pub(super) fn shrink(
+    folder: &Path,
+    kinds: &[&str],
+    limit: u64,
+    spare: impl Fn(&Stored) -> bool,
+) -> io::Result<Pruned> {
+    let entries = entries(folder, kinds)?;
     let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let mut pruned = Pruned::default();
     for entry in entries {

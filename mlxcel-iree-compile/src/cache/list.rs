@@ -1,15 +1,15 @@
 //! Lists, verifies and prunes the entries of a cache.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::entry;
-use super::{Cache, evict};
+use super::{Cache, KINDS, WEIGHTS};
+use super::{entry, evict, weights};
 
-/// A compiled program in a [`Cache`].
+/// A compiled program in a [`Cache`], or the weights of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheEntry {
@@ -19,7 +19,7 @@ pub struct CacheEntry {
     pub bytes: u64,
     /// When it was last written, or read for opening a model.
     pub last_used: SystemTime,
-    /// A description of the program; empty if the file has none.
+    /// A description of the program or of the weights; empty if the file has none.
     pub program: String,
     /// The compile target; empty if the file has none.
     pub target: String,
@@ -38,6 +38,10 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
+fn is_weights(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(WEIGHTS))
+}
+
 impl Cache {
     /// The entries, most recently used first.
     ///
@@ -45,9 +49,11 @@ impl Cache {
     /// [`ErrorKind::Io`] if the folder cannot be read; a missing folder has no entries.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let Some(folder) = &self.folder else { return Ok(Vec::new()) };
-        let stored = evict::entries(folder).map_err(|source| Error::io("list the cache", folder, source))?;
+        let stored =
+            evict::entries(folder, &KINDS).map_err(|source| Error::io("list the cache", folder, source))?;
         let described = stored.into_iter().rev().map(|stored| {
-            let label = entry::label(&stored.path).unwrap_or_default();
+            let label = if is_weights(&stored.path) { weights::label } else { entry::label };
+            let label = label(&stored.path).unwrap_or_default();
             CacheEntry {
                 key: stored.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
                 bytes: stored.bytes,
@@ -70,8 +76,12 @@ impl Cache {
         let failed = |kind, message: &'static str| {
             Error::new(kind, operation, message).with_context("path", entry.path.display())
         };
-        let verified =
-            entry::verify(&entry.path).map_err(|source| Error::io(operation, &entry.path, source))?;
+        let failed_to_read = |source| Error::io(operation, &entry.path, source);
+        if is_weights(&entry.path) {
+            let verified = weights::verify(&entry.path).map_err(failed_to_read)?;
+            return verified.map_err(|reason| failed(ErrorKind::Corrupt, reason));
+        }
+        let verified = entry::verify(&entry.path).map_err(failed_to_read)?;
         let key = verified.map_err(|reason| failed(ErrorKind::Corrupt, reason))?;
         if key.name() == entry.key {
             return Ok(());
@@ -92,14 +102,16 @@ impl Cache {
         }
     }
 
-    /// Removes the least recently used entries until at most `bytes` are left. Open models are unaffected,
-    /// since they hold their programs in memory.
+    /// Removes the least recently used entries until at most `bytes` are left. Open models are unaffected:
+    /// they hold their programs in memory, and the disk's blocks of weights that they have mapped are free
+    /// once they are closed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the folder cannot be read.
     pub fn prune(&self, bytes: u64) -> Result<Pruned> {
         let Some(folder) = &self.folder else { return Ok(Pruned::default()) };
-        evict::shrink(folder, bytes, |_| false).map_err(|source| Error::io("prune the cache", folder, source))
+        evict::shrink(folder, &KINDS, bytes, |_| false)
+            .map_err(|source| Error::io("prune the cache", folder, source))
     }
 
     /// Removes everything: entries, leftovers of killed processes, measured schedules, and notes about

@@ -1,4 +1,4 @@
-//! A content-addressed cache of compiled programs on disk.
+//! A content-addressed cache on disk, of compiled programs, and of weights in the order that programs read them.
 //!
 //! # Cache keys
 //!
@@ -14,11 +14,17 @@
 //! even if some are killed; if several need the same program, one compiles it. A folder can be moved or
 //! copied: it contains no paths.
 //!
+//! # Weights
+//!
+//! The weights of a model are one entry, which is mapped where it is used. Its key is the SHA-256 of the
+//! checkpoint's [stamp](mlxcel_models::Checkpoint::stamp), of names and layouts of the weights, and of the
+//! version of this crate. Its checksums are verified once after each start of the system.
+//!
 //! # Size limit
 //!
 //! The limit is [`Toolchain::cache_size`](crate::Toolchain::cache_size), else `MLXCEL_CACHE_SIZE` (`500M`,
-//! `8GiB`), else [`DEFAULT_LIMIT`]. Adding an entry beyond it evicts the least recently used ones; entries
-//! used within the last minute stay.
+//! `8GiB`), else [`DEFAULT_LIMIT`]. It holds for programs and for weights, each. Adding an entry beyond it
+//! evicts the least recently used ones of its kind; entries used within the last minute stay.
 
 mod entry;
 mod evict;
@@ -28,6 +34,7 @@ mod lock;
 mod note;
 mod schedules;
 mod size;
+mod weights;
 
 #[cfg(test)]
 mod key_tests;
@@ -50,16 +57,24 @@ pub(crate) use key::{Key, ProgramSum};
 pub use list::{CacheEntry, Pruned};
 use lock::Lock;
 pub use size::parse_size;
+pub use weights::{BLOCK, NewWeights, WeightsKey, checksum};
 
 /// The variable that names the folder of mlxcel's caches.
 const FOLDER_VARIABLE: &str = "MLXCEL_CACHE_DIR";
 /// The variable that says how much the cache may hold.
 const SIZE_VARIABLE: &str = "MLXCEL_CACHE_SIZE";
 
-/// The default size limit: 8 GiB, some thousand programs.
+/// The end of the names of programs.
+const PROGRAM: &str = ".vmfb";
+/// The end of the names of weights.
+const WEIGHTS: &str = ".weights";
+/// The kinds of entries.
+const KINDS: [&str; 2] = [PROGRAM, WEIGHTS];
+
+/// The default size limit: 8 GiB, some thousand programs, or the weights of some models.
 pub const DEFAULT_LIMIT: u64 = 8 << 30;
 
-/// A folder of compiled programs.
+/// A folder of compiled programs and weights.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// None where this system has no place for one.
@@ -130,7 +145,7 @@ impl Cache {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("look for a compiled program", folder, error)),
         };
-        let of_program = |name: &str| name.starts_with(&stem) && name.ends_with(".vmfb");
+        let of_program = |name: &str| name.starts_with(&stem) && name.ends_with(PROGRAM);
         let mut entries: Vec<PathBuf> = entries
             .flatten()
             .filter(|entry| entry.file_name().to_str().is_some_and(of_program))
@@ -190,7 +205,7 @@ fn users_folder() -> Option<PathBuf> {
 }
 
 fn entry_path(folder: &Path, key: &Key) -> PathBuf {
-    folder.join(format!("{}.vmfb", key.name()))
+    folder.join(format!("{}{PROGRAM}", key.name()))
 }
 
 /// The right to make an artifact, held against other threads and processes that would make the same.
@@ -218,7 +233,7 @@ impl Reservation {
         match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
             Ok(()) => {
                 self.lock.remove();
-                evict::make_room(&self.folder, self.limit, &path);
+                evict::make_room(&self.folder, PROGRAM, self.limit, &path);
                 Ok(())
             }
             // What is not a file of this cache may be somebody's. It stays, and the program is compiled each

@@ -4,6 +4,9 @@
 mod ahead;
 mod device_check;
 mod executor;
+#[cfg(feature = "compile")]
+#[cfg(unix)]
+pub(crate) mod kept;
 mod pieces;
 mod programs;
 mod residents;
@@ -16,6 +19,10 @@ mod ahead_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]
 mod growth_tests;
+#[cfg(feature = "compile")]
+#[cfg(unix)]
+#[cfg(test)]
+mod kept_tests;
 #[cfg(feature = "compile")]
 #[cfg(test)]
 mod load_tests;

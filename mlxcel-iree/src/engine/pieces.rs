@@ -12,11 +12,11 @@ use super::weights::{OPERATION, Tensor};
 /// others, and that it stops within a millisecond when it is cancelled.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Some rows of a tensor, or all of a small one, and the memory that they go to.
+/// Some rows of a tensor, or all of a small one, and where they go among all weights.
 pub(super) struct Piece<'a> {
     packer: Option<Packer>,
     source: Source<'a>,
-    target: &'a mut [u8],
+    pub(super) place: Range<usize>,
 }
 
 enum Source<'a> {
@@ -29,29 +29,24 @@ enum Source<'a> {
 }
 
 impl Piece<'_> {
-    /// How many bytes it has.
-    pub(super) fn len(&self) -> usize {
-        self.target.len()
-    }
-
-    /// Loads it. `room` is scratch memory, which pieces on one thread can share.
+    /// Loads it into its `target`. `room` is scratch memory, which pieces on one thread can share.
     ///
     /// # Errors
     ///
     /// Those of reading a weight; [`ErrorKind::Internal`] for a source of another length than its target.
-    pub(super) fn load(self, checkpoint: &Checkpoint, room: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn load(self, target: &mut [u8], checkpoint: &Checkpoint, room: &mut Vec<u8>) -> Result<()> {
         match (self.source, self.packer) {
-            (Source::Mapped(source), packer) => pack(packer, source, self.target)?,
-            (Source::Derived(weight, rows), None) => checkpoint.weight_rows(weight, rows, self.target)?,
+            (Source::Mapped(source), packer) => pack(packer, source, target)?,
+            (Source::Derived(weight, rows), None) => checkpoint.weight_rows(weight, rows, target)?,
             (Source::Derived(weight, rows), Some(packer)) => {
-                let stored = grown(room, self.target.len())?;
+                let stored = grown(room, target.len())?;
                 checkpoint.weight_rows(weight, rows, stored)?;
-                packer.pack(stored, self.target);
+                packer.pack(stored, target);
             }
             (Source::Gathered(weight, matrix), packer) => {
                 let gathered = checkpoint.weight(weight)?.bytes;
-                same_length(&gathered, self.target)?;
-                for (source, target) in gathered.chunks(matrix).zip(self.target.chunks_mut(matrix)) {
+                same_length(&gathered, target)?;
+                for (source, target) in gathered.chunks(matrix).zip(target.chunks_mut(matrix)) {
                     pack(packer, source, target)?;
                 }
             }
@@ -87,44 +82,67 @@ fn grown(room: &mut Vec<u8>, bytes: usize) -> Result<&mut [u8]> {
     Ok(&mut room[..bytes])
 }
 
-/// Cuts a tensor into pieces that begin where rows do, of one in panels where panels do.
+/// Cuts a tensor, which goes to `place` among all weights, into pieces that begin where rows do, of one in
+/// panels where panels do.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Internal`] for a tensor whose parts in the files are not as long as it is, with its name.
-pub(super) fn cut<'a>(tensor: &Tensor<'a>, target: &'a mut [u8], pieces: &mut Vec<Piece<'a>>) -> Result<()> {
+pub(super) fn cut<'a>(tensor: &Tensor<'a>, place: &Range<usize>, pieces: &mut Vec<Piece<'a>>) -> Result<()> {
     let (packer, matrix, row) = (tensor.packer(), tensor.matrix_bytes(), tensor.row_bytes());
     let unit = packer.map_or(row, |packer| packer.panel_bytes()).max(1);
     let len = (PIECE_BYTES / unit).max(1).saturating_mul(unit);
     let weight = &tensor.argument.tensor;
+    let first = place.start;
+    let mut start = first;
+    let mut next = |bytes: usize| {
+        let begun = start;
+        start += bytes;
+        begun..start
+    };
     // Panels are made of whole matrices. Parts may be smaller: a norm with factors of its own for each head
     // is a stack of vectors, which together are one matrix.
     let whole_matrices = |parts: &[&[u8]]| parts.iter().all(|part| part.len().is_multiple_of(matrix));
     let in_parts = tensor.mapped.as_deref().filter(|parts| packer.is_none() || whole_matrices(parts));
     if let Some(parts) = in_parts {
-        let mut rest = target;
-        for source in parts.iter().flat_map(|part| part.chunks(matrix)) {
-            let split = rest.split_at_mut_checked(source.len());
-            let (target, behind) = split.ok_or_else(|| tensor.misfit())?;
-            rest = behind;
-            let parts = source.chunks(len).zip(target.chunks_mut(len));
-            pieces.extend(parts.map(|(source, target)| Piece {
-                packer,
-                source: Source::Mapped(source),
-                target,
-            }));
+        if parts.iter().map(|part| part.len()).sum::<usize>() != place.len() {
+            return Err(tensor.misfit());
         }
-        return if rest.is_empty() { Ok(()) } else { Err(tensor.misfit()) };
-    }
-    if weight.derived.is_none() {
-        pieces.push(Piece { packer, source: Source::Gathered(weight, matrix), target });
+        for source in parts.iter().flat_map(|part| part.chunks(matrix)).flat_map(|part| part.chunks(len)) {
+            pieces.push(Piece { packer, source: Source::Mapped(source), place: next(source.len()) });
+        }
         return Ok(());
     }
-    let mut next = 0;
-    for target in target.chunks_mut(matrix).flat_map(|matrix| matrix.chunks_mut(len)) {
-        let rows = next..next + target.len() / row;
-        next = rows.end;
-        pieces.push(Piece { packer, source: Source::Derived(weight, rows), target });
+    if weight.derived.is_none() {
+        pieces.push(Piece { packer, source: Source::Gathered(weight, matrix), place: place.clone() });
+        return Ok(());
+    }
+    for matrix in chunks(place.len(), matrix).flat_map(|matrix| chunks(matrix, len)) {
+        let place = next(matrix);
+        let rows = (place.start - first) / row..(place.end - first) / row;
+        pieces.push(Piece { packer, source: Source::Derived(weight, rows), place });
     }
     Ok(())
+}
+
+/// The lengths of the chunks of `total`.
+fn chunks(total: usize, chunk: usize) -> impl Iterator<Item = usize> {
+    (0..total).step_by(chunk).map(move |start| chunk.min(total - start))
+}
+
+/// Splits memory, whose first byte is at `start` among all weights, into the targets of pieces, which are in
+/// order; what lies between them is zeroed.
+pub(super) fn targets<'a, 'b>(
+    mut memory: &'b mut [u8],
+    mut start: usize,
+    pieces: Vec<Piece<'a>>,
+) -> Vec<(Piece<'a>, &'b mut [u8])> {
+    let target = |piece: Piece<'a>| {
+        let (gap, rest) = std::mem::take(&mut memory).split_at_mut(piece.place.start - start);
+        let (target, rest) = rest.split_at_mut(piece.place.len());
+        gap.fill(0);
+        (memory, start) = (rest, piece.place.end);
+        (piece, target)
+    };
+    pieces.into_iter().map(target).collect()
 }

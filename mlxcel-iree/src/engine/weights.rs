@@ -15,7 +15,7 @@ use mlxcel_iree_kernels::{Layouts, Panels};
 use mlxcel_iree_target::laid_out::Places;
 use mlxcel_models::{Checkpoint, WeightRef};
 
-use super::pieces::cut;
+use super::pieces::{Piece, cut, targets};
 use super::work::Progress;
 use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
 use crate::threads::share_out;
@@ -42,7 +42,7 @@ pub(crate) fn on_device(
     constants(&buffers, arguments)
 }
 
-/// Weights that lie in one place as programs take them: those of a bundle.
+/// Weights that lie in one place as programs take them: those of a bundle, or kept from an earlier time.
 pub(crate) struct LaidOutWeights {
     pub(crate) content: Arc<dyn AsRef<[u8]> + Send + Sync>,
     pub(crate) places: Places,
@@ -95,7 +95,7 @@ pub(super) struct Tensor<'a> {
 
 impl<'a> Tensor<'a> {
     /// The tensors of all weights, in the order of programs' arguments.
-    fn all(
+    pub(super) fn all(
         checkpoint: &'a Checkpoint,
         arguments: &'a [WeightArgument],
         layouts: &Layouts,
@@ -144,7 +144,7 @@ impl<'a> Tensor<'a> {
 }
 
 /// The bytes of all tensors.
-fn total(tensors: &[Tensor<'_>]) -> u64 {
+pub(super) fn total(tensors: &[Tensor<'_>]) -> u64 {
     tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
 }
 
@@ -180,26 +180,11 @@ fn load(
     let (places, len) = places(tensors, stays)?;
     let mut memory = HostMemory::for_filling(len)?;
     let mut pieces = Vec::new();
-    let mut rest = memory.as_mut_slice();
     for (tensor, place) in tensors.iter().zip(&places) {
-        let Some(place) = place else { continue };
-        let (target, behind) = rest.split_at_mut(place.len());
-        let padding = behind.len().min(padding(place.len()));
-        rest = &mut behind[padding..];
-        cut(tensor, target, &mut pieces)?;
+        place.as_ref().map_or(Ok(()), |place| cut(tensor, place, &mut pieces))?;
     }
-    // Scratch memory: no more of it than threads.
-    let rooms = Mutex::new(Vec::new());
-    let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
-    share_out(OPERATION, device.threads(), pieces, |piece| {
-        control.check(OPERATION)?;
-        let len = piece.len();
-        let mut room = rooms().pop().unwrap_or_default();
-        piece.load(checkpoint, &mut room)?;
-        rooms().push(room);
-        progress.add(len);
-        Ok(())
-    })?;
+    let pieces = targets(memory.as_mut_slice(), 0, pieces);
+    fill(device.threads(), checkpoint, pieces, control, progress)?;
     let memory = Arc::new(memory);
     let import = |(place, tensor): (Option<Range<usize>>, &Tensor<'_>)| {
         if let Some(place) = place {
@@ -213,6 +198,28 @@ fn load(
         Ok(buffer)
     };
     places.into_iter().zip(tensors).map(import).collect()
+}
+
+/// Loads pieces into their targets on so many threads.
+pub(super) fn fill(
+    threads: usize,
+    checkpoint: &Checkpoint,
+    pieces: Vec<(Piece<'_>, &mut [u8])>,
+    control: &Control<'_>,
+    progress: &Progress<'_>,
+) -> Result<()> {
+    // Scratch memory: no more of it than threads.
+    let rooms = Mutex::new(Vec::new());
+    let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
+    share_out(OPERATION, threads, pieces, |(piece, target)| {
+        control.check(OPERATION)?;
+        let len = target.len();
+        let mut room = rooms().pop().unwrap_or_default();
+        piece.load(target, checkpoint, &mut room)?;
+        rooms().push(room);
+        progress.add(len);
+        Ok(())
+    })
 }
 
 /// Where each tensor goes in one allocation, none for those that stay, and the size of that.
@@ -334,8 +341,10 @@ mod tests {
             let tensor = Tensor { argument: &argument, panels: Some(panels), mapped: Some(mapped) };
             let mut target = vec![0; bytes.len()];
             let mut pieces = Vec::new();
-            cut(&tensor, &mut target, &mut pieces).unwrap();
-            pieces.into_iter().for_each(|piece| piece.load(&checkpoint, &mut Vec::new()).unwrap());
+            cut(&tensor, &(0..bytes.len()), &mut pieces).unwrap();
+            for (piece, target) in targets(&mut target, 0, pieces) {
+                piece.load(target, &checkpoint, &mut Vec::new()).unwrap();
+            }
             target
         });
         assert_eq!(laid_out[0], laid_out[1]);
@@ -365,12 +374,14 @@ mod tests {
             Tensor { argument: &argument, panels: None, mapped: Some(parts) }
         };
         let (mut target, mut pieces) = (vec![0; bytes.len()], Vec::new());
-        cut(&tensor(&bytes), &mut target, &mut pieces).unwrap();
+        cut(&tensor(&bytes), &(0..bytes.len()), &mut pieces).unwrap();
         assert_eq!(pieces.len(), 6);
-        pieces.into_iter().for_each(|piece| piece.load(&checkpoint, &mut Vec::new()).unwrap());
+        for (piece, target) in targets(&mut target, 0, pieces) {
+            piece.load(target, &checkpoint, &mut Vec::new()).unwrap();
+        }
         assert_eq!(target, bytes);
-        for bytes in [&bytes[1..], &[&bytes[..], &[0]].concat()] {
-            let error = cut(&tensor(bytes), &mut target, &mut Vec::new()).unwrap_err();
+        for wrong in [&bytes[1..], &[&bytes[..], &[0]].concat()] {
+            let error = cut(&tensor(wrong), &(0..bytes.len()), &mut Vec::new()).unwrap_err();
             assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Internal, Some("norms.0")));
         }
     }

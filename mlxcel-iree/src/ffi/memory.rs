@@ -88,7 +88,11 @@ impl MappedFile {
         // the type system cannot rule out is another process that writes to or truncates the file
         // meanwhile; as of a checkpoint's weights, the docs of bundles demand that files are not
         // modified while a model is open.
-        Ok(Self(unsafe { Mmap::map(file)? }))
+        let map = unsafe { Mmap::map(file)? };
+        #[cfg(target_os = "linux")]
+        // A hint: what is not in the page cache yet is read in huge pages, where the file system has them.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Self(map))
     }
 }
 
