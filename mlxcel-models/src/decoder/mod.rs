@@ -4,6 +4,7 @@
 //! by field, so that a new field does not compile until every reader handles it.
 
 mod attention;
+mod collect;
 mod display;
 mod features;
 mod layer_input;
