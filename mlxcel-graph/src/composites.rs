@@ -73,6 +73,12 @@ pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";
 /// tokens of each row with commas between.
 pub const GATED_DELTA_RULE: &str = "mlxcel.gated_delta_rule";
 
+/// [`layers::generalized_delta_rule`](crate::layers::generalized_delta_rule): `query` and `key: [N, H, k]`,
+/// `value: [N, H, v]`, `decay`, `removal` and `rewrite: [N, H, k]`, all f32, `counts: [rows]` i32 and a state
+/// `[layers, H, k, v]` f32 a row to `[N, H, v]` and the states. Attributes `layer`, an integer; `rows`, the
+/// tokens of each row with commas between.
+pub const GENERALIZED_DELTA_RULE: &str = "mlxcel.generalized_delta_rule";
+
 /// [`layers::selective_state_space`](crate::layers::selective_state_space): `x: [N, H, p]`, `dt: [N, H]`,
 /// `rate: [1, H]` or `[1, H, n]`, `input` and `output: [N, G, n]`, all f32, `counts: [rows]` i32 and a state
 /// `[layers, H, p, n]` f32 a row to `[N, H, p]` and the states. Attributes `layer`, an integer; `rows`, the

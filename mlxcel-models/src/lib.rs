@@ -50,12 +50,12 @@ pub use adapter::{AdapterChanges, AdapterWeights, LowRank, ModuleChange};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, AltUp, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decay,
-    DecayScope, Decoder, DeltaRule, Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating, Head,
-    HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear,
-    Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed, PositionScale, PositionTable, Projection,
-    Router, Scoring, Selection, SelectiveScan, SharedAttention, SharedExpert, ShortConvolution, StateGroup,
-    StateShape, StateSlot, StateSpace, StateSpaceScales, Streams, TypeTable, WeightId, WeightRef, WeightRole,
-    WeightTable, Xielu,
+    DecayScope, Decoder, DeltaRule, Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer,
+    LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Packed,
+    PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan, SharedAttention,
+    SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution, StateGroup, StateShape, StateSlot,
+    StateSpace, StateSpaceScales, Streams, TypeTable, WeightId, WeightRef, WeightRole, WeightTable, Xielu,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

@@ -75,8 +75,10 @@ impl Roles {
                     Mixer::ShortConvolution(_)
                     | Mixer::DeltaRule(_)
                     | Mixer::StateSpace(_)
-                    | Mixer::SelectiveScan(_),
+                    | Mixer::SelectiveScan(_)
+                    | Mixer::GeneralizedDeltaRule(_),
                 ) => {}
+                Operation::Mixer(Mixer::ShiftedMlp(shifted)) => self.mlp(&shifted.mlp),
                 Operation::Mlp(mlp) => self.mlp(mlp),
                 Operation::Experts(experts) => self.experts(experts),
             }

@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod embedding;
 mod experts;
+mod generalized_delta_rule;
 mod linear;
 mod norm;
 mod recurrent;
@@ -19,8 +20,11 @@ pub(crate) use attention::heads_first;
 pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
 pub use embedding::embedding;
 pub use experts::{block_linear, expert_linear};
+pub use generalized_delta_rule::generalized_delta_rule;
 pub use linear::linear;
 pub use norm::{rms_norm, scale_norm};
-pub use recurrent::{RecurrentRows, causal_convolution, gated_delta_rule, selective_state_space};
+pub use recurrent::{
+    RecurrentRows, causal_convolution, gated_delta_rule, previous_tokens, selective_state_space,
+};
 pub use rope::{deinterleave, rope};
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};

@@ -70,6 +70,36 @@ pub fn causal_convolution<'f>(
     })
 }
 
+/// Of each token the one before it in its row, and of a row's first what its state holds, `[layers, C, 1]`. `x`
+/// is `[N, C]` f32. Returns `[N, C]` and the new states.
+///
+/// # Errors
+/// As for [`causal_convolution`].
+pub fn previous_tokens<'f>(
+    b: &mut Builder<'f>,
+    x: Value<'f>,
+    rows: &RecurrentRows<'_, 'f>,
+) -> Result<(Value<'f>, Vec<Value<'f>>)> {
+    const OP: &str = "previous_tokens";
+    let &[_, channels] = &b.shape(x)[..] else {
+        return Err(Error::new(ErrorKind::Shape, OP, "x must be [N, C]"));
+    };
+    rows.check(b, OP, &[x], &[channels, 1])?;
+    each_row(b, rows, &[x], |b, inputs, count, state| {
+        let x = inputs[0];
+        let tokens = b.shape(x)[0];
+        let before = b.reshape(state, &[1, channels])?;
+        let window = b.concatenate(&[before, x], 0)?;
+        // Not a constant, so that this is read of the window: IREE's compiler may write the new state where the
+        // old one is, and waits for nothing but what the new one follows from.
+        let zero = b.scalar(0i32)?;
+        let first = b.minimum(count, zero)?;
+        let previous = b.dynamic_slice(window, &[first, zero], &[tokens, channels])?;
+        let kept = b.dynamic_slice(window, &[count, zero], &[1, channels])?;
+        Ok((previous, b.reshape(kept, &[channels, 1])?))
+    })
+}
+
 /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks") token by token: the state `S` of a value
 /// head, `[k, v]`, becomes `S' = e^decay · S`, with a decay for all of it or for each row, then `S' + key ⊗
 /// beta · (value − S'ᵀ key)`; the result is `Sᵀ query`, and zero for padding.
@@ -229,16 +259,16 @@ fn decomposed_state_space<'f>(
     Ok((b.reshape(y, &[tokens, heads, width])?, states))
 }
 
-/// A composite of five operands, the rows' counts and their states, in this order, with the attributes
+/// A composite of some operands, the rows' counts and their states, in this order, with the attributes
 /// `layer` and `rows`.
-fn composite<'f>(
+pub(super) fn composite<'f, const N: usize>(
     b: &mut Builder<'f>,
     name: &str,
-    operands: [Value<'f>; 5],
+    operands: [Value<'f>; N],
     rows: &RecurrentRows<'_, 'f>,
     decompose: impl for<'d> FnOnce(
         &mut Builder<'d>,
-        [Value<'d>; 5],
+        [Value<'d>; N],
         &RecurrentRows<'_, 'd>,
     ) -> Result<(Value<'d>, Vec<Value<'d>>)>,
 ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
@@ -264,7 +294,7 @@ fn dimensions(shape: &[usize]) -> Result<[usize; 3]> {
 
 /// Runs `body` on each row: its part of the inputs, how many of its tokens count, and its state at the layer;
 /// it gives the row's results and the new state.
-fn each_row<'f>(
+pub(super) fn each_row<'f>(
     b: &mut Builder<'f>,
     rows: &RecurrentRows<'_, 'f>,
     inputs: &[Value<'f>],
@@ -306,7 +336,7 @@ fn each_row<'f>(
 
 /// Runs `body` on the first `count` tokens of a row in turn, carrying the state: `inputs` are `[tokens, ..]`
 /// each, and the results, `[tokens, ..result]`, are zero behind those tokens.
-fn each_token<'f>(
+pub(super) fn each_token<'f>(
     b: &mut Builder<'f>,
     inputs: &[Value<'f>],
     count: Value<'f>,
@@ -359,7 +389,7 @@ fn each_token<'f>(
 impl<'f> RecurrentRows<'_, 'f> {
     /// Refuses operands that are not of f32 with as many tokens as the rows, and states that are not
     /// `[layers, ..shape]`.
-    fn check(
+    pub(super) fn check(
         &self,
         b: &Builder<'f>,
         op: &'static str,

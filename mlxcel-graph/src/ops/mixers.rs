@@ -127,7 +127,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
     }
 
     /// A recurrence of each row from its state at `slot`, which becomes what it gives.
-    fn recur(
+    pub(super) fn recur(
         &mut self,
         slot: StateSlot,
         run: impl FnOnce(&mut Builder<'f>, &RecurrentRows<'_, 'f>) -> Result<(Value<'f>, Vec<Value<'f>>)>,
@@ -158,6 +158,10 @@ impl<'f> GraphOps<'_, '_, 'f> {
             Some(activation) => layers::activate(self.b, activation, y),
             None => Ok(y),
         }
+    }
+
+    pub(super) fn previous_tokens(&mut self, x: Value<'f>, slot: StateSlot) -> Result<Value<'f>> {
+        self.recur(slot, |b, rows| layers::previous_tokens(b, x, rows))
     }
 
     pub(super) fn gated_delta_rule(

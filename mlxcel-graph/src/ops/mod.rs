@@ -7,7 +7,7 @@ mod mixers;
 
 use std::collections::HashMap;
 
-use mlxcel_models::walk::Ops;
+use mlxcel_models::walk::{DeltaRuleOperands, Ops};
 use mlxcel_models::{
     Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind,
     PositionScale, Rope, StateSlot, WeightId,
@@ -403,6 +403,10 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.causal_convolution(*x, convolution, slot)
     }
 
+    fn previous(&mut self, x: &Value<'f>, slot: StateSlot) -> Result<Value<'f>> {
+        self.previous_tokens(*x, slot)
+    }
+
     fn delta_rule(
         &mut self,
         query: &Value<'f>,
@@ -413,6 +417,16 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         self.gated_delta_rule([*query, *key, *value, *decay, *beta], slot)
+    }
+
+    fn generalized_delta_rule(
+        &mut self,
+        operands: &DeltaRuleOperands<Value<'f>>,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let &DeltaRuleOperands { query, key, value, decay, removal, rewrite } = operands;
+        let operands = [query, key, value, decay, removal, rewrite];
+        self.recur(slot, |b, rows| layers::generalized_delta_rule(b, operands, rows))
     }
 
     fn state_space(

@@ -43,9 +43,12 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
             Shape::has_latent_kernels(sizes, instructions)
         }
         // Their states do not grow.
-        Mixer::ShortConvolution(_) | Mixer::DeltaRule(_) | Mixer::StateSpace(_) | Mixer::SelectiveScan(_) => {
-            true
-        }
+        Mixer::ShortConvolution(_)
+        | Mixer::DeltaRule(_)
+        | Mixer::StateSpace(_)
+        | Mixer::SelectiveScan(_)
+        | Mixer::GeneralizedDeltaRule(_)
+        | Mixer::ShiftedMlp(_) => true,
     })
 }
 

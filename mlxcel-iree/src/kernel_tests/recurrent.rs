@@ -30,6 +30,7 @@ struct Case {
 enum Rule {
     Delta { by_channel: bool },
     StateSpace { by_number: bool },
+    Generalized,
 }
 
 const DELTA: Rule = Rule::Delta { by_channel: false };
@@ -47,26 +48,30 @@ impl Case {
     }
 
     /// The shapes of the operands before the counts.
-    fn shapes(&self) -> [Vec<usize>; 5] {
+    fn shapes(&self) -> Vec<Vec<usize>> {
         let Self { shared, heads, state: [height, width], .. } = *self;
         let tokens = self.rows.iter().sum();
         match self.rule {
             Rule::Delta { by_channel } => {
                 let keys = vec![tokens, shared, height];
                 let decay = if by_channel { vec![tokens, heads, height] } else { vec![tokens, heads] };
-                [keys.clone(), keys, vec![tokens, heads, width], decay, vec![tokens, heads]]
+                vec![keys.clone(), keys, vec![tokens, heads, width], decay, vec![tokens, heads]]
             }
             Rule::StateSpace { by_number } => {
                 let shared = vec![tokens, shared, width];
                 let rate = if by_number { vec![1, heads, width] } else { vec![1, heads] };
-                [vec![tokens, heads, height], vec![tokens, heads], rate, shared.clone(), shared]
+                vec![vec![tokens, heads, height], vec![tokens, heads], rate, shared.clone(), shared]
+            }
+            Rule::Generalized => {
+                let (keys, values) = (vec![tokens, heads, height], vec![tokens, heads, width]);
+                vec![keys.clone(), keys.clone(), values, keys.clone(), keys.clone(), keys]
             }
         }
     }
 
     fn types(&self) -> Vec<TensorType> {
         let [height, width] = self.state;
-        let mut types = self.shapes().map(|shape| TensorType::new(F32, shape)).to_vec();
+        let mut types: Vec<_> = self.shapes().into_iter().map(|shape| TensorType::new(F32, shape)).collect();
         types.push(TensorType::new(I32, [self.rows.len()]));
         types.extend(vec![TensorType::new(F32, [LAYERS, self.heads, height, width]); self.rows.len()]);
         types
@@ -83,15 +88,16 @@ impl Case {
         for (index, ty) in self.types().into_iter().enumerate() {
             values.push(b.argument(format!("x{number}.{index}"), ty)?);
         }
-        let (&operands, rest) = values.split_first_chunk::<5>().unwrap();
+        let (operands, rest) = values.split_at(self.shapes().len());
         let (&counts, states) = rest.split_first().unwrap();
         for (row, &state) in states.iter().enumerate() {
             b.alias(state, results.len() + 1 + row)?;
         }
         let rows = RecurrentRows { rows: &self.rows, counts, layer: LAYER, states };
         let (mixed, states) = match self.rule {
-            Rule::Delta { .. } => layers::gated_delta_rule(b, operands, &rows)?,
-            Rule::StateSpace { .. } => layers::selective_state_space(b, operands, &rows)?,
+            Rule::Delta { .. } => layers::gated_delta_rule(b, operands.try_into().unwrap(), &rows)?,
+            Rule::StateSpace { .. } => layers::selective_state_space(b, operands.try_into().unwrap(), &rows)?,
+            Rule::Generalized => layers::generalized_delta_rule(b, operands.try_into().unwrap(), &rows)?,
         };
         results.push(mixed);
         results.extend(states);
@@ -103,8 +109,8 @@ impl Case {
         let [height, _] = self.state;
         let scale = (height as f32).powf(-0.5);
         let value = |index: usize, x: f32| match (self.rule, index) {
-            (Rule::Delta { .. }, 0 | 1) => x * scale,
-            (Rule::Delta { .. }, 3) | (Rule::StateSpace { .. }, 2) => -2.0 * x.abs(),
+            (Rule::Delta { .. }, 0 | 1) | (Rule::Generalized, 0 | 1 | 4 | 5) => x * scale,
+            (Rule::Delta { .. } | Rule::Generalized, 3) | (Rule::StateSpace { .. }, 2) => -2.0 * x.abs(),
             (Rule::Delta { .. }, 4) | (Rule::StateSpace { .. }, 1) => x.abs(),
             _ => x,
         };
@@ -125,13 +131,18 @@ fn module(cases: &[Case]) -> Module {
 
 /// Compares what kernels for `target`, which runs here, give with what the evaluator gives.
 fn check(cases: &[Case], target: &ResolvedTarget) {
+    compare(cases, target, true);
+}
+
+/// The same of recurrences that have kernels, or none of which has.
+fn compare(cases: &[Case], target: &ResolvedTarget, in_kernels: bool) {
     let module = module(cases);
     let mut random = Random(7);
     let tensors: Vec<Tensor> = cases.iter().flat_map(|case| case.operands(&mut random)).collect();
     let wanted = evaluated(&module, &tensors);
 
     let text = lower(&module, target, Precision::Exact).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "there is a kernel:\n{text}");
+    assert_eq!(!text.contains("stablehlo.composite"), in_kernels, "{text}");
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
     let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
@@ -232,4 +243,17 @@ fn targets_without_vectors_run_the_loop_over_tokens() {
     }
     let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
     compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+}
+
+#[test]
+fn the_generalised_delta_rule_runs_as_a_loop_in_place() {
+    let states = [[16, 16], [20, 20], [7, 3]];
+    let rows: [&[usize]; 2] = [&[1], &[4, 1]];
+    let case = |state: [usize; 2], rows: &[usize]| Case {
+        rows: rows.to_vec(),
+        counts: rows.iter().map(|&tokens| tokens as i32).collect(),
+        ..Case::new(Rule::Generalized, [3, 3], state)
+    };
+    let cases: Vec<_> = states.into_iter().flat_map(|state| rows.map(|rows| case(state, rows))).collect();
+    compare(&cases, &host(), false);
 }

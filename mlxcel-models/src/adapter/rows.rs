@@ -63,7 +63,9 @@ impl RowOrder {
                 | Mixer::ShortConvolution(_)
                 | Mixer::DeltaRule(_)
                 | Mixer::StateSpace(_)
-                | Mixer::SelectiveScan(_) => (Vec::new(), 0),
+                | Mixer::SelectiveScan(_)
+                | Mixer::GeneralizedDeltaRule(_)
+                | Mixer::ShiftedMlp(_) => (Vec::new(), 0),
             };
             rotated.into_iter().map(move |linear| (linear.weight, width))
         });

@@ -1,10 +1,11 @@
 //! The weights of each part of a decoder, with their roles.
 
 use super::{
-    AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts, Head,
-    HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear,
-    Mixer, Mlp, Norm, Operation, PositionTable, Router, SelectiveScan, SharedAttention, SharedExpert,
-    ShortConvolution, StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
+    AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer,
+    LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Projection, Router,
+    SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution,
+    StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
 };
 
 impl Decoder {
@@ -170,6 +171,11 @@ impl Collected {
             Mixer::DeltaRule(mixer) => self.delta_rule(mixer),
             Mixer::StateSpace(mixer) => self.state_space(mixer),
             Mixer::SelectiveScan(mixer) => self.selective_scan(mixer),
+            Mixer::GeneralizedDeltaRule(mixer) => self.generalized_delta_rule(mixer),
+            Mixer::ShiftedMlp(ShiftedMlp { width: _, mix, mlp }) => {
+                self.add(WeightRole::Mlp, [*mix]);
+                self.mlp(mlp);
+            }
         }
     }
 
@@ -318,6 +324,35 @@ impl Collected {
         self.convolution(convolution);
         self.add(WeightRole::Recurrence, [*decay, *skip]);
         norms.iter().flatten().for_each(|norm| self.norm(norm));
+    }
+
+    fn generalized_delta_rule(&mut self, mixer: &GeneralizedDeltaRule) {
+        let GeneralizedDeltaRule {
+            width: _,
+            heads: _,
+            head_dim: _,
+            query,
+            key,
+            value,
+            value_mix,
+            decay,
+            decay_bound: _,
+            rate,
+            gate,
+            removal_scale,
+            rate_scale,
+            bonus,
+            norm,
+            output,
+        } = mixer;
+        for ShiftedProjection { mix, projection } in [query, key, value, decay, rate, gate] {
+            self.add(WeightRole::Recurrence, [*mix]);
+            self.linears(WeightRole::Recurrence, projection.linears());
+        }
+        let value_mix = value_mix.iter().flat_map(Projection::linears);
+        self.linears(WeightRole::Recurrence, value_mix.chain([*output]));
+        self.add(WeightRole::Recurrence, [*removal_scale, *rate_scale, *bonus]);
+        self.norm(norm);
     }
 
     fn mlp(&mut self, mlp: &Mlp) {

@@ -230,6 +230,21 @@ impl Decoder {
                 mixer.convolution.taps,
                 self.describe_projections(&[&mixer.input, &mixer.output])
             )],
+            Mixer::GeneralizedDeltaRule(mixer) => {
+                let mut projections: Vec<_> =
+                    mixer.shifted().into_iter().flat_map(|shifted| shifted.projection.linears()).collect();
+                projections.push(mixer.output);
+                vec![format!(
+                    "delta rule generalised, {} heads of {}{}, of mixes with the token before, {}",
+                    mixer.heads,
+                    mixer.head_dim,
+                    if mixer.value_mix.is_some() { ", with values of the first" } else { "" },
+                    self.describe_projections(&projections.iter().collect::<Vec<_>>())
+                )]
+            }
+            Mixer::ShiftedMlp(mixer) => {
+                vec![format!("mlp        of a mix with the token before, {}", self.describe_mlp(&mixer.mlp))]
+            }
         }
     }
 

@@ -84,6 +84,10 @@ features! {
     StateSpace => "state space",
     /// [`Mixer::SelectiveScan`].
     SelectiveScan => "selective scan",
+    /// [`Mixer::GeneralizedDeltaRule`].
+    GeneralizedDeltaRule => "generalised delta rule",
+    /// [`Mixer::ShiftedMlp`].
+    ShiftedMlp => "MLP that reads the token before",
     /// [`NormKind::Layer`].
     LayerNorm => "layer norm",
     /// [`Mlp::Plain`].
@@ -251,6 +255,14 @@ impl FeatureSet {
             }
             Mixer::StateSpace(_) => self.add(true, Feature::StateSpace),
             Mixer::SelectiveScan(_) => self.add(true, Feature::SelectiveScan),
+            Mixer::GeneralizedDeltaRule(mixer) => {
+                self.add(true, Feature::GeneralizedDeltaRule);
+                self.add(mixer.norm.kind == NormKind::Layer, Feature::LayerNorm);
+            }
+            Mixer::ShiftedMlp(mixer) => {
+                self.add(true, Feature::ShiftedMlp);
+                self.mlp(&mixer.mlp);
+            }
         }
     }
 

@@ -30,7 +30,8 @@ pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Projection, Xielu};
 pub use recurrent::{
-    Convolution, Decay, DecayScope, DeltaRule, SelectiveScan, ShortConvolution, StateSpace, StateSpaceScales,
+    Convolution, Decay, DecayScope, DeltaRule, GeneralizedDeltaRule, SelectiveScan, ShiftedMlp,
+    ShiftedProjection, ShortConvolution, StateSpace, StateSpaceScales,
 };
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};
@@ -189,6 +190,10 @@ pub enum Mixer {
     StateSpace(StateSpace),
     /// A selective state space with decays of channels, a linear recurrence.
     SelectiveScan(SelectiveScan),
+    /// The generalised delta rule, a linear recurrence.
+    GeneralizedDeltaRule(GeneralizedDeltaRule),
+    /// An MLP that reads the token before too, which is its state.
+    ShiftedMlp(ShiftedMlp),
 }
 
 /// The projection to logits: `softcap(scale · (x · weightᵀ + bias))`.
@@ -211,9 +216,12 @@ impl Mixer {
             Self::Attention(attention) => attention.core.rope.as_ref(),
             Self::Shared(shared) => shared.core.rope.as_ref(),
             Self::Latent(latent) => latent.rope.as_ref(),
-            Self::ShortConvolution(_) | Self::DeltaRule(_) | Self::StateSpace(_) | Self::SelectiveScan(_) => {
-                None
-            }
+            Self::ShortConvolution(_)
+            | Self::DeltaRule(_)
+            | Self::StateSpace(_)
+            | Self::SelectiveScan(_)
+            | Self::GeneralizedDeltaRule(_)
+            | Self::ShiftedMlp(_) => None,
         }
     }
 }
@@ -240,7 +248,9 @@ impl Decoder {
             | Mixer::ShortConvolution(_)
             | Mixer::DeltaRule(_)
             | Mixer::StateSpace(_)
-            | Mixer::SelectiveScan(_) => false,
+            | Mixer::SelectiveScan(_)
+            | Mixer::GeneralizedDeltaRule(_)
+            | Mixer::ShiftedMlp(_) => false,
         })
     }
 

@@ -27,6 +27,8 @@ pub enum Projection {
     Narrow {
         /// To the middle.
         down: Linear,
+        /// The nonlinearity between, if any.
+        activation: Option<Activation>,
         /// From the middle.
         up: Linear,
     },
@@ -34,10 +36,10 @@ pub enum Projection {
 
 impl Projection {
     /// Its linear layers, in order.
-    pub fn linears(&self) -> impl Iterator<Item = Linear> {
+    pub fn linears(&self) -> impl Iterator<Item = Linear> + use<> {
         let (first, second) = match *self {
             Self::Direct(linear) => (linear, None),
-            Self::Narrow { down, up } => (down, Some(up)),
+            Self::Narrow { down, activation: _, up } => (down, Some(up)),
         };
         std::iter::once(first).chain(second)
     }

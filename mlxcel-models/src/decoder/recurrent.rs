@@ -1,6 +1,6 @@
 //! Mixers with state of fixed size: convolutions and linear recurrences.
 
-use super::{Activation, Linear, Norm, Projection, WeightId};
+use super::{Activation, Linear, Mlp, Norm, Projection, StateShape, WeightId};
 
 /// A depthwise causal convolution: output `t` is `Σ weight[c, k] · x[c, t − taps + 1 + k] + bias[c]`, then
 /// the activation. Its state is the last `taps − 1` inputs.
@@ -194,4 +194,88 @@ pub struct StateSpaceScales {
 impl StateSpaceScales {
     /// All are one.
     pub const ONE: Self = Self { gate: 1.0, input: [1.0; 3], dt: 1.0 };
+}
+
+/// A projection that reads a mix of each token and the one before it: `projection(x + mix · (before − x))`,
+/// with zeros before the first token of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShiftedProjection {
+    /// `[hidden_size]`.
+    pub mix: WeightId,
+    /// From `hidden_size`.
+    pub projection: Projection,
+}
+
+/// An MLP that reads a mix of each token and the one before it: `mlp(x + mix · (before − x))`, the channel
+/// mixing of RWKV. Its state is the last token's `x`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShiftedMlp {
+    /// The number of elements of `x`, `hidden_size`.
+    pub width: usize,
+    /// `[width]`.
+    pub mix: WeightId,
+    /// The MLP.
+    pub mlp: Mlp,
+}
+
+/// The generalised delta rule (Peng et al., 2025, "RWKV-7 Goose with Expressive Dynamic State Evolution"):
+/// what is removed from the state is read before it decays, and written back by another key than the values.
+///
+/// With a decay `w = exp(decay_bound · sigmoid(decay))` and a rate `a = sigmoid(rate)` for each channel of
+/// keys, and `n` the product `removal_scale · k`, of length one in each head, the state `S` (`[head_dim,
+/// head_dim]`) becomes `w · S − (a · n) ⊗ Sᵀn + k' ⊗ v`, where `k' = k · (1 + (a − 1) · rate_scale)`. The
+/// result is `Sᵀq`, normalized in each head, plus `Σ(q · k' · bonus) · v`, and is multiplied by the gate and
+/// projected.
+///
+/// The values of the first such mixer of a network are read by all later ones, where `v` is `v + mix ·
+/// (v_first − v)` with `mix = sigmoid(value_mix)` ("value residual").
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GeneralizedDeltaRule {
+    /// The number of elements of what it reads, `hidden_size`.
+    pub width: usize,
+    /// The number of heads.
+    pub heads: usize,
+    /// The width of a head.
+    pub head_dim: usize,
+    /// To `heads · head_dim`, as all of these: queries `q`, which RWKV calls receptance.
+    pub query: ShiftedProjection,
+    /// Keys `k`.
+    pub key: ShiftedProjection,
+    /// Values `v`.
+    pub value: ShiftedProjection,
+    /// How much of the first mixer's values goes into values; it reads what `value` reads. `None` in the
+    /// first mixer.
+    pub value_mix: Option<Projection>,
+    /// The decay, before its sigmoid.
+    pub decay: ShiftedProjection,
+    /// The logarithm of the strongest decay, a negative number.
+    pub decay_bound: f32,
+    /// How much is removed, before its sigmoid.
+    pub rate: ShiftedProjection,
+    /// The gate of the result.
+    pub gate: ShiftedProjection,
+    /// `[heads · head_dim]`: factors of keys in `n`.
+    pub removal_scale: WeightId,
+    /// `[heads · head_dim]`: how much the rate weakens keys.
+    pub rate_scale: WeightId,
+    /// `[heads · head_dim]`: factors of what a token's query reads of its own value in addition.
+    pub bonus: WeightId,
+    /// The norm of each head's result.
+    pub norm: Norm,
+    /// `heads · head_dim` to `hidden_size`.
+    pub output: Linear,
+}
+
+impl GeneralizedDeltaRule {
+    /// The projections of mixes with the token before.
+    pub fn shifted(&self) -> [ShiftedProjection; 6] {
+        let &Self { query, key, value, decay, rate, gate, .. } = self;
+        [query, key, value, decay, rate, gate]
+    }
+}
+
+/// The state of what reads the token before, of so many elements: `[width, 1]`, as that of a convolution of
+/// two taps.
+pub(super) fn previous_state(width: usize) -> StateShape {
+    StateShape::Fixed { shape: vec![width, 1] }
 }

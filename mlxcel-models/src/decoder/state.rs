@@ -1,5 +1,6 @@
 //! The state of a sequence between steps: groups of layers with the same layout.
 
+use super::recurrent::previous_state;
 use super::{AttentionMask, Decoder, Mixer};
 
 /// The state of one mixer, or one part of it.
@@ -70,7 +71,7 @@ impl StateShape {
 
 impl Mixer {
     /// The parts of its state: none for bidirectional attention and for attention to another layer's keys;
-    /// one for caches; the convolution's inputs and the recurrent state for recurrences.
+    /// one for caches; the convolution's inputs, or the token before, and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
@@ -94,6 +95,11 @@ impl Mixer {
                 mixer.convolution.state(),
                 StateShape::Fixed { shape: vec![mixer.channels, 1, mixer.state_size] },
             ],
+            Self::GeneralizedDeltaRule(mixer) => vec![
+                previous_state(mixer.width),
+                StateShape::Fixed { shape: vec![mixer.heads, mixer.head_dim, mixer.head_dim] },
+            ],
+            Self::ShiftedMlp(mixer) => vec![previous_state(mixer.width)],
         }
     }
 }

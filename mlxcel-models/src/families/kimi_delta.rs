@@ -55,6 +55,7 @@ impl KimiDelta {
             }
             Ok(Projection::Narrow {
                 down: linear(&format!("{part}_a_proj"), dim, hidden)?,
+                activation: None,
                 up: linear(&format!("{part}_b_proj"), width, dim)?,
             })
         };

@@ -1,17 +1,19 @@
 //! Mixers.
 
-use super::{Ops, latent, scaled};
+use super::{Ops, latent, scaled, shifted};
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, Linear, Mixer, NormScope,
     Projection, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
+/// `first_values` are those of the first mixer whose values later ones read, once it has run.
 pub(super) fn mix<O: Ops>(
     mixer: &Mixer,
     x: &O::Value,
     slots: &[StateSlot],
     last: bool,
+    first_values: &mut Option<O::Value>,
     ops: &mut O,
 ) -> Result<O::Value, O::Error> {
     // A walk has as many slots for a mixer as the mixer has states.
@@ -26,6 +28,10 @@ pub(super) fn mix<O: Ops>(
         (Mixer::SelectiveScan(mixer), &[inputs, state]) => {
             selective_scan(mixer, x, [inputs, state], last, ops)
         }
+        (Mixer::GeneralizedDeltaRule(mixer), &[before, state]) => {
+            shifted::delta_rule(mixer, x, [before, state], last, first_values, ops)
+        }
+        (Mixer::ShiftedMlp(mixer), &[slot]) => shifted::mlp(mixer, x, slot, last, ops),
         (mixer, slots) => unreachable!("{} slots for the states of {mixer:?}", slots.len()),
     }
 }
@@ -293,11 +299,18 @@ fn delta_rule<O: Ops>(
     ops.linear(&gated, output)
 }
 
-fn project<O: Ops>(projection: &Projection, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+pub(super) fn project<O: Ops>(
+    projection: &Projection,
+    x: &O::Value,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
     match projection {
         Projection::Direct(linear) => ops.linear(x, linear),
-        Projection::Narrow { down, up } => {
-            let middle = ops.linear(x, down)?;
+        Projection::Narrow { down, activation, up } => {
+            let mut middle = ops.linear(x, down)?;
+            if let Some(activation) = activation {
+                middle = ops.activate(&middle, *activation)?;
+            }
             ops.linear(&middle, up)
         }
     }

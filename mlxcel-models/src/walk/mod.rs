@@ -6,9 +6,10 @@ mod experts;
 mod latent;
 mod mixers;
 mod ops;
+mod shifted;
 mod streams;
 
-pub use ops::Ops;
+pub use ops::{DeltaRuleOperands, Ops};
 
 use crate::decoder::{
     Activation, Arrangement, Block, Decoder, Embedding, Head, Layer, LayerEmbeddings, LayerInput, Mixer, Mlp,
@@ -31,6 +32,8 @@ struct Stream<V> {
     inputs: Option<V>,
     /// How many mixers have run.
     mixers: usize,
+    /// The values of the first mixer whose values later ones read.
+    first_values: Option<V>,
 }
 
 impl Walk {
@@ -57,7 +60,7 @@ impl Walk {
             inputs.map(|inputs| embed_layers(inputs, decoder.vocabulary_size, &hidden, ops)).transpose()?;
         let several = decoder.streams.as_ref();
         let all = several.map_or(Ok(Vec::new()), |several| streams::split(several, &hidden, ops))?;
-        let mut stream = Stream { hidden, all, inputs, mixers: 0 };
+        let mut stream = Stream { hidden, all, inputs, mixers: 0, first_values: None };
         if self.slots.is_empty() {
             stream.select(ops)?;
         }
@@ -140,7 +143,7 @@ impl Walk {
                         unchanged = None;
                         read = if laurel.is_some() { ops.select(&read)? } else { read };
                     }
-                    mixers::mix(mixer, &input, slots, last, ops)?
+                    mixers::mix(mixer, &input, slots, last, &mut stream.first_values, ops)?
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
                 Operation::Experts(experts) => experts::run(experts, &input, ops)?,
@@ -209,7 +212,7 @@ impl Walk {
                             *value = ops.select(value)?;
                         }
                     }
-                    mixers::mix(mixer, &input, slots, last, ops)?
+                    mixers::mix(mixer, &input, slots, last, &mut stream.first_values, ops)?
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
                 Operation::Experts(experts) => experts::run(experts, &input, ops)?,

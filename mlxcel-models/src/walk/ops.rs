@@ -242,6 +242,10 @@ pub trait Ops {
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
+    /// Of each token the one before it in its row, `[tokens, width]`; before the first is what lies at
+    /// `slot`, which becomes the last.
+    fn previous(&mut self, x: &Self::Value, slot: StateSlot) -> Result<Self::Value, Self::Error>;
+
     /// The gated delta rule over the state `[value_heads, key_dim, value_dim]` at `slot`: `query` and `key`
     /// are `[tokens, key_heads, key_dim]`, normalised and scaled; `value` is `[tokens, value_heads,
     /// value_dim]`; `decay`, the logarithm of what the state is multiplied with, and `beta` are `[tokens,
@@ -254,6 +258,16 @@ pub trait Ops {
         value: &Self::Value,
         decay: &Self::Value,
         beta: &Self::Value,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// The generalised delta rule over the state `[heads, key_dim, value_dim]` at `slot`: a state `S` becomes
+    /// `e^decay · S + rewrite ⊗ Sᵀremoval + key ⊗ value`, whose middle reads what lay there before the decay, and
+    /// the result is `Sᵀquery`. Of `operands` `query`, `key`, `decay`, `removal` and `rewrite` are `[tokens,
+    /// heads, key_dim]`, and `value` is `[tokens, heads, value_dim]`, as is the result.
+    fn generalized_delta_rule(
+        &mut self,
+        operands: &DeltaRuleOperands<Self::Value>,
         slot: StateSlot,
     ) -> Result<Self::Value, Self::Error>;
 
@@ -333,4 +347,21 @@ pub trait Ops {
         routing: &Self::Routing,
         weights: Option<&Self::Value>,
     ) -> Result<Self::Value, Self::Error>;
+}
+
+/// The operands of [`Ops::generalized_delta_rule`].
+#[derive(Clone, Debug)]
+pub struct DeltaRuleOperands<V> {
+    /// What the state is read by.
+    pub query: V,
+    /// What values are written by.
+    pub key: V,
+    /// The values.
+    pub value: V,
+    /// The logarithm of what each row of the state is multiplied with.
+    pub decay: V,
+    /// What the state is read by for what is added to it.
+    pub removal: V,
+    /// What that is written by.
+    pub rewrite: V,
 }

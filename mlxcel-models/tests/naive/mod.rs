@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use mlxcel_core::Result;
-use mlxcel_models::walk::{Ops, Walk};
+use mlxcel_models::walk::{DeltaRuleOperands, Ops, Walk};
 use mlxcel_models::{
     Activation, AttentionCore, AttentionMask, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention,
     Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
@@ -554,6 +554,41 @@ impl Ops for Naive<'_> {
                     (0..key_dim).for_each(|k| state[k * value_dim + element] += key[k] * change);
                     out.push(read(state, query, element));
                 }
+            }
+        }
+        Ok(Tensor::new([tokens, heads, value_dim], out))
+    }
+
+    fn previous(&mut self, x: &Tensor, _: StateSlot) -> Result<Tensor> {
+        let rows = x.rows().collect::<Vec<_>>();
+        Ok(x.map_rows(|index, x| match index.checked_sub(1) {
+            Some(before) => rows[before].to_vec(),
+            None => vec![0.0; x.len()],
+        }))
+    }
+
+    fn generalized_delta_rule(
+        &mut self,
+        operands: &DeltaRuleOperands<Tensor>,
+        _: StateSlot,
+    ) -> Result<Tensor> {
+        let DeltaRuleOperands { query, key, value, decay, removal, rewrite } = operands;
+        let [tokens, heads, value_dim] = value.shape[..] else { panic!() };
+        let key_dim = key.width();
+        let mut states = vec![vec![0.0f32; key_dim * value_dim]; heads];
+        let mut out = Vec::with_capacity(tokens * heads * value_dim);
+        for at in 0..tokens * heads {
+            let state = &mut states[at % heads];
+            let of = |tensor: &Tensor, k: usize| tensor.data[at * key_dim + k];
+            for element in 0..value_dim {
+                let value = value.data[at * value_dim + element];
+                let column = |k: usize| k * value_dim + element;
+                let removed: f32 = (0..key_dim).map(|k| of(removal, k) * state[column(k)]).sum();
+                for k in 0..key_dim {
+                    let kept = of(decay, k).exp() * state[column(k)];
+                    state[column(k)] = kept + of(rewrite, k) * removed + of(key, k) * value;
+                }
+                out.push((0..key_dim).map(|k| of(query, k) * state[column(k)]).sum());
             }
         }
         Ok(Tensor::new([tokens, heads, value_dim], out))

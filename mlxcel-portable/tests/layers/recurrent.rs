@@ -153,6 +153,71 @@ fn the_delta_rule_matches_its_formula() {
 }
 
 #[test]
+fn the_generalised_delta_rule_matches_its_formula() {
+    let (heads, k, v) = (2, 3, 4);
+    let [query, key, removal, rewrite] = [1, 2, 3, 4].map(|seed| numbers(5 * heads * k, seed));
+    let value = numbers(5 * heads * v, 5);
+    let decay: Vec<f32> = numbers(5 * heads * k, 6).iter().map(|x| -x.abs()).collect();
+    let size = heads * k * v;
+    let stored = [numbers(2 * size, 7), numbers(2 * size, 8)];
+    let keys = || vec![5, heads, k];
+    let case = Case {
+        inputs: vec![
+            (keys(), &query),
+            (keys(), &key),
+            (vec![5, heads, v], &value),
+            (keys(), &decay),
+            (keys(), &removal),
+            (keys(), &rewrite),
+        ],
+        states: stored.iter().map(|state| (vec![2, heads, k, v], state.clone())).collect(),
+        rows: &ROWS,
+        counts: &COUNTS,
+    };
+    let results =
+        case.run(|b, inputs, rows| layers::generalized_delta_rule(b, inputs.try_into().unwrap(), rows));
+    for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {
+        let mut state = stored[row][size..].to_vec();
+        for at in (start * heads)..(start + count) * heads {
+            let s = &mut state[at % heads * k * v..][..k * v];
+            for j in 0..v {
+                let removed: f32 = (0..k).map(|i| s[i * v + j] * removal[at * k + i]).sum();
+                for i in 0..k {
+                    let added = rewrite[at * k + i] * removed + key[at * k + i] * value[at * v + j];
+                    s[i * v + j] = decay[at * k + i].exp() * s[i * v + j] + added;
+                }
+                let read: f32 = (0..k).map(|i| s[i * v + j] * query[at * k + i]).sum();
+                assert_close(&[results[0][at * v + j]], &[read]);
+            }
+        }
+        assert_close(&results[1 + row][size..], &state);
+        assert_close(&results[1 + row][..size], &stored[row][..size]);
+    }
+    // The fourth token is padding.
+    assert_close(&results[0][3 * heads * v..4 * heads * v], &vec![0.0; heads * v]);
+}
+
+#[test]
+fn previous_tokens_begin_with_the_state_and_leave_padding_out() {
+    let channels = 3;
+    let x = numbers(5 * channels, 1);
+    let stored = [numbers(2 * channels, 2), numbers(2 * channels, 3)];
+    let case = Case {
+        inputs: vec![(vec![5, channels], &x)],
+        states: stored.iter().map(|state| (vec![2, channels, 1], state.clone())).collect(),
+        rows: &ROWS,
+        counts: &COUNTS,
+    };
+    let results = case.run(|b, inputs, rows| layers::previous_tokens(b, inputs[0], rows));
+    let expected = [&stored[0][channels..], &x[..3 * channels], &stored[1][channels..]].concat();
+    assert_close(&results[0], &expected);
+    for (row, last) in [2, 4].into_iter().enumerate() {
+        assert_close(&results[1 + row][..channels], &stored[row][..channels]);
+        assert_close(&results[1 + row][channels..], &x[last * channels..][..channels]);
+    }
+}
+
+#[test]
 fn the_state_space_scan_matches_its_formula() {
     let (heads, groups, p, n) = (4, 2, 3, 2);
     let (x, rate) = (numbers(5 * heads * p, 1), numbers(heads, 2));

@@ -11,7 +11,7 @@ pub(super) mod triangles;
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, Result};
-use mlxcel_models::walk::Ops;
+use mlxcel_models::walk::{DeltaRuleOperands, Ops};
 use mlxcel_models::{
     Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, NormKind,
     PositionScale, Rope, StateSlot, WeightId,
@@ -327,6 +327,10 @@ impl Ops for PassOps<'_> {
         self.convolve_rows(x, convolution, slot)
     }
 
+    fn previous(&mut self, x: &Array, slot: StateSlot) -> Result<Array> {
+        self.previous_rows(x, slot)
+    }
+
     fn delta_rule(
         &mut self,
         query: &Array,
@@ -337,6 +341,14 @@ impl Ops for PassOps<'_> {
         slot: StateSlot,
     ) -> Result<Array> {
         self.run_delta_rule([query, key, value, decay, beta], slot)
+    }
+
+    fn generalized_delta_rule(
+        &mut self,
+        operands: &DeltaRuleOperands<Array>,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.run_generalized_delta_rule(operands, slot)
     }
 
     fn state_space(

@@ -4,6 +4,7 @@
 //! over pairs of tokens, between chunks by the state, which is the same recurrence, unrolled.
 
 use mlxcel_core::Result;
+use mlxcel_models::walk::DeltaRuleOperands;
 use mlxcel_models::{Convolution, StateSlot};
 
 use super::PassOps;
@@ -87,6 +88,20 @@ impl PassOps<'_> {
         }
     }
 
+    /// [`Ops::previous`](mlxcel_models::walk::Ops::previous).
+    pub(super) fn previous_rows(&mut self, x: &Array, slot: StateSlot) -> Result<Array> {
+        self.each_row([x], slot, |_, [x], state| {
+            let (count, width) = (x.dim(0), x.dim(1));
+            let before = state.transpose(&[1, 0])?;
+            let kept = x.slice_axis(0, count - 1, count)?.reshape(&[width, 1])?;
+            let previous = match count {
+                1 => before,
+                _ => concatenate([&before, &x.slice_axis(0, 0, count - 1)?], 0)?,
+            };
+            Ok((previous, kept.contiguous()?))
+        })
+    }
+
     /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang
     /// et al., 2024, "Gated Delta Networks", in chunks by its equations 8 to 10; with decays by channel
     /// Kimi Team, 2025, "Kimi Linear").
@@ -126,6 +141,57 @@ impl PassOps<'_> {
                     let to_end = to_end(&sums)?;
                     let added = key.multiply(&to_end)?.transpose(&[0, 2, 1])?.matmul(&changes)?;
                     state = state.multiply(&at_end(&from_start)?.transpose(&[0, 2, 1])?)?.add(&added)?;
+                    output
+                };
+                outputs.push(output.transpose(&[1, 0, 2])?);
+            }
+            Ok((joined(&outputs)?, state))
+        })
+    }
+
+    /// [`Ops::generalized_delta_rule`](mlxcel_models::walk::Ops::generalized_delta_rule) (Peng et al., 2025,
+    /// "RWKV-7 Goose", in chunks as the gated delta rule).
+    pub(super) fn run_generalized_delta_rule(
+        &mut self,
+        operands: &DeltaRuleOperands<Array>,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        let DeltaRuleOperands { query, key, value, decay, removal, rewrite } = operands;
+        let inputs = [query, key, value, decay, removal, rewrite];
+        self.each_row(inputs, slot, |ops, inputs, mut state| {
+            let count = inputs[0].dim(0);
+            let mut outputs = Vec::new();
+            for first in (0..count).step_by(CHUNK) {
+                let last = count.min(first + CHUNK);
+                let of = |x: &Array| heads_first(&part(x, first, last)?);
+                let [query, key, value, decay, removal, rewrite] = all(inputs.each_ref().map(of))?;
+                let columns = |x: &Array| x.transpose(&[0, 2, 1]);
+                let output = if last - first == 1 {
+                    let removed = removal.matmul(&state)?;
+                    let kept = state.multiply(&columns(&decay)?.exp()?)?;
+                    let rewritten = columns(&rewrite)?.multiply(&removed)?;
+                    state = kept.add(&rewritten)?.add(&columns(&key)?.multiply(&value)?)?;
+                    query.matmul(&state)?
+                } else {
+                    let triangle = ops.triangles.get(last - first)?;
+                    let sums = decay.cumsum(1, true)?;
+                    let decays = triangle.decays(&sums)?;
+                    // A token reads what is there before its own decay: up to the token before.
+                    let earlier = one_later(&decays)?;
+                    let (from_start, until) = (sums.exp()?, one_later(&sums)?.exp()?);
+                    let own = pairs(&removal, &rewrite, &earlier)?.multiply_scalar(-1.0)?;
+                    let inverse = triangle.inverse(&own)?;
+                    let before = removal.multiply(&until)?.matmul(&state)?;
+                    let seen = pairs(&removal, &key, &earlier)?.matmul(&value)?.add(&before)?;
+                    let removed = inverse.matmul(&seen)?;
+                    let output = query.multiply(&from_start)?.matmul(&state)?;
+                    let output = output.add(&pairs(&query, &key, &decays)?.matmul(&value)?)?;
+                    let output = output.add(&pairs(&query, &rewrite, &decays)?.matmul(&removed)?)?;
+                    let to_end = to_end(&sums)?;
+                    let written = columns(&key.multiply(&to_end)?)?.matmul(&value)?;
+                    let rewritten = columns(&rewrite.multiply(&to_end)?)?.matmul(&removed)?;
+                    let kept = state.multiply(&columns(&at_end(&from_start)?)?)?;
+                    state = kept.add(&written)?.add(&rewritten)?;
                     output
                 };
                 outputs.push(output.transpose(&[1, 0, 2])?);
@@ -254,6 +320,14 @@ fn pairs(a: &Array, b: &Array, decays: &Array) -> Result<Array> {
         return a.matmul(&b.transpose(&[0, 2, 1])?)?.multiply(&decays.reshape(&decays.shape()[..3])?);
     }
     a.expand_dims(&[2])?.multiply(&b.expand_dims(&[1])?)?.multiply(decays)?.sum(&[-1], false)
+}
+
+/// `[heads, tokens, …]` with the rows of each token at the next one, and zeros at the first.
+fn one_later(x: &Array) -> Result<Array> {
+    let tokens = x.dim(1);
+    let mut first = x.shape();
+    first[1] = 1;
+    concatenate([&Array::zeros(&first, DType::F32)?, &x.slice_axis(1, 0, tokens - 1)?], 1)
 }
 
 /// The decay from each token to the end of its chunk, from cumulative sums: both `[heads, tokens, channels]`.

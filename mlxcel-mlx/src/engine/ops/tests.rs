@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use mlxcel_models::{
-    Arrangement, Block, Decay, DecayScope, Decoder, DeltaRule, ElementType, Embedding, Head, Layer, Mixer,
-    Operation, ShortConvolution, StateSpace, StateSpaceScales, WeightRef, WeightTable,
+    Arrangement, Block, Decay, DecayScope, Decoder, DeltaRule, ElementType, Embedding, GeneralizedDeltaRule,
+    Head, Layer, Mixer, Operation, ShiftedProjection, ShortConvolution, StateSpace, StateSpaceScales,
+    WeightRef, WeightTable,
 };
 
 use super::*;
@@ -245,6 +246,72 @@ fn the_delta_rule_matches_its_recurrence() {
             slot,
         )
     });
+}
+
+#[test]
+fn the_generalised_delta_rule_matches_its_recurrence() {
+    let (count, heads, width) = (70, 2, 5);
+    let [query, key, value] = [3, 5, 7].map(|seed| floats(count * heads * width, seed));
+    // Of length one, and written back in part, as in the walk.
+    let mut removal = floats(count * heads * width, 11);
+    for removal in removal.chunks_mut(width) {
+        let length = removal.iter().map(|x| x * x).sum::<f32>().sqrt();
+        removal.iter_mut().for_each(|x| *x /= -length);
+    }
+    let rates = floats(count * heads * width, 9).into_iter().map(|rate| 0.5 + 0.45 * rate);
+    let rewrite: Vec<f32> = removal.iter().zip(rates).map(|(x, rate)| -x * rate).collect();
+    let decay: Vec<f32> = floats(count * heads * width, 2).iter().map(|g| -(g + 1.01) * 0.4).collect();
+    let mut expected = Vec::new();
+    let mut states = vec![vec![0f64; width * width]; heads];
+    for at in 0..count * heads {
+        let state = &mut states[at % heads];
+        let of = |x: &[f32], i: usize| f64::from(x[at * width + i]);
+        for j in 0..width {
+            let removed: f64 = (0..width).map(|i| of(&removal, i) * state[i * width + j]).sum();
+            for i in 0..width {
+                let kept = of(&decay, i).exp() * state[i * width + j];
+                state[i * width + j] = kept + of(&rewrite, i) * removed + of(&key, i) * of(&value, j);
+            }
+            expected.push((0..width).map(|i| of(&query, i) * state[i * width + j]).sum::<f64>());
+        }
+    }
+    let shifted = || ShiftedProjection { mix: table().1, projection: linear().into() };
+    let mixer = Mixer::GeneralizedDeltaRule(GeneralizedDeltaRule {
+        width: 4,
+        heads,
+        head_dim: width,
+        query: shifted(),
+        key: shifted(),
+        value: shifted(),
+        value_mix: None,
+        decay: shifted(),
+        decay_bound: -0.8,
+        rate: shifted(),
+        gate: shifted(),
+        removal_scale: table().1,
+        rate_scale: table().1,
+        bonus: table().1,
+        norm: Norm { kind: NormKind::Layer, weight: None, bias: None, epsilon: 1e-6, offset: 0.0, width },
+        output: linear(),
+    });
+    let network = network(mixer, Array::from_slice(&[0f32], &[1]).unwrap());
+    in_any_chunks(&network, count, &expected, |ops, ranges| {
+        let of = |x: &[f32]| tokens_of(x, &[heads, width], ranges);
+        let operands = DeltaRuleOperands {
+            query: of(&query),
+            key: of(&key),
+            value: of(&value),
+            decay: of(&decay),
+            removal: of(&removal),
+            rewrite: of(&rewrite),
+        };
+        // What precedes a token has the first slot.
+        ops.generalized_delta_rule(&operands, StateSlot { group: 1, layer: 0 })
+    });
+    let x = floats(count * 4, 1);
+    let expected: Vec<f64> =
+        [&[0.0; 4][..], &x[..(count - 1) * 4]].concat().into_iter().map(f64::from).collect();
+    in_any_chunks(&network, count, &expected, |ops, ranges| ops.previous(&tokens_of(&x, &[4], ranges), SLOT));
 }
 
 #[test]
