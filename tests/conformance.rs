@@ -84,6 +84,10 @@ macro_rules! kinds {
             thrifty(Fixture::named("mamba2")).with_bounded_state(1)
         }
 
+        fn shifted() -> Subject<'static> {
+            thrifty(Fixture::named("rwkv7")).with_bounded_state(1)
+        }
+
         fn mixed() -> Subject<'static> {
             thrifty(super::mixed(&$thrifty))
         }
@@ -110,7 +114,7 @@ mod portable {
 
     kinds!(
         PortableBackend, PortableBackend::new(), PortableBackend::new(), FaultPoint::ALL;
-        full, windowed, latent, recurrent, mixed; nightly
+        full, windowed, latent, recurrent, mixed; nightly shifted
     );
 }
 
@@ -122,7 +126,7 @@ mod iree {
     // programs of each are compared with oracles.
     kinds!(
         IreeBackend, IreeBackend::new().with_cache_dir(crate::support::cache_dir()), crate::support::iree(), FaultPoint::ALL;
-        full, windowed; nightly latent, recurrent, mixed
+        full, windowed; nightly latent, recurrent, shifted, mixed
     );
 }
 
@@ -190,6 +194,6 @@ mod mlx {
         MlxBackend::new().with_prefill_chunk(24),
         MlxBackend::new().with_prefill_chunk(24),
         [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
-        full, windowed; nightly latent, recurrent, mixed
+        full, windowed; nightly latent, recurrent, shifted, mixed
     );
 }

@@ -1,6 +1,7 @@
 //! Families with recurrences: what their settings do to the description, and which are refused.
 
 use crate::common::Draft;
+use crate::common::values::values;
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{Activation, Checkpoint, Decoder, Mixer, Mlp, Operation, StateShape, StateSpace};
 use safetensors::Dtype;
@@ -29,6 +30,7 @@ fn states_follow_from_the_mixers() {
     assert_eq!(shapes("lfm2"), [(fixed(&[64, 2]), 3), (cache(16), 1)]);
     let narrow = StateShape::Cache { kv_heads: 2, head_dim: 8, window: None };
     assert_eq!(shapes("granitemoehybrid"), [(fixed(&[96, 3]), 2), (fixed(&[8, 8, 8]), 2), (narrow, 1)]);
+    assert_eq!(shapes("rwkv7"), [(fixed(&[64, 1]), 6), (fixed(&[4, 16, 16]), 3)]);
     assert_eq!(shapes("qwen3_next"), [(fixed(&[128, 3]), 3), (fixed(&[4, 16, 16]), 3), (cache(32), 1)]);
 }
 
@@ -131,6 +133,45 @@ fn which_layers_attend_follows_from_the_settings() {
 }
 
 #[test]
+fn rwkv_is_read_in_older_and_converted_layouts() {
+    let published = Draft::fixture("rwkv7");
+    let all_values = |draft: &Draft| {
+        let written = draft.write();
+        let checkpoint = written.open().unwrap();
+        let decoder = checkpoint.decoder().unwrap();
+        decoder.weights().map(|weight| values(&checkpoint, weight).unwrap()).collect::<Vec<_>>()
+    };
+    let expected = all_values(&published);
+    let mut older = published.clone();
+    for layer in 0..3 {
+        let module = format!("model.layers.{layer}.attn");
+        let mixes = older.taken(["r", "w", "k", "v", "a", "g"].map(|mix| format!("{module}.x_{mix}")));
+        older.tensors.insert(format!("{module}.x_x"), (Dtype::BF16, vec![6, 64], mixes));
+    }
+    assert!(all_values(&older) == expected);
+    let mut converted = published.clone();
+    for (name, (_, shape, _)) in &mut converted.tensors {
+        if ["k_k", "k_a", "g_norm.weight", "g_norm.bias"].iter().any(|part| name.ends_with(part)) {
+            *shape = vec![4, 16];
+        }
+    }
+    assert!(all_values(&converted) == expected);
+    for (key, value) in [
+        ("a_low_rank_dim", Value::Null),
+        ("head_dim", Value::Null),
+        ("num_heads", json!(7)),
+        ("attn", json!(0)),
+    ] {
+        let changed = published.clone().set(key, value);
+        assert_eq!(changed.decoder().is_ok(), key != "attn", "{key}");
+    }
+    let norms = |draft: Draft| draft.decoder().unwrap().embedding.norm.is_some();
+    assert!(
+        norms(published.clone().unset("norm_first")) && !norms(published.set("norm_first", json!(false)))
+    );
+}
+
+#[test]
 fn impossible_settings_are_rejected_by_name() {
     let cases = [
         ("mamba2", "num_heads", json!(7), ErrorKind::Corrupt),
@@ -139,6 +180,11 @@ fn impossible_settings_are_rejected_by_name() {
         ("mamba2", "hidden_act", json!("mish"), ErrorKind::Unsupported),
         ("lfm2", "layer_types", json!(["conv", "conv", "sliding_attention", "conv"]), ErrorKind::Unsupported),
         ("lfm2", "conv_L_cache", json!(0), ErrorKind::Corrupt),
+        ("rwkv7", "head_dim", json!(24), ErrorKind::Corrupt),
+        ("rwkv7", "hidden_act", json!("relu"), ErrorKind::Unsupported),
+        ("rwkv7", "value_dim", json!([64, 128, 64]), ErrorKind::Unsupported),
+        ("rwkv7", "value_dim", json!(128), ErrorKind::Unsupported),
+        ("rwkv7", "attn", json!({"layers": [1], "num_heads": 4}), ErrorKind::Unsupported),
         ("qwen3_next", "linear_num_value_heads", json!(3), ErrorKind::Corrupt),
         ("qwen3_next", "layer_types", json!(["linear_attention"]), ErrorKind::Corrupt),
         ("qwen3_next", "num_experts_per_tok", json!(7), ErrorKind::Corrupt),

@@ -270,6 +270,12 @@ fn missing_tokenizer_files_are_named() {
     let error = Tokenizer::open(empty.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("tokenizer.json"), "{error}");
+    let vocabulary = "rwkv_vocab_v20230424.txt";
+    let rwkv = tempfile::tempdir().unwrap();
+    std::fs::write(rwkv.path().join(vocabulary), "1 '\\x00' 1\n").unwrap();
+    let error = Tokenizer::open(rwkv.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.context("path").unwrap_or_default().ends_with(vocabulary), "{error}");
     let without_template = with_file("tokenizer_config.json", b"{}");
     let tokenizer = Tokenizer::open(without_template.path()).unwrap();
     let error = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap_err();

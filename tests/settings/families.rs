@@ -184,6 +184,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.window("sliding_window");
     }),
     ("qwen3_next", hybrids::qwen3_next),
+    ("rwkv7", hybrids::rwkv7),
     ("seed_oss", |d| {
         rotated(d);
         d.flags(&["attention_bias", "attention_out_bias", "mlp_bias"]);

@@ -248,6 +248,38 @@ pub(crate) fn nemotron_h(d: &mut Draft) {
     d.set("moe_shared_expert_intermediate_size", width);
 }
 
+pub(crate) fn rwkv7(d: &mut Draft) {
+    let heads = d.random.pick(&[1, 2, 3, 4]);
+    let dim = if d.packable { d.random.pick(&[32, 64]) } else { d.random.pick(&[4, 8, 12, 20]) };
+    let hidden = heads * dim;
+    d.layers_and_vocabulary();
+    d.set("hidden_size", hidden);
+    if d.random.one_in(3) {
+        d.set("head_dim", json!(null));
+        d.set("num_heads", heads);
+    } else {
+        d.set("head_dim", dim);
+    }
+    if d.random.one_in(2) {
+        let width = d.width();
+        d.set("intermediate_size", width);
+    } else {
+        d.any("hidden_ratio", &[json!(2), json!(3.5), json!(null)]);
+    }
+    for key in ["decay_low_rank_dim", "gate_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim"] {
+        d.one(key, if d.packable { &[32, 64] } else { &[1, 3, 8] });
+    }
+    d.any("norm_eps", &[1e-6, 1e-5, 1e-3]);
+    d.any("hidden_act", &["sqrelu"]);
+    let widths = vec![hidden; d.layers()];
+    d.any("value_dim", &[json!(hidden), json!(widths), json!(null)]);
+    d.any("attn", &[json!(null)]);
+    d.flags(&["norm_first", "norm_bias", "tie_word_embeddings"]);
+    if d.random.one_in(3) {
+        d.markers.push("model.layers.#.attn.x_x".to_owned());
+    }
+}
+
 pub(crate) fn qwen3_next(d: &mut Draft) {
     gated_delta_rule(d);
     d.flag("norm_topk_prob");

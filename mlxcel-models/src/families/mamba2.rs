@@ -62,6 +62,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: CONTEXT,
         embedding: format!("{base}embeddings"),
         embedding_scale: 1.0,
+        embedding_norm: None,
         layer_embeddings: None,
         streams: None,
         positions: None,

@@ -77,6 +77,7 @@ mod qwen3_5_text;
 mod qwen3_moe;
 mod qwen3_next;
 mod roles;
+mod rwkv7;
 mod seed_oss;
 mod settings;
 mod smollm3;
@@ -179,6 +180,7 @@ const FAMILIES: &[Family] = &[
     qwen3_5_text::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
+    rwkv7::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
     solar_open::FAMILY,

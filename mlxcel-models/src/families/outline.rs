@@ -16,6 +16,8 @@ pub(super) struct Outline {
     /// The module of the token embedding.
     pub(super) embedding: String,
     pub(super) embedding_scale: f32,
+    /// The module of the norm of embeddings.
+    pub(super) embedding_norm: Option<String>,
     pub(super) layer_embeddings: Option<LayerEmbeddings>,
     pub(super) streams: Option<Streams>,
     /// The module of learned positions, with as many rows as there are positions.
@@ -44,6 +46,7 @@ impl Outline {
             context: sizes.context,
             embedding: format!("{base}embed_tokens"),
             embedding_scale: 1.0,
+            embedding_norm: None,
             layer_embeddings: None,
             streams: None,
             positions: None,
@@ -73,6 +76,7 @@ impl Roles<'_> {
             context,
             embedding,
             embedding_scale,
+            embedding_norm,
             layer_embeddings,
             streams,
             positions,
@@ -95,7 +99,9 @@ impl Roles<'_> {
             }
             None => None,
         };
-        let embedding = Embedding { weight, scale: embedding_scale, positions, types: None, norm: None };
+        let embedding_norm = embedding_norm.map(|name| norm(&name)).transpose()?;
+        let embedding =
+            Embedding { weight, scale: embedding_scale, positions, types: None, norm: embedding_norm };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;

@@ -25,6 +25,8 @@ use file::Checked;
 
 /// The file that holds the tokenizer itself.
 const FILE: &str = "tokenizer.json";
+/// The vocabulary of RWKV World, which is not read.
+const RWKV_WORLD: &str = "rwkv_vocab_v20230424.txt";
 
 /// A checkpoint's tokenizer with its special tokens and chat template. Cheap to clone.
 #[derive(Clone)]
@@ -282,6 +284,10 @@ pub(crate) fn missing(source: &ModelSource) -> Error {
              transformers, or pass token ids",
         )
         .with_context("path", files::locate(source, FILE)),
+        _ if matches!(files::read(source, RWKV_WORLD), Ok(Some(_))) => refuse(
+            "the model has the tokenizer of RWKV World only, which is not read; pass token ids",
+        )
+        .with_context("path", files::locate(source, RWKV_WORLD)),
         _ => refuse("the model has no tokenizer.json; download it, or pass token ids")
             .with_context("path", files::locate(source, FILE)),
     }
