@@ -64,8 +64,15 @@ pub const CACHED_ATTENTION: &str = "mlxcel.cached_attention";
 /// [`cached::latent_attention`](crate::cached::latent_attention): `query: [N, H, r + p]`, `entry: [N, r +
 /// p]`, `cos` and `sin: [N, p/2]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, r + p]` a
 /// row to `[N, H * r]` and the caches. Attributes `layer`, an integer; `rows`, the tokens of each row with
-/// commas between; `scale`, a float.
+/// commas between; `scale`, a float. If there is the attribute `selected`, true, a mask `[tokens, length]` i1
+/// a row follows the caches.
 pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";
+
+/// [`cached::select_positions`](crate::cached::select_positions): `query: [N, H, d]`, `key: [N, d]`,
+/// `weights: [N, H]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, d]` a row to the caches,
+/// and to a mask `[tokens, length]` i1 a row if there is the attribute `selected`, true. Attributes `layer`,
+/// an integer; `rows`, the tokens of each row with commas between; `count`, an integer.
+pub const SELECT_POSITIONS: &str = "mlxcel.select_positions";
 
 /// [`layers::gated_delta_rule`](crate::layers::gated_delta_rule): `query` and `key: [N, Hk, k]`, `value: [N,
 /// Hv, v]`, `decay: [N, Hv]` or `[N, Hv, k]`, `beta: [N, Hv]`, all f32, `counts: [rows]` i32 and a state

@@ -88,7 +88,8 @@ pub(crate) fn write(
                 PassValues { rows: &shape.rows, tokens: token_ids, types, positions, last, wanted, rotary };
             let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
-            let mut ops = GraphOps { b, weights, adapters, pass, states, written: HashMap::new() };
+            let (written, selected) = (HashMap::new(), HashMap::new());
+            let mut ops = GraphOps { b, weights, adapters, pass, states, written, selected };
             let hidden = walk.hidden(decoder, &mut ops)?;
             let logits = match (shape.outputs, &decoder.head) {
                 (Outputs::Last | Outputs::Every, Some(head)) => Some(walk.logits(head, &hidden, &mut ops)?),

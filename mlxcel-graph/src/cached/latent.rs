@@ -1,6 +1,6 @@
 //! Attention over a cache of latent vectors, shared by the keys and values of all heads.
 
-use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::composites::{LATENT_ATTENTION, rows_attribute};
 use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
@@ -24,6 +24,9 @@ pub struct LatentAttentionOperands<'a, 'f> {
     pub positions: Value<'f>,
     /// One cache a row: `[layers, length, r + p]` of floats, entries with their rotary keys rotated.
     pub caches: &'a [Value<'f>],
+    /// `[tokens, length]` i1 a row: which positions of its cache each token attends to, of those up to its
+    /// own. All of those if there are no masks.
+    pub selected: &'a [Value<'f>],
 }
 
 /// Attributes of [`latent_attention`].
@@ -42,9 +45,9 @@ pub struct LatentAttention<'a> {
 /// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) with the up-projections of keys and values
 /// absorbed by the projections around it: the last `p` elements of queries and entries are rotated by
 /// position, each row's entries are written into its cache from its position on, and each of its tokens
-/// attends to what the cache holds up to the token's own position. Keys are whole entries, values their first
-/// `r` elements, the same for every head. Gives `[N, H * r]`, head after head, as [`LatentAttention::out`],
-/// and the caches.
+/// attends to what the cache holds up to the token's own position, or to what is selected of that. Keys are
+/// whole entries, values their first `r` elements, the same for every head. Gives `[N, H * r]`, head after
+/// head, as [`LatentAttention::out`], and the caches.
 ///
 /// Makes the composite [`LATENT_ATTENTION`]. Its decomposition is made of
 /// [`rope`], a conversion to the cache's type, an update of each cache and
@@ -60,14 +63,17 @@ pub fn latent_attention<'f>(
     what: &LatentAttention<'_>,
 ) -> Result<(Value<'f>, Vec<Value<'f>>)> {
     check(b, operands, what)?;
-    let LatentAttentionOperands { query, entry, cos, sin, positions, caches } = *operands;
+    let LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected } = *operands;
     let flat: Vec<_> =
-        [query, entry, cos, sin, positions].into_iter().chain(caches.iter().copied()).collect();
-    let attributes = [
+        [query, entry, cos, sin, positions].iter().chain(caches).chain(selected).copied().collect();
+    let mut attributes = vec![
         ("layer".to_owned(), Attribute::Int(what.layer as i64)),
         rows_attribute(what.rows),
         ("scale".to_owned(), Attribute::Float(what.scale)),
     ];
+    if !selected.is_empty() {
+        attributes.push(("selected".to_owned(), Attribute::Bool(true)));
+    }
     let name = LATENT_ATTENTION;
     let results = b.composite(name, &flat, &attributes, |b, args| decompose(b, args, what))?;
     match results.split_first() {
@@ -81,7 +87,7 @@ fn check<'f>(
     operands: &LatentAttentionOperands<'_, 'f>,
     what: &LatentAttention<'_>,
 ) -> Result<()> {
-    let LatentAttentionOperands { query, entry, cos, sin, positions, caches } = *operands;
+    let LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected } = *operands;
     let named = [("query", query), ("entry", entry), ("cos", cos), ("sin", sin), ("positions", positions)];
     let error = |kind, detail: String| {
         let operands = named.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).to_vec();
@@ -127,6 +133,12 @@ fn check<'f>(
             return error(ErrorKind::Shape, detail);
         }
     }
+    let masks = caches.iter().zip(rows).map(|(&cache, &row)| [row, ty(cache).shape[1]]);
+    let masks = masks.map(|shape| TensorType::new(ElementType::I1, shape));
+    if !selected.is_empty() && !masks.eq(selected.iter().map(|&mask| ty(mask).clone())) {
+        let detail = "selected must be a mask [tokens, length] of truth values (i1) for each row";
+        return error(ErrorKind::Shape, detail.to_owned());
+    }
     Ok(())
 }
 
@@ -135,9 +147,10 @@ fn decompose<'d>(
     args: &[Value<'d>],
     what: &LatentAttention<'_>,
 ) -> Result<Vec<Value<'d>>> {
-    let [query, entry, cos, sin, positions, ref caches @ ..] = *args else {
+    let [query, entry, cos, sin, positions, ref others @ ..] = *args else {
         return Err(Error::new(ErrorKind::Structure, "latent_attention", "operands are missing"));
     };
+    let (caches, selected) = others.split_at(what.rows.len().min(others.len()));
     let (tokens, width) = (b.shape(entry)[0], b.shape(entry)[1]);
     let rank = width - 2 * b.shape(cos)[1];
     let query = rope_last(b, query, cos, sin)?;
@@ -161,7 +174,10 @@ fn decompose<'d>(
         let length = b.shape(cache)[1];
         let k = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, width])?;
         let v = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, rank])?;
-        let mask = slots::visible(b, position, tokens, length, (None, false))?;
+        let mut mask = slots::visible(b, position, tokens, length, (None, false))?;
+        if let Some(&selected) = selected.get(index) {
+            mask = b.and(mask, selected)?;
+        }
         let operands = MaskedOperands { q, k, v, mask, sinks: None };
         mixed.push(masked_attention(
             b,

@@ -6,7 +6,9 @@
 mod attention;
 mod latent;
 mod row;
+mod selection;
 mod slots;
 
 pub use attention::{CachedAttention, CachedAttentionOperands, cached_attention};
 pub use latent::{LatentAttention, LatentAttentionOperands, latent_attention};
+pub use selection::{PositionSelection, PositionSelectionOperands, Selected, select_positions};

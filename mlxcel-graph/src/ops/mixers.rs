@@ -1,7 +1,7 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::{AttentionCore, AttentionMask, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::cached;
 use crate::layers::{self, AttentionScores, MaskedOperands, RecurrentRows, heads_first};
@@ -96,6 +96,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         entry: Value<'f>,
         latent: &LatentAttention,
         slot: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Value<'f>> {
         let (cos, sin) = match &latent.rope {
             Some(rope) => self.rotary(rope)?,
@@ -105,6 +106,13 @@ impl<'f> GraphOps<'_, '_, 'f> {
                 (self.b.splat(ElementType::F32, 1.0, &shape)?, self.b.splat(ElementType::F32, 0.0, &shape)?)
             }
         };
+        let selected = match selected {
+            None => Vec::new(),
+            Some(slot) => self.selected.get(&slot).cloned().ok_or_else(|| {
+                let message = "no layer before this one has selected positions by the keys at its slot";
+                Error::new(ErrorKind::Structure, "latent_attention", message)
+            })?,
+        };
         let caches = self.states_at(slot);
         let operands = cached::LatentAttentionOperands {
             query,
@@ -113,6 +121,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             sin,
             positions: self.pass.positions,
             caches: &caches,
+            selected: &selected,
         };
         let what = cached::LatentAttention {
             rows: self.pass.rows,
@@ -124,6 +133,29 @@ impl<'f> GraphOps<'_, '_, 'f> {
         self.put_states(slot, caches);
         let tokens = self.b.shape(mixed)[0];
         self.b.reshape(mixed, &[tokens, latent.heads, latent.rank])
+    }
+
+    pub(super) fn select_by_index(
+        &mut self,
+        [query, key, weights]: [Value<'f>; 3],
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<()> {
+        let shape = self.b.shape(key);
+        let key = self.b.reshape(key, &[shape[0], shape[1] * shape[2]])?;
+        let caches = self.states_at(slot);
+        let operands = cached::PositionSelectionOperands {
+            query,
+            key,
+            weights,
+            positions: self.pass.positions,
+            caches: &caches,
+        };
+        let what = cached::PositionSelection { rows: self.pass.rows, layer: slot.layer, count };
+        let cached::Selected { masks, caches } = cached::select_positions(self.b, &operands, &what)?;
+        self.put_states(slot, caches);
+        self.selected.insert(slot, masks);
+        Ok(())
     }
 
     /// A recurrence of each row from its state at `slot`, which becomes what it gives.

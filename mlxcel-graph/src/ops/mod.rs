@@ -51,6 +51,9 @@ pub(crate) struct GraphOps<'a, 'b, 'f> {
     pub(crate) states: Vec<Vec<Value<'f>>>,
     /// The keys and values that the pass has written into the caches at a slot.
     pub(crate) written: HashMap<StateSlot, [Value<'f>; 2]>,
+    /// For the slots of index keys, the positions that the pass has selected by them: a mask for each row, or
+    /// none if all are.
+    pub(crate) selected: HashMap<StateSlot, Vec<Value<'f>>>,
 }
 
 impl<'f> GraphOps<'_, '_, 'f> {
@@ -395,8 +398,20 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         entry: &Value<'f>,
         latent: &LatentAttention,
         slot: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Value<'f>> {
-        self.attend_latent(*query, *entry, latent, slot)
+        self.attend_latent(*query, *entry, latent, slot, selected)
+    }
+
+    fn select_positions(
+        &mut self,
+        query: &Value<'f>,
+        key: &Value<'f>,
+        weights: &Value<'f>,
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<()> {
+        self.select_by_index([*query, *key, *weights], count, slot)
     }
 
     fn convolve(&mut self, x: &Value<'f>, convolution: &Convolution, slot: StateSlot) -> Result<Value<'f>> {

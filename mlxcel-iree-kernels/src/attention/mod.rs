@@ -40,7 +40,7 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
         },
         Mixer::Latent(latent) => {
             let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
-            Shape::has_latent_kernels(sizes, instructions)
+            latent.sparse.is_none() && Shape::has_latent_kernels(sizes, instructions)
         }
         // Their states do not grow.
         Mixer::ShortConvolution(_)

@@ -88,6 +88,15 @@ impl Visible {
     }
 }
 
+impl Visible {
+    /// What a query sees that attends to nothing but these positions (`[n]`, `U32`), from the first key on.
+    pub(super) fn only(&self, positions: &Array) -> Result<Self> {
+        let part = |array: &Array| array.take(positions, 2);
+        let values = self.values.as_ref().map(part).transpose()?;
+        Ok(Self { keys: part(&self.keys)?, values, order: Order::All })
+    }
+}
+
 impl LayerCache {
     /// Keys, and values if present.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {

@@ -145,6 +145,26 @@ impl Compute {
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
+    /// The same under a mask (`[tokens, seen]` booleans), without soft cap and sinks.
+    pub(super) fn masked_attention(
+        &self,
+        queries: &Array,
+        visible: &Visible,
+        value_width: usize,
+        scoring: &Scoring,
+        mask: &Array,
+    ) -> Result<Array> {
+        let (tokens, width, dtype) = (queries.dim(0), queries.dim(1) * value_width, queries.dtype()?);
+        let keys = visible.keys.astype(dtype)?;
+        let values = match &visible.values {
+            Some(values) => values.astype(dtype)?,
+            None => keys.slice_axis(-1, 0, value_width)?,
+        };
+        let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
+        let attended = queries.attention(&keys, &values, scoring.scale, Mask::Array(mask), None)?;
+        attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
+    }
+
     /// Each row of `x` (`[rows, inputs]`) times the matrix of `weight` (`[experts, outputs, inputs]`)
     /// selected by `experts` (`[rows]`, `U32`), in the type of `x`; `sorted` if these ascend.
     pub(super) fn expert_linear(
@@ -232,6 +252,11 @@ pub(super) fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
 }
 
 impl Masks {
+    /// The mask of queries that see their own position and those before.
+    pub(super) fn causal(&mut self, queries: usize, seen: usize) -> Result<&Array> {
+        self.get(queries, seen, Order::Causal)
+    }
+
     /// The mask of an order; none if each query sees all.
     fn of(&mut self, order: Order, queries: usize, seen: usize) -> Result<Option<&Array>> {
         match order {

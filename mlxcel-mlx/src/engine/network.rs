@@ -140,6 +140,7 @@ impl Network {
             masks: Masks::default(),
             triangles: Triangles::default(),
             visible: HashMap::new(),
+            selected: HashMap::new(),
         };
         let mut states = self.walk.hidden(&self.decoder, &mut ops)?;
         if let Wanted::Reordered(indices) = wanted {

@@ -186,6 +186,49 @@ pub struct LatentAttention {
     pub rope: Option<Rope>,
     /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
+    /// Which of the positions up to its own a token attends to; `None`: all.
+    pub sparse: Option<SparseAttention>,
+}
+
+/// Which of the positions up to its own a token of [`LatentAttention`] attends to (DeepSeek-AI, 2025,
+/// "DeepSeek-V3.2").
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SparseAttention {
+    /// Those that an indexer of the layer's own selects. Its keys are a state beside the latents.
+    Indexed(Indexer),
+    /// Those that were selected for an earlier layer (GLM 5).
+    Shared {
+        /// The index of that layer's attention among [`Decoder::mixers`](super::Decoder::mixers), which has
+        /// an indexer of its own.
+        source: usize,
+    },
+}
+
+/// Scores positions, and selects those with the highest scores.
+///
+/// With `q` the queries of a token and `w` its weights, the score of a position with the key `k` is `scale ·
+/// Σ w · relu(q · k)`, over the heads. Queries and keys are rotated by the layer's rotary embedding, in their
+/// first elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Indexer {
+    /// The number of heads.
+    pub heads: usize,
+    /// The width of the queries of each head, and of keys.
+    pub head_dim: usize,
+    /// How many positions are selected. Ties go to the lowest position.
+    pub count: usize,
+    /// The latent of the layer's queries, or its input if there is none, to `heads · head_dim`.
+    pub query: Linear,
+    /// `hidden_size` to `head_dim`: a key for all heads.
+    pub key: Linear,
+    /// The norm of keys.
+    pub key_norm: Norm,
+    /// `hidden_size` to a weight for each head.
+    pub weights: Linear,
+    /// The factor of scores.
+    pub scale: f32,
+    /// Whether adjacent elements are rotated together, whatever holds for the layer's own queries and keys.
+    pub interleaved: bool,
 }
 
 /// The query projection of [`LatentAttention`].

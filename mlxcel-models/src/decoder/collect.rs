@@ -2,10 +2,10 @@
 
 use super::{
     AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
-    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, LatentAttention, LatentQuery, Laurel, Layer,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, Indexer, LatentAttention, LatentQuery, Laurel, Layer,
     LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Projection, Router,
     SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution,
-    StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
+    SparseAttention, StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
 };
 
 impl Decoder {
@@ -231,12 +231,28 @@ impl Collected {
             scale: _,
             rope: _,
             query_scale: _,
+            sparse,
         } = latent;
         match query {
             LatentQuery::Direct(query) => self.linears(WeightRole::Attention, [*query]),
             LatentQuery::Compressed { down, norm, up } => {
                 self.linears(WeightRole::Attention, [*down, *up]);
                 self.norm(norm);
+                if let Some(SparseAttention::Indexed(indexer)) = sparse {
+                    let Indexer {
+                        heads: _,
+                        head_dim: _,
+                        count: _,
+                        query,
+                        key,
+                        key_norm,
+                        weights,
+                        scale: _,
+                        interleaved: _,
+                    } = indexer;
+                    self.linears(WeightRole::Attention, [*query, *key, *weights]);
+                    self.norm(key_norm);
+                }
             }
         }
         self.linears(WeightRole::Attention, [*down, *output].into_iter().chain(*gate));

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
-    Gating, Head, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind,
-    NormScope, Operation, Scoring, SharedAttention,
+    Gating, Head, Indexer, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm,
+    NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -156,6 +156,20 @@ impl Decoder {
         lines
     }
 
+    fn describe_sparse(&self, sparse: &SparseAttention) -> String {
+        match sparse {
+            SparseAttention::Indexed(indexer) => {
+                let Indexer { heads, head_dim, count, scale, interleaved, .. } = indexer;
+                let pairs = if *interleaved { ", interleaved" } else { "" };
+                format!(
+                    "selection  {count} positions by {heads} index heads of {head_dim}, scale {scale}{pairs}, {}",
+                    self.describe_projections(&[&indexer.query, &indexer.key, &indexer.weights])
+                )
+            }
+            SparseAttention::Shared { source } => format!("selection  the positions of mixer {source}"),
+        }
+    }
+
     fn describe_mixer(&self, mixer: &Mixer) -> Vec<String> {
         match mixer {
             Mixer::Attention(attention) => self.describe_attention(attention),
@@ -188,14 +202,16 @@ impl Decoder {
                     scaled += &format!(", latents times {}", latent.latent_scale);
                 }
                 let gated = latent.gate.map_or("", |_| ", gated");
-                vec![
+                let mut lines = vec![
                     format!(
                         "attention  {heads} heads over latents of {rank} and keys of {rope_dim}, values of {value_dim}, scale \
                          {scale}{scaled}{gated}, {}",
                         self.describe_projections(&[&latent.down, &latent.output])
                     ),
                     describe_rope(rope.as_ref(), *rope_dim),
-                ]
+                ];
+                lines.extend(latent.sparse.as_ref().map(|sparse| self.describe_sparse(sparse)));
+                lines
             }
             Mixer::ShortConvolution(mixer) => vec![format!(
                 "conv       {} channels, {} taps, {}",

@@ -74,6 +74,8 @@ features! {
     InnerNorm => "norm before an output projection",
     /// [`Mixer::Latent`].
     LatentAttention => "latent attention",
+    /// [`LatentAttention::sparse`](super::LatentAttention::sparse).
+    SparseAttention => "attention to selected positions",
     /// [`Mixer::ShortConvolution`].
     ShortConvolution => "short convolution",
     /// [`Mixer::DeltaRule`].
@@ -243,6 +245,7 @@ impl FeatureSet {
                 self.add(true, Feature::LatentAttention);
                 self.add(latent.query_scale.is_some(), Feature::QueryScale);
                 self.add(latent.gate.is_some(), Feature::AttentionGate);
+                self.add(latent.sparse.is_some(), Feature::SparseAttention);
                 match &latent.rope {
                     None => self.add(true, Feature::NoPositions),
                     Some(rope) => self.rope(rope),

@@ -21,8 +21,8 @@ mod weight;
 use crate::element::ElementType;
 
 pub use attention::{
-    Attention, AttentionCore, AttentionMask, HeadNorm, LatentAttention, LatentQuery, NormScope,
-    PositionScale, SharedAttention,
+    Attention, AttentionCore, AttentionMask, HeadNorm, Indexer, LatentAttention, LatentQuery, NormScope,
+    PositionScale, SharedAttention, SparseAttention,
 };
 pub use features::{Feature, FeatureSet};
 pub use layer_input::{LayerEmbeddings, LayerInput};

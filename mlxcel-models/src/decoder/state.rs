@@ -1,7 +1,7 @@
 //! The state of a sequence between steps: groups of layers with the same layout.
 
 use super::recurrent::previous_state;
-use super::{AttentionMask, Decoder, Mixer};
+use super::{AttentionMask, Decoder, Mixer, SparseAttention};
 
 /// The state of one mixer, or one part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ pub enum StateShape {
         /// How many positions are seen; `None`: all.
         window: Option<usize>,
     },
-    /// One vector per position, shared by all heads.
+    /// One vector per position, shared by all heads: latents, or the keys of an indexer.
     Latent {
         /// Its width.
         width: usize,
@@ -71,7 +71,8 @@ impl StateShape {
 
 impl Mixer {
     /// The parts of its state: none for bidirectional attention and for attention to another layer's keys;
-    /// one for caches; the convolution's inputs, or the token before, and the recurrent state for recurrences.
+    /// one for caches, before it an indexer's keys; the convolution's inputs, or the token before, and the
+    /// recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
@@ -81,7 +82,16 @@ impl Mixer {
                 window: attention.core.window,
             }],
             Self::Shared(_) => Vec::new(),
-            Self::Latent(latent) => vec![StateShape::Latent { width: latent.rank + latent.rope_dim }],
+            Self::Latent(latent) => {
+                let index_keys = match &latent.sparse {
+                    Some(SparseAttention::Indexed(indexer)) => {
+                        Some(StateShape::Latent { width: indexer.head_dim })
+                    }
+                    Some(SparseAttention::Shared { source: _ }) | None => None,
+                };
+                let latents = StateShape::Latent { width: latent.rank + latent.rope_dim };
+                index_keys.into_iter().chain([latents]).collect()
+            }
             Self::ShortConvolution(mixer) => vec![mixer.convolution.state()],
             Self::DeltaRule(mixer) => vec![
                 mixer.convolution.state(),

@@ -185,6 +185,7 @@ impl LatentSettings {
             scale,
             rope: self.rope.clone(),
             query_scale: self.query_scale,
+            sparse: None,
         })
     }
 

@@ -12,8 +12,8 @@ mod streams;
 pub use ops::{DeltaRuleOperands, Ops};
 
 use crate::decoder::{
-    Activation, Arrangement, Block, Decoder, Embedding, Head, Layer, LayerEmbeddings, LayerInput, Mixer, Mlp,
-    Norm, Operation, StateSlot, WeightId, Xielu,
+    Activation, Arrangement, Block, Decoder, Embedding, Head, LatentAttention, Layer, LayerEmbeddings,
+    LayerInput, Mixer, Mlp, Norm, Operation, SparseAttention, StateSlot, WeightId, Xielu,
 };
 
 /// A walk over a decoder, with everything that can be precomputed.
@@ -42,6 +42,10 @@ impl Walk {
         let own = decoder.state_slots();
         let slots = decoder.mixers().zip(&own).map(|(mixer, slots)| match mixer {
             Mixer::Shared(shared) => own.get(shared.source).unwrap_or(slots).clone(),
+            // The keys that its positions were selected by come first, as those of an indexer of its own.
+            Mixer::Latent(LatentAttention { sparse: Some(SparseAttention::Shared { source }), .. }) => {
+                own.get(*source).and_then(|source| source.first()).into_iter().chain(slots).copied().collect()
+            }
             _ => slots.clone(),
         });
         Self { slots: slots.collect() }

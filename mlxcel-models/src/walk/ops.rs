@@ -224,14 +224,30 @@ pub trait Ops {
     /// Attention of absorbed queries (`[tokens, heads, rank + rope_dim]`) to the latents at `slot`, into
     /// which `entry` (`[tokens, rank + rope_dim]`) goes first. The last `rope_dim` elements of both come
     /// before their rotation, if there is one. Gives `[tokens, heads, rank]`. Of `latent` only sizes,
-    /// scale and rotary embedding are read.
+    /// scale and rotary embedding are read. Tokens attend to the positions that were
+    /// [selected](Self::select_positions) by the keys at `selected` in this pass, or to all up to their own.
     fn latent_attention(
         &mut self,
         query: &Self::Value,
         entry: &Self::Value,
         latent: &LatentAttention,
         slot: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Self::Value, Self::Error>;
+
+    /// Selects, for each token, the `count` positions up to its own with the highest scores, or all if there
+    /// are fewer, for [`latent_attention`](Self::latent_attention) later in this pass. Equal scores are in
+    /// the order of their positions. The score of a position is the sum over the heads of `weights`
+    /// (`[tokens, heads]`) times the products of `query` (`[tokens, heads, head_dim]`) with the key at `slot`
+    /// that are above zero; `key` (`[tokens, 1, head_dim]`) goes there first.
+    fn select_positions(
+        &mut self,
+        query: &Self::Value,
+        key: &Self::Value,
+        weights: &Self::Value,
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<(), Self::Error>;
 
     /// A causal convolution of `[tokens, channels]` over the inputs at `slot` and its own, activation
     /// included.

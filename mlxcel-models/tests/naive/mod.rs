@@ -73,6 +73,8 @@ pub(crate) struct Naive<'a> {
     weights: Vec<Tensor>,
     /// The keys and values of attention so far, by their slots.
     kept: HashMap<StateSlot, [Tensor; 2]>,
+    /// The positions that each token attends to, by the slots of the keys that selected them.
+    selected: HashMap<StateSlot, Vec<Vec<usize>>>,
 }
 
 /// Which expert each row of a dispatched tensor is for.
@@ -102,7 +104,7 @@ pub(crate) fn perturbed_logits(
         Ok(Tensor::new(weight.shape.clone(), values))
     };
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops = Naive { tokens, types: &[], weights, kept: HashMap::new() };
+    let mut ops = Naive { tokens, types: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?;
     walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
@@ -118,7 +120,8 @@ pub(crate) fn hidden(
 ) -> Result<Tensor> {
     let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    Walk::new(decoder).hidden(decoder, &mut Naive { tokens, types, weights, kept: HashMap::new() })
+    let mut ops = Naive { tokens, types, weights, kept: HashMap::new(), selected: HashMap::new() };
+    Walk::new(decoder).hidden(decoder, &mut ops)
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -480,6 +483,7 @@ impl Ops for Naive<'_> {
         entry: &Tensor,
         latent: &LatentAttention,
         _: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Tensor> {
         let &LatentAttention { heads, rank, scale, ref rope, .. } = latent;
         let length = self.tokens.len();
@@ -492,7 +496,10 @@ impl Ops for Naive<'_> {
         let (query, entry) = (turn(query, heads), turn(entry, 1));
         let entries = entry.rows().collect::<Vec<_>>();
         Ok(query.map_rows(|index, query| {
-            let seen = &entries[..=index / heads];
+            let seen = match selected {
+                Some(slot) => self.selected[&slot][index / heads].iter().map(|&at| entries[at]).collect(),
+                None => entries[..=index / heads].to_vec(),
+            };
             let scores = seen.iter().map(|entry| dot(query, entry) * scale).collect::<Vec<_>>();
             let weights = softmax(&scores);
             let sum = |element: usize| {
@@ -500,6 +507,27 @@ impl Ops for Naive<'_> {
             };
             (0..rank).map(sum).collect()
         }))
+    }
+
+    fn select_positions(
+        &mut self,
+        query: &Tensor,
+        key: &Tensor,
+        weights: &Tensor,
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<()> {
+        let (heads, queries) = (query.shape[1], query.rows().collect::<Vec<_>>());
+        let keys = key.rows().collect::<Vec<_>>();
+        let of = |(token, weights): (usize, &[f32])| {
+            let score = |key: &&[f32]| {
+                let products = queries[token * heads..][..heads].iter().map(|query| dot(query, key).max(0.0));
+                products.zip(weights).map(|(product, weight)| product * weight).sum()
+            };
+            largest(&keys[..=token].iter().map(score).collect::<Vec<f32>>(), count)
+        };
+        self.selected.insert(slot, weights.rows().enumerate().map(of).collect());
+        Ok(())
     }
 
     fn convolve(&mut self, x: &Tensor, convolution: &Convolution, _: StateSlot) -> Result<Tensor> {

@@ -35,7 +35,7 @@ fn step(rows: &[std::ops::Range<usize>], caches: Vec<Tensor>) -> (Vec<f32>, Vec<
     arguments.extend(caches);
     let mut results = run(&arguments, |b, values| {
         let [query, entry, cos, sin, positions, ref caches @ ..] = *values else { unreachable!() };
-        let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
+        let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected: &[] };
         let what = LatentAttention { rows: &counts, layer: 1, scale: SCALE, out: F32 };
         let (mixed, caches) = latent_attention(b, &operands, &what)?;
         Ok([mixed].into_iter().chain(caches).collect())
@@ -117,8 +117,15 @@ fn a_latent_cache_of_the_wrong_shape_is_rejected() {
             let cos = b.argument("cos", TensorType::new(F32, [3, PAIRS]))?;
             let positions = b.argument("positions", TensorType::new(I32, [1]))?;
             let cache = b.argument("kv", TensorType::new(F32, cache))?;
-            let operands =
-                LatentAttentionOperands { query, entry, cos, sin: cos, positions, caches: &[cache] };
+            let operands = LatentAttentionOperands {
+                query,
+                entry,
+                cos,
+                sin: cos,
+                positions,
+                caches: &[cache],
+                selected: &[],
+            };
             let what = LatentAttention { rows: &[3], layer: 1, scale: 1.0, out: F32 };
             Ok(vec![latent_attention(b, &operands, &what)?.0])
         });

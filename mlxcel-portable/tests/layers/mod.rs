@@ -8,4 +8,5 @@ mod latent_attention;
 mod packed;
 mod recurrent;
 mod ring_attention;
+mod selection;
 mod support;

@@ -85,7 +85,7 @@ impl LatentCase {
         for (row, &cache) in caches.iter().enumerate() {
             b.alias(cache, results.len() + 1 + row)?;
         }
-        let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches };
+        let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected: &[] };
         let what = LatentAttention { rows: &self.rows, layer: LAYER, scale: SCALE, out: F32 };
         let (mixed, caches) = latent_attention(b, &operands, &what)?;
         results.push(mixed);

@@ -4,6 +4,7 @@ use mlxcel_core::Result;
 use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot};
 
 use super::PassOps;
+use super::selection::Selected;
 use crate::array::{Array, concatenate};
 use crate::engine::cache::{Order, Visible};
 use crate::engine::compute::Scoring;
@@ -30,7 +31,7 @@ impl PassOps<'_> {
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?.astype(kv)?;
         let width = value.dim(2);
-        self.attend_rows(&query, &key, Some(&value.astype(kv)?), (width, chunk), &scoring, slot)
+        self.attend_rows(&query, &key, Some(&value.astype(kv)?), (width, chunk), &scoring, (slot, &[]))
     }
 
     /// [`Ops::shared_attention`](mlxcel_models::walk::Ops::shared_attention).
@@ -93,6 +94,7 @@ impl PassOps<'_> {
         entry: &Array,
         latent: &LatentAttention,
         slot: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Array> {
         let LatentAttention {
             heads,
@@ -111,6 +113,7 @@ impl PassOps<'_> {
             scale,
             rope,
             query_scale: _,
+            sparse: _,
         } = latent;
         let (rank, width) = (*rank, rank + rope_dim);
         let rotate_last = |x: &Array| {
@@ -121,7 +124,13 @@ impl PassOps<'_> {
         let query = self.narrow(&rotate_last(query)?)?;
         let entry = rotate_last(&entry.expand_dims(&[1])?)?.astype(self.network.numerics.kv)?;
         let scoring = Scoring { scale: *scale, soft_cap: None, sinks: None };
-        let attended = self.attend_rows(&query, &entry, None, (rank, None), &scoring, slot)?;
+        let selected = match selected {
+            None => Vec::new(),
+            Some(slot) => self.selected.get(&slot).cloned().ok_or_else(|| {
+                inconsistent("a layer attends to positions that no layer before it has selected")
+            })?,
+        };
+        let attended = self.attend_rows(&query, &entry, None, (rank, None), &scoring, (slot, &selected))?;
         attended.reshape(&[query.dim(0), *heads, rank])
     }
 
@@ -143,7 +152,8 @@ impl PassOps<'_> {
     }
 
     /// Attention of each span over its own cache, after adding its keys and values: `[tokens, heads ·
-    /// value_width]`. Tokens see nothing before their `chunk`, if there are such.
+    /// value_width]`. Tokens see nothing before their `chunk`, if there are such, and of latents nothing but
+    /// what is `selected` for a span, if anything is.
     fn attend_rows(
         &mut self,
         query: &Array,
@@ -151,7 +161,7 @@ impl PassOps<'_> {
         value: Option<&Array>,
         (value_width, chunk): (usize, Option<usize>),
         scoring: &Scoring,
-        slot: StateSlot,
+        (slot, selected): (StateSlot, &[Selected]),
     ) -> Result<Array> {
         let network = self.network;
         let StateLayout::Cache(layout) = network.layout.at(slot)? else {
@@ -175,9 +185,19 @@ impl PassOps<'_> {
                 None => vec![(span.count, visible)],
             };
             attend_parts(query, span, &parts, |query, visible| {
-                let attended =
-                    network.compute.attention(query, visible, value_width, scoring, &mut self.masks);
-                mixed.push(attended?);
+                let compute = network.compute;
+                mixed.push(match selected.get(number) {
+                    Some(Selected::Positions(positions)) => {
+                        let visible = visible.only(positions)?;
+                        compute.attention(query, &visible, value_width, scoring, &mut self.masks)?
+                    }
+                    Some(Selected::Mask(mask)) => {
+                        compute.masked_attention(query, visible, value_width, scoring, mask)?
+                    }
+                    Some(Selected::All) | None => {
+                        compute.attention(query, visible, value_width, scoring, &mut self.masks)?
+                    }
+                });
                 Ok(())
             })?;
             if is_shared {
@@ -214,7 +234,7 @@ fn attend_parts(
 }
 
 /// A span's part of `x` (`[tokens of all spans, heads, width]`) as `[1, heads, tokens, width]`.
-fn heads_first(x: &Array, span: &Span) -> Result<Array> {
+pub(super) fn heads_first(x: &Array, span: &Span) -> Result<Array> {
     let part = x.slice_axis(0, span.start, span.start + span.count)?;
     if span.count == 1 {
         return part.reshape(&[1, x.dim(1), 1, x.dim(2)]);

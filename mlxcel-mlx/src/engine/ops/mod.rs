@@ -6,6 +6,7 @@
 mod attention;
 mod experts;
 mod recurrent;
+mod selection;
 pub(super) mod triangles;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use mlxcel_models::{
 };
 
 use self::experts::Routing;
+use self::selection::Selected;
 use self::triangles::Triangles;
 use super::adapters::RowSlots;
 use super::cache::Visible;
@@ -49,6 +51,8 @@ pub(super) struct PassOps<'a> {
     /// What attention of this pass has seen by the slots of caches that other layers read too: for each span
     /// its parts, of so many queries.
     pub(super) visible: HashMap<StateSlot, Vec<Vec<(usize, Visible)>>>,
+    /// The positions that this pass has selected by the index keys at a slot, for each span.
+    pub(super) selected: HashMap<StateSlot, Vec<Selected>>,
 }
 
 impl PassOps<'_> {
@@ -319,8 +323,20 @@ impl Ops for PassOps<'_> {
         entry: &Array,
         latent: &LatentAttention,
         slot: StateSlot,
+        selected: Option<StateSlot>,
     ) -> Result<Array> {
-        self.attend_latent(query, entry, latent, slot)
+        self.attend_latent(query, entry, latent, slot, selected)
+    }
+
+    fn select_positions(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        weights: &Array,
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<()> {
+        self.select_by_index([query, key, weights], count, slot)
     }
 
     fn convolve(&mut self, x: &Array, convolution: &Convolution, slot: StateSlot) -> Result<Array> {

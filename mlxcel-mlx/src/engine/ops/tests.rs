@@ -86,6 +86,7 @@ fn pass(
         masks: Masks::default(),
         triangles: Triangles::default(),
         visible: HashMap::new(),
+        selected: HashMap::new(),
     };
     let output = operation(&mut ops).unwrap();
     (output.to_vec().unwrap(), ops.filled)

@@ -1,0 +1,93 @@
+//! The positions that tokens attend to, by the scores of an indexer.
+
+use mlxcel_core::Result;
+use mlxcel_models::StateSlot;
+
+use super::PassOps;
+use super::attention::heads_first;
+use super::experts::top;
+use crate::array::{Array, DType, concatenate};
+use crate::engine::compute::Masks;
+use crate::engine::network::{Span, inconsistent};
+use crate::engine::state::{LayerState, StateLayout};
+
+/// The most products of queries and keys that are computed together.
+const MOST_PRODUCTS: usize = 1 << 26;
+
+/// What the tokens of a span attend to of the positions up to their own.
+#[derive(Clone, Debug)]
+pub(crate) enum Selected {
+    /// All of them.
+    All,
+    /// Of a span of one token: these (`[count]`, `U32`).
+    Positions(Array),
+    /// Those that are true for each token (`[tokens, seen]` booleans).
+    Mask(Array),
+}
+
+impl PassOps<'_> {
+    /// [`Ops::select_positions`](mlxcel_models::walk::Ops::select_positions).
+    pub(super) fn select_by_index(
+        &mut self,
+        [query, key, weights]: [&Array; 3],
+        count: usize,
+        slot: StateSlot,
+    ) -> Result<()> {
+        let network = self.network;
+        let StateLayout::Cache(layout) = network.layout.at(slot)? else {
+            return Err(inconsistent("an indexer got a state that is not a cache"));
+        };
+        let key = key.astype(network.numerics.kv)?;
+        let mut selected = Vec::with_capacity(self.spans.len());
+        for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {
+            let before = match states.and_then(|states| states.get(slot)) {
+                Some(LayerState::Cache(cache)) => Some(cache),
+                Some(LayerState::Fixed(_)) | None => None,
+            };
+            let own = heads_first(&key, span)?;
+            let (cache, visible) =
+                layout.extend(before, span.position, &own, None, network.layout.element)?;
+            self.filled[number].push(slot, LayerState::Cache(cache))?;
+            selected.push(if visible.keys.dim(2) <= count {
+                Selected::All
+            } else {
+                let keys = visible.keys.squeeze(&[0, 1])?;
+                highest(query, weights, &keys, span, count, &mut self.masks)?
+            });
+        }
+        self.selected.insert(slot, selected);
+        Ok(())
+    }
+}
+
+/// What is selected for the tokens of `span`, which see more `keys` (`[seen, width]`) than `count`.
+fn highest(
+    query: &Array,
+    weights: &Array,
+    keys: &Array,
+    span: &Span,
+    count: usize,
+    masks: &mut Masks,
+) -> Result<Selected> {
+    let (heads, seen) = (query.dim(1), keys.dim(0));
+    let keys = keys.astype(DType::F32)?.transpose(&[1, 0])?;
+    let zero = Array::scalar(0.0, DType::F32)?;
+    let (end, together) = (span.start + span.count, (MOST_PRODUCTS / (heads * seen).max(1)).max(1));
+    let mut scores = Vec::new();
+    for start in (span.start..end).step_by(together) {
+        let end = end.min(start + together);
+        let query = query.slice_axis(0, start, end)?.astype(DType::F32)?;
+        let weights = weights.slice_axis(0, start, end)?.astype(DType::F32)?.expand_dims(&[1])?;
+        scores.push(weights.matmul(&query.matmul(&keys)?.maximum(&zero)?)?.squeeze(&[1])?);
+    }
+    let scores = if let [only] = &scores[..] { only.clone() } else { concatenate(&scores, 0)? };
+    if span.count == 1 {
+        return Ok(Selected::Positions(top(&scores, count)?.reshape(&[count])?));
+    }
+    let causal = masks.causal(span.count, seen)?;
+    let scores = causal.select(&scores, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?;
+    let ones = Array::full(&[span.count, count], 1.0, DType::F32)?;
+    let chosen = Array::zeros(&[span.count, seen], DType::F32)?;
+    let chosen = chosen.put_along_axis(&top(&scores, count)?, &ones, -1)?.astype(DType::Bool)?;
+    Ok(Selected::Mask(chosen.logical_and(causal)?))
+}
