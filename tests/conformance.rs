@@ -80,6 +80,10 @@ macro_rules! kinds {
             thrifty(Fixture::named("deepseek_v3"))
         }
 
+        fn indexed() -> Subject<'static> {
+            thrifty(Fixture::named("deepseek_v32"))
+        }
+
         fn recurrent() -> Subject<'static> {
             thrifty(Fixture::named("mamba2")).with_bounded_state(1)
         }
@@ -114,7 +118,7 @@ mod portable {
 
     kinds!(
         PortableBackend, PortableBackend::new(), PortableBackend::new(), FaultPoint::ALL;
-        full, windowed, latent, recurrent, mixed; nightly shifted
+        full, windowed, latent, recurrent, mixed; nightly indexed, shifted
     );
 }
 
@@ -126,7 +130,7 @@ mod iree {
     // programs of each are compared with oracles.
     kinds!(
         IreeBackend, IreeBackend::new().with_cache_dir(crate::support::cache_dir()), crate::support::iree(), FaultPoint::ALL;
-        full, windowed; nightly latent, recurrent, shifted, mixed
+        full, windowed; nightly latent, indexed, recurrent, shifted, mixed
     );
 }
 
@@ -171,6 +175,11 @@ mod pjrt {
         }
 
         #[test]
+        fn indexed() {
+            hold(1, Fixture::named("deepseek_v32"), |subject| subject);
+        }
+
+        #[test]
         fn recurrent() {
             hold(1, Fixture::named("mamba2"), |subject| subject.with_bounded_state(1));
         }
@@ -194,6 +203,6 @@ mod mlx {
         MlxBackend::new().with_prefill_chunk(24),
         MlxBackend::new().with_prefill_chunk(24),
         [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
-        full, windowed; nightly latent, recurrent, shifted, mixed
+        full, windowed; nightly latent, indexed, recurrent, shifted, mixed
     );
 }

@@ -7,6 +7,7 @@ mod common;
 mod experts;
 mod families;
 mod forms;
+mod indexers;
 mod layouts;
 mod llama;
 mod mistral;

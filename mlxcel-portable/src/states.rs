@@ -113,9 +113,10 @@ fn a_windows_memory_is_the_same_after_4096_tokens_as_after_256() {
     assert_eq!((at_256, at_4096), (3 * 2 * 2 * 16 * 4 * 128, at_256));
 }
 
-/// Architectures of which each keeps something else: all positions, a window, both by turns, latents, what
-/// does not grow, both by turns.
-const KINDS: [&str; 6] = ["llama", "mistral", "gpt_oss", "deepseek_v3", "mamba2", "qwen3_next"];
+/// Architectures of which each keeps something else: all positions, a window, both by turns, latents, these
+/// and keys of an indexer, what does not grow, both by turns.
+const KINDS: [&str; 7] =
+    ["llama", "mistral", "gpt_oss", "deepseek_v3", "deepseek_v32", "mamba2", "qwen3_next"];
 
 #[test]
 fn every_kind_of_state_is_forked_and_restored() {
@@ -196,6 +197,7 @@ fn rewind_is_exact_or_refused() {
         ("mistral", 60, true),
         ("mistral", 70, false),
         ("deepseek_v3", 100, true),
+        ("deepseek_v32", 100, true),
         ("lfm2", 60, false),
     ] {
         let model = model(architecture, 64, capacity);

@@ -51,6 +51,26 @@ pub(crate) fn deepseek_v3(d: &mut Draft) {
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
 }
 
+/// What selects positions. Few heads would give many positions the same score, which is zero.
+fn indexers(d: &mut Draft) {
+    if d.config["q_lora_rank"].is_null() {
+        d.set("q_lora_rank", 32);
+    }
+    d.one("index_n_heads", &[16, 17, 24]);
+    let unrotated = d.random.pick(&[0, 1, 6, 32]);
+    let rope_dim = d.size("qk_rope_head_dim");
+    d.set("index_head_dim", rope_dim + unrotated);
+    d.one("index_topk", &[1, 3, 9, 20, 40, 2048]);
+}
+
+pub(crate) fn deepseek_v32(d: &mut Draft) {
+    latents(d);
+    indexers(d);
+    d.one("first_k_dense_replace", &[0, 0, 1, 2]);
+    sparse_types(d);
+    grouped_experts(d, "n_routed_experts", "n_shared_experts");
+}
+
 pub(crate) fn glm4_moe_lite(d: &mut Draft) {
     latents(d);
     d.flag("rope_interleave");

@@ -112,8 +112,17 @@ pub const FOLDER_VARIABLE: &str = "MLXCEL_ARCHITECTURES";
 pub const ALL_VARIABLE: &str = "MLXCEL_TEST_ALL_FOLDERS";
 
 /// A folder for each kind of state.
-pub const STATES: [&str; 8] =
-    ["deepseek_v3", "gemma2", "gemma3n_text", "gpt_oss", "kimi_linear", "lfm2", "mamba2", "qwen3_next"];
+pub const STATES: [&str; 9] = [
+    "deepseek_v3",
+    "deepseek_v32",
+    "gemma2",
+    "gemma3n_text",
+    "gpt_oss",
+    "kimi_linear",
+    "lfm2",
+    "mamba2",
+    "qwen3_next",
+];
 
 /// Whether whoever runs the tests has asked for all that take long.
 pub fn all() -> bool {

@@ -85,6 +85,12 @@ mod latent {
     suite!(subject(&MlxBackend::new(), "deepseek_v3"), expectations());
 }
 
+mod indexed {
+    use super::*;
+
+    suite!(subject(&MlxBackend::new(), "deepseek_v32"), expectations());
+}
+
 mod recurrent_in_parts {
     use super::*;
 
@@ -107,7 +113,9 @@ fn capabilities_follow_from_the_caches() {
         let claimed = load(name, 160);
         assert!(!claimed.rewind && claimed.fork && claimed.snapshot, "{name}");
     }
-    assert!(load("deepseek_v3", 160).rewind && load("phi3-longrope", 160).rewind);
+    for name in ["deepseek_v3", "deepseek_v32", "phi3-longrope"] {
+        assert!(load(name, 160).rewind, "{name}");
+    }
     assert!(load("mistral", 4).rewind, "a window that is never filled drops nothing");
 }
 

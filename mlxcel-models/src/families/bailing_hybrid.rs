@@ -49,6 +49,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 6e6,
     interleaved: true,
     query_scale: None,
+    indexer: None,
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 512,

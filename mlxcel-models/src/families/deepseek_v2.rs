@@ -44,6 +44,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000.0,
     interleaved: true,
     query_scale: None,
+    indexer: None,
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -86,7 +87,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             )?;
             Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
         };
-        Ok(sequential(attention.blocks(roles, &format!("{base}layers.{index}"), epsilon, second)?))
+        Ok(sequential(attention.blocks(roles, &base, index, epsilon, second)?))
     };
     roles.decoder(Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?), norm, layer)
 }

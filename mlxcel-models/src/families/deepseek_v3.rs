@@ -40,6 +40,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000.0,
     interleaved: true,
     query_scale: None,
+    indexer: None,
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 256,
@@ -78,13 +79,13 @@ pub(super) fn decoder(
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
     let layer = |index: usize| {
         let second = |module: &str| mixture.or_mlp(roles, module, sparse(index));
-        Ok(sequential(attention.blocks(roles, &format!("{base}layers.{index}"), epsilon, second)?))
+        Ok(sequential(attention.blocks(roles, &base, index, epsilon, second)?))
     };
     roles.decoder(Outline::new(sizes, &base, tied), norm, layer)
 }
 
 /// The errors for what the authors' own implementation can do and this one, like transformers, cannot.
-fn refuse_other_experts(config: Fields<'_>) -> Result<()> {
+pub(super) fn refuse_other_experts(config: Fields<'_>) -> Result<()> {
     expect_text(config, "scoring_func", "sigmoid")?;
     expect_text(config, "topk_method", "noaux_tc")?;
     const FREQUENCY: &str = "moe_layer_freq";

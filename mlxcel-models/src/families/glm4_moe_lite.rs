@@ -39,6 +39,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000.0,
     interleaved: true,
     query_scale: None,
+    indexer: None,
 };
 const EXPERTS: GroupedDefaults =
     GroupedDefaults { count: 64, chosen: 4, width: 1536, scale: 1.8, ..GroupedDefaults::PLAIN };

@@ -49,6 +49,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000.0,
     interleaved: false,
     query_scale: None,
+    indexer: None,
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 256,

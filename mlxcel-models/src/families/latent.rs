@@ -3,6 +3,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::pre_norm;
+use super::indexer::{IndexerDefaults, Indexers};
 use super::roles::{Roles, refuse_order};
 use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, Sizes, flag};
 use crate::config::Fields;
@@ -34,6 +35,8 @@ pub(super) struct LatentDefaults {
     pub(super) interleaved: bool,
     /// Reads how queries grow with positions, where the family has that.
     pub(super) query_scale: Option<ReadScale>,
+    /// What indexers are like, if layers have such.
+    pub(super) indexer: Option<IndexerDefaults>,
 }
 
 /// The settings of latent attention.
@@ -51,6 +54,7 @@ pub(super) struct LatentSettings {
     rope: Option<Rope>,
     query_scale: Option<PositionScale>,
     latent_scale: f32,
+    indexers: Option<Indexers>,
 }
 
 impl LatentSettings {
@@ -92,6 +96,12 @@ impl LatentSettings {
             let message = format!("all {heads} heads share the latents; another number is not supported");
             return Err(config.wrong(KV_HEADS, message));
         }
+        let indexers = match &defaults.indexer {
+            None => None,
+            Some(defaults) => {
+                Some(Indexers::read(config, sizes, [required(config, query_rank)?, rope_dim], defaults)?)
+            }
+        };
         Ok(Self {
             hidden: sizes.hidden,
             heads,
@@ -109,16 +119,14 @@ impl LatentSettings {
             rope,
             query_scale: defaults.query_scale.map(|read| read(rotary, sizes.context)).transpose()?.flatten(),
             latent_scale: 1.0,
+            indexers,
         })
     }
 
     /// The same with queries and latents that are multiplied by the root of how many times narrower than the
     /// hidden size they were, as in LongCat-Flash.
     pub(super) fn scaled_latents(self, config: Fields<'_>) -> Result<Self> {
-        let Some(query_rank) = self.query_rank else {
-            let message = "queries without a latent are not supported for this model_type".to_owned();
-            return Err(config.unsupported("q_lora_rank", message));
-        };
+        let query_rank = required(config, self.query_rank)?;
         let factor = |rank: usize| (self.hidden as f64 / rank as f64).sqrt();
         // The factor of queries is one of scores.
         let scale = (f64::from(self.scale) * factor(query_rank)) as f32;
@@ -130,23 +138,29 @@ impl LatentSettings {
         self.plain_dim + self.rope_dim
     }
 
-    /// The blocks of a layer called `layer`: attention, then `second`, each behind a norm.
+    /// The blocks of layer `index`: attention, then `second`, each behind a norm.
     pub(super) fn blocks(
         &self,
         roles: &Roles<'_>,
-        layer: &str,
+        base: &str,
+        index: usize,
         epsilon: f32,
         second: impl FnOnce(&str) -> Result<Operation>,
     ) -> Result<[Block; 2]> {
+        let layer = format!("{base}layers.{index}");
         let norm = |name: &str| roles.rms_norm(&format!("{layer}.{name}"), self.hidden, epsilon);
         let input_norm = norm("input_layernorm")?;
-        let attention = self.describe(roles, &format!("{layer}.self_attn"))?;
+        let module = format!("{layer}.self_attn");
+        let mut attention = self.describe(roles, &module)?;
+        if let Some(indexers) = &self.indexers {
+            attention.sparse = Some(indexers.describe(roles, &module, index)?);
+        }
         let attention = pre_norm(input_norm, Operation::Mixer(Mixer::Latent(attention)));
         let output_norm = norm("post_attention_layernorm")?;
         Ok([attention, pre_norm(output_norm, second(&format!("{layer}.mlp"))?)])
     }
 
-    /// The attention of `module`.
+    /// The attention of `module`, which sees all positions up to a token's own.
     pub(super) fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<LatentAttention> {
         let &Self { hidden, heads, plain_dim, rope_dim, value_dim, rank, bias, scale, .. } = self;
         let linear = |part: &str, outputs, inputs, bias| {
@@ -218,6 +232,14 @@ impl LatentSettings {
         };
         Ok([key_up, value_up])
     }
+}
+
+/// The width of the latent of queries, which there has to be.
+fn required(config: Fields<'_>, query_rank: Option<usize>) -> Result<usize> {
+    query_rank.ok_or_else(|| {
+        let message = "queries without a latent are not supported for this model_type".to_owned();
+        config.unsupported("q_lora_rank", message)
+    })
 }
 
 /// `1 / √dim`, times the square of YaRN's magnitude for all dimensions where the rotary embedding is scaled.

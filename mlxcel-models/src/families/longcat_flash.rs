@@ -50,6 +50,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000_000.0,
     interleaved: true,
     query_scale: None,
+    indexer: None,
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

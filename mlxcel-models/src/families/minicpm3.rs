@@ -43,6 +43,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         theta: 10_000.0,
         interleaved: false,
         query_scale: None,
+        indexer: None,
     };
     let attention = LatentSettings::read(config, config, &sizes, &latents)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
@@ -62,7 +63,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let mlp = |module: &str| {
             Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into())
         };
-        let blocks = attention.blocks(roles, &format!("{base}layers.{index}"), epsilon, mlp)?;
+        let blocks = attention.blocks(roles, &base, index, epsilon, mlp)?;
         Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
     };
     let outline = Outline {

@@ -39,6 +39,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
     theta: 10_000.0,
     interleaved: true,
     query_scale: Some(query_scale),
+    indexer: None,
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 128,

@@ -15,6 +15,7 @@ mod conversion;
 mod convolution;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod dots1;
 mod encoder;
 mod ernie4_5;
@@ -39,6 +40,7 @@ mod granitemoe;
 mod granitemoehybrid;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod indexer;
 mod internlm3;
 mod jamba;
 mod kimi_delta;
@@ -125,6 +127,7 @@ const FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
+    deepseek_v32::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,
