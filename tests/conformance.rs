@@ -81,7 +81,7 @@ macro_rules! kinds {
         }
 
         fn indexed() -> Subject<'static> {
-            thrifty(Fixture::named("deepseek_v32"))
+            thrifty(Fixture::named("glm_moe_dsa"))
         }
 
         fn recurrent() -> Subject<'static> {
@@ -176,7 +176,7 @@ mod pjrt {
 
         #[test]
         fn indexed() {
-            hold(1, Fixture::named("deepseek_v32"), |subject| subject);
+            hold(1, Fixture::named("glm_moe_dsa"), |subject| subject);
         }
 
         #[test]

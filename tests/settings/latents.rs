@@ -71,6 +71,24 @@ pub(crate) fn deepseek_v32(d: &mut Draft) {
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
 }
 
+pub(crate) fn glm_moe_dsa(d: &mut Draft) {
+    deepseek_v32(d);
+    let mut shares: Vec<_> = (0..d.layers()).map(|_| d.random.one_in(2)).collect();
+    shares[0] = false;
+    let kind = |&shares: &bool| if shares { "shared" } else { "full" };
+    let types: Vec<_> = shares.iter().map(kind).collect();
+    let letters: String = shares.iter().map(|&shares| if shares { 'S' } else { 'F' }).collect();
+    match d.random.below(4) {
+        0 => d.set("indexer_types", types),
+        1 => d.set("index_topk_pattern", types),
+        2 => d.set("index_topk_pattern", letters),
+        _ => {
+            d.any("index_topk_freq", &[0, 1, 2, 3]);
+            d.any("index_skip_topk_offset", &[1, 2, 3]);
+        }
+    }
+}
+
 pub(crate) fn glm4_moe_lite(d: &mut Draft) {
     latents(d);
     d.flag("rope_interleave");

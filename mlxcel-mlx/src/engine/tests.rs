@@ -88,7 +88,7 @@ mod latent {
 mod indexed {
     use super::*;
 
-    suite!(subject(&MlxBackend::new(), "deepseek_v32"), expectations());
+    suite!(subject(&MlxBackend::new(), "glm_moe_dsa"), expectations());
 }
 
 mod recurrent_in_parts {
@@ -113,7 +113,7 @@ fn capabilities_follow_from_the_caches() {
         let claimed = load(name, 160);
         assert!(!claimed.rewind && claimed.fork && claimed.snapshot, "{name}");
     }
-    for name in ["deepseek_v3", "deepseek_v32", "phi3-longrope"] {
+    for name in ["deepseek_v3", "glm_moe_dsa", "phi3-longrope"] {
         assert!(load(name, 160).rewind, "{name}");
     }
     assert!(load("mistral", 4).rewind, "a window that is never filled drops nothing");

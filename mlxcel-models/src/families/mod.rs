@@ -32,6 +32,7 @@ mod gemma4_text;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -142,6 +143,7 @@ const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
+    glm_moe_dsa::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,

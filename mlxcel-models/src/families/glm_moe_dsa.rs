@@ -1,0 +1,54 @@
+//! GLM-5: DeepSeek-V3.2 with other sizes, indexers whose rotary embedding is interleaved, and layers that use
+//! the positions of layers before them.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `GlmMoeDsaConfig` and `GlmMoeDsaForCausalLM`.
+//! The multi-token prediction layers, which follow the others in the files, are ignored.
+
+use mlxcel_core::Result;
+
+use super::deepseek_v32::sparse_decoder;
+use super::experts::GroupedDefaults;
+use super::indexer::IndexerDefaults;
+use super::latent::LatentDefaults;
+use super::roles::Roles;
+use super::settings::SizeDefaults;
+use super::{Conversion, Family};
+use crate::decoder::Decoder;
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["glm_moe_dsa"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+
+// As in DeepSeek-V3, nothing reads the width of heads.
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 154_880,
+    hidden: 6144,
+    intermediate: 12_288,
+    layers: 78,
+    query_heads: 64,
+    kv_heads: None,
+    head_dim: Some(64),
+    context: 202_752,
+};
+const LATENTS: LatentDefaults = LatentDefaults {
+    plain_dim: 192,
+    rope_dim: 64,
+    value_dim: 256,
+    rank: 512,
+    query_rank: Some(2048),
+    rotated: true,
+    theta: 10_000.0,
+    interleaved: true,
+    query_scale: None,
+    indexer: Some(IndexerDefaults { heads: 32, head_dim: 128, count: 2048, interleaved: true, shares: true }),
+};
+const EXPERTS: GroupedDefaults = GroupedDefaults {
+    count_keys: &["num_experts", "n_routed_experts", "num_local_experts"],
+    count: 256,
+    width: 2048,
+    scale: 2.5,
+    ..GroupedDefaults::PLAIN
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    sparse_decoder(roles, &DEFAULTS, &LATENTS, &EXPERTS, 1e-5)
+}
