@@ -221,7 +221,7 @@ fn stamps_differ_once_a_file_is_written_again() {
     let original = stamp();
     assert_eq!((original.len(), &stamp()), (64, &original));
     // Between the samples of the fingerprint.
-    let path = folder.path().join("model.safetensors");
+    let path = folder.path("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let position = bytes.len() - 30_000;
     bytes[position] ^= 1;
