@@ -38,8 +38,8 @@ pub struct PositionSelection<'a> {
 #[derive(Clone, Debug)]
 pub struct Selected<'f> {
     /// `[tokens, length]` i1 a row: which positions of its cache are selected for each token, as
-    /// [`latent_attention`](super::latent_attention) takes them. None if no cache is longer than the number of
-    /// selected positions.
+    /// [`latent_attention`](super::latent_attention) takes them. None if no cache is longer than the number
+    /// of selected positions.
     pub masks: Vec<Value<'f>>,
     /// The caches with the new keys.
     pub caches: Vec<Value<'f>>,
