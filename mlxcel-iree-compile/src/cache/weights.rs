@@ -103,7 +103,8 @@ impl Cache {
         let folder = self.folder.as_ref().filter(|_| key.bytes > 0 && key.bytes <= self.limit)?;
         let begin = || -> io::Result<Option<NewWeights>> {
             fs::create_dir_all(folder)?;
-            if fs4::available_space(folder)? < key.bytes.saturating_add(RESERVE) {
+            let needed = key.bytes.saturating_add(RESERVE);
+            if fs4::available_space(folder)? < needed || longest_file() < needed {
                 tracing::debug!(folder = %folder.display(), bytes = key.bytes, "no room to keep weights");
                 return Ok(None);
             }
@@ -261,6 +262,15 @@ pub(super) fn verify(path: &Path) -> io::Result<Result<(), &'static str>> {
         Err(reason) => return Ok(Err(reason)),
     };
     Ok(if blocks_match(&mut file, start, &found.blocks)? { Ok(()) } else { Err("a checksum is wrong") })
+}
+
+/// How long a file of this process may be: a signal ends it at the first byte beyond.
+fn longest_file() -> u64 {
+    #[cfg(unix)]
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    #[cfg(not(unix))]
+    let limit = None;
+    limit.unwrap_or(u64::MAX)
 }
 
 /// What the system calls the time since it was started; none where it has no name.

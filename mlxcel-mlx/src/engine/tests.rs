@@ -85,12 +85,6 @@ mod latent {
     suite!(subject(&MlxBackend::new(), "deepseek_v3"), expectations());
 }
 
-mod indexed {
-    use super::*;
-
-    suite!(subject(&MlxBackend::new(), "glm_moe_dsa"), expectations());
-}
-
 mod recurrent_in_parts {
     use super::*;
 
@@ -271,6 +265,12 @@ fn options_that_the_engine_cannot_honour_are_errors_that_name_them() {
 
 /// What `plain` and `recurrent_in_parts` have in common with others.
 mod nightly {
+    mod indexed {
+        use super::super::*;
+
+        suite!(subject(&MlxBackend::new(), "glm_moe_dsa"), expectations());
+    }
+
     mod looking_ahead {
         use super::super::*;
 
