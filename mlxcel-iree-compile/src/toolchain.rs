@@ -56,8 +56,8 @@ impl Toolchain {
         })
     }
 
-    /// From how many bytes on the weights of a model are kept in the cache: [`keep_weights`](Self#structfield.keep_weights), else
-    /// `MLXCEL_KEEP_WEIGHTS` (`1GiB`, `off`), else 64 MiB.
+    /// From how many bytes on the weights of a model are kept in the cache: the
+    /// [field](Self#structfield.keep_weights), else `MLXCEL_KEEP_WEIGHTS` (`1GiB`, `off`), else 64 MiB.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for another value of the variable.

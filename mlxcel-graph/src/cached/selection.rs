@@ -5,6 +5,7 @@ use mlxcel_stablehlo::{
 };
 
 use crate::composites::{SELECT_POSITIONS, rows_attribute};
+use crate::layers::count_true;
 
 use super::slots::{self, Slots};
 
@@ -227,8 +228,7 @@ fn highest<'d>(
     let above = b.compare(order, least, Comparison::Greater)?;
     let ties = b.compare(order, least, Comparison::Equal)?;
     // The last selected position of those with this score: fewer than are missing come before it.
-    let numbers = b.convert(above, integer)?;
-    let number = b.sum(numbers, &[1])?;
+    let number = count_true(b, above, 1)?;
     let missing = b.subtract(wanted, number)?;
     let positions = b.iota(TensorType::new(integer, shape.clone()), 1)?;
     let none = splat(b, i32::MAX)?;
@@ -272,8 +272,7 @@ fn climb<'d>(
         let from = b.expand(found, &shape, &[1])?;
         let bounds = b.add(from, multiples)?;
         let truths = holds(b, bounds)?;
-        let truths = b.convert(truths, integer)?;
-        let steps = b.sum(truths, &[1])?;
+        let steps = count_true(b, truths, 1)?;
         let unit = b.splat(integer, unit, &[tokens])?;
         let more = b.multiply(steps, unit)?;
         found = b.add(found, more)?;
@@ -293,6 +292,5 @@ fn count_where<'d>(
     let values = b.expand(values, &shape, &[1])?;
     let bounds = b.expand(bounds, &shape, &[2])?;
     let truths = b.compare(values, bounds, comparison)?;
-    let numbers = b.convert(truths, ElementType::I32)?;
-    b.sum(numbers, &[2])
+    count_true(b, truths, 2)
 }

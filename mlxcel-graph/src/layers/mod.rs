@@ -27,4 +27,5 @@ pub use recurrent::{
     RecurrentRows, causal_convolution, gated_delta_rule, previous_tokens, selective_state_space,
 };
 pub use rope::{deinterleave, rope};
+pub(crate) use routing::count_true;
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};

@@ -203,7 +203,7 @@ pub fn group_by_expert<'f>(
 }
 
 /// How many of `truths` hold along `dimension`, as i32.
-fn count_true<'f>(b: &mut Builder<'f>, truths: Value<'f>, dimension: usize) -> Result<Value<'f>> {
+pub(crate) fn count_true<'f>(b: &mut Builder<'f>, truths: Value<'f>, dimension: usize) -> Result<Value<'f>> {
     let ones = b.convert(truths, ElementType::I32)?;
     b.sum(ones, &[dimension])
 }

@@ -4,6 +4,7 @@ mod adapters;
 mod elementwise;
 mod experts;
 mod mixers;
+mod pass;
 
 use std::collections::HashMap;
 
@@ -18,28 +19,10 @@ use mlxcel_stablehlo::{
 
 pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
+pub(crate) use pass::PassValues;
 
 use crate::layers;
 use crate::weights::Weights;
-
-/// The values of one program that operations read, beside activations.
-pub(crate) struct PassValues<'a, 'f> {
-    /// How many tokens each row has room for.
-    pub(crate) rows: &'a [usize],
-    /// `[tokens]` i32: token ids.
-    pub(crate) tokens: Value<'f>,
-    /// `[tokens]` i32: the types of the tokens, if the decoder has types.
-    pub(crate) types: Option<Value<'f>>,
-    /// `[rows]` i32: the position of each row's first token.
-    pub(crate) positions: Value<'f>,
-    /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
-    pub(crate) last: Value<'f>,
-    /// The indices of tokens whose logits are wanted; all if `None`.
-    pub(crate) wanted: Option<Value<'f>>,
-    /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim /
-    /// 2]`.
-    pub(crate) rotary: Vec<(&'a Rope, (Value<'f>, Value<'f>))>,
-}
 
 /// A decoder's operations being written into a function.
 pub(crate) struct GraphOps<'a, 'b, 'f> {

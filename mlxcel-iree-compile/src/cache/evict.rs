@@ -85,8 +85,8 @@ fn is_within(span: Duration, time: SystemTime, now: SystemTime) -> bool {
     now.duration_since(time).map_or(true, |age| age < span)
 }
 
-/// Removes entries of these kinds, oldest first and sparing some, until at most `limit` bytes are left. Several processes
-/// may do it at once: what another removed counts as removed.
+/// Removes entries of these kinds, oldest first and sparing some, until at most `limit` bytes are left.
+/// Several processes may do it at once: what another removed counts as removed.
 pub(super) fn shrink(
     folder: &Path,
     kinds: &[&str],

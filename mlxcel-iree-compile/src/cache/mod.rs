@@ -1,4 +1,5 @@
-//! A content-addressed cache on disk, of compiled programs, and of weights in the order that programs read them.
+//! A content-addressed cache on disk, of compiled programs, and of weights in the order that programs read
+//! them.
 //!
 //! # Cache keys
 //!

@@ -77,7 +77,8 @@ struct Description {
 }
 
 impl Cache {
-    /// The file with the weights of `key`, checked; none where there is none. One that is damaged is removed.
+    /// The file with the weights of `key`, checked; `None` if the cache has no such file. A damaged file is
+    /// removed.
     pub fn weights(&self, key: &WeightsKey) -> Option<File> {
         let path = weights_path(self.folder.as_ref()?, key);
         match read(&path, key.bytes) {
@@ -155,8 +156,7 @@ impl NewWeights {
         let Self { mut file, path, bytes, limit, lock } = self;
         let (program, target) = (program.to_owned(), target.to_owned());
         let description = Description { boot: boot(), blocks, program, target };
-        file.seek(SeekFrom::Start(bytes))?;
-        describe(file.as_file_mut(), &description)?;
+        describe(file.as_file_mut(), bytes, &description)?;
         if description.boot.is_none() {
             file.as_file().sync_all()?;
         }
@@ -175,13 +175,15 @@ pub fn checksum(block: &[u8]) -> u32 {
     crc32fast::hash(block)
 }
 
-/// Writes what stands behind the weights, at the place where `file` is.
-fn describe(file: &mut File, description: &Description) -> io::Result<()> {
+/// Writes what stands behind the weights, which have so many bytes, and ends the file there.
+fn describe(file: &mut File, bytes: u64, description: &Description) -> io::Result<()> {
     let mut text = serde_json::to_vec(description)?;
     let length = text.len() as u64;
     text.extend_from_slice(&length.to_le_bytes());
     text.extend_from_slice(MAGIC);
-    file.write_all(&text)
+    file.seek(SeekFrom::Start(bytes))?;
+    file.write_all(&text)?;
+    file.set_len(bytes + text.len() as u64)
 }
 
 /// Reads what stands behind the weights, which have so many bytes.
@@ -221,12 +223,8 @@ fn read(path: &Path, bytes: u64) -> io::Result<Result<File, &'static str>> {
         }
         found.boot = boot;
         // In a folder that cannot be written it is checked each time.
-        let _ = fs::OpenOptions::new().write(true).open(path).and_then(|mut writable| {
-            writable.seek(SeekFrom::Start(start))?;
-            describe(&mut writable, &found)?;
-            let end = writable.stream_position()?;
-            writable.set_len(end)
-        });
+        let writable = File::options().write(true).open(path);
+        let _ = writable.and_then(|mut writable| describe(&mut writable, start, &found));
     }
     // In a folder that cannot be written there is nothing to evict either.
     let _ = file.set_modified(SystemTime::now());
@@ -320,10 +318,7 @@ mod tests {
         let (mut found, start) = description(&mut file).unwrap().unwrap();
         if restarted {
             found.boot = Some("another".to_owned());
-            file.seek(SeekFrom::Start(start)).unwrap();
-            describe(&mut file, &found).unwrap();
-            let end = file.stream_position().unwrap();
-            file.set_len(end).unwrap();
+            describe(&mut file, start, &found).unwrap();
         }
         let mut byte = [0];
         file.seek(SeekFrom::Start(at)).unwrap();
