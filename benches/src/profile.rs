@@ -34,8 +34,11 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 16)]
     steps: usize,
     /// Number of threads; defaults to all cores
-    #[arg(long)]
+    #[arg(long, conflicts_with = "device")]
     threads: Option<usize>,
+    /// The engine's device, such as `vulkan`; defaults to the processor
+    #[arg(long)]
+    device: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -45,9 +48,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let profiler = Profiler::new();
     let options = LoadOptions::default()
         .with_precision(arguments.precision)
-        .with_threads(threads)
         .with_sequences(sequences)
         .with_capacity(position + steps + 2);
+    let options = match &arguments.device {
+        Some(device) => options.with_device(device),
+        None => options.with_threads(threads),
+    };
     let backend = IreeBackend::new().with_profiler(&profiler);
     let model = backend.load(&ModelSource::from(arguments.model.as_path()), &options).context("loading")?;
     let mut session = Session::new(&model)?;
@@ -57,20 +63,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     session.close_all()?;
     profiler.take();
 
-    let probe = Probe::new()?;
-    let (bus, peaks) = (probe.measure(threads), Peaks::measure(threads));
+    let bounds = match &arguments.device {
+        Some(_) => model.info().device.clone(),
+        None => {
+            let (bus, peaks) = (Probe::new()?.measure(threads), Peaks::measure(threads));
+            let peak = |arithmetic| peaks.of(arithmetic).unwrap_or(f64::NAN) / 1e9;
+            format!(
+                "{processor}, {threads} threads; memory reads {:.1} GB/s; 10⁹ multiply-adds a second: float32 {:.0}, bfloat16 {:.0}, 8-bit {:.0}",
+                bus / 1e9,
+                peak(Arithmetic::Floats),
+                peak(Arithmetic::Halves),
+                peak(Arithmetic::Bytes),
+            )
+        }
+    };
     let mut rows = session.begin(sequences, position)?;
     session.decode(&mut rows, steps)?;
-    let peak = |arithmetic| peaks.of(arithmetic).unwrap_or(f64::NAN) / 1e9;
-    println!(
-        "{processor}, {threads} threads; {} at {}; memory reads {:.1} GB/s; 10⁹ multiply-adds a second: float32 {:.0}, bfloat16 {:.0}, 8-bit {:.0}",
-        arguments.model.display(),
-        arguments.precision,
-        bus / 1e9,
-        peak(Arithmetic::Floats),
-        peak(Arithmetic::Halves),
-        peak(Arithmetic::Bytes),
-    );
+    println!("{} at {} on {bounds}", arguments.model.display(), arguments.precision);
     println!(
         "a step reads {:.1} MB of weights, and at its end {:.1} MB of the cache of {sequences} sequences of {} tokens\n",
         model.info().weight_bytes as f64 / 1e6,

@@ -55,6 +55,8 @@ pub type iree_hal_encoding_types_t = ::core::ffi::c_uint;
 pub type iree_hal_encoding_type_t = u32;
 pub type iree_hal_dim_t = iree_device_size_t;
 pub type iree_hal_profile_executable_function_flags_t = u32;
+pub type iree_hal_profile_clock_correlation_flags_t = u32;
+pub type iree_hal_profile_dispatch_event_flags_t = u32;
 pub type iree_hal_profile_queue_event_type_t = u32;
 pub type iree_hal_profile_queue_event_type_e = ::core::ffi::c_uint;
 pub type iree_hal_profile_host_execution_event_flags_t = u32;
@@ -542,6 +544,37 @@ pub struct iree_hal_profile_executable_function_record_t {
     pub workgroup_size: [u32; 3usize],
     pub name_length: u32,
     pub function_hash: [u64; 2usize],
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct iree_hal_profile_clock_correlation_record_t {
+    pub record_length: u32,
+    pub flags: iree_hal_profile_clock_correlation_flags_t,
+    pub physical_device_ordinal: u32,
+    pub reserved0: u32,
+    pub sample_id: u64,
+    pub device_tick: u64,
+    pub host_cpu_timestamp_ns: u64,
+    pub host_system_timestamp: u64,
+    pub host_system_frequency_hz: u64,
+    pub host_time_begin_ns: i64,
+    pub host_time_end_ns: i64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct iree_hal_profile_dispatch_event_t {
+    pub record_length: u32,
+    pub flags: iree_hal_profile_dispatch_event_flags_t,
+    pub event_id: u64,
+    pub submission_id: u64,
+    pub command_buffer_id: u64,
+    pub executable_id: u64,
+    pub command_index: u32,
+    pub function_ordinal: u32,
+    pub workgroup_count: [u32; 3usize],
+    pub workgroup_size: [u32; 3usize],
+    pub start_tick: u64,
+    pub end_tick: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -2053,6 +2086,118 @@ const _: () = {
     ][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, function_hash
     ) - 48usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_profile_clock_correlation_record_t",
+    ][::core::mem::size_of::<iree_hal_profile_clock_correlation_record_t>() - 72usize];
+    [
+        "Alignment of iree_hal_profile_clock_correlation_record_t",
+    ][::core::mem::align_of::<iree_hal_profile_clock_correlation_record_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::record_length",
+    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, record_length)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, flags)
+        - 4usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::physical_device_ordinal",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, physical_device_ordinal
+    ) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::reserved0",
+    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, reserved0)
+        - 12usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::sample_id",
+    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, sample_id)
+        - 16usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::device_tick",
+    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, device_tick)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_cpu_timestamp_ns",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, host_cpu_timestamp_ns
+    ) - 32usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_timestamp",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, host_system_timestamp
+    ) - 40usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_frequency_hz",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, host_system_frequency_hz
+    ) - 48usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_begin_ns",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, host_time_begin_ns
+    ) - 56usize];
+    [
+        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_end_ns",
+    ][::core::mem::offset_of!(
+        iree_hal_profile_clock_correlation_record_t, host_time_end_ns
+    ) - 64usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of iree_hal_profile_dispatch_event_t",
+    ][::core::mem::size_of::<iree_hal_profile_dispatch_event_t>() - 88usize];
+    [
+        "Alignment of iree_hal_profile_dispatch_event_t",
+    ][::core::mem::align_of::<iree_hal_profile_dispatch_event_t>() - 8usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::record_length",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, record_length)
+        - 0usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::flags",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, flags) - 4usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::event_id",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, event_id) - 8usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::submission_id",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, submission_id)
+        - 16usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::command_buffer_id",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_buffer_id)
+        - 24usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::executable_id",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, executable_id)
+        - 32usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::command_index",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_index)
+        - 40usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::function_ordinal",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, function_ordinal)
+        - 44usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::workgroup_count",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_count)
+        - 48usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::workgroup_size",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_size)
+        - 60usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::start_tick",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, start_tick) - 72usize];
+    [
+        "Offset of field: iree_hal_profile_dispatch_event_t::end_tick",
+    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, end_tick) - 80usize];
 };
 pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_NONE: iree_hal_profile_queue_event_type_e = 0;
 pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER: iree_hal_profile_queue_event_type_e = 1;

@@ -273,13 +273,13 @@ fn worker_threads(options: &DeviceOptions) -> Result<usize> {
     }
 }
 
-/// Begins to note what runs on a device, where that is the processor.
+/// Begins to note what runs on a device.
 fn profiling(device: &Handle<sys::iree_hal_device_t>, driver: Driver) -> Result<Profiling> {
-    if driver.is_local() {
-        return Profiling::begin(device);
+    if driver == Driver::Cuda {
+        let message = "IREE's driver does not record what runs on this device";
+        return Err(Error::unsupported("profile the device", message).with_context("device", driver));
     }
-    Err(Error::unsupported("profile the device", "profiling is supported on CPU devices only")
-        .with_context("device", driver))
+    Profiling::begin(device, driver.is_local())
 }
 
 /// The process's VM instance: it holds the registered types, which live in process-wide variables on the C

@@ -1,8 +1,9 @@
 //! When each dispatch ran: the runtime's own profiling of a device, received here instead of in a file.
 //!
 //! A device that is profiled has a *sink*, an object with a table of functions to which the runtime gives
-//! chunks of records when it is flushed. Two kinds are used: the names of functions, which come when a
-//! program first runs, and one record for each dispatch.
+//! chunks of records when it is flushed. Used are the names of functions, which come when a program first
+//! runs, and one record for each dispatch: of the processor by the host's clock, of a GPU by the GPU's, which
+//! is told beside the host's at every flush.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -24,7 +25,7 @@ pub(crate) struct DispatchEvent {
     pub(crate) name: Arc<str>,
     /// How many workgroups it was cut into.
     pub(crate) workgroups: u64,
-    /// When the first of its workgroups started, in nanoseconds of a clock that only counts up.
+    /// When the first of its workgroups started, in nanoseconds of a clock of the device that only counts up.
     pub(crate) start: i64,
     /// When the last one ended.
     pub(crate) end: i64,
@@ -62,16 +63,52 @@ pub(super) struct Profiling {
 struct State {
     /// Names by executable and ordinal.
     names: HashMap<(u64, u32), Arc<str>>,
+    /// Since the last flush, in ticks of the device's clock where it has one.
     events: Events,
+    clock: Clock,
+}
+
+/// The clock of a GPU, as it was told beside the host's: first and last, in ticks and nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct Clock(Option<[(u64, u64); 2]>);
+
+impl Clock {
+    /// Less than this apart, two readings say nothing of the length of a tick.
+    const APART: u64 = 1_000_000;
+
+    fn read(&mut self, ticks: u64, nanoseconds: u64) {
+        let last = (ticks, nanoseconds);
+        self.0 = Some([self.0.map_or(last, |[first, _]| first), last]);
+    }
+
+    /// The nanoseconds of a tick; 1 until the clock has been read twice.
+    fn tick(self) -> f64 {
+        match self.0 {
+            Some([first, last]) if last.0 > first.0 && last.1 > first.1 + Self::APART => {
+                (last.1 - first.1) as f64 / (last.0 - first.0) as f64
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// `ticks` as nanoseconds since the first reading.
+    fn nanoseconds(self, ticks: i64) -> i64 {
+        let first = self.0.map_or(0, |[first, _]| first.0);
+        (ticks.wrapping_sub(first as i64) as f64 * self.tick()) as i64
+    }
 }
 
 impl Profiling {
-    /// Begins to profile a local device, on which nothing runs yet.
-    pub(super) fn begin(device: &Handle<sys::iree_hal_device_t>) -> Result<Self> {
+    /// Begins to profile a device on which nothing runs yet; `is_local` tells the processor from a GPU.
+    pub(super) fn begin(device: &Handle<sys::iree_hal_device_t>, is_local: bool) -> Result<Self> {
         let state = Arc::<Mutex<State>>::default();
         let sink = Sink::create(Arc::clone(&state))?;
-        let families =
-            sys::iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_HOST_EXECUTION_EVENTS;
+        let families = if is_local {
+            sys::iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_HOST_EXECUTION_EVENTS
+        } else {
+            sys::iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS
+                | sys::iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_EXECUTABLE_METADATA
+        };
         let options = sys::iree_hal_device_profiling_options_t {
             data_families: families.into(),
             sink: sink.as_ptr(),
@@ -88,7 +125,16 @@ impl Profiling {
         // SAFETY: the device is live; flushing may go on beside work of the device. The status is that of the
         // call.
         unsafe { check(sys::iree_hal_device_profiling_flush(self.device.as_ptr()), OPERATION)? };
-        Ok(std::mem::take(&mut lock(&self.state).events))
+        let mut state = lock(&self.state);
+        let mut events = std::mem::take(&mut state.events);
+        if state.clock.0.is_some() {
+            for event in &mut events.dispatches {
+                event.start = state.clock.nanoseconds(event.start);
+                event.end = state.clock.nanoseconds(event.end);
+                event.busy = event.end - event.start;
+            }
+        }
+        Ok(events)
     }
 
     /// Waits until submitted work of the device is done, such as freeing memory, which is asynchronous
@@ -195,7 +241,7 @@ unsafe extern "C" fn write(
         let metadata = &*metadata;
         let content = bytes(metadata.content_type.data.cast(), metadata.content_type.size);
         let state = &mut *lock(&(*sink.cast::<Sink>()).state);
-        if content.ends_with(b".host-execution-events") {
+        if content.ends_with(b".host-execution-events") || content.ends_with(b".dispatch-events") {
             state.events.lost += metadata.dropped_record_count;
         }
         for index in 0..count {
@@ -228,7 +274,31 @@ impl State {
             for (record, _) in records::<sys::iree_hal_profile_host_execution_event_t>(chunk) {
                 self.executed(&record);
             }
+        } else if content.ends_with(b".dispatch-events") {
+            for (record, _) in records::<sys::iree_hal_profile_dispatch_event_t>(chunk) {
+                self.dispatched(&record);
+            }
+        } else if content.ends_with(b".clock-correlations") {
+            for (record, _) in records::<sys::iree_hal_profile_clock_correlation_record_t>(chunk) {
+                self.clock.read(record.device_tick, record.host_cpu_timestamp_ns);
+            }
         }
+    }
+
+    fn dispatched(&mut self, record: &sys::iree_hal_profile_dispatch_event_t) {
+        let (start, end) = (record.start_tick.cast_signed(), record.end_tick.cast_signed());
+        self.events.dispatches.push(DispatchEvent {
+            name: self.name(record.executable_id, record.function_ordinal),
+            workgroups: workgroups(record.workgroup_count),
+            start,
+            end,
+            busy: end.saturating_sub(start),
+            command: (record.submission_id, record.command_index),
+        });
+    }
+
+    fn name(&self, executable: u64, function: u32) -> Arc<str> {
+        self.names.get(&(executable, function)).map_or_else(|| Arc::from("unnamed"), Arc::clone)
     }
 
     fn executed(&mut self, record: &sys::iree_hal_profile_host_execution_event_t) {
@@ -253,16 +323,19 @@ impl State {
             (last.end, last.busy) = (end, last.busy.saturating_add(busy));
             return;
         }
-        let name = self.names.get(&(record.executable_id, record.function_ordinal));
         self.events.dispatches.push(DispatchEvent {
-            name: name.map_or_else(|| Arc::from("unnamed"), Arc::clone),
-            workgroups: record.workgroup_count.iter().map(|&count| u64::from(count)).product(),
+            name: self.name(record.executable_id, record.function_ordinal),
+            workgroups: workgroups(record.workgroup_count),
             start,
             end,
             busy,
             command,
         });
     }
+}
+
+fn workgroups(count: [u32; 3]) -> u64 {
+    count.map(u64::from).iter().product()
 }
 
 /// A record of the runtime's: plain numbers, behind the length of the record, which may hold more behind
@@ -275,6 +348,10 @@ unsafe trait Record: Copy {}
 unsafe impl Record for sys::iree_hal_profile_executable_function_record_t {}
 // SAFETY: it consists of integers, the first one being `record_length`.
 unsafe impl Record for sys::iree_hal_profile_host_execution_event_t {}
+// SAFETY: it consists of integers, the first one being `record_length`.
+unsafe impl Record for sys::iree_hal_profile_dispatch_event_t {}
+// SAFETY: it consists of integers, the first one being `record_length`.
+unsafe impl Record for sys::iree_hal_profile_clock_correlation_record_t {}
 
 /// The records of a chunk, each with what stands behind it; up to the first that does not fit.
 fn records<R: Record>(mut chunk: &[u8]) -> impl Iterator<Item = (R, &[u8])> {
@@ -295,6 +372,17 @@ fn records<R: Record>(mut chunk: &[u8]) -> impl Iterator<Item = (R, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tick_is_as_long_as_two_readings_of_the_clocks_say() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.nanoseconds(7), 7);
+        clock.read(1_000, 5_000_000);
+        clock.read(1_010, 5_000_500);
+        assert_eq!(clock.nanoseconds(1_300), 300, "too close to measure a tick by");
+        clock.read(101_000, 15_000_000);
+        assert_eq!(clock.nanoseconds(1_300), 30_000, "100 ns a tick");
+    }
 
     #[test]
     fn records_that_do_not_fit_end_a_chunk() {
