@@ -75,6 +75,7 @@ impl Buffer {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::Copy, "write a buffer")?;
+        self.device.enter()?;
         // SAFETY: device and buffer are live, the source is readable for the length, and the range was
         // checked. The call returns when the bytes are there, and keeps no pointer to them. The
         // status is that of the call.
@@ -96,6 +97,7 @@ impl Buffer {
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
+        self.device.enter()?;
         // SAFETY: device and buffer are live, the target is writable for the length and ours alone, and the
         // range was checked. The call returns when the bytes are there, and keeps no pointer to them.
         // The status is that of the call.
@@ -127,6 +129,7 @@ impl Buffer {
         self.expect_range(operation, offset, len)?;
         target.expect_range(operation, target_offset, len)?;
         self.device.check_fault(FaultPoint::Copy, operation)?;
+        self.device.enter()?;
         if !self.device.is(&target.device) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -185,6 +188,13 @@ impl Buffer {
             return Err(Error::new(ErrorKind::InvalidInput, operation, "imported memory is read-only"));
         }
         Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // This may be the last reference to the memory.
+        let _ = self.device.enter();
     }
 }
 

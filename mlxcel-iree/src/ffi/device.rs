@@ -1,6 +1,8 @@
 //! Devices: where buffers live and programs run.
 
 mod accelerator;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod driver;
 mod local;
 
@@ -67,6 +69,9 @@ struct Inner {
     /// Whether programs read and write host memory: true of the processor.
     in_host_memory: bool,
     faults: Option<Faults>,
+    /// What a thread enters before it uses a CUDA device.
+    #[cfg(feature = "cuda")]
+    context: Option<cuda::Context>,
 }
 
 impl DeviceOptions {
@@ -132,6 +137,8 @@ impl Device {
     ) -> Result<Self> {
         let instance = vm_instance()?;
         let group = device_group(&device)?;
+        #[cfg(feature = "cuda")]
+        let context = (driver == Driver::Cuda).then(|| cuda::Context::of(&device)).transpose()?;
         // SAFETY: instance and group are live, both policies are plain values, and a module that is created
         // is ours. The null sink keeps the module from printing to standard error.
         let hal_module = unsafe {
@@ -159,7 +166,15 @@ impl Device {
             threads,
             in_host_memory,
             faults,
+            #[cfg(feature = "cuda")]
+            context,
         })))
+    }
+
+    /// Prepares the calling thread for calls that reach the device's driver, the release of what it made
+    /// included.
+    pub(super) fn enter(&self) -> Result<()> {
+        self.0.enter()
     }
 
     /// Fails where a test told the device to.
@@ -212,6 +227,23 @@ impl Device {
 
     pub(super) fn hal_module(&self) -> &Handle<sys::iree_vm_module_t> {
         &self.0.hal_module
+    }
+}
+
+impl Inner {
+    fn enter(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(context) = &self.context {
+            return context.enter();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // What cannot be entered cannot be released by its driver either, which ignores that.
+        let _ = self.enter();
     }
 }
 

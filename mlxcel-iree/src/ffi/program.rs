@@ -35,6 +35,12 @@ pub(super) struct Loaded {
     device: Device,
 }
 
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let _ = self.device.enter();
+    }
+}
+
 impl Program {
     /// Loads a compiled program (a `vmfb`).
     ///
@@ -43,6 +49,7 @@ impl Program {
     /// The caller has to know that they are what a compiler wrote, as the artifact cache does by their
     /// checksum.
     pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
+        device.enter()?;
         // The loader reads the file in place and wants it aligned.
         let mut bytes = HostMemory::zeroed(vmfb.len())?;
         bytes.as_mut_slice().copy_from_slice(vmfb);
@@ -250,6 +257,7 @@ impl Function {
             return Err(before(error));
         }
         let Loaded { contexts, module, device, .. } = &*self.program;
+        device.enter().map_err(before)?;
         let inputs = input_list(device, constants, arguments).map_err(before)?;
         let outputs = List::with_capacity(self.results).map_err(before)?;
         let call = |context: &Handle<sys::iree_vm_context_t>| {
