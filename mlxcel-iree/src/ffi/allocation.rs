@@ -17,6 +17,12 @@ use super::handle::Handle;
 use super::memory::{self, ALIGNMENT, HostMemory};
 use super::sys;
 
+/// Up to this size an upload to a Vulkan device goes to memory of it that the host can write, where there is
+/// some: it takes no command of the device and no waiting, as the inputs of every step do otherwise.
+const WRITTEN_BY_HOST: usize = 64 << 10;
+
+const ALLOCATE: &str = "allocate a buffer";
+
 /// How much goes to a device's own memory in one transfer, for which its driver may need as much memory
 /// again.
 const TRANSFER_BYTES: usize = 32 << 20;
@@ -51,7 +57,7 @@ impl Device {
     /// A copy of `bytes` on the device.
     pub(crate) fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
         if !self.is_in_host_memory() {
-            let buffer = self.allocate_apart(bytes.len())?;
+            let buffer = self.allocate_for_upload(bytes.len())?;
             for (index, part) in bytes.chunks(TRANSFER_BYTES).enumerate() {
                 buffer.write(index * TRANSFER_BYTES, part)?;
             }
@@ -90,21 +96,42 @@ impl Device {
         unsafe { self.wrap(address, len, Box::new(Arc::clone(source)), true) }
     }
 
+    /// `len` bytes of the device's own memory, to be written once.
+    fn allocate_for_upload(&self, len: usize) -> Result<Buffer> {
+        if !self.is_vulkan() || len > WRITTEN_BY_HOST {
+            return self.allocate_apart(len);
+        }
+        self.check_fault(FaultPoint::Allocation, ALLOCATE)?;
+        let kind = sys::iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
+        let usage = sys::iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING;
+        self.allocate_with(len, kind, usage).or_else(|_| self.allocate_with(len, 0, 0))
+    }
+
     /// `len` bytes of the device's own memory, of no particular content.
     fn allocate_apart(&self, len: usize) -> Result<Buffer> {
-        let operation = "allocate a buffer";
-        self.check_fault(FaultPoint::Allocation, operation)?;
+        self.check_fault(FaultPoint::Allocation, ALLOCATE)?;
+        self.allocate_with(len, 0, 0)
+    }
+
+    /// `len` bytes of the device's own memory that is of another kind and for another usage as well.
+    fn allocate_with(
+        &self,
+        len: usize,
+        kind: sys::iree_hal_memory_type_t,
+        usage: sys::iree_hal_buffer_usage_t,
+    ) -> Result<Buffer> {
+        self.enter()?;
         let params = sys::iree_hal_buffer_params_t {
-            usage: sys::iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DEFAULT,
+            usage: sys::iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DEFAULT | usage,
             access: sys::iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_ALL
                 as sys::iree_hal_memory_access_t,
-            type_: sys::iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            type_: sys::iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | kind,
             ..Default::default()
         };
         // SAFETY: device and allocator are live, and a buffer that is allocated is ours. Drivers have no
         // buffers of no bytes, so one of one byte is used and shortened.
         let raw = unsafe {
-            Handle::create(operation, |out| {
+            Handle::create(ALLOCATE, |out| {
                 sys::iree_hal_allocator_allocate_buffer(
                     sys::iree_hal_device_allocator(self.as_ptr()),
                     params,
@@ -120,7 +147,7 @@ impl Device {
 
     /// Makes host memory a buffer of this device.
     fn adopt(&self, memory: HostMemory) -> Result<Buffer> {
-        self.check_fault(FaultPoint::Allocation, "allocate a buffer")?;
+        self.check_fault(FaultPoint::Allocation, ALLOCATE)?;
         let mut owner = Box::new(memory);
         let bytes = owner.as_mut_slice();
         let (address, len) = (bytes.as_mut_ptr(), bytes.len());
@@ -171,7 +198,7 @@ impl Device {
         // to the buffer goes, and not at all where no buffer is made. The callback may run on any
         // thread: the owner is `Send`.
         let raw = unsafe {
-            Handle::create("allocate a buffer", |out| {
+            Handle::create(ALLOCATE, |out| {
                 sys::iree_hal_allocator_import_buffer(
                     sys::iree_hal_device_allocator(self.as_ptr()),
                     params,

@@ -207,6 +207,10 @@ impl Device {
         !self.0.driver.is_local()
     }
 
+    pub(super) fn is_vulkan(&self) -> bool {
+        self.0.driver == Driver::Vulkan
+    }
+
     /// Whether both are clones of one device.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
