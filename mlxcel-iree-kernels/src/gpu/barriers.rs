@@ -1,4 +1,4 @@
-//! Keeps the compiler's code for GPUs within what it can express.
+//! Barriers that keep the compiler's code for GPUs within what it can express.
 //!
 //! The compiler fuses operations into kernels and then fails to write the kernel: counted positions next to a
 //! reduction make it share indices between threads, which it cannot distribute, and SPIR-V (Vulkan, Metal)
@@ -6,35 +6,33 @@
 //! reduction makes it load two numbers as one, and so does a bias in half precision that is added to a
 //! product, or is reshaped before. A barrier after each of these keeps it in a kernel of its own.
 //!
-//! In SPIR-V, a reduction of other dimensions than the last is fused with what reads its operand or its
-//! result into a kernel that it cannot write, or whose numbers are wrong. Barriers before and after keep it
-//! alone.
+//! A reduction of other dimensions than the last is fused with what reads its operand or its result into a
+//! kernel that it cannot write, or whose numbers are wrong. Barriers before and after keep it alone.
 //!
 //! Where it sees that integers are not negative, it divides them as unsigned ones, which it cannot write in
 //! SPIR-V for single elements. A barrier before a division hides where its numbers come from.
 
 use std::collections::HashSet;
 
-use mlxcel_stablehlo::{BinaryOp, Block, ElementType, Function, Module, Op, OpKind, Printer, ValueId};
+use mlxcel_stablehlo::print::CustomCall;
+use mlxcel_stablehlo::{BinaryOp, Block, ElementType, Function, Op, OpKind, TensorType, ValueId};
 
 /// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
 
-/// The text of `module`, which has no composites, for a GPU; `in_spirv` if that is programmed in SPIR-V.
-pub(super) fn text(mut module: Module, in_spirv: bool) -> String {
-    module.functions.iter_mut().for_each(|function| part(function, in_spirv));
-    let print = |call: &mlxcel_stablehlo::print::CustomCall<'_>| {
-        let (operand, ty) = (call.operands.first()?, call.signature.rsplit_once("-> ")?.1);
-        (call.target == BARRIER).then(|| format!("stablehlo.optimization_barrier {operand} : {ty}"))
-    };
-    Printer::new(&module).custom_calls(&print).to_string()
-}
-
 /// Inserts barriers where the compiler would fuse too much.
-fn part(function: &mut Function, in_spirv: bool) {
+pub(super) fn insert(function: &mut Function, in_spirv: bool) {
     let mut body = std::mem::take(&mut function.body);
     part_block(function, &mut body, in_spirv);
     function.body = body;
+}
+
+/// The text of a barrier. Unlike `stablehlo.optimization_barrier` it does not end a submission to the device,
+/// nor have the host wait for one.
+pub(super) fn print(call: &CustomCall<'_>) -> Option<String> {
+    let (operand, ty) = (call.operands.first()?, call.signature.rsplit_once("-> ")?.1);
+    (call.target == BARRIER)
+        .then(|| format!("iree_tensor_ext.compute_barrier.start {operand} : {ty} -> {ty}"))
 }
 
 /// Inserts barriers into a block of `function` and the blocks inside.
@@ -47,10 +45,10 @@ fn part_block(function: &mut Function, block: &mut Block, in_spirv: bool) {
     let mut parted = Vec::with_capacity(ops.len());
     for mut op in ops {
         op.regions.iter_mut().for_each(|region| part_block(function, region, in_spirv));
-        let sums_columns = in_spirv && reduces_before_last(&op, function);
+        let sums_columns = reduces_before_last(&op, function);
         if sums_columns || in_spirv && divides_signed(&op, function) {
             let hidden = function.add_value(function.value_type(op.operands[0]).clone());
-            parted.push(barrier(op.operands[0], hidden));
+            parted.extend(barrier(function, op.operands[0], hidden));
             op.operands[0] = hidden;
         }
         let ends_kernel = match op.kind {
@@ -76,16 +74,38 @@ fn part_block(function: &mut Function, block: &mut Block, in_spirv: bool) {
         let result = op.results[0];
         let ty = function.value_type(result).clone();
         op.results[0] = function.add_value(ty);
-        let barrier = barrier(op.results[0], result);
-        parted.extend([op, barrier]);
+        let barrier = barrier(function, op.results[0], result);
+        parted.push(op);
+        parted.extend(barrier);
     }
     block.ops = parted;
 }
 
-fn barrier(operand: ValueId, result: ValueId) -> Op {
-    let kind =
+/// A barrier from `operand` to `result`. The compiler's has no unsigned integers, whose bits pass as those of
+/// signed ones.
+fn barrier(function: &mut Function, operand: ValueId, result: ValueId) -> Vec<Op> {
+    let op = |kind, operand, result| Op {
+        kind,
+        operands: vec![operand],
+        results: vec![result],
+        regions: Vec::new(),
+    };
+    let call =
         OpKind::CustomCall { target: BARRIER.to_owned(), attributes: Vec::new(), has_side_effect: false };
-    Op { kind, operands: vec![operand], results: vec![result], regions: Vec::new() }
+    let ty = function.value_type(operand);
+    let signed = match ty.element {
+        ElementType::U32 => ElementType::I32,
+        ElementType::U8 => ElementType::I8,
+        ElementType::U4 => ElementType::I4,
+        _ => return vec![op(call, operand, result)],
+    };
+    let ty = TensorType::new(signed, ty.shape.clone());
+    let [before, behind] = [(); 2].map(|()| function.add_value(ty.clone()));
+    vec![
+        op(OpKind::BitcastConvert, operand, before),
+        op(call, before, behind),
+        op(OpKind::BitcastConvert, behind, result),
+    ]
 }
 
 /// Whether an operation divides signed integers.
@@ -130,8 +150,9 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{Comparison, ModuleBuilder, TensorType};
+    use mlxcel_stablehlo::{Comparison, ModuleBuilder};
 
+    use super::super::text;
     use super::*;
 
     fn text_of(rows: usize) -> String {
@@ -154,10 +175,10 @@ mod tests {
     #[test]
     fn counted_positions_and_weights_of_products_are_kept_apart() {
         let many = text_of(4);
-        assert_eq!(many.matches("stablehlo.optimization_barrier").count(), 2, "{many}");
-        assert!(many.contains(" : tensor<8xi32>\n") && many.contains(" : tensor<96x64xf32>\n"), "{many}");
+        assert_eq!(many.matches("compute_barrier.start").count(), 2, "{many}");
+        assert!(many.contains("-> tensor<8xi32>\n") && many.contains("-> tensor<96x64xf32>\n"), "{many}");
         let one = text_of(1);
-        assert_eq!(one.matches("stablehlo.optimization_barrier").count(), 1, "{one}");
+        assert_eq!(one.matches("compute_barrier.start").count(), 1, "{one}");
     }
 
     #[test]
@@ -173,7 +194,7 @@ mod tests {
                 })
                 .unwrap();
             let text = text(module.finish().decompose_composites(|_| true).unwrap(), true);
-            text.matches("stablehlo.optimization_barrier").count()
+            text.matches("compute_barrier.start").count()
         };
         assert_eq!([ElementType::BF16, ElementType::F16, ElementType::F32].map(barriers), [1, 1, 0]);
     }
@@ -189,7 +210,7 @@ mod tests {
                 Ok(vec![b.convert(w, ElementType::F32)?, halves])
             })
             .unwrap();
-        assert_eq!(text(module.finish(), false).matches("stablehlo.optimization_barrier").count(), 1);
+        assert_eq!(text(module.finish(), false).matches("compute_barrier.start").count(), 1);
     }
 
     #[test]
@@ -203,7 +224,7 @@ mod tests {
                     Ok(vec![b.divide(x, y)?, b.remainder(x, y)?])
                 })
                 .unwrap();
-            text(module.finish(), true).matches("stablehlo.optimization_barrier %x").count()
+            text(module.finish(), true).matches("compute_barrier.start %x").count()
         };
         assert_eq!([ElementType::I32, ElementType::U32, ElementType::F32].map(barriers), [2, 0, 0]);
     }
@@ -233,8 +254,8 @@ mod tests {
             })
             .unwrap();
         let text = text(module.finish(), true);
-        let barriers = |shape| text.matches(&format!("barrier %{shape}")).count();
-        assert_eq!(text.matches("stablehlo.optimization_barrier").count(), 2, "{text}");
+        let barriers = |shape| text.matches(&format!("barrier.start %{shape}")).count();
+        assert_eq!(text.matches("compute_barrier.start").count(), 2, "{text}");
         assert_eq!(barriers("x : tensor<4x8xf32>"), 1, "{text}");
     }
 
@@ -248,7 +269,7 @@ mod tests {
             })
             .unwrap();
         let mut module = module.finish();
-        module.functions.iter_mut().for_each(|function| part(function, true));
+        module.functions.iter_mut().for_each(|function| insert(function, true));
         module.verify().unwrap();
     }
 }
