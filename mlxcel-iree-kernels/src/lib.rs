@@ -59,6 +59,6 @@ pub use hardware::Hardware;
 pub use independent::independent_rows;
 pub use instructions::Instructions;
 pub use layouts::{Layouts, Panels};
-pub use lower::{EXPORT_ENTRY, Lowered, attends_in_use, export, for_kernels, lower};
+pub use lower::{EXPORT_ENTRY, Lowered, attends_in_use, export, for_gpus, for_kernels, lower, suited};
 pub use schedule::{Bf16Products, Schedule};
 pub use vector_set::VectorSet;

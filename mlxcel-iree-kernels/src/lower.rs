@@ -48,6 +48,27 @@ pub fn lower(module: &Module, hardware: Hardware, precision: Precision) -> Resul
     }
 }
 
+/// `graph` as it is best computed on all of `hardware`: [`for_kernels`] or [`for_gpus`], or as it is where
+/// neither suits all.
+#[must_use]
+pub fn suited(graph: GraphModelOptions, decoder: &Decoder, hardware: &[Hardware]) -> GraphModelOptions {
+    if hardware.iter().all(|&one| attends_in_use(decoder, one)) {
+        return for_kernels(graph);
+    }
+    if hardware.iter().all(|one| !matches!(one, Hardware::Processor(_))) {
+        return for_gpus(graph);
+    }
+    graph
+}
+
+/// `graph` for GPUs: prefill chunks have 512 and 64 tokens, since a chunk reads all weights and fewer tokens
+/// do not occupy a GPU.
+#[must_use]
+pub fn for_gpus(mut graph: GraphModelOptions) -> GraphModelOptions {
+    graph.chunks = vec![64, 512];
+    graph
+}
+
 /// `graph` for a target whose attention costs by the [positions in use](attends_in_use): KV-length buckets
 /// are few and far apart, since each is a program and untouched pages cost nothing, and prefill chunks have
 /// 128 and 16 tokens.

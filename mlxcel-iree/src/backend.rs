@@ -8,7 +8,7 @@ use std::time::Instant;
 use mlxcel_core::ModelInfo;
 use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, OptionSupport, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info};
-use mlxcel_iree_kernels::for_kernels;
+use mlxcel_iree_kernels::{for_gpus, for_kernels};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, FeatureSet};
 
@@ -251,8 +251,10 @@ impl Backend for IreeBackend {
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
         let decoder = Checkpoint::from_source(source)?.decoder()?;
-        // Chunks are the largest that any target has.
-        let mut graph = for_kernels(GraphModelOptions::from(options));
+        // Chunks are the largest that any target of the kind of device has.
+        let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        let largest = if name.driver.is_local() { for_kernels } else { for_gpus };
+        let mut graph = largest(GraphModelOptions::from(options));
         graph.kv_cache = self.programs.kv_cache;
         if let Some(tokens) = self.programs.prefill_chunk {
             graph.limit_chunks(tokens);

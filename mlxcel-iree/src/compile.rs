@@ -12,7 +12,7 @@ use mlxcel_iree_compile::bundle::BundleOptions;
 use mlxcel_iree_compile::cache::WeightsKey;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
-use mlxcel_iree_kernels::{Layouts, attends_in_use, for_kernels, independent_rows};
+use mlxcel_iree_kernels::{Layouts, independent_rows, suited};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::{Checkpoint, Decoder};
@@ -110,9 +110,7 @@ impl IreeBackend {
         graph.kv_cache = self.programs.kv_cache;
         let target = self.programs.resolve(None, device)?;
         target.check_device(device)?;
-        if attends_in_use(decoder, target.hardware()?) {
-            graph = for_kernels(graph);
-        }
+        graph = suited(graph, decoder, &[target.hardware()?]);
         if let Some(tokens) = self.programs.prefill_chunk {
             graph.limit_chunks(tokens);
         }

@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{ENTRY, GraphModelOptions, ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::{EXPORT_ENTRY, Layouts, attends_in_use, export, for_kernels};
+use mlxcel_iree_kernels::{EXPORT_ENTRY, Layouts, export, suited};
 use mlxcel_iree_target::cpu::Code;
 use mlxcel_iree_target::manifest::STABLEHLO;
 use mlxcel_iree_target::{CPU_BACKEND, CompileTarget, ProgramOptions, ResolvedTarget};
@@ -52,12 +52,10 @@ impl BundleTarget {
             }
         });
         let resolved = resolved.collect::<Result<Vec<_>>>()?;
-        let in_use = |target: &Option<ResolvedTarget>| match target {
-            Some(target) => Ok(attends_in_use(decoder, target.hardware()?)),
-            None => Ok(false),
-        };
-        if resolved.iter().map(in_use).collect::<Result<Vec<_>>>()?.into_iter().all(|in_use| in_use) {
-            *graph = for_kernels(graph.clone());
+        let hardware = |target: &Option<ResolvedTarget>| target.as_ref().map(ResolvedTarget::hardware);
+        // Where one of the targets is a text, its compiler's hardware is not known.
+        if let Some(hardware) = resolved.iter().map(hardware).collect::<Option<Result<Vec<_>>>>() {
+            *graph = suited(graph.clone(), decoder, &hardware?);
         }
         if let Some(tokens) = wanted.prefill_chunk {
             graph.limit_chunks(tokens);

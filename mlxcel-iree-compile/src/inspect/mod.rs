@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ModelSource, Result};
 use mlxcel_graph::{ProgramShape, ProgramWriter};
-use mlxcel_iree_kernels::{Lowered, attends_in_use, for_kernels};
+use mlxcel_iree_kernels::{Lowered, suited};
 use mlxcel_iree_target::describe::file_stem;
 use mlxcel_iree_target::{CompileTarget, ProgramOptions};
 use mlxcel_models::files::read_regular;
@@ -109,9 +109,7 @@ pub fn inspect(
     let decoder = Checkpoint::from_source(source)?.decoder()?;
     let mut graph = graph_options(&options.load, wanted, OPERATION)?;
     let target = wanted.resolve(options.target.as_ref(), &here())?;
-    if attends_in_use(&decoder, target.hardware()?) {
-        graph = for_kernels(graph);
-    }
+    graph = suited(graph, &decoder, &[target.hardware()?]);
     if let Some(tokens) = wanted.prefill_chunk {
         graph.limit_chunks(tokens);
     }
