@@ -256,6 +256,11 @@ mod nightly {
             ("cuda:sm_89", BF16, "cuda-nvptx-fb"),
             ("rocm:gfx942", BF16, "rocm-hsaco-fb"),
             ("vulkan-spirv:spirv,+float16,+int8,+int16,+storage8,+storage16", F32, "vulkan-spirv-fb"),
+            (
+                "vulkan-spirv:spirv,+float16,+int64,+int8,+int16,+storage8,+storage16",
+                F32,
+                "vulkan-spirv-bda-v1",
+            ),
             ("metal-spirv:macos", F32, "metal-msl-fb"),
         ];
         let work =

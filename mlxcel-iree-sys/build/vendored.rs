@@ -12,7 +12,7 @@ const LIBRARY: &str = "mlxcel_iree";
 pub(crate) fn build(system: &str) -> Result<(), String> {
     let variable = |name: &str| env::var(name).map_err(|_| format!("cargo did not set {name}"));
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    for folder in ["iree", "generated"] {
+    for folder in ["iree", "generated", "corrections"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     let environment = variable("CARGO_CFG_TARGET_ENV")?;
@@ -30,7 +30,9 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
         return Err(no_sources(&root, missing));
     }
     let mut build = compile::runtime(&root, true, None);
-    build.file(root.join("generated/layout.c")).files(files.iter().map(|file| sources.join(file)));
+    let files =
+        files.iter().map(|file| corrected(file).map_or_else(|| sources.join(file), |file| root.join(file)));
+    build.file(root.join("generated/layout.c")).files(files);
     if let Some(toolkit) = toolkit {
         build.include(toolkit);
     }
@@ -51,6 +53,15 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
         println!("cargo::rustc-link-lib={library}");
     }
     Ok(())
+}
+
+/// What is compiled in the place of a file of IREE that has a defect.
+fn corrected(file: &str) -> Option<&'static str> {
+    let corrections = [
+        ("/vulkan/command_buffer.c", "corrections/vulkan_command_buffer.c"),
+        ("/vulkan/queue.c", "corrections/vulkan_queue.c"),
+    ];
+    corrections.into_iter().find_map(|(original, correction)| file.ends_with(original).then_some(correction))
 }
 
 /// Refuses platforms whose files are not in the list, or whose types are not those of the bindings.

@@ -231,6 +231,13 @@ impl Requirements {
     }
 
     /// The compiler's description of a device with exactly this.
+    /// Whether code reaches buffers by their addresses (which Vulkan 1.3 has everywhere) instead of through
+    /// descriptors: then the commands of a program are recorded once, and not in every call. An address is an
+    /// integer of 64 bits.
+    fn by_address(&self) -> bool {
+        self.capabilities.contains(&VulkanCapability::Int64)
+    }
+
     fn description(&self) -> String {
         let has = |capability| self.capabilities.contains(&capability);
         let listed = |all: &[(bool, &str)]| {
@@ -256,8 +263,13 @@ impl Requirements {
         // Without subgroup operations the size only shapes loops, and how much shared memory they take.
         let size = self.subgroup_sizes.first().copied().unwrap_or(8);
         let threads = self.threads;
+        let addresses = if self.by_address() {
+            ",cap:Int64,cap:PhysicalStorageBufferAddresses,ext:SPV_KHR_physical_storage_buffer"
+        } else {
+            ""
+        };
         format!(
-            "#iree_gpu.target<arch = \"\", features = \"spirv:v1.5,cap:Shader\", wgp = <compute = {compute}, storage = {storage}, \
+            "#iree_gpu.target<arch = \"\", features = \"spirv:v1.5,cap:Shader{addresses}\", wgp = <compute = {compute}, storage = {storage}, \
              subgroup = {subgroups},{dot} subgroup_size_choices = [{size}], \
              max_workgroup_sizes = [{threads}, {threads}, 64], max_thread_count_per_workgroup = {threads}, \
              max_workgroup_memory_bytes = {SHARED_MEMORY}, max_workgroup_counts = [65535, 65535, 65535]>>"
@@ -315,16 +327,21 @@ impl CompileBackend for Vulkan {
 
     fn options(&self, target: &CompileTarget) -> Result<Vec<String>> {
         let requirements = Requirements::of(target)?;
+        let (abi, format) = match requirements.by_address() {
+            true => ("bda", "vulkan-spirv-bda-v1"),
+            false => ("descriptors", "vulkan-spirv-fb"),
+        };
         if target.architecture() != BY_PROPERTIES {
             return Ok(vec![
                 format!("--iree-hal-target-device={DRIVER}"),
                 format!("--iree-vulkan-target={}", target.architecture()),
+                format!("--iree-vulkan-dispatch-abi={abi}"),
             ]);
         }
         let description = requirements.description();
         Ok(vec![format!(
             "--iree-hal-target-device=device=#hal.device.target<\"{DRIVER}\", [#hal.executable.target<\"{NAME}\", \
-             \"vulkan-spirv-fb\", {{iree_codegen.target_info = {description}}}>]> : !hal.device"
+             \"{format}\", {{iree_codegen.target_info = {description}}}>]> : !hal.device"
         )])
     }
 

@@ -197,6 +197,11 @@ fn vulkan() -> Result<Handle<sys::iree_hal_driver_t>> {
             sys::iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_ENABLE_BUFFER_DEVICE_ADDRESSES;
         options.device_options.flags |=
             sys::iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE;
+        if cfg!(feature = "dist") {
+            // Only the vendored runtime is corrected: another replays copies with the buffers of the first.
+            options.device_options.max_cached_bda_replay_instances = 0;
+            options.device_options.retained_cached_bda_replay_instances = 0;
+        }
         Handle::create(OPERATION, |out| {
             sys::iree_hal_vulkan_driver_create(
                 sys::string_view(Driver::Vulkan.name()),
