@@ -37,6 +37,25 @@ const REQUIRED: [VulkanCapability; 5] = [
 /// The shared memory of a workgroup that every device has (`maxComputeSharedMemorySize`), in bytes. A
 /// device's own is not reported.
 const SHARED_MEMORY: u32 = 16 * 1024;
+
+/// A maker of GPUs for whose products the compiler has good shapes of kernels: products of matrices go
+/// through shared memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Maker {
+    /// The feature of [`BY_PROPERTIES`].
+    feature: &'static str,
+    /// Its number in PCI's list.
+    id: u32,
+    /// One of the compiler's architectures of it; what differs between them are the other features.
+    architecture: &'static str,
+    /// The shared memory that all its products with Vulkan 1.3 have.
+    shared_memory: u32,
+}
+
+const MAKERS: &[Maker] = &[
+    Maker { feature: "nvidia", id: 0x10de, architecture: "sm_80", shared_memory: 48 * 1024 },
+    Maker { feature: "amd", id: 0x1002, architecture: "gfx1100", shared_memory: 32 * 1024 },
+];
 /// The most threads of a workgroup that code is compiled for; more gain nothing.
 const MAX_THREADS: u32 = 1024;
 
@@ -47,6 +66,8 @@ struct Requirements {
     subgroup_sizes: Vec<u32>,
     capabilities: BTreeSet<VulkanCapability>,
     threads: u32,
+    /// Whose products it was shaped for; it relies on their shared memory.
+    maker: Option<&'static Maker>,
 }
 
 /// The compiler's descriptions of products that rely on the same.
@@ -158,6 +179,7 @@ impl Requirements {
             subgroup_sizes: products.subgroup_sizes.to_vec(),
             capabilities: capabilities.collect(),
             threads: products.threads,
+            maker: None,
         })
     }
 
@@ -166,6 +188,7 @@ impl Requirements {
             subgroup_sizes: Vec::new(),
             capabilities: BTreeSet::new(),
             threads: MIN_WORKGROUP_THREADS,
+            maker: None,
         };
         for (feature, enabled) in target.features() {
             let capability =
@@ -174,6 +197,9 @@ impl Requirements {
                 _ if !enabled => {
                     let message = "a capability that a target does not list is not used already";
                     return Err(refused(message, target).with_context("feature", feature));
+                }
+                _ if requirements.maker.is_none() && MAKERS.iter().any(|maker| maker.feature == feature) => {
+                    requirements.maker = MAKERS.iter().find(|maker| maker.feature == feature);
                 }
                 (Some(capability), ..) => drop(requirements.capabilities.insert(capability)),
                 (_, Some(size), _) if size.is_power_of_two() && size <= 128 => {
@@ -184,7 +210,12 @@ impl Requirements {
                 }
                 _ => {
                     let known: Vec<_> = VulkanCapability::ALL.map(VulkanCapability::name).into();
-                    let known = format!("{}, {SUBGROUP}N, {THREADS}N", known.join(", "));
+                    let makers: Vec<_> = MAKERS.iter().map(|maker| maker.feature).collect();
+                    let known = format!(
+                        "{}, {SUBGROUP}N, {THREADS}N, one of {}",
+                        known.join(", "),
+                        makers.join(", ")
+                    );
                     return Err(refused("Vulkan devices have no such property", target)
                         .with_context("feature", feature)
                         .with_context("known", known));
@@ -223,6 +254,9 @@ impl Requirements {
                 device.subgroup_size
             ));
         }
+        if let Some(maker) = self.maker.filter(|maker| maker.id != device.maker) {
+            missing.push(format!("a GPU of {}", maker.feature));
+        }
         if self.threads > device.workgroup_threads {
             let (threads, most) = (self.threads, device.workgroup_threads);
             missing.push(format!("workgroups of {threads} threads (the device's have at most {most})"));
@@ -230,7 +264,6 @@ impl Requirements {
         missing
     }
 
-    /// The compiler's description of a device with exactly this.
     /// Whether code reaches buffers by their addresses (which Vulkan 1.3 has everywhere) instead of through
     /// descriptors: then the commands of a program are recorded once, and not in every call. An address is an
     /// integer of 64 bits.
@@ -238,6 +271,7 @@ impl Requirements {
         self.capabilities.contains(&VulkanCapability::Int64)
     }
 
+    /// The compiler's description of a device with exactly this.
     fn description(&self) -> String {
         let has = |capability| self.capabilities.contains(&capability);
         let listed = |all: &[(bool, &str)]| {
@@ -263,16 +297,18 @@ impl Requirements {
         // Without subgroup operations the size only shapes loops, and how much shared memory they take.
         let size = self.subgroup_sizes.first().copied().unwrap_or(8);
         let threads = self.threads;
+        let architecture = self.maker.map_or("", |maker| maker.architecture);
+        let shared_memory = self.maker.map_or(SHARED_MEMORY, |maker| maker.shared_memory);
         let addresses = if self.by_address() {
             ",cap:Int64,cap:PhysicalStorageBufferAddresses,ext:SPV_KHR_physical_storage_buffer"
         } else {
             ""
         };
         format!(
-            "#iree_gpu.target<arch = \"\", features = \"spirv:v1.5,cap:Shader{addresses}\", wgp = <compute = {compute}, storage = {storage}, \
+            "#iree_gpu.target<arch = \"{architecture}\", features = \"spirv:v1.5,cap:Shader{addresses}\", wgp = <compute = {compute}, storage = {storage}, \
              subgroup = {subgroups},{dot} subgroup_size_choices = [{size}], \
              max_workgroup_sizes = [{threads}, {threads}, 64], max_thread_count_per_workgroup = {threads}, \
-             max_workgroup_memory_bytes = {SHARED_MEMORY}, max_workgroup_counts = [65535, 65535, 65535]>>"
+             max_workgroup_memory_bytes = {shared_memory}, max_workgroup_counts = [65535, 65535, 65535]>>"
         )
     }
 }
@@ -313,6 +349,9 @@ impl CompileBackend for Vulkan {
         let threads = properties.workgroup_threads.min(MAX_THREADS);
         if is_fixed && threads > MIN_WORKGROUP_THREADS {
             target = target.with_feature(&format!("{THREADS}{threads}"), true)?;
+        }
+        if let Some(maker) = MAKERS.iter().find(|maker| maker.id == properties.maker) {
+            target = target.with_feature(maker.feature, true)?;
         }
         self.resolve(&target)
     }

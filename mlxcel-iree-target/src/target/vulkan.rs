@@ -72,6 +72,8 @@ pub struct VulkanProperties {
     pub subgroup_sizes: (u32, u32),
     /// The maximum number of invocations of a workgroup.
     pub workgroup_threads: u32,
+    /// The number of its maker in PCI's list; 0 if it is not known.
+    pub maker: u32,
     /// Optional capabilities.
     pub capabilities: BTreeSet<VulkanCapability>,
 }
@@ -88,6 +90,7 @@ impl VulkanProperties {
             subgroup_size,
             subgroup_sizes: (subgroup_size, subgroup_size),
             workgroup_threads: MIN_WORKGROUP_THREADS,
+            maker: 0,
             capabilities: capabilities.into_iter().collect(),
         }
     }

@@ -315,6 +315,7 @@ fn describe_vulkan(listed: &ListedDevice, property: impl Fn(&str, &str) -> Optio
     let capabilities = report.capabilities.iter().copied().chain(arithmetic);
     let mut properties = VulkanProperties::new(&listed.name, report.subgroup_size, capabilities);
     properties.subgroup_sizes = report.subgroup_sizes;
+    properties.maker = report.maker;
     if let Some(threads) = property("vulkan.device", "max_compute_workgroup_invocations") {
         properties.workgroup_threads = u32::try_from(threads).unwrap_or(properties.workgroup_threads);
     }

@@ -12,6 +12,8 @@ const DEVICE_LOCAL: u64 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct VulkanReport {
     pub(super) kind: DeviceKind,
+    /// The number of its maker in PCI's list.
+    pub(super) maker: u32,
     /// The requirements of IREE's driver that it does not meet.
     pub(super) missing: Vec<String>,
     /// Those that the report lists; the arithmetic in 16 and 64 bits is known once the device is open.
@@ -35,6 +37,7 @@ impl VulkanReport {
             }
             match key.trim_start() {
                 "type" => report.kind = DeviceKind::of_vulkan(value),
+                "vendor_id" => report.maker = hexadecimal(value).unwrap_or_default(),
                 "missing" => report.missing.push(value.to_owned()),
                 "features" => report.capabilities = capabilities(value),
                 "subgroup" => {
@@ -73,6 +76,10 @@ fn capabilities(line: &str) -> Vec<VulkanCapability> {
 /// The value after `name=`.
 fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn hexadecimal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
 fn number<T: std::str::FromStr>(line: &str, name: &str) -> Option<T> {
