@@ -10,7 +10,7 @@ use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSour
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info};
 use mlxcel_iree_kernels::{for_gpus, for_kernels};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
-use mlxcel_models::{Checkpoint, FeatureSet};
+use mlxcel_models::{Checkpoint, Feature, FeatureSet};
 
 use crate::affinity::Affinity;
 use crate::devices::{self, DeviceName};
@@ -195,6 +195,9 @@ impl IreeBackend {
         let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
         support.check(options)?;
         let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        if name.driver == Driver::Cuda {
+            decoder.require(&features_on_cuda(), "iree on the device cuda")?;
+        }
         let device = devices::open(&DeviceOptions {
             driver: name.driver,
             device: name.device,
@@ -242,6 +245,18 @@ impl IreeBackend {
         let executor = IreeExecutor::new(device, programs, weights)?.with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
     }
+}
+
+/// What programs for CUDA compute right: with recurrent states some give wrong numbers.
+fn features_on_cuda() -> FeatureSet {
+    let recurrent = [
+        Feature::DeltaRule,
+        Feature::GeneralizedDeltaRule,
+        Feature::SelectiveScan,
+        Feature::ShortConvolution,
+        Feature::StateSpace,
+    ];
+    recurrent.into_iter().fold(FeatureSet::all(), FeatureSet::without)
 }
 
 impl Backend for IreeBackend {
