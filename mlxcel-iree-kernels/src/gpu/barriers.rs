@@ -164,7 +164,7 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{Comparison, ModuleBuilder};
+    use mlxcel_stablehlo::{Comparison, DotDimensions, ModuleBuilder};
 
     use super::super::text;
     use super::*;
@@ -193,6 +193,30 @@ mod tests {
         assert!(many.contains("-> tensor<8xi32>\n") && many.contains("-> tensor<96x64xf32>\n"), "{many}");
         let one = text_of(1);
         assert_eq!(one.matches("compute_barrier.start").count(), 1, "{one}");
+    }
+
+    #[test]
+    fn a_product_is_kept_apart_from_a_transposition_of_its_rows() {
+        let barriers = |rows, permutation: [usize; 3]| {
+            let mut module = ModuleBuilder::new("test");
+            module
+                .function("main", |b| {
+                    let x = b.argument("x", TensorType::new(ElementType::F32, [2, rows, 8]))?;
+                    let y = b.argument("y", TensorType::new(ElementType::F32, [2, 8, 6]))?;
+                    let dimensions = DotDimensions {
+                        lhs_batch: vec![0],
+                        rhs_batch: vec![0],
+                        lhs_contracting: vec![2],
+                        rhs_contracting: vec![1],
+                    };
+                    let product = b.dot_general(x, y, dimensions, ElementType::F32)?;
+                    Ok(vec![b.transpose(product, &permutation)?])
+                })
+                .unwrap();
+            text(module.finish(), false).matches("compute_barrier.start").count()
+        };
+        assert_eq!(barriers(5, [1, 0, 2]), 1);
+        assert_eq!(barriers(1, [1, 0, 2]), 0, "nothing moves");
     }
 
     #[test]

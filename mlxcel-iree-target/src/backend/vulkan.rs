@@ -464,6 +464,38 @@ mod tests {
     }
 
     #[test]
+    fn code_shaped_for_a_maker_is_for_its_devices() {
+        let with_maker = |maker| {
+            let mut device = device((32, 32), &VulkanCapability::ALL);
+            device.vulkan.as_mut().unwrap().maker = maker;
+            device
+        };
+        let backends = CompileBackends::builtin();
+        let options = |maker| backends.of_device(&with_maker(maker)).unwrap().options().join(" ");
+        assert!(options(0x10de).contains("arch = \"sm_80\""));
+        assert!(options(0x10de).contains("max_workgroup_memory_bytes = 49152"));
+        assert!(options(0x1002).contains("arch = \"gfx1100\""));
+        assert!(options(0).contains("arch = \"\"") && options(0).contains("= 16384"));
+        let target = backends.of_device(&with_maker(0x10de)).unwrap();
+        assert!(target.to_string().contains(",+nvidia"), "{target}");
+        target.check_device(&with_maker(0x10de)).unwrap();
+        let error = target.check_device(&with_maker(0x1002)).unwrap_err();
+        assert_eq!(error.context("missing"), Some("a GPU of nvidia"));
+        let both = format!("{target},+amd").parse().unwrap();
+        assert_eq!(backends.resolve(&both).unwrap_err().context("feature"), Some("nvidia"));
+    }
+
+    #[test]
+    fn addresses_have_64_bits() {
+        let options = |capabilities: &[VulkanCapability]| {
+            let device = device((8, 8), capabilities);
+            CompileBackends::builtin().of_device(&device).unwrap().options().join(" ")
+        };
+        assert!(options(&VulkanCapability::ALL).contains("vulkan-spirv-bda-v1"));
+        assert!(options(&REQUIRED).contains("vulkan-spirv-fb"));
+    }
+
+    #[test]
     fn architectures_whose_programs_are_miscompiled_are_refused_by_name() {
         let resolve = |target: &str| CompileBackends::builtin().resolve(&target.parse().unwrap());
         for name in MISCOMPILED {

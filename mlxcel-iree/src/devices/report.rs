@@ -99,12 +99,13 @@ mod tests {
         let report = VulkanReport::parse(
             "name: A card\ntype: discrete-gpu\nfeature_tier[vulkan-1.3]: supported\n\
              features: storageBuffer8BitAccess=no storageBuffer16BitAccess=yes shaderInt8=yes\n\
+             vendor_id: 0x1002\n\
              subgroup: size=64 operations=0xff minSubgroupSize=32 maxSubgroupSize=64\n\
              memory_heaps: 3\n  [0] size=268435456 flags=0x00000001\n  [1] size=8589934592 flags=0x00000003\n  [2] size=99000000000 flags=0x00000000\n\
              memory_types: 1\n  [0] heap=2 flags=0x00000001\n",
         );
         assert_eq!((report.kind, report.memory_bytes), (DeviceKind::Discrete, Some(8_589_934_592)));
-        assert_eq!((report.subgroup_size, report.subgroup_sizes), (64, (32, 64)));
+        assert_eq!((report.maker, report.subgroup_size, report.subgroup_sizes), (0x1002, 64, (32, 64)));
         assert_eq!(report.capabilities, [VulkanCapability::Storage16, VulkanCapability::Int8]);
         assert!(report.missing.is_empty());
     }
