@@ -164,8 +164,9 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{Comparison, DotDimensions, ModuleBuilder};
+    use mlxcel_stablehlo::{Comparison, ModuleBuilder};
 
+    use super::super::shapes::by_group;
     use super::super::text;
     use super::*;
 
@@ -203,13 +204,7 @@ mod tests {
                 .function("main", |b| {
                     let x = b.argument("x", TensorType::new(ElementType::F32, [2, rows, 8]))?;
                     let y = b.argument("y", TensorType::new(ElementType::F32, [2, 8, 6]))?;
-                    let dimensions = DotDimensions {
-                        lhs_batch: vec![0],
-                        rhs_batch: vec![0],
-                        lhs_contracting: vec![2],
-                        rhs_contracting: vec![1],
-                    };
-                    let product = b.dot_general(x, y, dimensions, ElementType::F32)?;
+                    let product = b.dot_general(x, y, by_group(2, 1), ElementType::F32)?;
                     Ok(vec![b.transpose(product, &permutation)?])
                 })
                 .unwrap();

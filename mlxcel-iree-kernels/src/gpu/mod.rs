@@ -20,8 +20,7 @@ pub(super) fn text(mut module: Module, in_spirv: bool) -> String {
         rewrite_all(function);
         barriers::insert(function, in_spirv);
     }
-    let print = |call: &mlxcel_stablehlo::print::CustomCall<'_>| barriers::print(call);
-    Printer::new(&module).custom_calls(&print).to_string()
+    Printer::new(&module).custom_calls(&barriers::print).to_string()
 }
 
 fn rewrite_all(function: &mut Function) {

@@ -65,27 +65,15 @@ impl<'a> Place<'a> {
         self.add(OpKind::Reshape, &[x], ty)
     }
 
-    /// `x` repeated in dimensions of size one, to `shape`.
-    pub(super) fn repeat(&mut self, x: ValueId, shape: &[usize]) -> ValueId {
+    pub(super) fn constant(&mut self, literal: Literal) -> ValueId {
+        let ty = literal.ty().clone();
+        self.add(OpKind::Constant(literal), &[], ty)
+    }
+
+    /// `x`, whose dimensions are these of `shape`, repeated in all others and where its own size is one.
+    pub(super) fn broadcast(&mut self, x: ValueId, dimensions: &[usize], shape: &[usize]) -> ValueId {
         let ty = TensorType::new(self.ty(x).element, shape);
-        let dimensions = (0..shape.len()).collect();
-        self.add(OpKind::BroadcastInDim { dimensions }, &[x], ty)
-    }
-
-    /// `literal` along `dimension`, repeated in all others of `shape`.
-    pub(super) fn along(&mut self, literal: Literal, dimension: usize, shape: &[usize]) -> ValueId {
-        let ty = literal.ty().clone();
-        let repeated = TensorType::new(ty.element, shape);
-        let row = self.add(OpKind::Constant(literal), &[], ty);
-        self.add(OpKind::BroadcastInDim { dimensions: vec![dimension] }, &[row], repeated)
-    }
-
-    /// The scalar `literal`, repeated to `shape`.
-    pub(super) fn splat(&mut self, literal: Literal, shape: &[usize]) -> ValueId {
-        let ty = literal.ty().clone();
-        let repeated = TensorType::new(ty.element, shape);
-        let scalar = self.add(OpKind::Constant(literal), &[], ty);
-        self.add(OpKind::BroadcastInDim { dimensions: Vec::new() }, &[scalar], repeated)
+        self.add(OpKind::BroadcastInDim { dimensions: dimensions.to_vec() }, &[x], ty)
     }
 
     /// The bits of `x` as elements of the same width.

@@ -41,10 +41,12 @@ fn choose(place: &mut Place<'_>, op: &Op, dimension: usize) -> bool {
     both[dimension] = 2;
     let [a, b] = [a, b].map(|part| {
         let part = place.reshape(part, apart.clone());
-        place.repeat(part, &both)
+        let all: Vec<usize> = (0..both.len()).collect();
+        place.broadcast(part, &all, &both)
     });
     let Some(first) = Literal::new(vec![2], &[true, false]) else { return false };
-    let first = place.along(first, dimension, &both);
+    let first = place.constant(first);
+    let first = place.broadcast(first, &[dimension], &both);
     let chosen = place.add(OpKind::Select, &[first, a, b], TensorType::new(ty.element, both));
     place.end(OpKind::Reshape, &[chosen], op.results[0]);
     true
@@ -81,9 +83,10 @@ fn part_of_row(length: usize) -> Option<usize> {
 fn positions_apart(place: &mut Place<'_>, x: ValueId, [batch, part, width]: [usize; 3]) -> ValueId {
     let sliced = place.producer(x).filter(|op| op.kind == OpKind::Reshape).map(|op| op.operands[0]);
     let slice = sliced.and_then(|sliced| place.producer(sliced)).cloned();
-    if let Some(Op { kind: OpKind::Slice { start, limit, stride }, operands, .. }) = slice {
-        let (sizes, whole) = (place.shape(operands[0]), place.shape(x));
-        let outer = sizes.len() - whole.len();
+    if let Some(Op { kind: OpKind::Slice { start, limit, stride }, operands, .. }) = slice
+        && let (sizes, whole) = (place.shape(operands[0]), place.shape(x))
+        && let Some(outer) = sizes.len().checked_sub(whole.len())
+    {
         let one = (0..outer).all(|dimension| limit[dimension] == start[dimension] + 1);
         let rest = start[outer..].iter().all(|&start| start == 0) && limit[outer..] == whole;
         if one && rest && sizes[outer..] == whole && stride.iter().all(|&step| step == 1) {
@@ -103,20 +106,24 @@ fn positions_apart(place: &mut Place<'_>, x: ValueId, [batch, part, width]: [usi
     place.reshape(x, [batch, part, width])
 }
 
+/// Pairs dimension 0 of both operands, and contracts the given ones.
+pub(super) fn by_group(left: usize, right: usize) -> DotDimensions {
+    DotDimensions {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contracting: vec![left],
+        rhs_contracting: vec![right],
+    }
+}
+
 /// `[g, .., t] × [g, t, w]`, a product by groups with few rows in each, as the sum of products of parts of
 /// `t`.
 fn contract_by_parts(place: &mut Place<'_>, op: &Op, dimensions: &DotDimensions) -> bool {
     let &[left, right] = &op.operands[..] else { return false };
     let (of_left, of_right) = (place.shape(left), place.shape(right));
     let (&[groups, positions, width], [rows @ .., _]) = (&of_right[..], &of_left[..]) else { return false };
-    let by_group = DotDimensions {
-        lhs_batch: vec![0],
-        rhs_batch: vec![0],
-        lhs_contracting: vec![rows.len()],
-        rhs_contracting: vec![1],
-    };
     let few = rows.iter().skip(1).product::<usize>() <= 16;
-    if *dimensions != by_group || !few || positions < MANY_POSITIONS {
+    if *dimensions != by_group(rows.len(), 1) || !few || positions < MANY_POSITIONS {
         return false;
     }
     // As many parts as positions in each, or twice as many.
@@ -134,12 +141,7 @@ fn contract_by_parts(place: &mut Place<'_>, op: &Op, dimensions: &DotDimensions)
     let left = place.add(OpKind::Transpose { permutation }, &[apart], ty);
     let left = place.reshape(left, [batch, rows.iter().product(), part]);
     let right = positions_apart(place, right, [batch, part, width]);
-    let dimensions = DotDimensions {
-        lhs_batch: vec![0],
-        rhs_batch: vec![0],
-        lhs_contracting: vec![2],
-        rhs_contracting: vec![1],
-    };
+    let dimensions = by_group(2, 1);
     let element = place.ty(op.results[0]).element;
     let products = TensorType::new(element, [batch, rows.iter().product(), width]);
     let products = place.add(OpKind::DotGeneral { dimensions }, &[left, right], products);

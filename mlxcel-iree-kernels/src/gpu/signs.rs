@@ -24,6 +24,7 @@ pub(super) fn rewrite(place: &mut Place<'_>, op: &Op) -> bool {
 /// `x` with the other sign bit: the order of signed integers is that of unsigned ones then.
 fn flip_signs(place: &mut Place<'_>, x: ValueId) -> ValueId {
     let ty = place.ty(x).clone();
-    let sign = place.splat(Literal::scalar(1u32 << 31), &ty.shape);
+    let sign = place.constant(Literal::scalar(1u32 << 31));
+    let sign = place.broadcast(sign, &[], &ty.shape);
     place.add(OpKind::Binary(BinaryOp::Xor), &[x, sign], ty)
 }

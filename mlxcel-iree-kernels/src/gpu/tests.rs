@@ -2,10 +2,11 @@
 
 use mlxcel_portable::eval::{Input, Program, Tensor};
 use mlxcel_stablehlo::{
-    Builder, DotDimensions, ElementType, Module, ModuleBuilder, OpKind, Reduction, Result, TensorType, Value,
+    Builder, ElementType, Module, ModuleBuilder, OpKind, Reduction, Result, TensorType, Value,
 };
 
 use super::rewrite_all;
+use super::shapes::by_group;
 
 const F32: ElementType = ElementType::F32;
 const I32: ElementType = ElementType::I32;
@@ -122,13 +123,7 @@ fn mixed(positions: usize, cached: bool) -> Module {
         } else {
             b.argument("v", TensorType::new(F32, [2, positions, 8]))?
         };
-        let dimensions = DotDimensions {
-            lhs_batch: vec![0],
-            rhs_batch: vec![0],
-            lhs_contracting: vec![3],
-            rhs_contracting: vec![1],
-        };
-        Ok(vec![b.dot_general(p, v, dimensions, F32)?])
+        Ok(vec![b.dot_general(p, v, by_group(3, 1), F32)?])
     })
 }
 
@@ -144,6 +139,18 @@ fn many_positions_are_summed_by_parts() {
     for positions in [64, 130] {
         assert!(!super::text(mixed(positions, true), true).contains("stablehlo.reduce"));
     }
+}
+
+#[test]
+fn values_of_a_slice_with_fewer_dimensions_are_reshaped() {
+    let module = module(|b| {
+        let p = b.argument("p", TensorType::new(F32, [2, 3, 128]))?;
+        let cache = b.argument("cache", TensorType::new(F32, [3, 2048]))?;
+        let part = b.slice(cache, &[1, 0], &[2, 2048])?;
+        let v = b.reshape(part, &[2, 128, 8])?;
+        Ok(vec![b.dot_general(p, v, by_group(2, 1), F32)?])
+    });
+    same(module, None, |_| false);
 }
 
 #[test]

@@ -22,7 +22,6 @@ pub(super) fn rewrite(place: &mut Place<'_>, op: &Op) -> bool {
     let mut unknown = known.iter().zip(0..).filter(|(index, _)| index.is_none());
     let (Some((_, moving)), None) = (unknown.next(), unknown.next()) else { return false };
     let (sizes, whole) = ty.shape.split_at(moving + 1);
-    let rows = part[..=moving].iter().product::<usize>();
     let fits = known
         .iter()
         .zip(ty.shape.iter().zip(&part))
@@ -36,28 +35,26 @@ pub(super) fn rewrite(place: &mut Place<'_>, op: &Op) -> bool {
         return false;
     }
     let rows_of = &part[..=moving];
+    let rows = rows_of.iter().product();
     let mut first = 0;
     for (index, size) in known.iter().zip(sizes) {
         first = first * size + index.unwrap_or(0);
     }
     let scalar = TensorType::scalar(ElementType::I32);
-    let constant = |place: &mut Place<'_>, value: usize| {
-        place.add(OpKind::Constant(Literal::scalar(value as i32)), &[], TensorType::scalar(ElementType::I32))
-    };
-    let least = constant(place, 0);
-    let most = constant(place, sizes[moving] - part[moving]);
+    let least = place.constant(Literal::scalar(0i32));
+    let most = place.constant(Literal::scalar((sizes[moving] - part[moving]) as i32));
     let start = place.add(OpKind::Clamp, &[least, start[moving], most], scalar.clone());
-    let first = constant(place, first);
+    let first = place.constant(Literal::scalar(first as i32));
     let first = place.add(OpKind::Binary(BinaryOp::Add), &[start, first], scalar);
     // The row of an element, were the update at the beginning of all dimensions, is a sum over dimensions.
     let ty_of_rows = TensorType::new(ElementType::I32, rows_of);
-    let mut indices =
-        place.add(OpKind::BroadcastInDim { dimensions: Vec::new() }, &[first], ty_of_rows.clone());
+    let mut indices = place.broadcast(first, &[], rows_of);
     for (dimension, &size) in rows_of.iter().enumerate().filter(|(_, size)| **size > 1) {
         let stride = sizes[dimension + 1..].iter().product::<usize>();
         let steps: Vec<i32> = (0..size).map(|step| (step * stride) as i32).collect();
         let Some(steps) = Literal::new(vec![size], &steps) else { return false };
-        let steps = place.along(steps, dimension, rows_of);
+        let steps = place.constant(steps);
+        let steps = place.broadcast(steps, &[dimension], rows_of);
         indices = place.add(OpKind::Binary(BinaryOp::Add), &[indices, steps], ty_of_rows.clone());
     }
     let indices = place.reshape(indices, [rows, 1]);
