@@ -194,7 +194,7 @@ impl IreeBackend {
         names.extend(options.device.as_deref().filter(|name| name.contains(':')));
         let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
         support.check(options)?;
-        let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        let name = DeviceName::of(options)?;
         if name.driver == Driver::Cuda {
             decoder.require(&features_on_cuda(), "iree on the device cuda")?;
         }
@@ -267,7 +267,7 @@ impl Backend for IreeBackend {
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
         let decoder = Checkpoint::from_source(source)?.decoder()?;
         // Chunks are the largest that any target of the kind of device has.
-        let name: DeviceName = options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        let name = DeviceName::of(options)?;
         let largest = if name.driver.is_local() { for_kernels } else { for_gpus };
         let mut graph = largest(GraphModelOptions::from(options));
         graph.kv_cache = self.programs.kv_cache;

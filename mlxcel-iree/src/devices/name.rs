@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 
 use crate::ffi::{Driver, ListedDevice};
 
@@ -16,6 +16,11 @@ pub(crate) struct DeviceName {
 }
 
 impl DeviceName {
+    /// The name in `options`, by default that of the processor.
+    pub(crate) fn of(options: &LoadOptions) -> Result<Self> {
+        options.device.as_deref().map_or_else(|| Ok(Self::default()), str::parse)
+    }
+
     /// The index in `listed` of the device, if it is named.
     ///
     /// # Errors
