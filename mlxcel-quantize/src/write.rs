@@ -88,7 +88,7 @@ impl<'a> Work<'a> {
             if added != 0.0 {
                 values.iter_mut().for_each(|value| *value += added);
             }
-            if rows.change.is_some() && values.iter().any(|&value| !float.round(value).is_finite()) {
+            if rows.change.is_some() && !float.holds(&values) {
                 return Err(Error::unsupported(
                     OPERATION,
                     "a merged value is too large for the weight's type",

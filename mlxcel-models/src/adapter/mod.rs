@@ -51,6 +51,22 @@ pub struct LowRank {
 }
 
 impl LowRank {
+    /// The changes of these outputs each.
+    fn by_outputs(self, parts: &[Vec<usize>]) -> Vec<Self> {
+        let Self { rank, ref a, ref b } = self;
+        if let [rows] = parts
+            && rows.iter().copied().eq(0..b.len() / rank.max(1))
+        {
+            return vec![self];
+        }
+        let of_rows = |rows: &Vec<usize>| {
+            let mut part = Vec::with_capacity(rows.len() * rank);
+            rows.iter().for_each(|&row| part.extend_from_slice(&b[row * rank..][..rank]));
+            Self { rank, a: a.clone(), b: part }
+        };
+        parts.iter().map(of_rows).collect()
+    }
+
     /// Both matrices padded with zeros to this `rank`, in this element type.
     ///
     /// # Errors
@@ -58,27 +74,28 @@ impl LowRank {
     /// [`Unsupported`](ErrorKind::Unsupported) for a value that is infinite in that type, or another type
     /// than F32, F16 or BF16.
     pub fn padded(&self, element: ElementType, rank: usize) -> Result<[Vec<u8>; 2]> {
-        let own = self.rank.max(1);
-        let inputs = self.a.len() / own;
-        let mut a = self.a.clone();
-        a.resize(rank.saturating_mul(inputs), 0.0);
-        let padding = rank.saturating_sub(self.rank);
-        let rows = self.b.chunks(own);
-        let b: Vec<f32> =
-            rows.flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0.0, padding))).collect();
         let float = Float::of(element).ok_or_else(|| {
             Error::unsupported(OPERATION, "adapters are in F32, F16 or BF16").with_context("type", element)
         })?;
-        let bytes = |values: Vec<f32>| {
-            if values.iter().any(|&value| !float.round(value).is_finite()) {
-                let message = "a value of the adapter is too large for the model's element type";
-                return Err(Error::unsupported(OPERATION, message).with_context("type", element));
-            }
-            let mut bytes = vec![0; values.len() * float.bytes()];
-            float.write(&values, &mut bytes);
-            Ok(bytes)
+        if !float.holds(&self.a) || !float.holds(&self.b) {
+            let message = "a value of the adapter is too large for the model's element type";
+            return Err(Error::unsupported(OPERATION, message).with_context("type", element));
+        }
+        let own = self.rank.max(1);
+        let zeros = |rows: usize, columns: usize| {
+            vec![0; rows.saturating_mul(columns).saturating_mul(float.bytes())]
         };
-        Ok([bytes(a)?, bytes(b)?])
+        let mut a = zeros(rank, self.a.len() / own);
+        float.write(&self.a, &mut a);
+        let mut b = zeros(self.b.len() / own, rank);
+        match own == rank {
+            true => float.write(&self.b, &mut b),
+            false => {
+                let rows = b.chunks_mut((rank * float.bytes()).max(1)).zip(self.b.chunks(own));
+                rows.for_each(|(bytes, row)| float.write(row, bytes));
+            }
+        }
+        Ok([a, b])
     }
 }
 
@@ -146,13 +163,12 @@ impl AdapterWeights {
             };
             let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
             let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
-            let LowRank { rank, a, b } = reader.matrices(name, module, [outputs, inputs], room.rank)?;
-            for (linear, rows) in parts {
-                let rows = order.rows(linear.weight, parts.len() > 1, rows);
-                let rows = rows.map_err(|error| named(error, &files.location, name))?;
-                let b = rows.iter().flat_map(|&row| &b[row * rank..][..rank]).copied().collect();
-                products.insert(linear.weight, LowRank { rank, a: a.clone(), b });
-            }
+            let matrices = reader.matrices(name, module, [outputs, inputs], room.rank)?;
+            let rows = parts.iter().map(|(linear, rows)| order.rows(linear.weight, parts.len() > 1, rows));
+            let rows = rows.collect::<Result<Vec<_>>>();
+            let rows = rows.map_err(|error| named(error, &files.location, name))?;
+            let weights = parts.iter().map(|(linear, _)| linear.weight);
+            products.extend(weights.zip(matrices.by_outputs(&rows)));
         }
         Ok(Self { identity: reader.identity(), products })
     }

@@ -142,10 +142,10 @@ impl<'f> Reader<'f> {
         Ok(LowRank { rank, a: first, b: self.scaled(second, scale, name)? })
     }
 
-    fn scaled(&self, values: Vec<f32>, scale: f32, name: &str) -> Result<Vec<f32>> {
-        let scaled: Vec<f32> = values.iter().map(|value| value * scale).collect();
-        if scaled.iter().all(|value| value.is_finite()) {
-            return Ok(scaled);
+    fn scaled(&self, mut values: Vec<f32>, scale: f32, name: &str) -> Result<Vec<f32>> {
+        values.iter_mut().for_each(|value| *value *= scale);
+        if Float::F32.holds(&values) {
+            return Ok(values);
         }
         Err(self.refuse(ErrorKind::Corrupt, "a scaled number of the adapter is not finite", name))
     }
@@ -172,7 +172,7 @@ impl<'f> Reader<'f> {
         let bytes = self.files.bytes_of(entry);
         let mut values = vec![0.0; bytes.len() / float.bytes()];
         float.read(bytes, &mut values);
-        if values.iter().all(|value| value.is_finite()) {
+        if Float::F32.holds(&values) {
             return Ok(values);
         }
         Err(self.refuse(ErrorKind::Corrupt, "a number of the adapter is not finite", &entry.name))

@@ -52,6 +52,18 @@ impl Float {
         }
     }
 
+    /// Whether all of `values` are finite, also when they are [rounded](Self::round).
+    pub fn holds(self, values: &[f32]) -> bool {
+        // Half of the last place above the largest number rounds to infinity.
+        let bound = match self {
+            Self::F32 => f32::INFINITY,
+            Self::F16 => 65_520.0,
+            Self::BF16 => f32::from_bits(0x7f7f_8000),
+        };
+        // Without a branch for each value.
+        values.chunks(256).all(|values| values.iter().fold(true, |all, value| all & (value.abs() < bound)))
+    }
+
     /// Reads little-endian elements into `values`, as many as both have.
     pub fn read(self, source: &[u8], values: &mut [f32]) {
         match self {
@@ -89,6 +101,25 @@ impl Float {
             Self::BF16 => {
                 for (bytes, value) in target.as_chunks_mut().0.iter_mut().zip(values) {
                     *bytes = bf16::from_f32(*value).to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_holds_what_it_rounds_to_a_finite_number() {
+        for float in [Float::F32, Float::F16, Float::BF16] {
+            let bounds = [65_504.0, 65_520.0, f32::from_bits(0x7f7f_8000), f32::MAX, f32::INFINITY];
+            for bound in bounds {
+                for value in [bound.next_down(), bound, bound.next_up(), -bound, -bound.next_down(), f32::NAN] {
+                    let mut values = vec![1.0; 300];
+                    values[280] = value;
+                    assert_eq!(float.holds(&values), float.round(value).is_finite(), "{value:e} as {float:?}");
                 }
             }
         }

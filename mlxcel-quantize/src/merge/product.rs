@@ -64,7 +64,7 @@ impl<'a> Change<'a> {
             } else {
                 self.module.apply(first + index, &mut values);
             }
-            if values.iter().any(|&value| !self.float.round(value).is_finite()) {
+            if !self.float.holds(&values) {
                 let message = "a merged value is too large for the weight's type";
                 return Err(unsupported(&self.tensor, message).with_context("type", self.float.element()));
             }
