@@ -1,13 +1,15 @@
 //! Adapters of a model: which are loaded, and their matrices in the residents.
 
+use std::collections::HashMap;
+
 use mlxcel_core::{
     Adapter, AdapterLimits, AdapterSlots, Error, ErrorKind, ModelSource, Result, SequenceOptions,
 };
-use mlxcel_models::{AdapterWeights, Decoder};
+use mlxcel_models::{Decoder, StoredAdapter};
 use mlxcel_stablehlo::ElementType;
 
 use crate::executor::Executor;
-use crate::resident::{Resident, ResidentArgument};
+use crate::resident::ResidentArgument;
 
 /// The room for adapters of a model.
 pub(crate) struct AdapterRoom {
@@ -25,21 +27,26 @@ impl AdapterRoom {
     /// Loads the adapter in `source` into a free slot of the residents of `executor`.
     pub(crate) fn load<E: Executor>(&self, executor: &E, source: &ModelSource) -> Result<Adapter> {
         let limits = self.slots.limits();
-        let AdapterWeights { identity, products } = AdapterWeights::read(source, &self.decoder, limits)?;
-        self.slots.load(identity, |slot| {
+        let stored = StoredAdapter::open(source, &self.decoder, limits)?;
+        self.slots.load(stored.identity()?, |slot| {
             // `A` and `B` of a weight stand together.
-            for (index, pair) in self.residents.chunks(2).enumerate() {
-                let (Resident::AdapterA(weight) | Resident::AdapterB(weight)) = pair[0].content;
-                let matrices = match products.get(&weight) {
-                    Some(product) => product.padded(stored_type(pair[0].ty.element)?, limits.rank)?.to_vec(),
-                    // What an earlier adapter had there is gone.
-                    None => pair.iter().map(|argument| vec![0; argument.slot_bytes()]).collect(),
-                };
-                for (matrix, bytes) in matrices.iter().enumerate() {
-                    executor.write_resident(2 * index + matrix, slot, bytes)?;
+            let pairs = self.residents.chunks(2).zip((0..).step_by(2));
+            let mut left: HashMap<_, _> =
+                pairs.map(|(pair, index)| (pair[0].content.weight(), (index, pair))).collect();
+            let write = |index, matrices: [Vec<u8>; 2]| {
+                let mut numbered = matrices.iter().zip(index..);
+                numbered.try_for_each(|(bytes, index)| executor.write_resident(index, slot, bytes))
+            };
+            stored.for_each(|weight, product| match left.remove(&weight) {
+                Some((index, pair)) => {
+                    write(index, product.padded(stored_type(pair[0].ty.element)?, limits.rank)?)
                 }
-            }
-            Ok(())
+                None => Ok(()),
+            })?;
+            // What an earlier adapter had there is gone.
+            left.into_values().try_for_each(|(index, pair)| {
+                write(index, [&pair[0], &pair[1]].map(|argument| vec![0; argument.slot_bytes()]))
+            })
         })
     }
 

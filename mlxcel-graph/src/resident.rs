@@ -29,6 +29,15 @@ pub enum Resident {
     AdapterB(WeightId),
 }
 
+impl Resident {
+    /// The weight that it belongs to.
+    pub fn weight(self) -> WeightId {
+        match self {
+            Self::AdapterA(weight) | Self::AdapterB(weight) => weight,
+        }
+    }
+}
+
 impl ResidentArgument {
     /// The size of one slot in bytes.
     pub fn slot_bytes(&self) -> usize {

@@ -46,7 +46,7 @@ pub mod text_head;
 pub mod walk;
 mod weights;
 
-pub use adapter::{AdapterChanges, AdapterWeights, LowRank, ModuleChange};
+pub use adapter::{AdapterChanges, AdapterWeights, LowRank, ModuleChange, StoredAdapter};
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, AltUp, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decay,

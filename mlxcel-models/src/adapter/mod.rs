@@ -7,6 +7,7 @@ mod files;
 mod mlx;
 mod modules;
 mod rows;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -14,14 +15,13 @@ use std::collections::HashMap;
 
 use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
-use crate::decoder::{Decoder, Linear, WeightId, WeightRef};
+use crate::decoder::{Decoder, WeightId, WeightRef};
 use crate::element::ElementType;
 use crate::read::Float;
 
 pub use changes::{AdapterChanges, ModuleChange};
 use files::{Files, Part};
-use modules::Reader;
-use rows::RowOrder;
+pub use stored::StoredAdapter;
 
 const OPERATION: &str = "load adapter";
 
@@ -82,9 +82,8 @@ impl LowRank {
             return Err(Error::unsupported(OPERATION, message).with_context("type", element));
         }
         let own = self.rank.max(1);
-        let zeros = |rows: usize, columns: usize| {
-            vec![0; rows.saturating_mul(columns).saturating_mul(float.bytes())]
-        };
+        let zeros =
+            |rows: usize, columns: usize| vec![0; rows.saturating_mul(columns).saturating_mul(float.bytes())];
         let mut a = zeros(rank, self.a.len() / own);
         float.write(&self.a, &mut a);
         let mut b = zeros(self.b.len() / own, rank);
@@ -145,32 +144,13 @@ impl AdapterWeights {
     /// [`Unsupported`](ErrorKind::Unsupported) for other kinds, tensors and settings, and for a rank above
     /// `room`.
     pub fn read(source: &ModelSource, decoder: &Decoder, room: AdapterLimits) -> Result<Self> {
-        let files = Files::open(source)?;
-        let config = files.config()?;
-        let reader = Reader::new(&files, config.as_ref())?;
-        reader.settings.expect_unmerged()?;
-        let order = RowOrder::of(decoder, files.format)?;
-        let targets = targets(decoder);
+        let stored = StoredAdapter::open(source, decoder, room)?;
         let mut products = HashMap::new();
-        for (&name, module) in &reader.modules {
-            let refuse = |kind, message| reader.refuse(kind, message, name);
-            if let Some(other) = module.other_than(&[Part::A, Part::B]) {
-                return Err(reader.refuse(ErrorKind::Unsupported, MERGED_ONLY, &other.name));
-            }
-            let Some(parts) = targets.get(name) else {
-                let message = "the model has no such product that adapters can change";
-                return Err(refuse(other_kind(decoder, name), message));
-            };
-            let inputs = parts.first().map_or(0, |(linear, _)| linear.inputs);
-            let outputs = parts.iter().map(|(linear, _)| linear.outputs).sum::<usize>();
-            let matrices = reader.matrices(name, module, [outputs, inputs], room.rank)?;
-            let rows = parts.iter().map(|(linear, rows)| order.rows(linear.weight, parts.len() > 1, rows));
-            let rows = rows.collect::<Result<Vec<_>>>();
-            let rows = rows.map_err(|error| named(error, &files.location, name))?;
-            let weights = parts.iter().map(|(linear, _)| linear.weight);
-            products.extend(weights.zip(matrices.by_outputs(&rows)));
-        }
-        Ok(Self { identity: reader.identity(), products })
+        stored.for_each(|weight, product| {
+            products.insert(weight, product);
+            Ok(())
+        })?;
+        Ok(Self { identity: stored.identity()?, products })
     }
 }
 
@@ -187,30 +167,6 @@ fn other_kind(decoder: &Decoder, module: &str) -> ErrorKind {
 /// The module that a weight is of: its tensor's name without the last part.
 fn module_name(weight: &WeightRef) -> Option<&str> {
     weight.tensor.rsplit_once('.').map(|(module, _)| module)
-}
-
-/// The products that adapters can change, by module: more than one if the module is fused, each with its rows
-/// of the module's. Modules of which some rows are of no such product are left out.
-fn targets(decoder: &Decoder) -> HashMap<&str, Vec<(Linear, Vec<usize>)>> {
-    let mut modules: HashMap<&str, Vec<(Linear, Vec<usize>)>> = HashMap::new();
-    for linear in decoder.adaptable() {
-        let weight = decoder.weight(linear.weight);
-        let is_one = weight.stack.is_empty() && weight.joined.is_empty();
-        let Some(module) = module_name(weight).filter(|_| is_one) else { continue };
-        let rows = match &weight.selection {
-            None => (0..linear.outputs).collect(),
-            Some(selection) if selection.axis == 0 => selection.indices().collect(),
-            Some(_) => continue,
-        };
-        modules.entry(module).or_default().push((linear, rows));
-    }
-    modules.retain(|_, parts| {
-        let mut rows: Vec<usize> = parts.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
-        rows.sort_unstable();
-        let fits = parts.iter().all(|(linear, rows)| rows.len() == linear.outputs);
-        fits && rows.iter().copied().eq(0..rows.len())
-    });
-    modules
 }
 
 fn named(error: Error, location: &str, name: &str) -> Error {

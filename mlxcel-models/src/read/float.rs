@@ -116,10 +116,15 @@ mod tests {
         for float in [Float::F32, Float::F16, Float::BF16] {
             let bounds = [65_504.0, 65_520.0, f32::from_bits(0x7f7f_8000), f32::MAX, f32::INFINITY];
             for bound in bounds {
-                for value in [bound.next_down(), bound, bound.next_up(), -bound, -bound.next_down(), f32::NAN] {
+                for value in [bound.next_down(), bound, bound.next_up(), -bound, -bound.next_down(), f32::NAN]
+                {
                     let mut values = vec![1.0; 300];
                     values[280] = value;
-                    assert_eq!(float.holds(&values), float.round(value).is_finite(), "{value:e} as {float:?}");
+                    assert_eq!(
+                        float.holds(&values),
+                        float.round(value).is_finite(),
+                        "{value:e} as {float:?}"
+                    );
                 }
             }
         }
