@@ -145,6 +145,11 @@ impl Product {
         together
     }
 
+    /// Whether blocks of rows have an expert, or an adapter, each.
+    pub(super) fn of_experts(&self) -> bool {
+        self.experts.is_some()
+    }
+
     /// Steps of a panel.
     pub(super) fn steps(&self) -> usize {
         self.inputs / self.format.depth()
@@ -210,7 +215,7 @@ impl Product {
         let Self { rows, inputs, outputs, weight, .. } = *self;
         let few = self.few_rows();
         let panels_in_group =
-            if few { streamed::panels_together(self) } else { blocked::panels_of_workgroup(self) };
+            if few { streamed::panels_of_workgroup(self) } else { blocked::panels_of_workgroup(self) };
         let groups = self.panels().div_ceil(panels_in_group);
         let of = if self.experts.is_some() { "expert_" } else { "" };
         let label = format!("{of}linear_{weight}_{rows}x{inputs}x{outputs}");
@@ -411,7 +416,7 @@ mod tests {
         for rows in [1, 8, 16, 128, 512] {
             let product = product(VectorSet::Avx512, rows);
             let of_workgroup = if product.few_rows() {
-                streamed::panels_together(&product)
+                streamed::panels_of_workgroup(&product)
             } else {
                 blocked::panels_of_workgroup(&product)
             };

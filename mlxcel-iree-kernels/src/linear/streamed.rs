@@ -2,7 +2,8 @@
 //!
 //! Each result is one sum over the inputs in order, as in [`blocked`](super::blocked), so that it does not
 //! depend on the number of rows. Several panels, or rows, are enough that no addition waits for the previous
-//! one while memory is read.
+//! one while memory is read. Experts and adapters of few outputs, of which no such independence is claimed, have
+//! several sums over parts of the inputs instead.
 
 use super::product::{Buffers, Product};
 use crate::value::Operand;
@@ -20,31 +21,74 @@ pub(super) fn panels_together(product: &Product) -> usize {
     product.panels_together(if fitting >= most { most } else { 1 })
 }
 
-/// Computes the outputs of panels from `first` on.
+/// The bytes that a workgroup reads at least, if there is enough for many cores: what starting it costs is little
+/// beside them.
+const WORKGROUP_BYTES: usize = 32 * 1024;
+
+/// Panels of one workgroup, a multiple of those that are computed together.
+pub(super) fn panels_of_workgroup(product: &Product) -> usize {
+    let together = panels_together(product);
+    let bytes = together * product.steps() * product.format.step_bytes();
+    let turns = (WORKGROUP_BYTES / bytes.max(1)).clamp(1, product.panels().div_ceil(together).max(1));
+    together * turns
+}
+
+/// Parts of the inputs that have sums of their own.
+fn parts_of_inputs(product: &Product) -> usize {
+    const SUMS: usize = 4;
+    let is_narrow = product.of_experts() && product.rows == 1 && product.panels() <= 4 * SUMS;
+    if is_narrow { SUMS / panels_together(product) } else { 1 }
+}
+
+/// Computes the outputs of a workgroup's panels from `first` on.
 pub(super) fn write(product: &Product, w: &mut Writer, buffers: &Buffers, first: &Operand) {
+    let (together, of_workgroup) = (panels_together(product), panels_of_workgroup(product));
+    if of_workgroup == together {
+        return write_together(product, w, buffers, first);
+    }
+    let [all, step] = [product.panels(), together].map(|value| w.index(value));
+    let end = w.offset("end", first, of_workgroup);
+    let end = w.arith("end", "minui", &end, &all);
+    w.for_loop("panel", [first, &end, &step], &[], |w, panel, _| {
+        write_together(product, w, buffers, panel);
+        Vec::new()
+    });
+}
+
+/// Computes the outputs of the panels from `first` on that are computed together.
+fn write_together(product: &Product, w: &mut Writer, buffers: &Buffers, first: &Operand) {
     let format = &product.format;
     let (rows, panels) = (product.rows, panels_together(product));
     let panels: Vec<Operand> = (0..panels).map(|i| w.offset("panel", first, i)).collect();
     let starts: Vec<Operand> = panels.iter().map(|panel| product.panel_start(w, panel)).collect();
-    let main_steps = product.steps() / UNROLL * UNROLL;
+    let parts = parts_of_inputs(product);
+    let main_steps = product.steps() / parts / UNROLL * UNROLL;
 
     let zero = w.constant("0.0", format.sum());
-    let mut sums = vec![zero; panels.len() * rows];
+    let of_part = panels.len() * rows;
+    let mut sums = vec![zero; parts * of_part];
     let stream = Stream { product, buffers, starts: &starts };
     if main_steps > 0 {
         let range = [0, main_steps, UNROLL].map(|value| w.index(value));
         sums = w.for_loop("step", [&range[0], &range[1], &range[2]], &sums, |w, step, sums| {
             let mut sums = sums.to_vec();
             for turn in 0..UNROLL {
-                let step = w.offset("step", step, turn);
-                stream.step(w, &step, turn, &mut sums);
+                for (part, sums) in sums.chunks_exact_mut(of_part).enumerate() {
+                    let step = w.offset("step", step, part * main_steps + turn);
+                    stream.step(w, &step, turn, sums);
+                }
             }
             sums
         });
     }
-    for step in main_steps..product.steps() {
+    for part in (1..parts).rev() {
+        for (index, more) in sums.split_off(part * of_part).iter().enumerate() {
+            sums[index] = w.arith("sum", "addf", &sums[index], more);
+        }
+    }
+    for step in parts * main_steps..product.steps() {
         let at = w.index(step);
-        stream.step(w, &at, step - main_steps, &mut sums);
+        stream.step(w, &at, step % UNROLL, &mut sums);
     }
     if product.has_last_step() {
         stream.last_step(w, &mut sums);
