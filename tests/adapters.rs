@@ -137,18 +137,31 @@ fn adapters_hold_the_contract_on_every_engine() {
     }
 }
 
-#[test]
-fn adapters_of_fused_projections_and_recurrences_equal_peft() {
-    // The portable engine: how adapters lie is the same on all.
-    let engine = mlxcel_session::portable::PortableBackend::new();
-    for (base, name) in [("phi3", "phi3-fused"), ("lfm2", "lfm2-recurrence")] {
-        let model = load(&engine, base);
+/// Adapters of other bases, each alone.
+fn check_bases(engine: &dyn Backend) {
+    for (base, name) in
+        [("phi3", "phi3-fused"), ("lfm2", "lfm2-recurrence"), ("qwen2_moe", "qwen2_moe-shared")]
+    {
+        let model = load(engine, base);
         let oracle = adapter(name);
         let loaded = model.load_adapter(&oracle.path.clone().into()).unwrap();
         let mut session = model.open_session(&SessionOptions::default()).unwrap();
         for case in oracle.cases() {
-            check(&mut *session, &[(case, Some(&loaded))], name);
+            check(&mut *session, &[(case, Some(&loaded))], &format!("{}, {name}", engine.name()));
         }
+    }
+}
+
+#[test]
+fn adapters_of_fused_projections_recurrences_and_shared_experts_equal_peft() {
+    // The portable engine: how adapters lie is the same on all.
+    check_bases(&mlxcel_session::portable::PortableBackend::new());
+}
+
+mod nightly {
+    #[test]
+    fn adapters_of_other_bases_equal_peft_on_every_engine() {
+        super::engines_and_plugin().iter().for_each(|engine| super::check_bases(&**engine));
     }
 }
 
@@ -216,6 +229,7 @@ fn merged_checkpoints_equal_peft() {
         ("llama", "llama-all"),
         ("phi3", "phi3-fused"),
         ("lfm2", "lfm2-recurrence"),
+        ("qwen2_moe", "qwen2_moe-shared"),
         ("llama", "llama-dora"),
         ("phi3", "phi3-embeddings"),
         ("mistral", "mistral-saved"),
