@@ -16,12 +16,13 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The small files beside weights that are read.
-const SMALL: [&str; 13] = [
+const SMALL: [&str; 14] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "rwkv_vocab_v20230424.txt",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",

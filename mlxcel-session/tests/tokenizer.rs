@@ -270,14 +270,72 @@ fn missing_tokenizer_files_are_named() {
     let error = Tokenizer::open(empty.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("tokenizer.json"), "{error}");
-    let vocabulary = "rwkv_vocab_v20230424.txt";
-    let rwkv = tempfile::tempdir().unwrap();
-    std::fs::write(rwkv.path().join(vocabulary), "1 '\\x00' 1\n").unwrap();
-    let error = Tokenizer::open(rwkv.path()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.context("path").unwrap_or_default().ends_with(vocabulary), "{error}");
     let without_template = with_file("tokenizer_config.json", b"{}");
     let tokenizer = Tokenizer::open(without_template.path()).unwrap();
     let error = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+const WORLD: &str = "rwkv_vocab_v20230424.txt";
+
+/// A folder with this vocabulary of RWKV World.
+fn world(vocabulary: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(WORLD), vocabulary).unwrap();
+    folder
+}
+
+#[test]
+fn rwkv_world_cuts_texts_as_its_own_tokenizer() {
+    let vocabulary = include_str!("fixtures/rwkv-world/rwkv_vocab_v20230424.txt");
+    let folder = world(vocabulary);
+    let settings = r#"{"tokenizer_class": "RwkvTokenizer", "bos_token": "<|rwkv_tokenizer_end_of_text|>", "eos_token": "\n\n",
+        "chat_template": "{{ bos_token }}{% for m in messages %}User: {{ m.content }}{{ eos_token }}{% endfor %}Assistant:"}"#;
+    std::fs::write(folder.path().join("tokenizer_config.json"), settings).unwrap();
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_str(include_str!("fixtures/rwkv-world/expected.json")).unwrap();
+    for case in &cases {
+        let text = case["text"].as_str().unwrap();
+        let tokens: Vec<u32> = serde_json::from_value(case["tokens"].clone()).unwrap();
+        assert_eq!(tokenizer.encode(text, true).unwrap(), tokens, "{text:?}");
+        assert_eq!(tokenizer.decode(&tokens, true).unwrap(), text);
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&id| tokenizer.token_bytes(id).unwrap()).collect();
+        assert_eq!(bytes, text.as_bytes());
+    }
+    assert_eq!(tokenizer.vocabulary_size(), 65_514);
+    // The end of a text is a control token; a blank line is none, whatever the settings say.
+    assert_eq!((tokenizer.special_token_id("eos_token"), tokenizer.token_id("\n\n")), (Some(0), Some(261)));
+    assert!(tokenizer.is_special(0) && !tokenizer.is_special(261));
+    assert_eq!(tokenizer.decode(&[0, 261, 0], true).unwrap(), "\n\n");
+    let end = "<|rwkv_tokenizer_end_of_text|>";
+    assert_eq!(tokenizer.encode(end, false).unwrap(), [0]);
+    let chat = tokenizer.encode_chat(&[Message::user(end)], &ChatOptions::default()).unwrap();
+    assert_eq!(chat.iter().filter(|&&token| token == 0).count(), 1, "{chat:?}");
+    let text = tokenizer.decode(&chat[1..], false).unwrap();
+    assert_eq!(text, format!("User: {end}\n\nAssistant:"));
+}
+
+#[test]
+fn faults_of_a_world_vocabulary_are_named() {
+    let vocabulary = include_str!("fixtures/rwkv-world/rwkv_vocab_v20230424.txt");
+    let without_a = vocabulary.replace("98 'a' 1\n", "");
+    let long = format!("{vocabulary}65535 '{}' 300\n", "a".repeat(300));
+    for (text, fault) in [
+        ("", "the byte 0x00 has no token"),
+        (&*without_a, "the byte 0x61 has no token"),
+        (&*format!("{vocabulary}\n"), "line"),
+        (&*format!("{vocabulary}66000 'a' 1\n"), "another line has"),
+        (&*format!("{vocabulary}98 'aaaab' 5\n"), "another line has"),
+        (&*format!("{vocabulary}0 'aaaab' 5\n"), "no token can have"),
+        (&*format!("{vocabulary}4000000000 'aaaab' 5\n"), "no token can have"),
+        (&*format!("{vocabulary}66000 'aaaab' 6\n"), "its length"),
+        (&*long, "more than 256 bytes"),
+    ] {
+        let error = Tokenizer::open(world(text).path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.context("path").unwrap_or_default().ends_with(WORLD), "{error}");
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(source.contains(fault), "{source}");
+    }
 }

@@ -4,7 +4,7 @@ use mlxcel_core::Result;
 use mlxcel_models::Checkpoint;
 
 /// Files other than weights that a model needs when it is opened or copied.
-const SIDE_FILES: [&str; 20] = [
+const SIDE_FILES: [&str; 21] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -12,6 +12,7 @@ const SIDE_FILES: [&str; 20] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
+    "rwkv_vocab_v20230424.txt",
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",

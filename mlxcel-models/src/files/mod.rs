@@ -52,7 +52,11 @@ impl FileKind {
             | "special_tokens_map.json"
             | "added_tokens.json"
             | "chat_template.json" => Self::Settings,
-            "tokenizer.json" | "tokenizer.model" | "vocab.json" | "merges.txt" => Self::Tokenizer,
+            "tokenizer.json"
+            | "tokenizer.model"
+            | "vocab.json"
+            | "merges.txt"
+            | "rwkv_vocab_v20230424.txt" => Self::Tokenizer,
             "bundle.json" => Self::Manifest,
             _ if name.ends_with(".safetensors.index.json") => Self::Index,
             _ if name.ends_with(".jinja") => Self::Template,

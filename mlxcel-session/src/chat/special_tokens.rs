@@ -10,9 +10,12 @@ use crate::files;
 #[derive(Debug)]
 pub(crate) struct SpecialTokens(Vec<(&'static str, String)>);
 
+/// The role of the token that ends a text.
+const END: &str = "eos_token";
+
 impl SpecialTokens {
     const ROLES: [&'static str; 7] =
-        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        ["bos_token", END, "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
     pub(crate) fn of_checkpoint(source: &ModelSource, config: &Map<String, Value>) -> Result<Self> {
         let map: Map<String, Value> =
@@ -30,6 +33,12 @@ impl SpecialTokens {
             Some((role, token?))
         });
         Ok(Self(tokens.collect()))
+    }
+
+    /// Makes `token` the one that ends a text.
+    pub(crate) fn set_end(&mut self, token: &str) {
+        self.0.retain(|(role, _)| *role != END);
+        self.0.push((END, token.to_owned()));
     }
 
     /// Roles and tokens.

@@ -88,6 +88,22 @@ fn byte_of_letter(letter: char) -> Option<u8> {
     }
 }
 
+/// The letters that represent `bytes`.
+pub(super) fn letters_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| letter_of_byte(byte)).collect()
+}
+
+/// The letter of a byte.
+fn letter_of_byte(byte: u8) -> char {
+    let code = match byte {
+        0x00..=0x20 => u32::from(byte) + 0x100,
+        0x7f..=0xa0 => u32::from(byte) - 0x7f + 0x121,
+        0xad => 0x143,
+        _ => u32::from(byte),
+    };
+    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +113,7 @@ mod tests {
         let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(byte_of_letter).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<_>>());
+        assert!((0..=255).all(|byte| byte_of_letter(letter_of_byte(byte)) == Some(byte)));
         assert_eq!(of_token(&[Step::ByteLevel], "ĠtheĊ".to_owned()), b" the\n");
         assert_eq!(of_token(&[Step::ByteLevel], "a b ｜".to_owned()), "a b ｜".as_bytes());
     }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokenizers::{
-    AddedToken, Encoding, Model, ModelWrapper, Normalizer, OffsetType, PostProcessorWrapper,
-    PreTokenizedString, PreTokenizer, TokenizerImpl,
+    AddedToken, Encoding, Model as _, Normalizer, OffsetType, PostProcessorWrapper, PreTokenizedString,
+    PreTokenizer, TokenizerImpl,
 };
 
 use super::added::{AddedTokens, Known};
@@ -17,7 +17,8 @@ use super::bytes;
 use super::frame::Frame;
 use super::normalizers::{Normalization, Normalizers};
 use super::splitting::{Decoders, PreTokenizers};
-use super::vocabulary::{LONGEST_TOKEN, ModelSection};
+use super::vocabulary::{AnyModel, LONGEST_TOKEN, Model, ModelSection};
+use super::world::World;
 
 /// How long a text may be that is encoded, in bytes: several times what a million tokens hold, and some
 /// gigabytes of memory in the crate.
@@ -26,6 +27,13 @@ pub(super) const LONGEST_TEXT: usize = 16 << 20;
 const LONGEST_GROWN: usize = 64 << 20;
 /// What a token covers at least, for a limit on texts by tokens: real vocabularies hold longer ones.
 const LEAST_COVERED: usize = 16;
+
+/// What is around the model of RWKV World: letters stand for bytes, and one token is not of the text.
+const AROUND_WORLD: &str = r#"{
+    "added_tokens": [{ "content": "<|rwkv_tokenizer_end_of_text|>", "special": true }],
+    "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false },
+    "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false }
+}"#;
 
 /// How long a section that lists steps may be, in bytes; a charsmap has some 320,000.
 const LONGEST_SECTION: usize = 4 << 20;
@@ -44,7 +52,7 @@ struct File<'a> {
     post_processor: Option<&'a RawValue>,
     #[serde(borrow)]
     decoder: Option<&'a RawValue>,
-    model: ModelSection,
+    model: Option<ModelSection>,
 }
 
 /// An added token; its id is that of its text in the vocabulary, or the next one.
@@ -65,7 +73,7 @@ struct Added {
 
 /// The crate's tokenizer, of parts that were checked, and what it may be asked.
 pub(super) struct Checked {
-    tokenizer: TokenizerImpl<ModelWrapper, Normalizers, PreTokenizers, PostProcessorWrapper, Decoders>,
+    tokenizer: TokenizerImpl<AnyModel, Normalizers, PreTokenizers, PostProcessorWrapper, Decoders>,
     frame: Frame,
     /// How many times as long the steps make a text.
     growth: usize,
@@ -86,7 +94,30 @@ impl Checked {
             .unwrap_or_else(|| Err("its parts are inconsistent".to_owned()))
     }
 
-    fn build(file: File<'_>, is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
+    /// Reads the [vocabulary of RWKV World](super::world).
+    pub(super) fn of_world(
+        bytes: &[u8],
+        is_marker: impl Fn(&str) -> bool,
+    ) -> std::result::Result<Self, String> {
+        let world = World::read(bytes)?;
+        let file: File<'_> = serde_json::from_str(AROUND_WORLD).map_err(|error| error.to_string())?;
+        let model = Model { longest: world.longest(), model: AnyModel::World(world) };
+        guarded(|| Self::with_model(file, model, is_marker))
+            .unwrap_or_else(|| Err("its parts are inconsistent".to_owned()))
+    }
+
+    fn build(mut file: File<'_>, is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
+        let model = file.model.take().ok_or("it has no model")?;
+        let model = model.build().map_err(|error| Printable(&error).to_string())?;
+        Self::with_model(file, model, is_marker)
+    }
+
+    /// The steps of the file around `model`.
+    fn with_model(
+        file: File<'_>,
+        model: Model,
+        is_marker: impl Fn(&str) -> bool,
+    ) -> std::result::Result<Self, String> {
         if file.version.as_ref().is_some_and(|version| version != "1.0") {
             return Err("its version is unknown".to_owned());
         }
@@ -98,7 +129,6 @@ impl Checked {
             .map_err(|error| Printable(&error).to_string())?;
         let decoding =
             Decoders::read(section(file.decoder)?.as_ref()).map_err(|error| Printable(&error).to_string())?;
-        let model = file.model.build().map_err(|error| Printable(&error).to_string())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {
             return Err(format!(
                 "an added token has {} bytes, more than {LONGEST_TOKEN}",

@@ -9,6 +9,7 @@ mod normalizers;
 mod splitting;
 mod steps;
 mod vocabulary;
+mod world;
 
 use std::fmt;
 use std::path::Path;
@@ -25,7 +26,7 @@ use file::Checked;
 
 /// The file that holds the tokenizer itself.
 const FILE: &str = "tokenizer.json";
-/// The vocabulary of RWKV World, which is not read.
+/// The vocabulary of RWKV World, which stands in the place of that file.
 const RWKV_WORLD: &str = "rwkv_vocab_v20230424.txt";
 
 /// A checkpoint's tokenizer with its special tokens and chat template. Cheap to clone.
@@ -42,13 +43,13 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, and if they exist
-    /// `tokenizer_config.json`, `special_tokens_map.json` and `chat_template.jinja`. For a GGUF file, all
-    /// of it is in the metadata.
+    /// Reads the tokenizer of a checkpoint folder: `tokenizer.json`, or `rwkv_vocab_v20230424.txt` of RWKV
+    /// World, and if they exist `tokenizer_config.json`, `special_tokens_map.json` and
+    /// `chat_template.jinja`. For a GGUF file, all of it is in the metadata.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] if there is no `tokenizer.json`; [`ErrorKind::Corrupt`] if a file is invalid;
+    /// [`ErrorKind::NotFound`] if there is neither; [`ErrorKind::Corrupt`] if a file is invalid;
     /// [`ErrorKind::Io`] if one cannot be read.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let source = ModelSource::from(folder.as_ref());
@@ -61,14 +62,28 @@ impl Tokenizer {
     ///
     /// The errors of [`open`](Self::open), except for a missing tokenizer.
     pub fn from_source(source: &ModelSource) -> Result<Option<Self>> {
-        let Some(bytes) = files::read(source, FILE)? else { return Ok(None) };
+        let (name, bytes) = match files::read(source, FILE)? {
+            Some(bytes) => (FILE, bytes),
+            None => match files::read(source, RWKV_WORLD)? {
+                Some(bytes) => (RWKV_WORLD, bytes),
+                None => return Ok(None),
+            },
+        };
         let config: Map<String, Value> =
             files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
-        let special_tokens = SpecialTokens::of_checkpoint(source, &config)?;
+        let mut special_tokens = SpecialTokens::of_checkpoint(source, &config)?;
         let chat_template = ChatTemplate::of_checkpoint(source, &config, &special_tokens)?;
         let is_marker = |token: &str| chat_template.as_ref().is_some_and(|template| template.spells(token));
-        let tokenizer = Checked::read(&bytes, is_marker)
-            .map_err(|fault| files::corrupt(source, FILE, "it is not a tokenizer").with_source(fault))?;
+        let tokenizer = match name {
+            FILE => Checked::read(&bytes, is_marker),
+            _ => {
+                // Published settings name a blank line, which is an ordinary token within texts.
+                special_tokens.set_end(world::END_OF_TEXT);
+                Checked::of_world(&bytes, is_marker)
+            }
+        };
+        let tokenizer = tokenizer
+            .map_err(|fault| files::corrupt(source, name, "it is not a tokenizer").with_source(fault))?;
         let reasoning =
             ReasoningFormat::find(chat_template.as_ref(), |token| tokenizer.token_id(token).is_some());
         let marks = reasoning.iter().flat_map(ReasoningFormat::marks);
@@ -284,10 +299,6 @@ pub(crate) fn missing(source: &ModelSource) -> Error {
              transformers, or pass token ids",
         )
         .with_context("path", files::locate(source, FILE)),
-        _ if matches!(files::read(source, RWKV_WORLD), Ok(Some(_))) => refuse(
-            "the model has the tokenizer of RWKV World only, which is not read; pass token ids",
-        )
-        .with_context("path", files::locate(source, RWKV_WORLD)),
         _ => refuse("the model has no tokenizer.json; download it, or pass token ids")
             .with_context("path", files::locate(source, FILE)),
     }

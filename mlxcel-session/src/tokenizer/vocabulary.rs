@@ -1,14 +1,20 @@
 //! The model of a tokenizer: its vocabulary and how words are split into it.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
+use mlxcel_core::TokenId;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
-use tokenizers::ModelWrapper;
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::{ModelWrapper, Token};
+
+use super::world::World;
 
 /// How long a token may be, in bytes; texts are decoded some hundreds at a time.
 pub(super) const LONGEST_TOKEN: usize = 4096;
@@ -46,8 +52,56 @@ struct Merge(String, String);
 
 /// A model, and how many bytes its longest token has.
 pub(super) struct Model {
-    pub(super) model: ModelWrapper,
+    pub(super) model: AnyModel,
     pub(super) longest: usize,
+}
+
+/// A model of the crate `tokenizers`, or that of RWKV World.
+pub(super) enum AnyModel {
+    Crate(ModelWrapper),
+    World(World),
+}
+
+/// Calls the method of the model that it is.
+macro_rules! model {
+    ($any:expr, $model:ident => $call:expr) => {
+        match $any {
+            Self::Crate($model) => $call,
+            Self::World($model) => $call,
+        }
+    };
+}
+
+impl tokenizers::Model for AnyModel {
+    type Trainer = TrainerWrapper;
+
+    fn tokenize(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
+        model!(self, model => model.tokenize(text))
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<TokenId> {
+        model!(self, model => model.token_to_id(token))
+    }
+
+    fn id_to_token(&self, id: TokenId) -> Option<String> {
+        model!(self, model => model.id_to_token(id))
+    }
+
+    fn get_vocab(&self) -> HashMap<String, TokenId> {
+        model!(self, model => model.get_vocab())
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        model!(self, model => model.get_vocab_size())
+    }
+
+    fn save(&self, folder: &Path, prefix: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        model!(self, model => model.save(folder, prefix))
+    }
+
+    fn get_trainer(&self) -> Self::Trainer {
+        model!(self, model => model.get_trainer())
+    }
 }
 
 impl ModelSection {
@@ -118,7 +172,7 @@ impl ModelSection {
             }
             _ => return Err("the model is of an unknown kind, or its vocabulary of another".to_owned()),
         };
-        Ok(Model { model: model.map_err(|error| error.to_string())?, longest })
+        Ok(Model { model: AnyModel::Crate(model.map_err(|error| error.to_string())?), longest })
     }
 
     /// The kind of the model; older files do not say it.
