@@ -185,6 +185,19 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_says_what_it_does() {
+        let device = Capabilities::new(1, 8).with_logits(true);
+        let plan = |params: &SamplingParams| SamplingPlan::negotiate(params, &device).unwrap();
+        let greedy = plan(&SamplingParams::greedy());
+        assert!(greedy.is_greedy());
+        assert_eq!(greedy.to_string(), "greedy on the device");
+        let drawn = plan(&SamplingParams::greedy().with_temperature(0.5).with_top_k(3)).with_prompt_length(7);
+        assert!(!drawn.is_greedy());
+        assert_eq!(drawn.to_string(), "temperature, top_k on the host");
+        assert_eq!((greedy.prompt_length(), drawn.prompt_length()), (0, 7));
+    }
+
+    #[test]
     fn the_host_samples_what_the_engine_does_not_claim() {
         let none = SamplingNeeds::default();
         let device = Capabilities::new(1, 8).with_token_masks(true).with_top_logprobs(4);

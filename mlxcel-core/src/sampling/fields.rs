@@ -65,6 +65,7 @@ mod tests {
         for &field in SamplingField::ALL {
             let set = SamplingFields::from([field]);
             assert_eq!(set.iter().collect::<Vec<_>>(), [field]);
+            assert_eq!(set.with(field), set);
             assert_eq!(set.to_string(), field.as_str());
             assert_eq!(set.intersection(SamplingFields::NONE), SamplingFields::NONE);
         }

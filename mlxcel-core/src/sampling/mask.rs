@@ -75,6 +75,8 @@ mod tests {
         assert_eq!(allowed, [0, 69]);
         assert_eq!(TokenMask::from_words(70, vec![1, 1 << 5 | 1 << 6, 7]), mask);
         assert_eq!(TokenMask::from_words(128, vec![1]).count(), 1);
+        let full = TokenMask::allowing(64, 0..64);
+        assert!(full.count() == 64 && !full.allows(64));
         assert!(TokenMask::none(70).is_empty() && !mask.is_empty() && mask.count() == 2);
     }
 }

@@ -179,7 +179,7 @@ impl SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::{Dry, DynamicTemperature, Mirostat, Xtc};
+    use crate::sampling::{Dry, DynamicTemperature, Mirostat, SamplingFields, Xtc};
 
     #[test]
     fn out_of_range_values_are_rejected_by_field() {
@@ -221,6 +221,37 @@ mod tests {
             .with_xtc(Xtc::new(0.0, 1.0))
             .with_dry(Dry::new(0.0).with_base(1.0));
         widest.with_penalty_window(0).validate().unwrap();
+    }
+
+    #[test]
+    fn whole_numbers_are_off_where_they_cannot_be() {
+        let number = |name: &str| SamplingNumber::ALL.iter().find(|number| number.name() == name).unwrap();
+        // The name, whether it is whole, and whether -1, 0 and 1 disable it.
+        for (name, whole, off) in [
+            ("top_k", true, [true, true, false]),
+            ("penalty_window", true, [true, false, false]),
+            ("top_p", false, [false, false, false]),
+        ] {
+            let number = number(name);
+            assert_eq!(number.is_whole(), whole, "{name}");
+            assert_eq!([-1.0, 0.0, 1.0].map(|value| number.is_off(value)), off, "{name}");
+        }
+        assert_eq!(number("mirostat_eta").default(), Some(f64::from(0.1f32)));
+        assert_eq!(number("top_k").default(), None);
+        assert!(number("top_k").about().contains("likel"), "{}", number("top_k").about());
+    }
+
+    #[test]
+    fn a_window_alone_penalizes_nothing() {
+        let window = SamplingParams::greedy().with_penalty_window(4);
+        assert_eq!(window.active_fields(), SamplingFields::NONE);
+        for penalized in [
+            window.clone().with_repetition_penalty(1.1),
+            window.clone().with_presence_penalty(0.1),
+            window.clone().with_frequency_penalty(0.1),
+        ] {
+            assert!(penalized.active_fields().contains(SamplingField::PenaltyWindow));
+        }
     }
 
     #[test]

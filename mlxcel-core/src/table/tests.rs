@@ -140,6 +140,7 @@ fn a_row_says_what_is_left_and_what_is_before_each_answer() {
     assert_eq!((rows[1].next_types(9), rows[0].next_types(9)), (&[2][..], &[][..]));
 
     assert_eq!((rows[0].answered(), rows[0].remaining()), (0, 5));
+    assert_eq!((rows[0].drafts_left(), rows[1].drafts_left()), (2, 0));
     // The first two tokens need no answer.
     assert_eq!(rows[0].wanted(4), 2);
     assert_eq!([0, 1].map(|index| rows[0].next_before(4, index)), [&[5, 6, 7][..], &[5, 6, 7, 8]]);
@@ -149,6 +150,7 @@ fn a_row_says_what_is_left_and_what_is_before_each_answer() {
         Ok(RowResult::Tokens(vec![SampledToken::new(8, 0.0), SampledToken::new(9, 0.0)])),
     );
     assert_eq!((rows[0].answered(), rows[0].remaining()), (2, 1));
+    assert_eq!(rows[0].drafts_left(), 0, "no token before the last one is left");
     assert_eq!(rows[0].next_before(1, 0), &[9]);
 }
 
@@ -166,6 +168,21 @@ fn hidden_states_are_pooled_across_chunks() {
     };
     assert_eq!(step(&[&[1.0, 2.0], &[3.0, 6.0]]), (Ok(RowResult::Hidden(vec![2.0, 4.0])), false));
     assert_eq!(step(&[&[1.0, 2.0], &[3.0, f32::NAN]]), (Err(ErrorKind::Device), true));
+}
+
+#[test]
+fn answers_of_every_kind_are_counted_across_chunks() {
+    let capabilities = Capabilities::new(1, 8).with_logits(true).with_every_position(true);
+    let mut table = SequenceTable::new(capabilities.with_verification(true), 10, Vec::<TokenId>::len);
+    let id = open(&mut table, &[]);
+    for (want, answered, result) in [
+        (Want::logits().with_drafts(2), 1, RowResult::Logits(vec![vec![0.0; 10]])),
+        (Want::likelihoods(0), 2, RowResult::Likelihoods(vec![position(2), position(3)])),
+    ] {
+        let mut rows = begin(&table, &[Row::new(id, &[1, 2, 3, 4], want)]);
+        table.absorb(&mut rows[0], 2, Ok(result));
+        assert_eq!(rows[0].answered(), answered, "{want:?}");
+    }
 }
 
 #[test]
