@@ -133,11 +133,12 @@ impl Product {
         self.outputs % self.format.lanes()
     }
 
-    /// How many panels are computed together: at most `most`, with enough groups left for many cores.
+    /// How many panels are computed together: at most `most`, with enough groups left for many cores: 64 where
+    /// the weight is streamed, fewer where each computes many rows.
     pub(super) fn panels_together(&self, most: usize) -> usize {
-        const GROUPS: usize = 64;
         let panels = self.panels();
-        let groups = GROUPS.div_ceil(self.experts.map_or(1, |blocks| blocks.count));
+        let groups = if self.few_rows() { 64usize } else { 12 };
+        let groups = groups.div_ceil(self.experts.map_or(1, |blocks| blocks.count));
         let mut together = most;
         while together > 1 && (!panels.is_multiple_of(together) || panels / together < groups) {
             together /= 2;
