@@ -192,6 +192,9 @@ pub struct StepInputs {
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
     pub last: Vec<i32>,
+    /// `[tokens]`: the index of the first token of each token's text, and for padding its own. Empty for a
+    /// model that does not read in both directions.
+    pub firsts: Vec<i32>,
     /// `[rows]`: the slot of the adapter of each row's sequence, negative without one. Empty for a model
     /// without room for adapters.
     pub adapters: Vec<i32>,
@@ -208,6 +211,7 @@ impl StepInputs {
             StepInput::Types => Some(bytemuck::cast_slice(&self.types)),
             StepInput::Positions => Some(bytemuck::cast_slice(&self.positions)),
             StepInput::Last => Some(bytemuck::cast_slice(&self.last)),
+            StepInput::Firsts => Some(bytemuck::cast_slice(&self.firsts)),
             StepInput::Adapters => Some(bytemuck::cast_slice(&self.adapters)),
             StepInput::Cos(rope) => self.rotary.get(rope).map(|(cos, _)| bytemuck::cast_slice(cos)),
             StepInput::Sin(rope) => self.rotary.get(rope).map(|(_, sin)| bytemuck::cast_slice(sin)),
@@ -237,7 +241,7 @@ impl StepInputs {
     pub fn bytes(&self) -> usize {
         let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
         let rows = self.positions.len() + self.last.len() + self.adapters.len();
-        4 * (self.tokens.len() + self.types.len() + rows + tables.sum::<usize>())
+        4 * (self.tokens.len() + self.types.len() + self.firsts.len() + rows + tables.sum::<usize>())
     }
 }
 

@@ -29,6 +29,8 @@ pub struct GraphModelOptions {
     pub capacity: Option<usize>,
     /// The maximum number of concurrent sequences per session, and of rows per pass.
     pub sequences: usize,
+    /// As many of a model that reads texts in both directions, whose sequences keep nothing.
+    pub texts: usize,
     /// The sizes of prompt chunks; each size needs its own programs.
     pub chunks: Vec<usize>,
     /// The KV-length buckets, if programs were compiled for them ahead of time; defaults to
@@ -61,6 +63,7 @@ impl Default for GraphModelOptions {
             precision: Precision::default(),
             capacity: None,
             sequences: 4,
+            texts: 32,
             chunks: vec![64],
             lengths: None,
             length_steps: None,
@@ -89,6 +92,7 @@ impl From<&LoadOptions> for GraphModelOptions {
             precision: options.precision,
             capacity: options.capacity,
             sequences: options.sequences.unwrap_or(default.sequences),
+            texts: options.sequences.unwrap_or(default.texts),
             adapters: options.adapters,
             ..default
         }
@@ -224,7 +228,7 @@ impl GraphModelOptions {
 
     /// Refuses options out of range.
     pub(crate) fn check(&self) -> Result<()> {
-        let (field, message) = if self.sequences == 0 {
+        let (field, message) = if self.sequences == 0 || self.texts == 0 {
             ("sequences", "sequences must be at least 1")
         } else if self.chunks.iter().min().is_none_or(|&least| least < 2) {
             ("chunks", "a chunk must have at least two tokens")
@@ -263,8 +267,14 @@ impl<E: Executor> GraphModel<E> {
         info.precision = options.precision;
         info.state_format = options.state_format(&layouts);
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
-        let capabilities = Capabilities::new(options.sequences, capacity)
-            .with_batch_rows(options.width())
+        let (sequences, rows) = match decoder.is_bidirectional() {
+            // A row of the program, which several texts share, has one adapter.
+            true if options.adapters.is_some() => (options.texts, 1),
+            true => (options.texts, options.texts),
+            false => (options.sequences, options.width()),
+        };
+        let capabilities = Capabilities::new(sequences, capacity)
+            .with_batch_rows(rows)
             .with_prompt_chunk(chunks.largest())
             .with_generation(generates)
             .with_token_types(decoder.token_types())

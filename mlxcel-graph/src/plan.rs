@@ -54,7 +54,7 @@ pub(crate) struct PassRow {
 ///
 /// A pass reads all weights, which costs as computing some tokens does. So a long prompt goes in the largest
 /// chunks, and what remains of it in those that cost least, padding included. Texts that are read in both
-/// directions go whole: each in the least size that holds it.
+/// directions go whole: each, or several together, in the least size that holds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunks {
     sizes: Vec<usize>,
@@ -80,6 +80,11 @@ impl Chunks {
         let powers = std::iter::successors(Some(LEAST_TEXT), |size| size.checked_mul(2));
         let sizes = powers.take_while(|&size| size < capacity).chain([capacity]).collect();
         Self { sizes, whole: true }
+    }
+
+    /// Whether a pass is of whole texts: one row of its program, in which they stand one behind the other.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.whole
     }
 
     /// All sizes, ascending.
@@ -163,20 +168,27 @@ impl Chunks {
 /// The least size of a whole text: a shorter one costs hardly less.
 const LEAST_TEXT: usize = 16;
 
-/// How many tokens whole texts that share a pass have together, padding included: more read the weights no
-/// more often per token to speak of.
-const WHOLE_TOKENS: usize = 2048;
+/// How many tokens whole texts that share a pass have together, unless one alone has more: the weights are
+/// then read seldom enough, and scores, which are computed between all tokens of a pass, take little.
+const WHOLE_TOKENS: usize = 128;
 
-/// The next pass over whole texts: the first, and others that go in the same size.
+/// The next pass over whole texts: the first, and behind it others that fit into the same size, without
+/// padding between them.
 fn next_whole(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
-    let size_of = |row: &Pending| (row.remaining > 0).then(|| chunks.size_for(row.remaining));
-    let room = pending.iter().find_map(size_of)?;
-    let rows = pending.iter().enumerate().filter(|(_, row)| size_of(row) == Some(room));
-    let mut rows: Vec<_> =
-        rows.map(|(index, row)| PassRow { row: index, tokens: row.remaining, room }).take(width).collect();
-    let fits = |together: &usize| *together <= rows.len() && together.saturating_mul(room) <= WHOLE_TOKENS;
-    let together = JOINED.into_iter().find(fits);
-    rows.truncate(together.unwrap_or(1));
+    let texts = pending.iter().enumerate().filter(|(_, row)| row.remaining > 0);
+    let mut rows: Vec<PassRow> = Vec::new();
+    let (mut most, mut together) = (0, 0);
+    for (row, &Pending { remaining: tokens, .. }) in texts {
+        if rows.is_empty() {
+            most = chunks.size_for(tokens.max(WHOLE_TOKENS));
+        } else if together + tokens > most || rows.len() >= width {
+            continue;
+        }
+        rows.push(PassRow { row, tokens, room: tokens });
+        together += tokens;
+    }
+    // The padding is behind the last.
+    rows.last_mut()?.room += chunks.size_for(together).saturating_sub(together);
     Some(Pass { rows, outputs: Outputs::Hidden })
 }
 

@@ -83,9 +83,10 @@ pub(crate) fn write(
             // Where each row has one token, they stand in order already.
             let wanted =
                 (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
-            let types = inputs.get(&StepInput::Types).copied();
-            let pass =
-                PassValues { rows: &shape.rows, tokens: token_ids, types, positions, last, wanted, rotary };
+            let [types, firsts] =
+                [StepInput::Types, StepInput::Firsts].map(|input| inputs.get(&input).copied());
+            let (rows, tokens) = (&*shape.rows, token_ids);
+            let pass = PassValues { rows, tokens, types, positions, last, firsts, wanted, rotary };
             let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
             let (written, selected) = (HashMap::new(), HashMap::new());

@@ -73,6 +73,10 @@ pub enum StepInput {
     Positions,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
     Last,
+    /// `[tokens]` i32: for each token, the index of the first one of its text, and for padding its own. Only
+    /// in programs of decoders that [read in both directions](Decoder::is_bidirectional), whose one row has
+    /// several texts.
+    Firsts,
     /// `[rows]` i32: the slot of the adapter of each row's sequence, negative without one. Only in programs
     /// with [residents](Signature::residents) for adapters.
     Adapters,
@@ -90,6 +94,7 @@ impl fmt::Display for StepInput {
             Self::Types => f.write_str("types"),
             Self::Positions => f.write_str("positions"),
             Self::Last => f.write_str("last"),
+            Self::Firsts => f.write_str("firsts"),
             Self::Adapters => f.write_str("adapters"),
             Self::Cos(rope) => write!(f, "cos.{rope}"),
             Self::Sin(rope) => write!(f, "sin.{rope}"),
@@ -232,8 +237,14 @@ fn inputs(decoder: &Decoder, tokens: usize, rows: usize, has_adapters: bool) -> 
     let integers = |input, count| (input, TensorType::new(ElementType::I32, [count]));
     let step = [(StepInput::Tokens, tokens), (StepInput::Positions, rows), (StepInput::Last, rows)];
     let types = decoder.embedding.types.map(|_| (StepInput::Types, tokens));
+    let firsts = decoder.is_bidirectional().then_some((StepInput::Firsts, tokens));
     let adapters = has_adapters.then_some((StepInput::Adapters, rows));
-    let step = step.into_iter().chain(types).chain(adapters).map(|(input, count)| integers(input, count));
+    let step = step
+        .into_iter()
+        .chain(types)
+        .chain(firsts)
+        .chain(adapters)
+        .map(|(input, count)| integers(input, count));
     let rotary = decoder.ropes().into_iter().enumerate().flat_map(|(index, rope)| {
         let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
         [(StepInput::Cos(index), table.clone()), (StepInput::Sin(index), table)]

@@ -72,22 +72,14 @@ impl<'f> GraphOps<'_, '_, 'f> {
         }
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap };
-        let counts = self.counts()?;
-        let b = &mut *self.b;
-        let mut mixed = Vec::with_capacity(self.pass.rows.len());
-        let mut start = 0;
-        for (index, &tokens) in self.pass.rows.iter().enumerate() {
-            let end = start + tokens;
-            let q = heads_first(b, query, start, end)?;
-            let k = heads_first(b, key, start, end)?;
-            let v = heads_first(b, value, start, end)?;
-            let count = b.slice(counts, &[index], &[index + 1])?;
-            let count = b.reshape(count, &[])?;
-            let mask = visible(b, count, tokens, *window)?;
-            mixed.push(layers::masked_attention(b, &MaskedOperands { q, k, v, mask, sinks }, scores, out)?);
-            start = end;
-        }
-        if let [only] = mixed[..] { Ok(only) } else { b.concatenate(&mixed, 0) }
+        let firsts = self.pass.firsts.ok_or_else(|| {
+            let message = "the pass does not say where its texts begin";
+            Error::new(ErrorKind::Structure, "bidirectional_attention", message)
+        })?;
+        let (b, tokens) = (&mut *self.b, self.pass.rows.iter().sum());
+        let mask = same_text(b, firsts, *window)?;
+        let [q, k, v] = [query, key, value].map(|heads| heads_first(b, heads, 0, tokens));
+        layers::masked_attention(b, &MaskedOperands { q: q?, k: k?, v: v?, mask, sinks }, scores, out)
     }
 
     pub(super) fn attend_latent(
@@ -213,25 +205,19 @@ impl<'f> GraphOps<'_, '_, 'f> {
     }
 }
 
-/// `[tokens, tokens]` i1: which tokens each token of a row sees: of the first `count` (a scalar i32), which
-/// are no padding, those at a distance of less than `window`; and itself.
-fn visible<'f>(
-    b: &mut Builder<'f>,
-    count: Value<'f>,
-    tokens: usize,
-    window: Option<usize>,
-) -> Result<Value<'f>> {
+/// `[tokens, tokens]`: which tokens each one attends to, those of its text that are nearer than `window`;
+/// padding attends to itself.
+fn same_text<'f>(b: &mut Builder<'f>, firsts: Value<'f>, window: Option<usize>) -> Result<Value<'f>> {
+    let tokens = b.shape(firsts)[0];
     let grid = TensorType::new(ElementType::I32, [tokens, tokens]);
+    let own = b.broadcast_in_dim(firsts, &grid.shape, &[0])?;
+    let seen = b.broadcast_in_dim(firsts, &grid.shape, &[1])?;
+    let visible = b.compare(own, seen, Comparison::Equal)?;
+    let Some(window) = window.filter(|&window| window < tokens) else { return Ok(visible) };
     let (own, seen) = (b.iota(grid.clone(), 0)?, b.iota(grid.clone(), 1)?);
-    let count = b.broadcast_in_dim(count, &grid.shape, &[])?;
-    let mut visible = b.compare(seen, count, Comparison::Less)?;
-    if let Some(window) = window.filter(|&window| window < tokens) {
-        let distance = b.subtract(seen, own)?;
-        let distance = b.abs(distance)?;
-        let window = b.splat(ElementType::I32, window as f64, &grid.shape)?;
-        let near = b.compare(distance, window, Comparison::Less)?;
-        visible = b.and(visible, near)?;
-    }
-    let itself = b.compare(seen, own, Comparison::Equal)?;
-    b.or(visible, itself)
+    let distance = b.subtract(seen, own)?;
+    let distance = b.abs(distance)?;
+    let window = b.splat(ElementType::I32, window as f64, &grid.shape)?;
+    let near = b.compare(distance, window, Comparison::Less)?;
+    b.and(visible, near)
 }

@@ -46,6 +46,10 @@ impl<'f> GraphOps<'_, '_, 'f> {
 
     /// The position of each token: `[tokens]` i32.
     fn token_positions(&mut self) -> Result<Value<'f>> {
+        if let Some(firsts) = self.pass.firsts {
+            let place = self.b.iota(TensorType::new(ElementType::I32, [self.tokens()]), 0)?;
+            return self.b.subtract(place, firsts);
+        }
         let mut parts = Vec::with_capacity(self.pass.rows.len());
         for (index, &tokens) in self.pass.rows.iter().enumerate() {
             let first = self.b.slice(self.pass.positions, &[index], &[index + 1])?;

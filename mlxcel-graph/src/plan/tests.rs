@@ -173,7 +173,7 @@ fn short_texts_share_a_pass() {
 }
 
 #[test]
-fn whole_texts_share_passes_with_texts_of_the_same_size() {
+fn whole_texts_share_passes_without_padding_between_them() {
     let chunks = Chunks::whole(500);
     assert_eq!(chunks.sizes(), [16, 32, 64, 128, 256, 500]);
     let run = |texts: &[usize], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
@@ -182,6 +182,7 @@ fn whole_texts_share_passes_with_texts_of_the_same_size() {
         let mut passes = Vec::new();
         while let Some(pass) = next_pass(&pending, &chunks, width) {
             assert_eq!(pass.outputs, Outputs::Hidden);
+            assert!(chunks.sizes().contains(&pass.rows.iter().map(|row| row.room).sum()));
             pass.rows.iter().for_each(|row| pending[row.row].remaining -= row.tokens);
             passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
         }
@@ -189,14 +190,20 @@ fn whole_texts_share_passes_with_texts_of_the_same_size() {
     };
     assert_eq!(
         run(&[1, 70, 9, 16, 100], 4),
-        [vec![(0, 1, 16), (2, 9, 16)], vec![(1, 70, 128), (4, 100, 128)], vec![(3, 16, 16)]]
+        [vec![(0, 1, 1), (1, 70, 70), (2, 9, 9), (3, 16, 48)], vec![(4, 100, 128)]]
     );
-    // Never in parts, and only so many tokens together.
+    // Never in parts; what does not fit goes next, and a long one's padding has room for others.
     assert_eq!(
-        run(&[300; 5], 16),
-        [vec![(0, 300, 500), (1, 300, 500), (2, 300, 500), (3, 300, 500)], vec![(4, 300, 500)]]
+        run(&[300, 100, 90, 200, 60], 16),
+        [vec![(0, 300, 300), (1, 100, 100), (2, 90, 100)], vec![(3, 200, 256)], vec![(4, 60, 64)]]
     );
+    assert_eq!(run(&[300; 2], 16), [[(0, 300, 500)], [(1, 300, 500)]]);
+    assert_eq!(run(&[200, 60, 56], 16), [vec![(0, 200, 200), (2, 56, 56)], vec![(1, 60, 64)]]);
+    assert_eq!(run(&[5, 5], 1), [[(0, 5, 16)], [(1, 5, 16)]]);
     assert_eq!(run(&[500], 1), [[(0, 500, 500)]]);
+    let short = Chunks::whole(20);
+    let all = [Pending { remaining: 20, wants: Wants::EveryHidden }; 2];
+    assert_eq!(next_pass(&all, &short, 2).unwrap().rows, [PassRow { row: 0, tokens: 20, room: 20 }]);
 }
 
 #[test]

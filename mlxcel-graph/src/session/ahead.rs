@@ -123,7 +123,10 @@ impl<E: Executor> GraphSession<E> {
         });
         Ok(ProgramShape {
             length: self.shared.length_for("step", needed.max().unwrap_or(0))?,
-            rows: pass.rows.iter().map(|row| row.room).collect(),
+            rows: match self.shared.chunks.are_whole() {
+                true => vec![pass.rows.iter().map(|row| row.room).sum()],
+                false => pass.rows.iter().map(|row| row.room).collect(),
+            },
             outputs: pass.outputs,
         })
     }

@@ -182,6 +182,15 @@ fn gather<E: Executor>(
         inputs.types.extend(types.iter().map(|&own| i32::from(own)));
         inputs.types.resize(inputs.tokens.len(), 0);
     }
+    if shared.chunks.are_whole() {
+        let next = inputs.firsts.len();
+        inputs.firsts.resize(next + row.tokens, next as i32);
+        let padding = inputs.firsts.len()..inputs.tokens.len();
+        inputs.firsts.extend(padding.map(|place| place as i32));
+        // One row of the program has all texts.
+        inputs.positions.clear();
+        inputs.last.drain(..inputs.last.len() - 1);
+    }
     inputs.positions.push(position as i32);
     for (rope, (cos, sin)) in shared.ropes.iter().zip(&mut inputs.rotary) {
         let half = rope.rotary_dim / 2;
