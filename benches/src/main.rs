@@ -8,6 +8,7 @@ mod adapters;
 mod bandwidth;
 mod checkpoint;
 mod cpu;
+mod embed;
 mod gguf;
 mod gpu;
 mod machine;
@@ -54,6 +55,8 @@ enum Suite {
     Speculation(speculation::Arguments),
     /// The cost of adapters, on the IREE engine
     Adapters(adapters::Arguments),
+    /// Embeddings of many texts on the IREE engine, sentence-transformers and onnxruntime
+    Embed(embed::Arguments),
     /// Our engines on a GPU, and jax on the same plugin: exactness, then speed
     Gpu(gpu::Arguments),
     /// One of our engines, measured on request from standard input
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Suite::Profile(arguments) => profile::run(&arguments),
         Suite::Speculation(arguments) => speculation::run(&arguments),
         Suite::Adapters(arguments) => adapters::run(&arguments),
+        Suite::Embed(arguments) => embed::run(&arguments),
         Suite::Gpu(arguments) => gpu::run(&arguments),
         Suite::Oracles(arguments) => oracles::run(&arguments),
         Suite::Serve(arguments) => serve::run(&arguments),

@@ -37,6 +37,8 @@ enum Suite {
     Speculation(SpeculationArguments),
     /// Steps with adapters, compared with those of a model without room for any, and the time of loading one
     Adapters(SuiteArguments),
+    /// Embeddings of many texts, beside sentence-transformers and onnxruntime in the Python that is given
+    Embed(SuiteArguments),
     /// The engines on a GPU, with jax beside them: exactness by oracles, then speed; what needs CUDA is left
     /// out without
     Gpu(gpu::Arguments),
@@ -105,6 +107,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         Suite::Profile(_) => "profile",
         Suite::Speculation(_) => "speculation",
         Suite::Adapters(_) => "adapters",
+        Suite::Embed(_) => "embed",
         Suite::Gpu(_) => "gpu",
     };
     let mut command =
@@ -136,9 +139,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         }
         // In an environment of its own.
         Suite::Gpu(arguments) => return gpu::run(workspace, arguments),
-        Suite::Requests(further) | Suite::Profile(further) | Suite::Adapters(further) => {
-            (false, &further.suite)
-        }
+        Suite::Requests(further)
+        | Suite::Profile(further)
+        | Suite::Adapters(further)
+        | Suite::Embed(further) => (false, &further.suite),
         Suite::Speculation(speculation) => {
             command.args(speculation.quick.then_some("--quick"));
             (false, &speculation.further.suite)

@@ -32,6 +32,7 @@ const ALL: &[Target] = &[
     adapter::MLX_WEIGHTS,
     adapter::GGUF,
     tokenizer::TARGET,
+    tokenizer::WORLD,
     template::TARGET,
     chat::TARGET,
     settings::TARGET,

@@ -1,11 +1,13 @@
 //! A tokenizer's file, and what it makes of texts and tokens.
 
 use std::fs;
+use std::thread::LocalKey;
 
 use mlxcel_core::Result;
 use mlxcel_session::{Detokenizer, Tokenizer};
 
 use super::place::{Place, storyteller};
+use crate::corpus::repository;
 use crate::outcome::Outcome;
 use crate::target::{Format, Target};
 
@@ -22,8 +24,18 @@ pub(super) const TARGET: Target = Target {
     seeds,
 };
 
+pub(super) const WORLD: Target = Target {
+    name: "tokenizer-world",
+    about: "the vocabulary of RWKV World: read, and texts of many kinds encoded, decoded and streamed with it",
+    format: Format::Decisions,
+    run: run_world,
+    seeds: world_seeds,
+    ..TARGET
+};
+
 thread_local! {
     static PLACE: Place = const { Place::new() };
+    static WORLD_PLACE: Place = const { Place::new() };
 }
 
 const TEXTS: [&str; 10] = [
@@ -40,8 +52,17 @@ const TEXTS: [&str; 10] = [
 ];
 
 fn run(input: &[u8]) -> Outcome {
-    PLACE.with(|place| {
-        place.put("tokenizer.json", input);
+    open(&PLACE, "tokenizer.json", input)
+}
+
+fn run_world(input: &[u8]) -> Outcome {
+    open(&WORLD_PLACE, "rwkv_vocab_v20230424.txt", input)
+}
+
+/// Uses the tokenizer that `input` is as the file `name`.
+fn open(place: &'static LocalKey<Place>, name: &str, input: &[u8]) -> Outcome {
+    place.with(|place| {
+        place.put(name, input);
         match Tokenizer::open(place.path()) {
             Ok(tokenizer) => Outcome::new("opened").then(use_it(&tokenizer)),
             Err(error) => Outcome::refused(&error),
@@ -95,4 +116,9 @@ fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
 
 fn seeds() -> Vec<Vec<u8>> {
     fs::read(storyteller().join("tokenizer.json")).into_iter().collect()
+}
+
+fn world_seeds() -> Vec<Vec<u8>> {
+    let folder = repository().join("mlxcel-session/tests/fixtures/rwkv-world");
+    fs::read(folder.join("rwkv_vocab_v20230424.txt")).into_iter().collect()
 }
