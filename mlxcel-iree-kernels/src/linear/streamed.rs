@@ -2,8 +2,8 @@
 //!
 //! Each result is one sum over the inputs in order, as in [`blocked`](super::blocked), so that it does not
 //! depend on the number of rows. Several panels, or rows, are enough that no addition waits for the previous
-//! one while memory is read. Experts and adapters of few outputs, of which no such independence is claimed, have
-//! several sums over parts of the inputs instead.
+//! one while memory is read. Experts and adapters of few outputs, of which no such independence is claimed,
+//! have several sums over parts of the inputs instead.
 
 use super::product::{Buffers, Product};
 use crate::value::Operand;
@@ -21,8 +21,7 @@ pub(super) fn panels_together(product: &Product) -> usize {
     product.panels_together(if fitting >= most { most } else { 1 })
 }
 
-/// The bytes that a workgroup reads at least, if there is enough for many cores: what starting it costs is little
-/// beside them.
+/// The bytes that a workgroup reads at least, unless the weight has fewer: starting it costs little beside them.
 const WORKGROUP_BYTES: usize = 32 * 1024;
 
 /// Panels of one workgroup, a multiple of those that are computed together.

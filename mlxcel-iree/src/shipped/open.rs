@@ -171,7 +171,7 @@ impl Bundle {
                     bundled.sequences,
                 ));
             }
-            graph.sequences = sequences;
+            (graph.sequences, graph.texts) = (sequences, sequences);
         }
         Ok(graph)
     }
