@@ -158,7 +158,66 @@ fn adapters_of_fused_projections_recurrences_and_shared_experts_equal_peft() {
     check_bases(&mlxcel_session::portable::PortableBackend::new());
 }
 
+/// Eight adapters, and a row without one, in one pass: each row is what it is alone.
+fn check_eight(engine: &dyn Backend) {
+    let load = load_options().with_sequences(9).with_adapters(AdapterLimits::new(8, 4));
+    let model = engine.load(&Fixture::named("llama").path.into(), &load).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let from = adapter("llama-attention").path;
+    let settings = std::fs::read(from.join("adapter_config.json")).unwrap();
+    let mut settings: serde_json::Value = serde_json::from_slice(&settings).unwrap();
+    let mut loaded = vec![None];
+    for number in 1..=8 {
+        let to = folder.path().join(number.to_string());
+        std::fs::create_dir(&to).unwrap();
+        settings["lora_alpha"] = (3 * number).into();
+        std::fs::write(to.join("adapter_config.json"), settings.to_string()).unwrap();
+        let weights = "adapter_model.safetensors";
+        std::fs::copy(from.join(weights), to.join(weights)).unwrap();
+        loaded.push(Some(model.load_adapter(&to.into()).unwrap()));
+    }
+    let mut session = model.open_session(&SessionOptions::default()).unwrap();
+    let prompt = [7, 30, 90, 11, 5];
+    let open = |session: &mut dyn InferenceSession| -> Vec<_> {
+        let sequences = loaded.iter().map(|adapter| {
+            let sequence = session.open_with(&options(adapter.as_ref())).unwrap();
+            session.run_row(Row::extend(sequence, &prompt), &Control::default()).unwrap();
+            sequence
+        });
+        sequences.collect()
+    };
+    let sequences = open(&mut *session);
+    let row = |sequence| Row::new(sequence, &[42], Want::logits());
+    let alone = sequences.iter().map(|&sequence| {
+        let logits = session.run_row(row(sequence), &Control::default()).unwrap().into_logits().unwrap();
+        session.close(sequence).unwrap();
+        logits
+    });
+    let alone: Vec<_> = alone.collect();
+    let sequences = open(&mut *session);
+    let rows: Vec<_> = sequences.iter().map(|&sequence| row(sequence)).collect();
+    let mut out = StepOutput::new();
+    session.step(&rows, &Control::default(), &mut out).unwrap();
+    assert!(alone.windows(2).all(|pair| pair[0] != pair[1]), "{}: two adapters are one", engine.name());
+    for (index, (together, alone)) in out.take().into_iter().zip(&alone).enumerate() {
+        let together = together.unwrap().into_logits().unwrap();
+        let largest = alone.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+        let far = together.iter().zip(alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(far <= 1e-5 * largest, "{}, row {index}: {far:e} of {largest}", engine.name());
+    }
+}
+
+#[test]
+fn eight_adapters_and_none_share_a_pass() {
+    check_eight(&mlxcel_session::portable::PortableBackend::new());
+}
+
 mod nightly {
+    #[test]
+    fn eight_adapters_share_a_pass_on_every_engine() {
+        super::engines_and_plugin().iter().for_each(|engine| super::check_eight(&**engine));
+    }
+
     #[test]
     fn adapters_of_other_bases_equal_peft_on_every_engine() {
         super::engines_and_plugin().iter().for_each(|engine| super::check_bases(&**engine));
