@@ -18,8 +18,8 @@ const RANK: usize = 16;
 /// The adapter that all texts of a program are generated with.
 #[derive(Args)]
 pub(crate) struct AdapterArgument {
-    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a
-    /// GGUF file
+    /// Generate with this LoRA adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, a GGUF
+    /// file, or `org/name` in the Hugging Face cache
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
 }

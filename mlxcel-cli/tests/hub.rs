@@ -90,6 +90,29 @@ fn models_open_by_hub_name_and_folders_take_precedence() {
 }
 
 #[test]
+#[cfg(feature = "portable")]
+fn adapters_are_found_by_hub_name() {
+    let home = home();
+    let folder = fixture("adapters/llama-attention");
+    put(home.path(), "org/lora", &folder, |name| name != "oracle.json");
+    let generate = |adapter: &str| {
+        let arguments =
+            ["--backend", "portable", "--tokens", "1,2,3", "-n", "6", "--model", "org/llama", "--adapter"];
+        run("generate", home.path(), &[&arguments[..], &[adapter]].concat())
+    };
+    let text_of = |output: &Output| {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(text_of(&generate("org/lora")), text_of(&generate(folder.to_str().unwrap())));
+    let absent = text(&generate("org/none").stderr);
+    assert!(absent.contains("org/none") && absent.lines().count() == 1, "{absent}");
+    let merged =
+        run("merge", home.path(), &["--model", "org/llama", "--adapter", "org/lora", "--out", "merged"]);
+    assert!(merged.status.success(), "{}", text(&merged.stderr));
+}
+
+#[test]
 fn models_lists_the_cache_with_families_and_sizes() {
     let home = home();
     let output = run("models", home.path(), &["--json"]);

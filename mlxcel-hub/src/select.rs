@@ -15,6 +15,10 @@ const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+/// The settings of an adapter, and what its matrices are in: of PEFT, and of mlx-lm.
+const ADAPTER: &str = "adapter_config.json";
+const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapters.safetensors"];
+
 /// The small files beside weights that are read.
 const SMALL: [&str; 14] = [
     CONFIG,
@@ -54,8 +58,8 @@ pub struct Selection {
 }
 
 /// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer and
-/// templates, and `model.safetensors` or the index of its shards; or the files of one GGUF model. Python
-/// pickles are never selected.
+/// templates, and `model.safetensors` or the index of its shards; those of an adapter of PEFT or mlx-lm, if
+/// there is no model beside it; or the files of one GGUF model. Python pickles are never selected.
 ///
 /// # Errors
 ///
@@ -94,6 +98,11 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
             check_name(file, name)?;
         }
         return Ok(selection);
+    }
+    let adapter = ADAPTER_WEIGHTS.into_iter().find(|file| has(file));
+    if let Some(weights) = adapter.filter(|_| name.label().is_none() && has(ADAPTER)) {
+        let (small, weights) = (vec![ADAPTER.to_owned()], vec![weights.to_owned()]);
+        return Ok(Selection { small, weights, ..Selection::default() });
     }
     let models = models_of(files);
     let matching: Vec<_> = match name.label() {
@@ -217,6 +226,23 @@ mod tests {
             of("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err().kind(),
             ErrorKind::Unsupported
         );
+    }
+
+    #[test]
+    fn an_adapter_is_settings_and_matrices() {
+        let peft = ["README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"];
+        let selected = of("a/b", &peft).unwrap();
+        assert_eq!(
+            (&*selected.small, &*selected.weights),
+            (&["adapter_config.json".to_owned()][..], &[peft[2].to_owned()][..])
+        );
+        let mlx = of("a/b", &["adapter_config.json", "adapters.safetensors", "config.json"]).unwrap();
+        assert_eq!(mlx.weights, ["adapters.safetensors"]);
+        let model =
+            of("a/b", &["adapter_config.json", "adapters.safetensors", "config.json", SINGLE]).unwrap();
+        assert_eq!(model.weights, [SINGLE]);
+        let pickle = of("a/b", &["adapter_config.json", "adapter_model.bin"]).unwrap_err();
+        assert_eq!(pickle.kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -153,15 +153,16 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a file is missing,
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged one.
+    /// The errors of [`hub::locate`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a file is
+    /// missing, [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged one.
     pub fn adapter_rank(source: impl Into<ModelSource>) -> Result<usize> {
-        mlxcel_models::AdapterWeights::rank(&source.into())
+        mlxcel_models::AdapterWeights::rank(&hub::locate(source, &LoadOptions::default())?)
     }
 
     /// Loads an adapter in the format of the PEFT library or of mlx-lm, a folder with `adapter_config.json`
     /// and `adapter_model.safetensors` or `adapters.safetensors`, or of llama.cpp, a GGUF file, for
-    /// generations with [`Options::with_adapter`](crate::Options::with_adapter). Generations with other
+    /// generations with [`Options::with_adapter`](crate::Options::with_adapter). A name `org/name` is looked
+    /// up as that of a [model](hub::locate). Generations with other
     /// adapters and without one run meanwhile and share steps. It takes one of the slots that the model
     /// was [opened with](crate::OpenOptions::with_adapters) until the last clone of the handle is dropped
     /// and no sequence uses it.
@@ -178,9 +179,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`Model::load_adapter`](mlxcel_core::Model::load_adapter).
+    /// The errors of [`hub::locate`] and [`Model::load_adapter`](mlxcel_core::Model::load_adapter).
     pub fn load_adapter(&self, source: impl Into<ModelSource>) -> Result<Adapter> {
-        self.engine.load_adapter(&source.into())
+        self.engine.load_adapter(&hub::locate(source, &LoadOptions::default())?)
     }
 }
 

@@ -24,7 +24,8 @@ pub(crate) struct Arguments {
     /// The checkpoint folder, or `org/name` in the Hugging Face cache
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, or a GGUF file
+    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, a GGUF file, or `org/name`
+    /// in the Hugging Face cache
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
     /// The folder to write
@@ -66,7 +67,9 @@ struct Output {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
-    let model = locate(&arguments.model, &progress.watch(LoadOptions::default()))?;
+    let [model, adapter] = [&arguments.model, &arguments.adapter]
+        .map(|path| locate(path, &progress.watch(LoadOptions::default())));
+    let (model, adapter) = (model?, adapter?);
     let started = Instant::now();
     let shown = progress.clone();
     let mut options = MergeOptions::default()
@@ -78,8 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None if arguments.dequantize => MergedWeights::Unpacked,
         None => MergedWeights::AsStored,
     };
-    let merged = Checkpoint::open(&model)
-        .and_then(|checkpoint| merge(&checkpoint, arguments.adapter.as_path(), &arguments.out, &options));
+    let merged =
+        Checkpoint::open(&model).and_then(|checkpoint| merge(&checkpoint, adapter, &arguments.out, &options));
     progress.close();
     let merged = merged?;
     let output = Output {
