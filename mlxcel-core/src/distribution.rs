@@ -109,10 +109,11 @@ impl<'a> Distribution<'a> {
 pub fn most_likely(scores: impl IntoIterator<Item = (TokenId, f64)>, count: usize) -> Vec<(TokenId, f64)> {
     let mut kept = Vec::new();
     let mut least = None;
-    for (token, score) in scores {
+    // The loop is inside the iterator, where the compiler inlines what filters it.
+    scores.into_iter().for_each(|(token, score)| {
         // A later token with an equal score has a higher id.
         if count == 0 || least.is_some_and(|least| score <= least) {
-            continue;
+            return;
         }
         kept.push((token, score));
         if kept.len() >= count.saturating_mul(2) {
@@ -120,7 +121,7 @@ pub fn most_likely(scores: impl IntoIterator<Item = (TokenId, f64)>, count: usiz
             kept.truncate(count);
             least = kept.last().map(|&(_, score)| score);
         }
-    }
+    });
     kept.sort_unstable_by(more_likely);
     kept.truncate(count);
     kept
