@@ -1,15 +1,14 @@
 //! The suite `embed`: embeddings of many texts on the IREE engine, beside sentence-transformers and
 //! onnxruntime, which fastembed runs on.
 //!
-//! A peer is `embed/worker.py` in a process of its own. It prints its versions when it is ready; then each line
-//! is a list of texts, which it answers with `seconds` and `vectors`.
+//! A peer is `embed/worker.py`, a [`Worker`] whose requests are lists of texts, answered with `seconds` and
+//! `vectors`.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use mlxcel_core::{LoadOptions, Precision};
 use mlxcel_iree::IreeBackend;
 use mlxcel_iree::profile::Profiler;
@@ -20,6 +19,7 @@ use serde::Deserialize;
 
 use crate::machine::Machine;
 use crate::spread::Spread;
+use crate::worker::Worker;
 
 /// The program of the peers.
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/embed/worker.py");
@@ -80,15 +80,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut peers = Vec::new();
     for program in ["sentence-transformers", "onnxruntime"] {
         let Some(python) = &arguments.python else { break };
-        let mut peer = Peer::start(python, program, arguments, threads)?;
-        let (_, vectors) = peer.embed(&texts)?;
+        let mut command = Command::new(python);
+        command.arg(WORKER).arg(program).arg(&arguments.model).arg(threads.to_string());
+        let mut peer = Worker::start(program, command)?;
+        let vectors = embed(&mut peer, &texts)?.vectors;
         let differences = ours.iter().flatten().zip(vectors.iter().flatten()).map(|(a, b)| (a - b).abs());
         let farthest = differences.fold(0.0, f32::max);
         if arguments.precision == Precision::Exact {
             ensure!(farthest <= TOLERANCE, "vectors of {program} differ by {farthest:e}");
         }
-        println!("{}: vectors differ by {farthest:.1e} at most", peer.versions);
-        peers.push(peer);
+        let versions = peer.hello.versions.iter().map(|(name, version)| format!("{name} {version}"));
+        let versions = versions.collect::<Vec<_>>().join(", ");
+        println!("{versions}: vectors differ by {farthest:.1e} at most");
+        peers.push((versions, peer));
     }
     println!(
         "{processor}, {threads} threads; {} texts at {}; {} rounds\n",
@@ -103,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         order.sort_by_key(|_| random.next_u32());
         for index in order {
             seconds[index].push(match index.checked_sub(1) {
-                Some(peer) => peers[peer].embed(&texts)?.0,
+                Some(peer) => embed(&mut peers[peer].1, &texts)?.seconds,
                 None => {
                     let start = Instant::now();
                     model.embed_all(&texts, &options)?;
@@ -114,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     println!("{:<32}{:<28}time relative to ours, same round", "", "texts a second");
     for (index, own) in seconds.iter().enumerate() {
-        let name = index.checked_sub(1).map_or("mlxcel, iree", |peer| &peers[peer].versions);
+        let name = index.checked_sub(1).map_or("mlxcel, iree", |peer| &peers[peer].0);
         let rates: Vec<f64> = own.iter().map(|seconds| texts.len() as f64 / seconds).collect();
         let ratios: Vec<f64> = own.iter().zip(&seconds[0]).map(|(own, ours)| own / ours).collect();
         println!("{name:<32}{:<28}{}", Spread::of(&rates).to_string(), Spread::of(&ratios));
@@ -135,61 +139,12 @@ fn texts(count: usize) -> Vec<String> {
     (0..count).map(&mut text).collect()
 }
 
-/// A peer in a process of its own; ended when dropped.
-struct Peer {
-    child: Child,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    versions: String,
-}
-
-#[derive(Deserialize)]
-struct Ready {
-    versions: Vec<(String, String)>,
-}
-
 #[derive(Deserialize)]
 struct Answer {
     seconds: f64,
     vectors: Vec<Vec<f32>>,
 }
 
-impl Peer {
-    fn start(python: &PathBuf, program: &str, arguments: &Arguments, threads: usize) -> Result<Self> {
-        let mut command = Command::new(python);
-        command.arg(WORKER).arg(program).arg(&arguments.model).arg(threads.to_string());
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("starting {}", python.display()))?;
-        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("{program} has no pipes");
-        };
-        let mut peer = Self { child, requests, answers: BufReader::new(answers), versions: String::new() };
-        let Ready { versions } = peer.answer().with_context(|| format!("starting {program}"))?;
-        let versions: Vec<_> = versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
-        peer.versions = versions.join(", ");
-        Ok(peer)
-    }
-
-    fn embed(&mut self, texts: &[String]) -> Result<(f64, Vec<Vec<f32>>)> {
-        writeln!(self.requests, "{}", serde_json::to_string(texts)?)?;
-        self.requests.flush()?;
-        let Answer { seconds, vectors } = self.answer()?;
-        Ok((seconds, vectors))
-    }
-
-    fn answer<T: for<'de> Deserialize<'de>>(&mut self) -> Result<T> {
-        let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "it ended without an answer");
-        serde_json::from_str(&line).context("reading its answer")
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn embed(peer: &mut Worker, texts: &[String]) -> Result<Answer> {
+    peer.ask(&serde_json::to_string(texts)?)
 }

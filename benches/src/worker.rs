@@ -149,7 +149,8 @@ impl Worker {
         memory_of(self.child.id())
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
+    /// The answer to a line.
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: &str) -> Result<T> {
         let sent = writeln!(self.requests, "{request}").and_then(|()| self.requests.flush());
         sent.with_context(|| format!("asking {}", self.name))?;
         self.answer()
