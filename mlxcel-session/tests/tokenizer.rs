@@ -331,6 +331,7 @@ fn faults_of_a_world_vocabulary_are_named() {
         (&*format!("{vocabulary}4000000000 'aaaab' 5\n"), "no token can have"),
         (&*format!("{vocabulary}66000 'aaaab' 6\n"), "its length"),
         (&*long, "more than 256 bytes"),
+        (&*"\n".repeat((4 << 20) + 1), "more than 4194304"),
     ] {
         let error = Tokenizer::open(world(text).path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);

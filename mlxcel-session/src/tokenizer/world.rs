@@ -20,6 +20,9 @@ const END: TokenId = 0;
 
 /// How long a token may be, in bytes: the time for a text grows with it. The longest published one has 128.
 const LONGEST_TOKEN: usize = 256;
+/// How long the file may be, in bytes, of which what finds tokens takes some fifty each; the published one has
+/// 1.1 million.
+const LONGEST_FILE: usize = 4 << 20;
 /// The largest id that a token may have; published ones are below 2^16.
 const LARGEST_ID: TokenId = 1 << 20;
 
@@ -37,6 +40,9 @@ impl World {
     /// Reads `rwkv_vocab_v20230424.txt`: in each line an id, the token as a literal of Python, and its length
     /// in bytes.
     pub(super) fn read(file: &[u8]) -> Result<Self, String> {
+        if file.len() > LONGEST_FILE {
+            return Err(format!("it has {} bytes, more than {LONGEST_FILE}", file.len()));
+        }
         let file = str::from_utf8(file).map_err(|_| "it is not UTF-8 text")?;
         let mut ids = HashMap::new();
         let mut spellings = HashMap::new();
@@ -68,7 +74,7 @@ impl World {
         Ok(Self { longest, found, ids, spellings, size })
     }
 
-    /// The bytes of the longest token.
+    /// The most bytes that a token covers: those of its letters, of which a byte has one.
     pub(super) fn longest(&self) -> usize {
         self.longest.max_pattern_len()
     }
