@@ -1,6 +1,5 @@
 //! Who waits, for how long, and who is refused.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
@@ -9,12 +8,19 @@ use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
 use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
 
 const PASS: Duration = Duration::from_millis(2);
+/// Tokens of a request that runs for as long as a test needs it.
+const BLOCK: usize = 1000;
+
+/// Options under which nobody pauses for want of a reader, however slowly a test submits the others.
+fn unpaused() -> EngineOptions {
+    EngineOptions::default().with_unread_tokens(BLOCK)
+}
 
 #[test]
 fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::with_options(model, &EngineOptions::default().with_queue(2)).unwrap();
-    let running = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
+    let engine = Engine::with_options(model, &unpaused().with_queue(2)).unwrap();
+    let running = engine.generate_tokens(&prompt(0, 4), &Options::new(BLOCK)).unwrap();
     wait_until(&engine, |stats| stats.running == 1);
     let waiting: Vec<_> =
         (1..3).map(|n| engine.generate_tokens(&prompt(n, 4), &Options::new(2)).unwrap()).collect();
@@ -47,8 +53,8 @@ fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
 #[test]
 fn a_burst_on_an_idle_engine_fills_the_sequences_and_then_the_queue() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
-    let engine = Engine::with_options(model, &EngineOptions::default().with_queue(1)).unwrap();
-    let submit = |n| engine.generate_tokens(&prompt(n, 4), &Options::new(1000));
+    let engine = Engine::with_options(model, &unpaused().with_queue(1)).unwrap();
+    let submit = |n| engine.generate_tokens(&prompt(n, 4), &Options::new(BLOCK));
     let accepted: Vec<_> = (0..5).map(|n| submit(n).unwrap()).collect();
     assert_eq!(submit(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
     wait_until(&engine, |stats| stats.running == 4 && stats.queued == 1);
@@ -67,13 +73,13 @@ fn a_client_with_many_requests_does_not_hold_up_others() {
         [Share { client: 1, group: 1 }, Share { client: 1, group: 2 }],
     ] {
         let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
-        let engine = Engine::with_options(model, &EngineOptions::default().with_queue(8)).unwrap();
+        let engine = Engine::with_options(model, &unpaused().with_queue(8)).unwrap();
         let model = endless(&ReferenceBackend::new(), 4);
         let submit = |number, share, tokens| {
             let (prompt, options) = (prompt(number, 4), options(number, tokens));
             engine.submit(Request::new(&prompt).with_options(options).with_share(share))
         };
-        let mut many: Vec<_> = (0..4).map(|number| submit(number, shares[0], 150).unwrap()).collect();
+        let mut many: Vec<_> = (0..4).map(|number| submit(number, shares[0], 400).unwrap()).collect();
         wait_until(&engine, |stats| stats.running == 4);
         many.extend((4..12).map(|number| submit(number, shares[0], 2).unwrap()));
         let fair = shares[0].client != shares[1].client;
@@ -95,7 +101,7 @@ fn a_client_with_many_requests_does_not_hold_up_others() {
         // The one that gave its sequence up goes on as if nothing had been.
         for (number, stream) in many.into_iter().enumerate().take(4) {
             let number = number as u64;
-            let alone = alone(&model, &prompt(number, 4), &options(number, 150));
+            let alone = alone(&model, &prompt(number, 4), &options(number, 400));
             assert_same(&stream.complete().unwrap(), &alone);
         }
     }
@@ -138,28 +144,25 @@ fn every_request_starts_and_advances_within_bounded_steps() {
 
 #[test]
 fn higher_priorities_start_first_and_ties_by_arrival() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::new(model).unwrap();
-    let blocker = engine.generate_tokens(&prompt(0, 4), &Options::new(1000)).unwrap();
+    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 1));
+    let engine = Engine::with_options(faulty.model(), &unpaused()).unwrap();
+    let blocker = engine.generate_tokens(&prompt(0, 2), &Options::new(BLOCK)).unwrap();
     wait_until(&engine, |stats| stats.running == 1);
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let readers: Vec<_> = [0, 5, -1, 5, 0]
+    // The lengths of their prompts tell in which steps they start.
+    let streams: Vec<_> = [0, 5, -1, 5, 0]
         .into_iter()
-        .map(|priority| {
-            let tokens = prompt(1, 4);
+        .zip(10..)
+        .map(|(priority, length)| {
+            let tokens = prompt(length, length as usize);
             let request = Request::new(&tokens).with_options(Options::new(2)).with_priority(priority);
-            let stream = engine.submit(request).unwrap();
-            let order = Arc::clone(&order);
-            std::thread::spawn(move || {
-                let number = stream.number();
-                stream.complete().unwrap();
-                order.lock().unwrap().push(number);
-            })
+            engine.submit(request).unwrap()
         })
         .collect();
     drop(blocker);
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
-    assert_eq!(*order.lock().unwrap(), [2, 4, 1, 5, 3]);
+    streams.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 2));
+    let steps = faulty.steps.lock().unwrap();
+    let started: Vec<_> = steps.iter().flatten().copied().filter(|&tokens| tokens >= 10).collect();
+    assert_eq!(started, [11, 13, 10, 14, 12]);
 }
 
 #[test]
