@@ -118,13 +118,14 @@ capabilities! {
     /// [`Answer::Likelihoods`](crate::Answer::Likelihoods) works.
     EveryPosition => every_position: bool = false, with_every_position;
     /// [`Positions::Drafts`](crate::Positions::Drafts) works with everything that is claimed for tokens, and with
-    /// [`logits`](Self::logits) for logits: one pass verifies several draft tokens.
+    /// [`logits`](Self::logits) for logits: one pass verifies several draft tokens, and a rewind drops the wrong ones.
     Verification => verification: bool = false, with_verification;
     /// [`Answer::Hidden`](crate::Answer::Hidden) works and returns vectors of this many elements; `None` if unsupported.
     HiddenStates => hidden_states: Option<usize> = None, with_hidden_states;
     /// A [`TokenMask`](crate::TokenMask) is honoured.
     TokenMasks => token_masks: bool = false, with_token_masks;
-    /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works.
+    /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works to every earlier position. Recurrent states and
+    /// sliding windows do not remember them all.
     Rewind => rewind: bool = false, with_rewind;
     /// [`InferenceSession::fork`](crate::InferenceSession::fork) works.
     Fork => fork: bool = false, with_fork;

@@ -140,7 +140,10 @@ pub trait InferenceSession: Send {
     /// Counters of the session.
     fn stats(&self) -> SessionStats;
 
-    /// Drops every token from `position` on, without computing anything. Needs [`Capabilities::rewind`].
+    /// Drops every token from `position` on, without computing anything. Needs [`Capabilities::rewind`], but
+    /// for the draft tokens of the sequence's last row
+    /// ([`Positions::Drafts`](crate::Positions::Drafts)): those can be dropped until its next row by all
+    /// sessions that verify them ([`Capabilities::verification`]).
     ///
     /// # Errors
     ///
@@ -150,7 +153,8 @@ pub trait InferenceSession: Send {
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
-        Err(Capabilities::unimplemented(self.capabilities().rewind, "rewind", "rewind"))
+        let Capabilities { rewind, verification, .. } = *self.capabilities();
+        Err(Capabilities::unimplemented(rewind || verification, "rewind", "rewind"))
     }
 
     /// Opens a second sequence with the same tokens, without computing anything. Needs

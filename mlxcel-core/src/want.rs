@@ -50,7 +50,8 @@ pub enum Positions {
     /// This verifies drafts in one pass: the first draft token is accepted if it equals the first answer, and
     /// so on. Answers are those that the tokens would get if they were fed one by one. Afterwards the
     /// sequence holds all of the row's tokens; the caller [rewinds](crate::InferenceSession::rewind) the
-    /// rejected ones. Needs [`Capabilities::verification`](crate::Capabilities::verification).
+    /// rejected ones before the sequence's next row. Needs
+    /// [`Capabilities::verification`](crate::Capabilities::verification).
     Drafts(usize),
     /// Every token of the row.
     All,

@@ -174,7 +174,7 @@ impl TextGeneration {
 
     /// Drafts at most `most` tokens for the next row by [`Options::speculation`](crate::Options::speculation)
     /// and returns how many; the row may be that many tokens longer. Call it before each row to decode
-    /// speculatively, on a session that claims verification and rewind.
+    /// speculatively, on a session that claims verification.
     ///
     /// # Errors
     ///

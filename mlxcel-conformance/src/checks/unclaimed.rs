@@ -22,12 +22,26 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     let claimed = session.capabilities().clone();
     let mut walk = Walk::open(&mut *session, subject.tokens(0, 5)?)?;
     walk.run(subject, &mut *session, 1, "before")?;
-    let (sequence, before) = (walk.sequence, session.stats());
-    let unsupported = ErrorKind::Unsupported;
+    let (sequence, greedy, unsupported) = (walk.sequence, SamplingPlan::greedy(), ErrorKind::Unsupported);
     if !claimed.rewind {
         // To any position, including the current one.
         for position in [0, 1, walk.held.len()] {
             refused(session.rewind(sequence, position), unsupported, format_args!("rewind to {position}"))?;
+        }
+        if claimed.verification {
+            // Draft tokens can be dropped, what is before them cannot, and they cannot after another row.
+            let held = walk.held.len();
+            let row = [walk.pending[0], 0];
+            let want = Want::token(&greedy).with_drafts(1);
+            step(&mut *session, &[Row::new(sequence, &row, want)])?.remove(0)?;
+            refused(session.rewind(sequence, held), unsupported, "rewind to the front of draft tokens")?;
+            session.rewind(sequence, held + 1)?;
+            walk.held.append(&mut walk.pending);
+            let next = subject.outlook(&walk.held)?.token;
+            walk.pending.push(next);
+            walk.run(subject, &mut *session, 1, "after a draft token was dropped")?;
+            let late = session.rewind(sequence, held + 1);
+            refused(late, unsupported, "rewind to a draft token of an earlier row")?;
         }
     }
     if !claimed.fork {
@@ -46,7 +60,6 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     } else {
         refused(session.open_with(&adapted), ErrorKind::InvalidInput, "an adapter of another model")?;
     }
-    let greedy = SamplingPlan::greedy();
     let mask = TokenMask::allowing(vocabulary, [0]);
     let beyond = claimed.top_logprobs.checked_add(1);
     let mut wants: Vec<(Want<'_>, &str)> = Vec::new();
@@ -88,6 +101,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     params.temperature = 0.7;
     let host = SamplingPlan::negotiate(&params, &Capabilities::new(1, 1).with_logits(true))?;
     wants.push((Want::token(&host), "a plan for the host"));
+    let before = session.stats();
     for (want, what) in wants {
         let result = step(&mut *session, &[Row::new(sequence, &[0], want)])?.remove(0);
         refused(result, unsupported, what)?;

@@ -28,8 +28,7 @@ fn verified(
 }
 
 /// Verifying draft tokens in one row gives the same as feeding them one by one, accepted or rejected, with or
-/// without a prompt before them, and the sequence continues from the accepted ones. Needs verification and
-/// rewind.
+/// without a prompt before them, and the sequence continues from the accepted ones. Needs verification.
 ///
 /// Kills: `verifies_the_last_everywhere`, `verification_is_shifted`, `swaps_positions`,
 /// `rewinds_in_name_only`.
@@ -64,6 +63,50 @@ pub fn drafts_are_verified_in_one_row(subject: &Subject<'_>) -> Outcome {
         session.close(sequence)?;
     }
     Ok(())
+}
+
+/// Rows with draft tokens follow each other, behind some, all or none of whose draft tokens were dropped. In
+/// between, the sequence is forked, and saved and restored, if that is claimed. Needs verification.
+///
+/// Kills: `rewinds_well_once`.
+pub fn drafts_follow_dropped_drafts(subject: &Subject<'_>) -> Outcome {
+    // The number of draft tokens in each row, and how many of them are right.
+    const ROUNDS: [(usize, usize); 6] = [(3, 1), (4, 4), (2, 0), (5, 3), (3, 3), (4, 2)];
+    let mut truth = subject.tokens(6, 10)?;
+    let mut fed = truth.len() - 1;
+    for _ in 0..ROUNDS.iter().map(|(_, right)| right + 1).sum::<usize>() {
+        truth.push(subject.outlook(&truth)?.token);
+    }
+    let (plan, vocabulary) = (SamplingPlan::greedy(), subject.model()?.info().vocabulary_size as u32);
+    let mut session = subject.session()?;
+    let claimed = session.capabilities().clone();
+    let mut sequence = session.open()?;
+    extend(&mut *session, sequence, &truth[..fed])?;
+    for (round, (drafts, right)) in ROUNDS.into_iter().enumerate() {
+        let mut row = truth[fed..=fed + right].to_vec();
+        row.resize_with(1 + drafts, || (truth[fed + right + 1] + 1) % vocabulary);
+        let answers = verified(&mut *session, sequence, &row, Want::token(&plan).with_drafts(drafts))?;
+        for (i, answer) in answers.iter().take(right + 1).enumerate() {
+            let held = &truth[..=fed + i];
+            subject.agrees(answer, held, format_args!("after draft token {i} of round {round}"))?;
+        }
+        fed += 1 + right;
+        session.rewind(sequence, fed)?;
+        stands_at(&*session, sequence, fed)?;
+        if claimed.fork && claimed.sequences > 1 && round % 2 == 0 {
+            let sequence = session.fork(sequence)?;
+            let mut fork = Walk { sequence, held: truth[..fed].to_vec(), pending: vec![truth[fed]] };
+            fork.run(subject, &mut *session, 1, format_args!("a fork after round {round}"))?;
+            session.close(sequence)?;
+        }
+        if claimed.snapshot && round % 3 == 0 {
+            let snapshot = session.snapshot(sequence)?;
+            session.close(sequence)?;
+            sequence = session.restore(&snapshot)?;
+        }
+    }
+    let mut walk = Walk { sequence, held: truth[..fed].to_vec(), pending: vec![truth[fed]] };
+    walk.run(subject, &mut *session, 2, "after all rounds")
 }
 
 /// The logits after draft tokens are those of each position. Needs verification and logits.

@@ -1,6 +1,6 @@
 //! Mutants whose sequences, forks and snapshots hold something else than they should.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mlxcel_core::{
     Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, StateIdentity,
@@ -19,6 +19,7 @@ pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("rewinds_one_short", |reference| {
         Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|to, held| (to + 1).min(held))))
     }),
+    ("rewinds_well_once", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsOnce::default()))),
     ("rewinds_a_window", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsWindow))),
     ("fork_loses_wrapped_positions", |reference| {
         Broken::new(reference).with_twist(|| Box::new(ForkLosesWrapped))
@@ -128,6 +129,21 @@ impl Twist for Rewinds {
         let kept = (self.keeps)(position, held);
         inner.session.rewind(sequence, kept)?;
         self.beyond.insert(sequence, kept - position);
+        Ok(())
+    }
+}
+
+/// Remembers another token after it was rewound for the second time.
+#[derive(Default)]
+struct RewindsOnce(BTreeSet<SequenceId>);
+
+impl Twist for RewindsOnce {
+    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
+        inner.session.rewind(sequence, position)?;
+        if !self.0.insert(sequence) {
+            let held = text(&mut *inner.session, sequence);
+            rewrite(&mut *inner.session, sequence, &misremembered(held));
+        }
         Ok(())
     }
 }

@@ -36,9 +36,9 @@ impl Generation {
     /// chosen tokens. So drafts never change a token, only how many tokens a row yields; a shorter row
     /// omits them. Rejected ones must be [rewound](Self::rewind).
     ///
-    /// The engine needs [`Capabilities::verification`](crate::Capabilities::verification) and
-    /// [`Capabilities::rewind`](crate::Capabilities::rewind). Drafts beyond the end of the sequence or text,
-    /// or without a [mask](Self::set_masks) if masks are set, are dropped. Returns how many are used.
+    /// The engine needs [`Capabilities::verification`](crate::Capabilities::verification). Drafts beyond the
+    /// end of the sequence or text, or without a [mask](Self::set_masks) if masks are set, are dropped.
+    /// Returns how many are used.
     pub fn set_drafts(&mut self, drafts: &[TokenId]) -> usize {
         self.ahead.forget_drafts();
         let room = self.capacity.saturating_sub(self.tokens.len());

@@ -69,11 +69,13 @@ pub struct SequenceTable<S> {
 
 #[derive(Debug)]
 enum Slot<S> {
-    Healthy(S),
-    /// Poisoned by a device fault at this position.
-    Poisoned {
-        position: usize,
+    Healthy {
+        sequence: S,
+        /// Where the draft tokens of its last row begin, if that had any to verify.
+        drafts: Option<usize>,
     },
+    /// Poisoned by a device fault at this position.
+    Poisoned { position: usize },
 }
 
 impl<S> SequenceTable<S> {
@@ -97,7 +99,7 @@ impl<S> SequenceTable<S> {
         self.check_room(operation)?;
         let id = SequenceId::new(self.opened);
         self.opened += 1;
-        self.slots.insert(id, Slot::Healthy(sequence));
+        self.slots.insert(id, Slot::Healthy { sequence, drafts: None });
         Ok(id)
     }
 
@@ -125,7 +127,7 @@ impl<S> SequenceTable<S> {
     /// [`ErrorKind::NotFound`].
     pub fn close(&mut self, id: SequenceId) -> Result<Option<S>> {
         match self.slots.remove(&id) {
-            Some(Slot::Healthy(sequence)) => Ok(Some(sequence)),
+            Some(Slot::Healthy { sequence, .. }) => Ok(Some(sequence)),
             Some(Slot::Poisoned { .. }) => Ok(None),
             None => Err(not_found("close sequence", id)),
         }
@@ -142,7 +144,7 @@ impl<S> SequenceTable<S> {
 
     fn state_of(&self, id: SequenceId) -> Option<SequenceState> {
         let (position, poisoned) = match self.slots.get(&id)? {
-            Slot::Healthy(sequence) => ((self.position)(sequence), false),
+            Slot::Healthy { sequence, .. } => ((self.position)(sequence), false),
             Slot::Poisoned { position } => (*position, true),
         };
         let mut state = SequenceState::new(position, self.capabilities.context);
@@ -157,7 +159,7 @@ impl<S> SequenceTable<S> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`].
     pub fn get(&self, operation: &'static str, id: SequenceId) -> Result<&S> {
         match self.slots.get(&id) {
-            Some(Slot::Healthy(sequence)) => Ok(sequence),
+            Some(Slot::Healthy { sequence, .. }) => Ok(sequence),
             Some(Slot::Poisoned { .. }) => Err(poisoned(operation, id)),
             None => Err(not_found(operation, id)),
         }
@@ -169,11 +171,7 @@ impl<S> SequenceTable<S> {
     ///
     /// The errors of [`get`](Self::get).
     pub fn get_mut(&mut self, operation: &'static str, id: SequenceId) -> Result<&mut S> {
-        match self.slots.get_mut(&id) {
-            Some(Slot::Healthy(sequence)) => Ok(sequence),
-            Some(Slot::Poisoned { .. }) => Err(poisoned(operation, id)),
-            None => Err(not_found(operation, id)),
-        }
+        healthy(self.slots.get_mut(&id), operation, id)
     }
 
     /// The engine's states of several sequences, in the order of `ids`.
@@ -190,11 +188,7 @@ impl<S> SequenceTable<S> {
             self.slots.iter_mut().map(|(&id, slot)| (id, slot)).collect();
         let mut taken = Vec::new();
         for id in ids {
-            taken.push(match slots.remove(&id) {
-                Some(Slot::Healthy(sequence)) => sequence,
-                Some(Slot::Poisoned { .. }) => return Err(poisoned(operation, id)),
-                None => return Err(not_found(operation, id)),
-            });
+            taken.push(healthy(slots.remove(&id), operation, id)?);
         }
         Ok(taken)
     }
@@ -202,7 +196,7 @@ impl<S> SequenceTable<S> {
     /// The engine's states of the healthy sequences, in the order in which they were opened.
     pub fn iter(&self) -> impl Iterator<Item = &S> {
         self.slots.values().filter_map(|slot| match slot {
-            Slot::Healthy(sequence) => Some(sequence),
+            Slot::Healthy { sequence, .. } => Some(sequence),
             Slot::Poisoned { .. } => None,
         })
     }
@@ -211,24 +205,32 @@ impl<S> SequenceTable<S> {
     pub fn poison(&mut self, id: SequenceId) -> Option<S> {
         let slot = self.slots.get_mut(&id)?;
         let position = match slot {
-            Slot::Healthy(sequence) => (self.position)(sequence),
+            Slot::Healthy { sequence, .. } => (self.position)(sequence),
             Slot::Poisoned { .. } => return None,
         };
         match std::mem::replace(slot, Slot::Poisoned { position }) {
-            Slot::Healthy(sequence) => Some(sequence),
+            Slot::Healthy { sequence, .. } => Some(sequence),
             Slot::Poisoned { .. } => None,
         }
     }
 
-    /// Checks a rewind to `position` and returns the engine's state.
+    /// Checks a rewind to `position` and returns the engine's state. A session that does not claim
+    /// [`Capabilities::rewind`] is rewound within the draft tokens of a sequence's last row, and nowhere else.
     ///
     /// # Errors
     ///
     /// The errors of [`InferenceSession::rewind`](crate::InferenceSession::rewind).
     pub fn for_rewind(&mut self, id: SequenceId, position: usize) -> Result<&mut S> {
-        Capabilities::require(self.capabilities.rewind, "rewind", "rewind")?;
-        let held = self.position;
-        let sequence = self.get_mut("rewind", id)?;
+        let Self { capabilities, position: held, slots, .. } = self;
+        let claimed = |claimed| Capabilities::require(claimed, "rewind", "rewind");
+        claimed(capabilities.rewind || capabilities.verification)?;
+        let slot = slots.get_mut(&id);
+        let drafts = match &slot {
+            Some(Slot::Healthy { drafts, .. }) => *drafts,
+            _ => None,
+        };
+        let sequence = healthy(slot, "rewind", id)?;
+        claimed(capabilities.rewind || drafts.is_some_and(|begin| begin <= position))?;
         let tokens = held(sequence);
         if position > tokens {
             return Err(Error::new(ErrorKind::InvalidInput, "rewind", "the sequence is shorter than that")
@@ -298,14 +300,19 @@ impl<S> SequenceTable<S> {
         Ok(StepRows::new(rows, check::check_rows(rows, &self.capabilities, self.vocabulary_size, state)?))
     }
 
-    /// Adds the result of a pass over the next `count` tokens of a row; see [`StepRow::absorb`]. A result of
-    /// [`ErrorKind::Device`] poisons the sequence, whose engine state is returned then.
+    /// Adds the result of a pass over the next `count` tokens of a row, which its sequence holds by now; see
+    /// [`StepRow::absorb`]. A result of [`ErrorKind::Device`] poisons the sequence, whose engine state is
+    /// returned then.
     pub fn absorb<W>(
         &mut self,
         row: &mut StepRow<'_, W>,
         count: usize,
         result: Result<RowResult>,
     ) -> Option<S> {
+        if let Some(Slot::Healthy { sequence, drafts }) = self.slots.get_mut(&row.sequence()) {
+            let held = (self.position)(sequence);
+            *drafts = row.first_draft(held.saturating_sub(count)).map(|first| first.min(held));
+        }
         row.absorb(count, result);
         if row.is_fault() { self.poison(row.sequence()) } else { None }
     }
@@ -316,6 +323,19 @@ impl<S> SequenceTable<S> {
     pub fn fault<W>(&mut self, row: &mut StepRow<'_, W>, error: Error) -> Option<S> {
         row.fail(error);
         self.poison(row.sequence())
+    }
+}
+
+/// The engine's state in a slot.
+fn healthy<'s, S>(
+    slot: Option<&'s mut Slot<S>>,
+    operation: &'static str,
+    id: SequenceId,
+) -> Result<&'s mut S> {
+    match slot {
+        Some(Slot::Healthy { sequence, .. }) => Ok(sequence),
+        Some(Slot::Poisoned { .. }) => Err(poisoned(operation, id)),
+        None => Err(not_found(operation, id)),
     }
 }
 

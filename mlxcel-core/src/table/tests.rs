@@ -186,6 +186,40 @@ fn answers_of_every_kind_are_counted_across_chunks() {
 }
 
 #[test]
+fn without_rewind_only_the_drafts_of_the_last_row_can_be_dropped() {
+    let mut table = Table::new(Capabilities::new(1, 20).with_verification(true), 10, Vec::len);
+    let id = open(&mut table, &[1, 2]);
+    let greedy = SamplingPlan::greedy();
+    let feed = |table: &mut Table, tokens: &[TokenId], drafts: Option<usize>, passes: &[usize]| {
+        let want = drafts.map_or(Want::nothing(), |drafts| Want::token(&greedy).with_drafts(drafts));
+        let mut rows = begin(table, &[Row::new(id, tokens, want)]);
+        for &count in passes {
+            let answers = vec![SampledToken::new(1, -1.0); rows[0].wanted(count)];
+            table.get_mut("step", id).unwrap().extend_from_slice(rows[0].next(count));
+            let result = if answers.is_empty() { RowResult::Extended } else { RowResult::Tokens(answers) };
+            table.absorb(&mut rows[0], count, Ok(result));
+        }
+    };
+    let unsupported = |table: &mut Table, position| kind(table.for_rewind(id, position));
+    assert_eq!(unsupported(&mut table, 2), Some(ErrorKind::Unsupported));
+    // Three tokens before four draft tokens, which begin at position 5.
+    feed(&mut table, &[1, 2, 3, 4, 5, 6, 7], Some(4), &[2, 3]);
+    assert_eq!(table.state(id).unwrap().position, 7);
+    assert_eq!(unsupported(&mut table, 4), Some(ErrorKind::Unsupported));
+    feed(&mut table, &[1, 2, 3, 4, 5, 6, 7], Some(4), &[4, 3]);
+    assert_eq!(unsupported(&mut table, 9), Some(ErrorKind::Unsupported));
+    assert_eq!(unsupported(&mut table, 15), Some(ErrorKind::InvalidInput));
+    for position in [14, 12, 10] {
+        table.for_rewind(id, position).unwrap().truncate(position);
+    }
+    feed(&mut table, &[1], None, &[1]);
+    assert_eq!(unsupported(&mut table, 11), Some(ErrorKind::Unsupported));
+    feed(&mut table, &[1, 2], Some(1), &[1]);
+    assert_eq!(unsupported(&mut table, 12), None, "cut short in front of its draft token");
+    assert_eq!(unsupported(&mut table, 11), Some(ErrorKind::Unsupported));
+}
+
+#[test]
 fn a_result_of_another_want_is_an_error() {
     let mut table = table();
     let id = open(&mut table, &[]);

@@ -75,8 +75,8 @@ pub trait DraftSource: fmt::Debug + Send + Sync {
 /// acceptance rate. Costs are measured again from time to time, and the first run of a program does not
 /// count. While drafting does not pay off it is disabled, except for a fiftieth of the time to detect when it
 /// pays off again: apart from first runs a text of 200 tokens or more is at most 3 % slower than without. It
-/// needs an engine that claims [`Capabilities::verification`](crate::Capabilities) and `rewind`, and is
-/// disabled on others.
+/// needs an engine that claims [`Capabilities::verification`](crate::Capabilities), and is disabled on
+/// others.
 ///
 /// ```
 /// use mlxcel_session::{Options, Speculation};

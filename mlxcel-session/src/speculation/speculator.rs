@@ -31,7 +31,7 @@ impl Speculator {
         (sampling, place): (&SamplingParams, SamplingPlace),
     ) -> Result<Option<Self>> {
         let host = place == SamplingPlace::Host;
-        if !capabilities.verification || !capabilities.rewind || host && !capabilities.logits {
+        if !capabilities.verification || host && !capabilities.logits {
             tracing::debug!(
                 "the engine does not support verification for this model: speculative decoding is off"
             );
