@@ -136,6 +136,9 @@ impl GraphModelOptions {
         if self.kv_cache != KvCacheType::Precision {
             format += &format!(" {}", self.kv_cache);
         }
+        if layouts.iter().any(StateLayout::is_recurrent) {
+            format += " recurrent";
+        }
         for ring in layouts.iter().filter_map(|layout| layout.ring) {
             format += &format!(" ring {ring}");
         }

@@ -64,10 +64,12 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     }
 
     fn stats(&self) -> SessionStats {
-        let held = self.table.iter().filter_map(|sequence| sequence.states.as_ref());
+        let held = self.table.iter().filter_map(|sequence| Some((sequence.states.as_ref()?, &sequence.kept)));
         let Shared { executor, layouts, .. } = &*self.shared;
-        let bytes = held.flat_map(|States { length, written, .. }| {
-            layouts.iter().map(|layout| executor.state_bytes(layout, *length, *written) as u64)
+        let bytes = held.flat_map(|(States { length, written, .. }, kept)| {
+            let bytes = |layout| executor.state_bytes(layout, *length, *written) as u64;
+            let copied = layouts.iter().filter(|layout| kept.is_some() && layout.is_recurrent());
+            layouts.iter().chain(copied).map(bytes)
         });
         let mut stats = self.stats;
         stats.kv_bytes = bytes.sum();
@@ -75,15 +77,15 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-        self.table.for_rewind(sequence, position)?.truncate(position);
-        Ok(())
+        self.table.for_rewind(sequence, position)?.truncate(position)
     }
 
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let source = self.table.for_fork(sequence)?;
-        let Sequence { position, computed, epoch, .. } = *source;
+        let Sequence { position, computed, remembered, epoch, .. } = *source;
         let (tokens, options) = (source.tokens.clone(), source.options.clone());
-        let mut copy = Sequence { position, computed, tokens, epoch, options, states: None };
+        let mut copy =
+            Sequence { position, computed, tokens, remembered, epoch, options, states: None, kept: None };
         if computed > 0 {
             let length = self.shared.length_for("fork", computed)?;
             copy.states = Some(self.shared.copied_states(source, length)?);

@@ -140,6 +140,11 @@ impl StateLayout {
         self.kept.is_rewindable() || self.ring.is_some_and(|ring| ring >= positions)
     }
 
+    /// Whether the state is of all tokens at once, so that none of them can be dropped.
+    pub fn is_recurrent(&self) -> bool {
+        matches!(self.kept, StateShape::Fixed { .. })
+    }
+
     /// The segments that hold the first `positions` in a state for the length `from` and in one for `to`,
     /// both large enough. A packed copy is a state for exactly `positions`.
     pub fn copy_segments(

@@ -6,7 +6,6 @@ use mlxcel_core::{Control, Result};
 use mlxcel_models::FedRows;
 
 use super::GraphSession;
-use super::rows;
 use super::sequence::Sequence;
 use crate::executor::Executor;
 use crate::plan::{Pass, PassRow, Pending, next_pass};
@@ -135,7 +134,7 @@ impl<E: Executor> GraphSession<E> {
     /// What fails here is tried again, and told, by the pass that needs it.
     pub(super) fn prepare_together(&mut self, rows: &FedRows<'_>, control: &Control<'_>) {
         let width = self.table.capabilities().batch_rows;
-        let mut pending: Vec<_> = rows.iter().map(rows::pending).collect();
+        let mut pending = self.pending(rows);
         if pending.len() <= width && pending.iter().all(|row| row.remaining <= 1) {
             return;
         }

@@ -1,6 +1,6 @@
 //! Runs a step: passes over the weights until every row has its result.
 
-use mlxcel_core::{Control, Error, ErrorKind, Result, Row, StepOutput, TokenId};
+use mlxcel_core::{Control, Error, ErrorKind, Positions, Result, Row, StepOutput, TokenId};
 use mlxcel_models::{FedRow, FedRows, Feed};
 
 use super::GraphSession;
@@ -31,7 +31,7 @@ impl<E: Executor> GraphSession<E> {
             if begun && !control.prefer_ready {
                 self.prepare_together(&rows, control);
             }
-            let pending: Vec<_> = rows.iter().map(rows::pending).collect();
+            let pending = self.pending(&rows);
             let width = self.table.capabilities().batch_rows;
             let Some(pass) = next_pass(&pending, &self.shared.chunks, width) else { break };
             let pass = self.joined(pass, &pending, &rows);
@@ -111,7 +111,11 @@ impl<E: Executor> GraphSession<E> {
         let result = rows::result(row, tokens, best, values);
         let new = row.next(row.progress.new_within(tokens));
         if let Ok(sequence) = self.table.get_mut("step", row.sequence()) {
-            sequence.advance(tokens, new, self.shared.epochs.depend_on_length());
+            let may_return = match row.want().positions {
+                Positions::Drafts(_) => self.shared.remembers(),
+                _ => self.shared.epochs.depend_on_length(),
+            };
+            sequence.advance(tokens, new, may_return);
         }
         row.progress.advance(tokens);
         self.stats.tokens += new.len() as u64;
@@ -134,6 +138,12 @@ impl<E: Executor> GraphSession<E> {
             let fed = &rows[row.row];
             let sequence = self.table.get_mut("step", fed.sequence())?;
             self.shared.resize(sequence, shape.length)?;
+            let fed_next = sequence.computed..sequence.computed + row.tokens;
+            if self.shared.is_recurrent()
+                && fed.first_draft(sequence.position).is_some_and(|first| fed_next.contains(&first))
+            {
+                self.shared.keep(sequence)?;
+            }
             sequence.begin_writing(row.room, self.shared.length_for("step", sequence.computed + row.room)?);
             if let Some(room) = &self.shared.adapters {
                 inputs.adapters.push(room.slot(sequence.options.adapter.as_ref())?);
@@ -172,7 +182,7 @@ fn gather<E: Executor>(
     inputs: &mut StepInputs,
 ) {
     let (feed, position) = (&fed.progress, sequence.computed);
-    let again = sequence.tokens.get(feed.recomputed_within(row.tokens)).unwrap_or_default();
+    let again = sequence.lacking(feed.recomputed_within(row.tokens));
     let tokens = again.iter().chain(fed.next(feed.new_within(row.tokens)));
     inputs.tokens.extend(tokens.map(|&token| token as i32));
     inputs.last.push(inputs.tokens.len() as i32 - 1);

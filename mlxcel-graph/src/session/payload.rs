@@ -3,7 +3,8 @@
 //! The position, a little-endian word of 64 bits, since states need not tell it by their size. Then the
 //! states of all groups in their order, each as [`Executor::read`] gives it; none where nothing has been
 //! computed. Where states may have to be computed again, before them, in little-endian words of 32 bits: the
-//! number of the frequencies that they were computed with, how many tokens they hold, and the tokens.
+//! number of the frequencies that they were computed with, how many tokens they hold, and the tokens: all where
+//! that is for the sequence's length, and for a recurrence those that its state does not hold.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
@@ -28,9 +29,10 @@ impl<E: Executor> Shared<E> {
         let bytes = words + self.state_bytes(sequence.computed).sum::<usize>();
         payload.try_reserve_exact(bytes).map_err(|_| Error::out_of_memory("snapshot", bytes))?;
         payload.extend_from_slice(&(sequence.position as u64).to_le_bytes());
-        if self.epochs.depend_on_length() {
+        if self.remembers() {
             let numbers = [sequence.epoch as u32, sequence.computed as u32];
-            let words = numbers.iter().chain(&sequence.tokens);
+            let told = self.told(sequence.computed)..sequence.position;
+            let words = numbers.iter().chain(sequence.lacking(told));
             payload.extend(words.flat_map(|word| word.to_le_bytes()));
         }
         if let Some(States { groups, length, .. }) =
@@ -50,7 +52,8 @@ impl<E: Executor> Shared<E> {
         payload: &[u8],
         length_for: impl Fn(usize) -> Result<usize>,
     ) -> Result<Sequence<E::State>> {
-        let mut sequence = Sequence { position, computed: position, ..Sequence::empty() };
+        let mut sequence =
+            Sequence { position, computed: position, remembered: position, ..Sequence::empty() };
         let Some((told, mut rest)) = payload.split_first_chunk() else {
             return Err(wrong_size(payload, size_of::<u64>()));
         };
@@ -58,13 +61,18 @@ impl<E: Executor> Shared<E> {
             let message = "the snapshot's payload has another position";
             return Err(Error::new(ErrorKind::Corrupt, "restore", message).with_context("position", position));
         }
-        if self.epochs.depend_on_length() {
-            let bytes = rest.split_off(..(2 + position) * WORD);
-            let words = bytes.ok_or_else(|| wrong_size(payload, size_of::<u64>() + (2 + position) * WORD))?;
-            let words: Vec<u32> =
-                words.as_chunks::<WORD>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-            (sequence.epoch, sequence.computed) = (words[0] as usize, words[1] as usize);
-            sequence.tokens = words[2..].to_vec();
+        if self.remembers() {
+            let mut words = |count: usize| {
+                let bytes = rest.split_off(..count * WORD);
+                let bytes =
+                    bytes.ok_or_else(|| wrong_size(payload, size_of::<u64>() + (2 + position) * WORD))?;
+                let words = bytes.as_chunks::<WORD>().0;
+                Ok::<_, Error>(words.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>())
+            };
+            let numbers = words(2)?;
+            (sequence.epoch, sequence.computed) = (numbers[0] as usize, numbers[1] as usize);
+            sequence.remembered = self.told(sequence.computed);
+            sequence.tokens = words(position.saturating_sub(sequence.remembered))?;
             self.check_tokens(&sequence)?;
         }
         let computed = sequence.computed;
@@ -85,6 +93,11 @@ impl<E: Executor> Shared<E> {
             sequence.states = Some(States { groups, length, written: computed, spare: 0 });
         }
         Ok(sequence)
+    }
+
+    /// The position from which on a payload has the tokens of a sequence with this many `computed`.
+    fn told(&self, computed: usize) -> usize {
+        if self.epochs.depend_on_length() { 0 } else { computed }
     }
 
     /// The bytes of each group's state of `computed` tokens.

@@ -1,17 +1,33 @@
 //! The rows of a step and their results.
 
 use mlxcel_core::{Answer, Distribution, Error, Positions, Result, RowResult, SampledToken, TokenId};
-use mlxcel_models::{FedRow, Feed};
+use mlxcel_models::{FedRow, FedRows, Feed};
 
+use super::GraphSession;
+use crate::executor::Executor;
 use crate::plan::{Pending, Wants};
 
-/// The tokens of a row's feed that remain; none once it has a result.
-pub(super) fn pending(row: &FedRow<'_>) -> Pending {
-    let wants = match wants(row) {
-        Wants::Ends(_) => Wants::Ends(row.wanted(row.progress.new)),
-        wants => wants,
-    };
-    Pending { remaining: Feed::left(row), wants }
+impl<E: Executor> GraphSession<E> {
+    /// The tokens of each row's feed that remain; none once it has a result.
+    pub(super) fn pending(&self, rows: &FedRows<'_>) -> Vec<Pending> {
+        rows.iter().map(|row| self.pending_of(row)).collect()
+    }
+
+    fn pending_of(&self, row: &FedRow<'_>) -> Pending {
+        let (remaining, ends) = (Feed::left(row), row.wanted(row.progress.new));
+        // What a recurrence lacks of earlier draft tokens is computed together with the next tokens.
+        let lacks = self.shared.is_recurrent() && !row.progress.recompute.is_empty();
+        let together = lacks
+            && row.progress.new == ends
+            && self.table.capabilities().verification
+            && self.shared.chunks.verifies(remaining);
+        let wants = match wants(row) {
+            Wants::Ends(_) | Wants::Last if together => Wants::Ends(remaining),
+            Wants::Ends(_) => Wants::Ends(ends),
+            wants => wants,
+        };
+        Pending { remaining, wants }
+    }
 }
 
 fn wants(row: &FedRow<'_>) -> Wants {

@@ -1,10 +1,13 @@
 //! A sequence: its tokens, and its state.
 
+use std::ops::Range;
+
 use mlxcel_core::{Error, ErrorKind, Result, SequenceOptions, TokenId};
 use mlxcel_models::Held;
 
 use crate::executor::Executor;
 use crate::shared::Shared;
+use crate::state::StateLayout;
 
 /// One sequence.
 pub(super) struct Sequence<S> {
@@ -12,14 +15,19 @@ pub(super) struct Sequence<S> {
     pub(super) position: usize,
     /// How many of them its states hold. The others are computed before its next tokens.
     pub(super) computed: usize,
-    /// The tokens, where states may have to be computed again.
+    /// The tokens from `remembered` on: all where states may be computed again for the sequence's length, and
+    /// elsewhere those that the states may lack once draft tokens are dropped.
     pub(super) tokens: Vec<TokenId>,
+    /// The position of the first of `tokens`.
+    pub(super) remembered: usize,
     /// The epoch in which its states were computed ([`RopeEpochs::at`](mlxcel_models::RopeEpochs::at)).
     pub(super) epoch: usize,
     /// What it was opened with: the adapter, which stays loaded as long as the sequence is open.
     pub(super) options: SequenceOptions,
     /// None until the first token.
     pub(super) states: Option<States<S>>,
+    /// States from before draft tokens, of the groups that cannot be rewound.
+    pub(super) kept: Option<Kept<S>>,
 }
 
 /// A state for each group of layers, and the length of the programs that they are for.
@@ -33,6 +41,16 @@ pub(super) struct States<S> {
     pub(super) spare: u32,
 }
 
+/// Copies of states that cannot be rewound, as they were at an earlier position.
+///
+/// A recurrence cannot drop tokens. So before draft tokens its state is copied; when some are dropped the copy
+/// takes its place, and the tokens that were not are computed again with the next row.
+pub(super) struct Kept<S> {
+    pub(super) position: usize,
+    /// A copy for each group; none of those that can be rewound.
+    pub(super) groups: Vec<Option<S>>,
+}
+
 impl<S> Sequence<S> {
     pub(super) fn empty() -> Self {
         Self::with_options(&SequenceOptions::default())
@@ -40,7 +58,16 @@ impl<S> Sequence<S> {
 
     pub(super) fn with_options(options: &SequenceOptions) -> Self {
         let options = options.clone();
-        Self { position: 0, computed: 0, tokens: Vec::new(), epoch: 0, options, states: None }
+        Self {
+            position: 0,
+            computed: 0,
+            tokens: Vec::new(),
+            remembered: 0,
+            epoch: 0,
+            options,
+            states: None,
+            kept: None,
+        }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -58,6 +85,7 @@ impl<S> Sequence<S> {
             self.epoch = epoch;
             self.computed = 0;
             self.states = None;
+            self.kept = None;
         }
     }
 
@@ -65,22 +93,53 @@ impl<S> Sequence<S> {
         Held { position: self.position, computed: self.computed, epoch: self.epoch }
     }
 
-    /// Its states hold `count` tokens more, of which `new` are the last; these are kept where they
+    /// Its states hold `count` tokens more, of which `new` are the last; these are remembered where they
     /// `may_return`.
     pub(super) fn advance(&mut self, count: usize, new: &[TokenId], may_return: bool) {
         self.computed += count;
         self.position += new.len();
         if may_return {
             self.tokens.extend_from_slice(new);
+        } else if self.computed == self.position {
+            self.tokens.clear();
+            self.remembered = self.position;
         }
     }
 
-    /// Forgets every token from `position` on, which it has passed. What its states hold behind it is masked
-    /// until it is overwritten.
-    pub(super) fn truncate(&mut self, position: usize) {
+    /// The tokens at these positions, which its states lack.
+    pub(super) fn lacking(&self, positions: Range<usize>) -> &[TokenId] {
+        let places =
+            positions.start.checked_sub(self.remembered).zip(positions.end.checked_sub(self.remembered));
+        places.and_then(|(start, end)| self.tokens.get(start..end)).unwrap_or_default()
+    }
+
+    /// Forgets every token from `position` on, which it has passed. What caches hold behind it is masked until
+    /// it is overwritten; other states go back to their copies.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where there are no copies from before `position`.
+    pub(super) fn truncate(&mut self, position: usize) -> Result<()> {
+        if position < self.computed {
+            self.computed = match (&mut self.kept, &mut self.states) {
+                (Some(kept), _) if kept.position > position => {
+                    let message = "another row of the sequence followed its draft tokens";
+                    return Err(Error::unsupported("rewind", message).with_context("position", position));
+                }
+                (Some(kept), Some(states)) => {
+                    for (state, kept) in states.groups.iter_mut().zip(&mut kept.groups) {
+                        if let Some(kept) = kept {
+                            std::mem::swap(state, kept);
+                        }
+                    }
+                    kept.position
+                }
+                _ => position,
+            };
+        }
         self.position = position;
-        self.computed = self.computed.min(position);
-        self.tokens.truncate(position);
+        self.tokens.truncate(position.saturating_sub(self.remembered));
+        Ok(())
     }
 
     /// A program is about to write the next `room` positions of its states, for which those of `least` would
@@ -105,6 +164,40 @@ impl<E> Shared<E> {
 }
 
 impl<E: Executor> Shared<E> {
+    /// Whether a rewind takes more than to mask later positions, even by a few tokens.
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.layouts.iter().any(StateLayout::is_recurrent)
+    }
+
+    /// Whether sequences remember tokens, to compute states again.
+    pub(super) fn remembers(&self) -> bool {
+        self.epochs.depend_on_length() || self.is_recurrent()
+    }
+
+    /// Copies the states of `sequence` that cannot be rewound. After an error the sequence is as it was, but
+    /// draft tokens of an earlier row can no longer be dropped.
+    pub(super) fn keep(&self, sequence: &mut Sequence<E::State>) -> Result<()> {
+        let Some(States { groups, length, .. }) = &sequence.states else { return Ok(()) };
+        let kept = sequence.kept.get_or_insert_with(|| Kept { position: 0, groups: Vec::new() });
+        kept.position = sequence.computed;
+        kept.groups.resize_with(groups.len(), || None);
+        for ((layout, state), copy) in self.layouts.iter().zip(groups).zip(&mut kept.groups) {
+            if layout.is_recurrent() {
+                let to = match copy {
+                    Some(copy) => copy,
+                    None => copy.insert(self.executor.allocate(layout, *length)?),
+                };
+                self.executor.copy(layout, (state, *length), (to, *length), sequence.computed)?;
+            }
+        }
+        if !self.epochs.depend_on_length() {
+            let passed = sequence.computed.saturating_sub(sequence.remembered);
+            sequence.tokens.drain(..passed.min(sequence.tokens.len()));
+            sequence.remembered = sequence.computed;
+        }
+        Ok(())
+    }
+
     /// New states for programs of `length` that hold what `sequence` has computed.
     pub(super) fn copied_states(
         &self,
