@@ -28,6 +28,7 @@ pub(super) struct RowRequest {
     pub(super) capacity: usize,
     /// The slot of the sequence's adapter, if it has one.
     pub(super) adapter: Option<usize>,
+    pub(super) earlier: Earlier,
     pub(super) output: Output,
 }
 
@@ -39,6 +40,17 @@ impl RowRequest {
             _ => 0,
         }
     }
+}
+
+/// What becomes of the states from before a pass, which the sequence may return to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// Those of this pass are kept.
+    Keep,
+    /// Those of an earlier pass are still kept.
+    Leave,
+    /// None are kept.
+    Drop,
 }
 
 /// The results wanted after a row's tokens.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Capabilities, Control, InferenceSession, Result, Row, RowResult, SequenceId, SequenceOptions,
+    Capabilities, Control, Error, InferenceSession, Result, Row, RowResult, SequenceId, SequenceOptions,
     SequenceState, SequenceTable, SessionStats, Snapshot, StateIdentity, StepOutput, TokenId,
 };
 use mlxcel_models::{FedRow, FedRows, Feed, Held};
@@ -11,7 +11,7 @@ use mlxcel_models::{FedRow, FedRows, Feed, Held};
 use super::adapters;
 use super::model::Shared;
 use super::plan::{PassRow, next_pass, whole_rows};
-use super::request::{CacheId, PassRequest, RowRequest};
+use super::request::{CacheId, Earlier, PassRequest, RowRequest};
 use super::rows::output;
 use super::snapshot::{self, Contents};
 
@@ -28,6 +28,8 @@ struct Sequence {
     tokens: Vec<TokenId>,
     /// How many of them are in the cache: all, unless some must be recomputed because the epoch changes.
     cached: usize,
+    /// How many were in the cache before the draft tokens of the last row, where the model keeps that.
+    kept: usize,
     /// The epoch of the cache's content; see [`RopeEpochs`](mlxcel_models::RopeEpochs).
     epoch: usize,
     kv_bytes: u64,
@@ -51,6 +53,16 @@ impl MlxSession {
         capabilities.context = capacity;
         let table = SequenceTable::new(capabilities, shared.info.vocabulary_size, Sequence::position);
         Self { shared, table, stats: SessionStats::default() }
+    }
+
+    /// What becomes of the states from before a pass over the next `tokens` of `row`.
+    fn earlier(&self, row: &FedRow<'_>, sequence: &Sequence, tokens: usize) -> Earlier {
+        let start = row.progress.recompute.start;
+        match row.first_draft(sequence.position()).filter(|_| !self.table.capabilities().rewind) {
+            Some(first) if first < start => Earlier::Leave,
+            Some(first) if first < start + tokens => Earlier::Keep,
+            _ => Earlier::Drop,
+        }
     }
 
     /// Plans the next feed of a row.
@@ -82,6 +94,7 @@ impl MlxSession {
         for &PassRow { row, tokens } in pass {
             let row = &rows[row];
             let sequence = self.table.get("step", row.sequence())?;
+            let earlier = self.earlier(row, sequence, tokens);
             let feed = &row.progress;
             let own = feed.new_within(tokens);
             let again = sequence.tokens.get(feed.recomputed_within(tokens)).unwrap_or_default();
@@ -94,8 +107,13 @@ impl MlxSession {
                 types: row.next_types(own).to_vec(),
                 capacity: self.table.capabilities().context,
                 adapter: adapters::slot(self.shared.adapters.as_ref(), &sequence.options, "step")?,
+                earlier,
                 output: output(row, own, &sequence.tokens),
             });
+            if earlier == Earlier::Keep {
+                let position = feed.recompute.start;
+                self.table.get_mut("step", row.sequence())?.kept = position;
+            }
         }
         let request = PassRequest { rows: requests };
         let reply = self.shared.worker.call("step", move |engine| Ok(engine.run(request)));
@@ -152,7 +170,8 @@ impl InferenceSession for MlxSession {
     fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
         adapters::slot(self.shared.adapters.as_ref(), options, "open sequence")?;
         let (cache, options) = (self.shared.new_cache(), options.clone());
-        let sequence = Sequence { cache, tokens: Vec::new(), cached: 0, epoch: 0, kv_bytes: 0, options };
+        let (tokens, kv_bytes) = (Vec::new(), 0);
+        let sequence = Sequence { cache, tokens, cached: 0, kept: 0, epoch: 0, kv_bytes, options };
         self.table.open("open sequence", sequence)
     }
 
@@ -196,8 +215,18 @@ impl InferenceSession for MlxSession {
     }
 
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-        // Cached positions after `position` are not read, and overwritten.
+        let is_rewindable = self.table.capabilities().rewind;
         let sequence = self.table.for_rewind(sequence, position)?;
+        if position < sequence.cached && !is_rewindable {
+            if sequence.kept > position {
+                let message = "another row of the sequence followed its draft tokens";
+                return Err(Error::unsupported("rewind", message).with_context("position", position));
+            }
+            let cache = sequence.cache;
+            self.shared.worker.post(move |engine| engine.return_to_kept(cache));
+            sequence.cached = sequence.kept;
+        }
+        // Cached positions after `position` are not read, and overwritten.
         sequence.tokens.truncate(position);
         sequence.cached = sequence.cached.min(position);
         Ok(())
@@ -208,7 +237,7 @@ impl InferenceSession for MlxSession {
         let (from, to) = (source.cache, self.shared.new_cache());
         let (tokens, options) = (source.tokens.clone(), source.options.clone());
         let Sequence { cached, epoch, kv_bytes, .. } = *source;
-        let copy = Sequence { cache: to, tokens, cached, epoch, kv_bytes, options };
+        let copy = Sequence { cache: to, tokens, cached, kept: 0, epoch, kv_bytes, options };
         let forked = self.shared.worker.call("fork", move |engine| engine.fork(from, to));
         self.poison_if_lost(sequence, from, &forked);
         forked?;
@@ -242,8 +271,8 @@ impl InferenceSession for MlxSession {
         let kv_bytes =
             self.shared.worker.call("restore", move |engine| engine.write(cache, cached, &states))?;
         self.stats.uploaded_bytes += uploaded;
-        self.table
-            .open("restore", Sequence { cache, tokens, cached, epoch, kv_bytes, options: options.clone() })
+        let options = options.clone();
+        self.table.open("restore", Sequence { cache, tokens, cached, kept: 0, epoch, kv_bytes, options })
     }
 }
 

@@ -42,9 +42,9 @@ pub(super) enum LayerState {
     Fixed(Array),
 }
 
-/// The recurrent states of a sequence at an earlier step.
+/// The states of a sequence before a pass, of the groups that the pass overwrites.
 #[derive(Debug, Default)]
-pub(super) struct Recurrent(Vec<Vec<Array>>);
+pub(super) struct Overwritten(Vec<Vec<LayerState>>);
 
 impl Layout {
     /// The layout of sequences of up to `capacity` positions.
@@ -122,16 +122,27 @@ impl StateLayout {
     }
 }
 
+impl Overwritten {
+    /// Their size in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().flatten().flat_map(LayerState::arrays).map(|array| array.byte_len() as u64).sum()
+    }
+}
+
+impl LayerState {
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let (cache, fixed) = match self {
+            Self::Cache(cache) => (Some(cache), None),
+            Self::Fixed(array) => (None, Some(array)),
+        };
+        cache.into_iter().flat_map(LayerCache::arrays).chain(fixed)
+    }
+}
+
 impl States {
     /// The arrays to evaluate so that the states are filled.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.groups.iter().flatten().flat_map(|layer| {
-            let (cache, fixed) = match layer {
-                LayerState::Cache(cache) => (Some(cache), None),
-                LayerState::Fixed(array) => (None, Some(array)),
-            };
-            cache.into_iter().flat_map(LayerCache::arrays).chain(fixed)
-        })
+        self.groups.iter().flatten().flat_map(LayerState::arrays)
     }
 
     /// Their size in bytes.
@@ -156,23 +167,25 @@ impl States {
         Ok(())
     }
 
-    /// The current recurrent states.
-    pub(super) fn recurrent(&self) -> Recurrent {
-        let fixed = |layers: &Vec<LayerState>| {
-            let arrays = layers.iter().filter_map(|layer| match layer {
-                LayerState::Fixed(array) => Some(array.clone()),
-                LayerState::Cache(_) => None,
-            });
-            arrays.collect()
+    /// The states that a pass overwrites which ends at `end`: recurrent ones, and windows that it fills.
+    pub(super) fn overwritten(&self, layout: &Layout, end: usize) -> Overwritten {
+        let of = |(layers, layout): (&Vec<LayerState>, &GroupLayout)| match &layout.state {
+            StateLayout::Cache(cache) if cache.kept(end) == end => Vec::new(),
+            _ => layers.clone(),
         };
-        Recurrent(self.groups.iter().map(fixed).collect())
+        Overwritten(self.groups.iter().zip(&layout.groups).map(of).collect())
     }
 
-    /// Restores earlier recurrent states.
-    pub(super) fn set_recurrent(&mut self, once: Recurrent) {
-        for (layers, once) in self.groups.iter_mut().zip(once.0) {
-            for (layer, once) in layers.iter_mut().zip(once) {
-                *layer = LayerState::Fixed(once);
+    /// The current recurrent states.
+    pub(super) fn recurrent(&self, layout: &Layout) -> Overwritten {
+        self.overwritten(layout, 0)
+    }
+
+    /// Puts states back.
+    pub(super) fn put_back(&mut self, states: Overwritten) {
+        for (layers, earlier) in self.groups.iter_mut().zip(states.0) {
+            if !earlier.is_empty() {
+                *layers = earlier;
             }
         }
     }

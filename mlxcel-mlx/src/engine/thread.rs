@@ -7,10 +7,12 @@ use mlxcel_models::{LowRank, WeightId};
 
 use super::network::Network;
 use super::pass::{Pass, Results, answers, cache_ids};
-use super::request::{CacheId, Choice, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest};
+use super::request::{
+    CacheId, Choice, Earlier, Output, PassFailure, PassReply, PassRequest, RowReply, RowRequest,
+};
 use super::sampling::Counted;
 use super::snapshot;
-use super::state::{Recurrent, States};
+use super::state::{Overwritten, States};
 use crate::array::{Array, eval, eval_async};
 
 /// The state of the engine's thread.
@@ -19,6 +21,8 @@ pub(super) struct Engine {
     vocabulary: usize,
     look_ahead: bool,
     caches: HashMap<CacheId, States>,
+    /// What caches may return to, without their draft tokens; none for those that were empty.
+    kept: HashMap<CacheId, Option<Overwritten>>,
     /// Caches lost in a look-ahead pass, with the error.
     lost: HashMap<CacheId, Error>,
     /// Passes started before their request, over disjoint caches.
@@ -31,7 +35,7 @@ struct Ahead {
     rows: Vec<RowRequest>,
     results: Option<Results>,
     /// The rows' recurrent states before it, if the model has any.
-    before: Vec<Recurrent>,
+    before: Vec<Overwritten>,
 }
 
 impl Ahead {
@@ -65,6 +69,7 @@ impl Engine {
             vocabulary,
             look_ahead,
             caches: HashMap::new(),
+            kept: HashMap::new(),
             lost: HashMap::new(),
             ahead: Vec::new(),
             faults,
@@ -86,6 +91,7 @@ impl Engine {
     pub(super) fn forget(&mut self, cache: CacheId) {
         self.take_back(&[cache]);
         self.caches.remove(&cache);
+        self.kept.remove(&cache);
         self.lost.remove(&cache);
     }
 
@@ -97,6 +103,32 @@ impl Engine {
             self.caches.insert(to, copy);
         }
         Ok(())
+    }
+
+    /// Returns a cache to what was kept before its draft tokens.
+    pub(super) fn return_to_kept(&mut self, cache: CacheId) {
+        self.take_back(&[cache]);
+        match (self.kept.remove(&cache), self.caches.get_mut(&cache)) {
+            (Some(Some(kept)), Some(states)) => states.put_back(kept),
+            (Some(None), _) => drop(self.caches.remove(&cache)),
+            _ => {}
+        }
+    }
+
+    /// Keeps what the caches of `rows` may return to, as long as they may.
+    fn keep(&mut self, rows: &[RowRequest]) {
+        for row in rows {
+            match row.earlier {
+                Earlier::Keep => {
+                    let end = row.position + row.tokens.len();
+                    let states = self.caches.get(&row.cache);
+                    let kept = states.map(|states| states.overwritten(&self.network.layout, end));
+                    self.kept.insert(row.cache, kept);
+                }
+                Earlier::Leave => {}
+                Earlier::Drop => drop(self.kept.remove(&row.cache)),
+            }
+        }
     }
 
     /// The content of a cache for the first `position` positions.
@@ -159,6 +191,7 @@ impl Engine {
         let begun = begun.map(|index| self.ahead.swap_remove(index).results);
         // Any other look-ahead pass over these caches was started with another token than this request's.
         self.take_back(&cache_ids(&rows).collect::<Vec<_>>());
+        self.keep(&rows);
         let results = match begun {
             Some(results) => results,
             None => self.begin(&rows)?,
@@ -211,7 +244,10 @@ impl Engine {
         // It was not started: nothing is lost.
         let Ok(Some((next, pass))) = self.build_next(rows, results) else { return };
         let before = match self.network.layout.is_recurrent() {
-            true => cache_ids(&next).filter_map(|id| self.caches.get(&id)).map(States::recurrent).collect(),
+            true => {
+                let states = cache_ids(&next).filter_map(|id| self.caches.get(&id));
+                states.map(|states| states.recurrent(&self.network.layout)).collect()
+            }
             false => Vec::new(),
         };
         match self.start(&next, pass) {
@@ -264,7 +300,10 @@ impl Engine {
             ahead.rows.iter_mut().zip(tokens).for_each(|(row, token)| row.tokens = vec![token]);
         }
         let count = rows.iter().map(|row| row.tokens.len()).sum::<usize>();
-        let kv_bytes = |row: &RowRequest| self.caches.get(&row.cache).map_or(0, States::bytes);
+        let kv_bytes = |row: &RowRequest| {
+            let kept = self.kept.get(&row.cache).and_then(Option::as_ref).map_or(0, Overwritten::bytes);
+            self.caches.get(&row.cache).map_or(0, States::bytes) + kept
+        };
         Ok(PassReply {
             rows: answers
                 .into_iter()
@@ -294,7 +333,7 @@ impl Engine {
         for ahead in taken {
             for (id, before) in cache_ids(&ahead.rows).zip(ahead.before) {
                 if let Some(states) = self.caches.get_mut(&id) {
-                    states.set_recurrent(before);
+                    states.put_back(before);
                 }
             }
         }
@@ -341,6 +380,7 @@ fn next_row(row: &RowRequest) -> RowRequest {
         types: Vec::new(),
         capacity: row.capacity,
         adapter: row.adapter,
+        earlier: Earlier::Drop,
         output,
     }
 }

@@ -80,11 +80,11 @@ fn states_round_trip_through_bytes() {
 fn recurrent_states_are_restored_and_caches_are_kept() {
     let layout = layout();
     let (mut states, position) = fed(&layout, &[4]);
-    let (before, bytes) = (states.recurrent(), states.read(&layout, position).unwrap());
-    let later = fed(&layout, &[4, 1]).0.recurrent();
-    states.set_recurrent(later);
+    let (before, bytes) = (states.recurrent(&layout), states.read(&layout, position).unwrap());
+    let later = fed(&layout, &[4, 1]).0.recurrent(&layout);
+    states.put_back(later);
     assert_ne!(states.read(&layout, position).unwrap(), bytes);
-    states.set_recurrent(before);
+    states.put_back(before);
     assert_eq!(states.read(&layout, position).unwrap(), bytes);
 }
 

@@ -43,6 +43,7 @@ fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> R
         types: Vec::new(),
         capacity: 20,
         adapter: None,
+        earlier: Earlier::Drop,
         output,
     }
 }
