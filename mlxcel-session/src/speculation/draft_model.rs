@@ -1,8 +1,8 @@
 //! Drafting by a smaller model.
 
 use mlxcel_core::{
-    Error, ErrorKind, GenerateOptions, Generation, InferenceSession, Result, SamplingParams, SamplingPlace,
-    SamplingPlan, SequenceId, SessionOptions, TokenChoice, TokenId,
+    Control, Error, ErrorKind, GenerateOptions, Generation, InferenceSession, InferenceSessionExt, Result,
+    Row, SamplingParams, SamplingPlace, SamplingPlan, SequenceId, SessionOptions, TokenChoice, TokenId,
 };
 
 use super::{DraftContext, DraftSource, Drafter};
@@ -13,7 +13,9 @@ use crate::sampling::HostSampler;
 /// parameters and seed as the generation, so that both draw the same token when their distributions agree.
 ///
 /// Each generation opens a session of the draft model and keeps its KV cache, rewinding it past rejected
-/// tokens, so the draft model's engine has to claim [`Capabilities::rewind`](crate::Capabilities::rewind).
+/// tokens. A draft model without [`Capabilities::rewind`](crate::Capabilities::rewind), such as one with
+/// recurrent layers, drafts on forks of the text instead, so its engine has to claim
+/// [`fork`](crate::Capabilities::fork) and two sequences.
 #[derive(Clone, Debug)]
 pub struct DraftModel(Model);
 
@@ -33,8 +35,9 @@ impl DraftSource for DraftModel {
                 .with_context("draft_vocabulary", info.vocabulary_size)
                 .with_context("vocabulary", context.vocabulary_size));
         }
-        if !capabilities.rewind {
-            let message = "the draft model's engine does not support rewind, which drafting needs";
+        let forks = capabilities.fork && capabilities.sequences > 1;
+        if !(capabilities.rewind || forks) {
+            let message = "drafting needs a draft model that can be rewound, or one that can be forked and has two sequences";
             return Err(Error::unsupported("speculate", message).with_context("capability", "rewind"));
         }
         let plan = SamplingPlan::negotiate(context.sampling, capabilities)
@@ -68,13 +71,16 @@ impl Drafter for Small {
         if tokens.len() >= capacity || tokens.is_empty() || most == 0 {
             return Ok(Vec::new());
         }
+        let mut generation = Generation::new(tokens, capacity, GenerateOptions::new(most), self.choice()?)?;
+        if !self.session.capabilities().rewind {
+            return self.draft_on_a_fork(generation);
+        }
         let common = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
         let common = common.min(tokens.len() - 1);
         if common < self.held.len() {
             self.session.rewind(self.sequence, common)?;
             self.held.truncate(common);
         }
-        let mut generation = Generation::new(tokens, capacity, GenerateOptions::new(most), self.choice()?)?;
         generation.set_computed(common);
         let mut drafts = Vec::with_capacity(most);
         while let Some(token) = generation.advance(&mut self.session, self.sequence)? {
@@ -83,5 +89,34 @@ impl Drafter for Small {
             self.held.extend_from_slice(&generation.tokens()[..generation.computed()]);
         }
         Ok(drafts)
+    }
+}
+
+impl Small {
+    /// Drafts on a fork of the sequence, which holds the text itself and no draft token.
+    fn draft_on_a_fork(&mut self, mut generation: Generation) -> Result<Vec<TokenId>> {
+        let known = generation.tokens().len() - 1;
+        if !generation.tokens()[..known].starts_with(&self.held) {
+            self.held.clear();
+            self.session.close(self.sequence)?;
+            self.sequence = self.session.open()?;
+        }
+        let new = &generation.tokens()[self.held.len()..known];
+        if !new.is_empty() {
+            self.session.run_row(Row::extend(self.sequence, new), &Control::default())?;
+            self.held.extend_from_slice(new);
+        }
+        let fork = self.session.fork(self.sequence)?;
+        generation.set_computed(known);
+        let mut drafts = Vec::new();
+        let drafted = loop {
+            match generation.advance(&mut self.session, fork) {
+                Ok(Some(token)) => drafts.push(token.token),
+                Ok(None) => break Ok(drafts),
+                Err(error) => break Err(error),
+            }
+        };
+        self.session.close(fork)?;
+        drafted
     }
 }
