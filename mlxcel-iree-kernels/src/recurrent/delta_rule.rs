@@ -18,8 +18,8 @@ const COLUMNS: usize = 32;
 /// read faster.
 const COLUMNS_OF_ONE_TOKEN: usize = 64;
 
-/// Sums that are computed side by side, since each waits for its last addition, and so the most vectors of a
-/// row of a tile.
+/// Sums that are computed side by side at least, since each waits for its last addition, and so the most
+/// vectors of a row of a tile.
 const SUMS: usize = 8;
 
 /// The most scratch memory of a workgroup: the compiler's limit is set little higher.
@@ -77,9 +77,10 @@ impl DeltaRule {
             return None;
         }
         let lanes = dividing(value_width, instructions.lanes());
-        let columns = if rows.are_single() { COLUMNS_OF_ONE_TOKEN } else { COLUMNS };
-        let vectors = largest_divisor(value_width / lanes, (columns / lanes).min(SUMS));
-        let together = largest_divisor(key_width, SUMS / vectors);
+        let vectors = |columns: usize| largest_divisor(value_width / lanes, (columns / lanes).min(SUMS));
+        // The order of a sum is the same for one token and for several.
+        let together = largest_divisor(key_width, SUMS / vectors(COLUMNS));
+        let vectors = vectors(if rows.are_single() { COLUMNS_OF_ONE_TOKEN } else { COLUMNS });
         let rule =
             Self { rows, key_heads, heads, key_width, value_width, by_channel, lanes, vectors, together };
         (rule.columns() * key_width * 4 <= MOST_SCRATCH_BYTES).then_some(rule)
