@@ -22,6 +22,17 @@ const TOLERANCE: f32 = 2e-3;
 struct Known {
     tokens: Vec<TokenId>,
     poisoned: bool,
+    drafts: Drafts,
+}
+
+/// Where the draft tokens of a sequence's last row begin.
+#[derive(Clone, Copy, Debug, Default)]
+enum Drafts {
+    #[default]
+    None,
+    From(usize),
+    /// A row behind them failed, and may have failed late.
+    Unknown,
 }
 
 /// A row before it is run.
@@ -29,6 +40,8 @@ struct Asked {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     want: u8,
+    /// How many of the tokens are draft tokens, if they are verified.
+    drafts: usize,
     /// Whether this row alone is cancelled before the step.
     cancelled: bool,
 }
@@ -155,7 +168,7 @@ impl Mirror {
 
     fn add(&mut self, sequence: SequenceId, tokens: Vec<TokenId>) {
         assert!(!self.closed.contains(&sequence), "the number {sequence} was used before");
-        let old = self.open.insert(sequence, Known { tokens, poisoned: false });
+        let old = self.open.insert(sequence, Known { tokens, ..Known::default() });
         assert!(old.is_none(), "the number {sequence} is in use");
     }
 
@@ -180,10 +193,20 @@ impl Mirror {
         if self.open.get(&sequence).is_some_and(|known| position > known.tokens.len()) {
             allowed.push(ErrorKind::InvalidInput);
         }
-        if !self.session.capabilities().rewind {
-            allowed = vec![ErrorKind::Unsupported];
-        }
         let result = self.session.rewind(sequence, position);
+        let capabilities = self.session.capabilities();
+        if !capabilities.rewind && !capabilities.verification {
+            allowed = vec![ErrorKind::Unsupported];
+        } else if !capabilities.rewind
+            && let Some(known) = self.open.get(&sequence)
+        {
+            let unsupported = match known.drafts {
+                Drafts::None => true,
+                Drafts::From(first) => position < first,
+                Drafts::Unknown => result.is_err(),
+            };
+            allowed.extend(unsupported.then_some(ErrorKind::Unsupported));
+        }
         if self.expect("rewind", result, &allowed).is_some()
             && let Some(known) = self.open.get_mut(&sequence)
         {
@@ -253,7 +276,8 @@ impl Mirror {
                     0 => Want::nothing(),
                     1 => Want::token(&plan).with_top(2),
                     2 => Want::likelihoods(1),
-                    _ => Want::logits(),
+                    3 => Want::logits(),
+                    _ => Want::token(&plan).with_drafts(asked.drafts),
                 };
                 let row = Row::new(asked.sequence, &asked.tokens, want);
                 if asked.cancelled { row.with_cancel(&cancel_row) } else { row }
@@ -280,9 +304,13 @@ impl Mirror {
                 allowed.push(ErrorKind::CapacityExceeded);
             }
             let capabilities = self.session.capabilities();
-            if (asked.want == 2 && !capabilities.every_position) || (asked.want > 2 && !capabilities.logits) {
-                allowed.push(ErrorKind::Unsupported);
-            }
+            let is_claimed = match asked.want {
+                2 => capabilities.every_position,
+                3 => capabilities.logits,
+                4 => capabilities.verification,
+                _ => true,
+            };
+            allowed.extend((!is_claimed).then_some(ErrorKind::Unsupported));
             let refused = !allowed.is_empty();
             if !refused {
                 fed += self.answered(oracle, asked, answer, cancelled || asked.cancelled);
@@ -326,8 +354,9 @@ impl Mirror {
         if choices.int_in_range(0..=63u8)? == 0 {
             tokens.push(self.vocabulary as TokenId);
         }
-        let (want, cancelled) = (choices.int_in_range(0..=3u8)?, choices.int_in_range(0..=31u8)? == 0);
-        Ok(Asked { sequence, tokens, want, cancelled })
+        let (want, cancelled) = (choices.int_in_range(0..=4u8)?, choices.int_in_range(0..=31u8)? == 0);
+        let drafts = choices.int_in_range(0..=9usize)?.min(tokens.len().saturating_sub(1));
+        Ok(Asked { sequence, tokens, want, drafts, cancelled })
     }
 
     /// Holds the answer of a row that could run; gives how many tokens it fed.
@@ -347,7 +376,11 @@ impl Mirror {
             Ok(answer) => {
                 assert!(!cancelled, "a row ran that was cancelled before");
                 known.tokens.extend(&asked.tokens);
-                check(oracle, &known.tokens, before, asked.want, &answer, exact);
+                known.drafts = match asked.want {
+                    4 => Drafts::From(known.tokens.len() - asked.drafts),
+                    _ => Drafts::None,
+                };
+                check(oracle, &known.tokens, before, asked, &answer, exact);
                 asked.tokens.len() as u64
             }
             Err(error) => {
@@ -357,6 +390,7 @@ impl Mirror {
                 // It stands where the last whole chunk left it.
                 let fed = state.as_ref().map_or(0, |state| state.position.saturating_sub(before));
                 known.tokens.extend(asked.tokens.iter().take(fed));
+                known.drafts = Drafts::Unknown;
                 known.poisoned = error.kind() == ErrorKind::Device;
                 if cancelled {
                     assert_eq!(fed, 0, "it was cancelled before");
@@ -368,8 +402,15 @@ impl Mirror {
 }
 
 /// Holds what was answered after `tokens`, of which those from `before` on are new.
-fn check(oracle: &mut Oracle, tokens: &[TokenId], before: usize, want: u8, answer: &RowResult, exact: bool) {
-    match (want, answer) {
+fn check(
+    oracle: &mut Oracle,
+    tokens: &[TokenId],
+    before: usize,
+    asked: &Asked,
+    answer: &RowResult,
+    exact: bool,
+) {
+    match (asked.want, answer) {
         (0, RowResult::Extended) => {}
         (1, RowResult::Tokens(chosen)) => {
             let [token] = &chosen[..] else { panic!("{} tokens", chosen.len()) };
@@ -391,6 +432,12 @@ fn check(oracle: &mut Oracle, tokens: &[TokenId], before: usize, want: u8, answe
                 assert_eq!(position.following.is_some(), place + 1 < tokens.len());
             }
         }
+        (4, RowResult::Tokens(chosen)) => {
+            assert_eq!(chosen.len(), asked.drafts + 1);
+            for (place, token) in (tokens.len() - asked.drafts..).zip(chosen) {
+                best(oracle.logits(&tokens[..place]), token.token, token.logprob, exact, tokens);
+            }
+        }
         (_, RowResult::Logits(rows)) => {
             let [logits] = &rows[..] else { panic!("logits at {} positions", rows.len()) };
             let expected = oracle.logits(tokens);
@@ -404,7 +451,7 @@ fn check(oracle: &mut Oracle, tokens: &[TokenId], before: usize, want: u8, answe
                 );
             }
         }
-        (_, other) => panic!("want {want} was answered with {other:?}"),
+        (want, other) => panic!("want {want} was answered with {other:?}"),
     }
 }
 
