@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use mlxcel_core::{
-    Control, InferenceSession, InferenceSessionExt, Row, SamplingPlan, SequenceId, SessionOptions,
+    Control, InferenceSession, InferenceSessionExt, Row, SamplingPlan, SequenceId, SessionOptions, Snapshot,
     StepOutput, TokenId,
 };
 use mlxcel_session::Model;
@@ -37,6 +37,8 @@ enum Kind {
 struct Passes {
     session: Box<dyn InferenceSession>,
     sequences: Vec<SequenceId>,
+    /// What each of them holds before a pass, for models that cannot be rewound.
+    before: Snapshot,
     tokens: Vec<TokenId>,
     plan: SamplingPlan,
     out: StepOutput,
@@ -53,10 +55,12 @@ impl Passes {
             session.run_row(Row::extend(sequence, &tokens), &Control::default())?;
             sequences.push(sequence);
         }
-        Ok(Self { session, sequences, tokens, plan: SamplingPlan::greedy(), out: StepOutput::new() })
+        let before = session.snapshot(sequences[0])?;
+        let (plan, out) = (SamplingPlan::greedy(), StepOutput::new());
+        Ok(Self { session, sequences, before, tokens, plan, out })
     }
 
-    /// The seconds of a pass over `count` tokens, which is then rewound.
+    /// The seconds of a pass over `count` tokens, which are then dropped.
     fn seconds(&mut self, kind: Kind, count: usize) -> Result<f64> {
         let (first, tokens) = (self.sequences[0], &self.tokens[..count]);
         let rows = match kind {
@@ -71,9 +75,15 @@ impl Passes {
         self.session.step(&rows, &Control::default(), &mut self.out)?;
         let seconds = start.elapsed().as_secs_f64();
         self.out.take().into_iter().try_for_each(|result| result.map(drop))?;
-        for &sequence in &self.sequences {
-            if self.session.state(sequence)?.position > BEFORE {
-                self.session.rewind(sequence, BEFORE)?;
+        let rewinds = self.session.capabilities().rewind;
+        for sequence in &mut self.sequences {
+            match self.session.state(*sequence)?.position {
+                BEFORE => {}
+                _ if rewinds => self.session.rewind(*sequence, BEFORE)?,
+                _ => {
+                    self.session.close(*sequence)?;
+                    *sequence = self.session.restore(&self.before)?;
+                }
             }
         }
         Ok(seconds)
