@@ -18,6 +18,7 @@ mod common {
 }
 mod conformance;
 mod differential;
+mod drafts;
 mod encoders;
 mod examples;
 mod format_pairs;

@@ -5,6 +5,7 @@ use mlxcel_models::Decoder;
 
 use crate::model::GraphModelOptions;
 use crate::plan::Chunks;
+use crate::state::StateLayout;
 
 impl GraphModelOptions {
     /// The memory that `decoder` takes with these options. Weights and states are exact, at the largest
@@ -16,7 +17,11 @@ impl GraphModelOptions {
     pub fn memory(&self, decoder: &Decoder) -> Result<MemoryEstimate> {
         self.check()?;
         let length = self.lengths_for(decoder)?.buckets().last().copied().unwrap_or(0);
-        let sequence: usize = self.layouts(decoder)?.iter().map(|layout| layout.bytes(length)).sum();
+        // Recurrent states are copied before draft tokens.
+        let states = |layout: &StateLayout| {
+            layout.bytes(length) * (1 + usize::from(self.verification && layout.is_recurrent()))
+        };
+        let sequence: usize = self.layouts(decoder)?.iter().map(states).sum();
         let tokens = Chunks::new(&self.chunks).largest() + self.width() - 1;
         let scratch = decoder.pass_bytes(tokens, if self.every_position { tokens } else { self.width() });
         let caches = (sequence as u64).saturating_mul(self.sequences as u64);

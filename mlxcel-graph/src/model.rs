@@ -131,13 +131,13 @@ impl GraphModelOptions {
     }
 
     /// The version of the states, and what their bytes depend on besides the precision.
-    fn state_format(&self, layouts: &[StateLayout]) -> String {
+    fn state_format(&self, layouts: &[StateLayout], rewinds: bool) -> String {
         let mut format = "state/3".to_owned();
+        if !rewinds {
+            format += " lacking";
+        }
         if self.kv_cache != KvCacheType::Precision {
             format += &format!(" {}", self.kv_cache);
-        }
-        if layouts.iter().any(StateLayout::is_recurrent) {
-            format += " recurrent";
         }
         for ring in layouts.iter().filter_map(|layout| layout.ring) {
             format += &format!(" ring {ring}");
@@ -268,7 +268,8 @@ impl<E: Executor> GraphModel<E> {
         let written = capacity.saturating_add(chunks.largest());
         info.capacity = capacity;
         info.precision = options.precision;
-        info.state_format = options.state_format(&layouts);
+        let rewinds = layouts.iter().all(|layout| layout.is_rewindable(written));
+        info.state_format = options.state_format(&layouts, rewinds);
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
         let (sequences, rows) = match decoder.is_bidirectional() {
             // A row of the program, which several texts share, has one adapter.
@@ -289,7 +290,7 @@ impl<E: Executor> GraphModel<E> {
             .with_token_masks(generates)
             .with_adapters(options.adapters)
             .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)
-            .with_rewind(generates && layouts.iter().all(|layout| layout.is_rewindable(written)))
+            .with_rewind(generates && rewinds)
             .with_fork(generates)
             .with_snapshot(generates)
             .with_snapshot_bytes(generates.then(|| payload::most_bytes(&layouts, capacity)));

@@ -159,14 +159,14 @@ impl Chunks {
         fits.then_some(Pass { rows, outputs: Outputs::Every })
     }
 
-    /// Whether a pass has room for this many tokens of a row with draft tokens.
-    pub(crate) fn verifies(&self, tokens: usize) -> bool {
-        self.verified().any(|room| room >= tokens)
+    /// For how many tokens of a row with draft tokens a pass has room.
+    pub(crate) fn most_verified(&self) -> usize {
+        self.verified().last().unwrap_or(1)
     }
 
     /// The room for `tokens` of a row with draft tokens, or for as many of them as a pass takes.
     fn room_for(&self, tokens: usize) -> usize {
-        self.verified().find(|&room| room >= tokens).or(self.verified().last()).unwrap_or(1)
+        self.verified().find(|&room| room >= tokens).unwrap_or(self.most_verified())
     }
 }
 

@@ -68,7 +68,8 @@ impl<E: Executor> InferenceSession for GraphSession<E> {
         let Shared { executor, layouts, .. } = &*self.shared;
         let bytes = held.flat_map(|(States { length, written, .. }, kept)| {
             let bytes = |layout| executor.state_bytes(layout, *length, *written) as u64;
-            let copied = layouts.iter().filter(|layout| kept.is_some() && layout.is_recurrent());
+            let groups = kept.iter().flat_map(|kept| layouts.iter().zip(&kept.groups));
+            let copied = groups.filter_map(|(layout, copy)| copy.as_ref().and(Some(layout)));
             layouts.iter().chain(copied).map(bytes)
         });
         let mut stats = self.stats;

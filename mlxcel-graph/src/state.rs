@@ -145,6 +145,16 @@ impl StateLayout {
         matches!(self.kept, StateShape::Fixed { .. })
     }
 
+    /// Whether later positions can be dropped as long as no more than `positions` were written behind the
+    /// earliest that remains to be read: a ring has room for as many beside its window.
+    pub(crate) fn outlasts(&self, positions: usize) -> bool {
+        match (&self.kept, self.ring) {
+            (StateShape::Cache { window: Some(window), .. }, Some(ring)) => positions <= ring - window,
+            (StateShape::Cache { .. } | StateShape::Latent { .. }, _) => true,
+            (StateShape::Fixed { .. }, _) => false,
+        }
+    }
+
     /// The segments that hold the first `positions` in a state for the length `from` and in one for `to`,
     /// both large enough. A packed copy is a state for exactly `positions`.
     pub fn copy_segments(
@@ -216,6 +226,7 @@ mod tests {
         assert_eq!(window.shape(192), window.shape(131_072));
         assert_eq!(window.room(131_072), Some(192));
         assert!(window.is_rewindable(192) && !window.is_rewindable(193));
+        assert!(window.outlasts(92) && !window.outlasts(93));
         assert!(window.room(usize::MAX).unwrap() >= 100 - 1 + 64);
         // A window that no memory holds is none.
         assert_eq!(layout(cache(Some(usize::MAX)), ElementType::F32, 64).room(2048), Some(2048));
@@ -226,7 +237,7 @@ mod tests {
         let fixed = layout(StateShape::Fixed { shape: vec![4, 2] }, ElementType::I8, 64);
         assert_eq!((fixed.element, fixed.shape(64), fixed.room(64)), (ElementType::F32, vec![3, 4, 2], None));
         assert_eq!(fixed.bytes(0), 3 * 8 * 4);
-        assert!(!fixed.is_rewindable(0));
+        assert!(!fixed.is_rewindable(0) && !fixed.outlasts(0) && fixed.is_recurrent());
     }
 
     #[test]

@@ -138,11 +138,12 @@ impl<E: Executor> GraphSession<E> {
             let fed = &rows[row.row];
             let sequence = self.table.get_mut("step", fed.sequence())?;
             self.shared.resize(sequence, shape.length)?;
-            let fed_next = sequence.computed..sequence.computed + row.tokens;
-            if self.shared.is_recurrent()
-                && fed.first_draft(sequence.position).is_some_and(|first| fed_next.contains(&first))
+            let next = sequence.computed..sequence.computed + row.tokens;
+            if let Some(drafts) = fed.want().drafts()
+                && !self.shared.capabilities.rewind
+                && fed.first_draft(sequence.position).is_some_and(|first| next.contains(&first))
             {
-                self.shared.keep(sequence)?;
+                self.shared.keep(sequence, drafts)?;
             }
             sequence.begin_writing(row.room, self.shared.length_for("step", sequence.computed + row.room)?);
             if let Some(room) = &self.shared.adapters {

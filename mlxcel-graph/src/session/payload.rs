@@ -4,7 +4,7 @@
 //! states of all groups in their order, each as [`Executor::read`] gives it; none where nothing has been
 //! computed. Where states may have to be computed again, before them, in little-endian words of 32 bits: the
 //! number of the frequencies that they were computed with, how many tokens they hold, and the tokens: all where
-//! that is for the sequence's length, and for a recurrence those that its state does not hold.
+//! that is for the sequence's length, and elsewhere those that the states do not hold.
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 

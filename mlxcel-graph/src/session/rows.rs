@@ -15,12 +15,12 @@ impl<E: Executor> GraphSession<E> {
 
     fn pending_of(&self, row: &FedRow<'_>) -> Pending {
         let (remaining, ends) = (Feed::left(row), row.wanted(row.progress.new));
-        // What a recurrence lacks of earlier draft tokens is computed together with the next tokens.
-        let lacks = self.shared.is_recurrent() && !row.progress.recompute.is_empty();
+        // What states lack of earlier draft tokens is computed together with the next tokens.
+        let lacks = !self.shared.epochs.depend_on_length() && !row.progress.recompute.is_empty();
         let together = lacks
             && row.progress.new == ends
             && self.table.capabilities().verification
-            && self.shared.chunks.verifies(remaining);
+            && remaining <= self.shared.chunks.most_verified();
         let wants = match wants(row) {
             Wants::Ends(_) | Wants::Last if together => Wants::Ends(remaining),
             Wants::Ends(_) => Wants::Ends(ends),

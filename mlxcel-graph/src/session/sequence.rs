@@ -7,7 +7,6 @@ use mlxcel_models::Held;
 
 use crate::executor::Executor;
 use crate::shared::Shared;
-use crate::state::StateLayout;
 
 /// One sequence.
 pub(super) struct Sequence<S> {
@@ -26,7 +25,7 @@ pub(super) struct Sequence<S> {
     pub(super) options: SequenceOptions,
     /// None until the first token.
     pub(super) states: Option<States<S>>,
-    /// States from before draft tokens, of the groups that cannot be rewound.
+    /// States from before draft tokens, where some cannot drop them.
     pub(super) kept: Option<Kept<S>>,
 }
 
@@ -41,13 +40,15 @@ pub(super) struct States<S> {
     pub(super) spare: u32,
 }
 
-/// Copies of states that cannot be rewound, as they were at an earlier position.
+/// Copies of states that cannot drop draft tokens, as they were before those.
 ///
-/// A recurrence cannot drop tokens. So before draft tokens its state is copied; when some are dropped the copy
-/// takes its place, and the tokens that were not are computed again with the next row.
+/// A recurrence cannot drop any, and a window no more than its ring has room for. So before draft tokens the
+/// state is copied; when some are dropped the copy takes its place, and the tokens that were not are computed
+/// again with the next row.
 pub(super) struct Kept<S> {
+    /// How many tokens they hold; more than any sequence has if they can no longer be used.
     pub(super) position: usize,
-    /// A copy for each group; none of those that can be rewound.
+    /// A copy for each group; none of those that can drop the draft tokens.
     pub(super) groups: Vec<Option<S>>,
 }
 
@@ -164,36 +165,39 @@ impl<E> Shared<E> {
 }
 
 impl<E: Executor> Shared<E> {
-    /// Whether a rewind takes more than to mask later positions, even by a few tokens.
-    pub(super) fn is_recurrent(&self) -> bool {
-        self.layouts.iter().any(StateLayout::is_recurrent)
-    }
-
     /// Whether sequences remember tokens, to compute states again.
     pub(super) fn remembers(&self) -> bool {
-        self.epochs.depend_on_length() || self.is_recurrent()
+        self.epochs.depend_on_length() || !self.capabilities.rewind
     }
 
-    /// Copies the states of `sequence` that cannot be rewound. After an error the sequence is as it was, but
-    /// draft tokens of an earlier row can no longer be dropped.
-    pub(super) fn keep(&self, sequence: &mut Sequence<E::State>) -> Result<()> {
-        let Some(States { groups, length, .. }) = &sequence.states else { return Ok(()) };
-        let kept = sequence.kept.get_or_insert_with(|| Kept { position: 0, groups: Vec::new() });
-        kept.position = sequence.computed;
-        kept.groups.resize_with(groups.len(), || None);
-        for ((layout, state), copy) in self.layouts.iter().zip(groups).zip(&mut kept.groups) {
-            if layout.is_recurrent() {
-                let to = match copy {
-                    Some(copy) => copy,
-                    None => copy.insert(self.executor.allocate(layout, *length)?),
-                };
-                self.executor.copy(layout, (state, *length), (to, *length), sequence.computed)?;
-            }
-        }
+    /// Prepares `sequence` for a row with this many draft tokens: copies the states that cannot drop them.
+    /// After an error the sequence is as it was, but draft tokens of an earlier row can no longer be dropped.
+    pub(super) fn keep(&self, sequence: &mut Sequence<E::State>, drafts: usize) -> Result<()> {
         if !self.epochs.depend_on_length() {
             let passed = sequence.computed.saturating_sub(sequence.remembered);
             sequence.tokens.drain(..passed.min(sequence.tokens.len()));
             sequence.remembered = sequence.computed;
+        }
+        // Padding is written too.
+        let written = drafts + self.chunks.most_verified();
+        let Some(States { groups, length, .. }) = &sequence.states else { return Ok(()) };
+        if self.layouts.iter().all(|layout| layout.outlasts(written)) {
+            sequence.kept = None;
+            return Ok(());
+        }
+        let kept = sequence.kept.get_or_insert_with(|| Kept { position: 0, groups: Vec::new() });
+        kept.position = sequence.computed;
+        kept.groups.resize_with(groups.len(), || None);
+        for ((layout, state), copy) in self.layouts.iter().zip(groups).zip(&mut kept.groups) {
+            if layout.outlasts(written) {
+                *copy = None;
+                continue;
+            }
+            // What grows has another size by now.
+            let reused = copy.take().filter(|_| layout.is_recurrent());
+            let mut to = reused.map_or_else(|| self.executor.allocate(layout, *length), Ok)?;
+            self.executor.copy(layout, (state, *length), (&mut to, *length), sequence.computed)?;
+            *copy = Some(to);
         }
         Ok(())
     }
@@ -224,6 +228,8 @@ impl<E: Executor> Shared<E> {
         let resized = resized.collect::<Result<Vec<_>>>()?;
         if let Some(states) = sequence.states.as_mut().filter(|_| old != length) {
             (states.length, states.spare) = (length, 0);
+            // Copies are of the old size.
+            sequence.kept.iter_mut().for_each(|kept| kept.position = usize::MAX);
             for (state, resized) in states.groups.iter_mut().zip(resized) {
                 if let Some(resized) = resized {
                     *state = resized;

@@ -45,8 +45,8 @@ impl RowRequest {
 /// What becomes of the states from before a pass, which the sequence may return to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Earlier {
-    /// Those of this pass are kept.
-    Keep,
+    /// Those of this pass are kept, for a row that ends at this position.
+    Keep { end: usize },
     /// Those of an earlier pass are still kept.
     Leave,
     /// None are kept.

@@ -58,9 +58,10 @@ impl MlxSession {
     /// What becomes of the states from before a pass over the next `tokens` of `row`.
     fn earlier(&self, row: &FedRow<'_>, sequence: &Sequence, tokens: usize) -> Earlier {
         let start = row.progress.recompute.start;
-        match row.first_draft(sequence.position()).filter(|_| !self.table.capabilities().rewind) {
+        let position = sequence.position();
+        match row.first_draft(position).filter(|_| !self.table.capabilities().rewind) {
             Some(first) if first < start => Earlier::Leave,
-            Some(first) if first < start + tokens => Earlier::Keep,
+            Some(first) if first < start + tokens => Earlier::Keep { end: position + row.remaining() },
             _ => Earlier::Drop,
         }
     }
@@ -110,7 +111,7 @@ impl MlxSession {
                 earlier,
                 output: output(row, own, &sequence.tokens),
             });
-            if earlier == Earlier::Keep {
+            if let Earlier::Keep { .. } = earlier {
                 let position = feed.recompute.start;
                 self.table.get_mut("step", row.sequence())?.kept = position;
             }

@@ -167,7 +167,7 @@ impl States {
         Ok(())
     }
 
-    /// The states that a pass overwrites which ends at `end`: recurrent ones, and windows that it fills.
+    /// The states that passes up to `end` overwrite: recurrent ones, and windows that they fill.
     pub(super) fn overwritten(&self, layout: &Layout, end: usize) -> Overwritten {
         let of = |(layers, layout): (&Vec<LayerState>, &GroupLayout)| match &layout.state {
             StateLayout::Cache(cache) if cache.kept(end) == end => Vec::new(),

@@ -119,8 +119,7 @@ impl Engine {
     fn keep(&mut self, rows: &[RowRequest]) {
         for row in rows {
             match row.earlier {
-                Earlier::Keep => {
-                    let end = row.position + row.tokens.len();
+                Earlier::Keep { end } => {
                     let states = self.caches.get(&row.cache);
                     let kept = states.map(|states| states.overwritten(&self.network.layout, end));
                     self.kept.insert(row.cache, kept);
