@@ -31,7 +31,8 @@
 //! | latents of all positions (latent attention) | grows with them | yes |
 //! | convolutions and recurrences | fixed, float32 | no |
 //!
-//! `fork` and `snapshot` work for all of them. A model claims `rewind` if all of its layers support it.
+//! `fork` and `snapshot` work for all of them, and so does dropping the draft tokens of a row. A model claims
+//! `rewind` if all of its layers support it.
 //! Results do not depend on prefill chunking or batch composition, up to rounding. For models whose rotary
 //! frequencies depend on the length of the sequence (LongRoPE), a sequence that crosses such a length is
 //! recomputed from its tokens.
