@@ -76,11 +76,15 @@ pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> R
 
 /// Runs a cargo command, passes its JSON messages to `see`, and shows its diagnostics.
 pub(crate) fn for_each_message(mut command: Command, mut see: impl FnMut(Message)) -> Result<()> {
-    command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg("--message-format=json").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("starting cargo")?;
     let mut output = BufReader::new(child.stdout.take().context("cargo has no output")?);
     for message in Message::parse_stream(&mut output) {
-        see(message.context("reading what cargo says")?);
+        let message = message.context("reading what cargo says")?;
+        if let Message::CompilerMessage(own) = &message {
+            eprint!("{}", own.message.rendered.as_deref().unwrap_or_default());
+        }
+        see(message);
     }
     // To the end, so that cargo never waits for a reader.
     output.read_to_end(&mut Vec::new()).context("reading what cargo says")?;

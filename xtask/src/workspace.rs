@@ -54,6 +54,16 @@ impl Workspace {
         command
     }
 
+    /// `cargo` as all tests are compiled: by clippy, which compiles as rustc does and finds what it has lints
+    /// for, so that nothing is compiled for the lints alone.
+    pub(crate) fn cargo_with_lints(&self, arguments: &[&str]) -> Command {
+        let mut command = self.cargo(arguments);
+        let beside_cargo = Path::new(&cargo_program()).with_file_name("clippy-driver");
+        let driver = if beside_cargo.is_file() { beside_cargo } else { "clippy-driver".into() };
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command
+    }
+
     /// The argument of `--features` that turns on all that compiles on every machine, for commands on the
     /// whole workspace.
     pub(crate) fn features(&self) -> Result<String> {
@@ -77,7 +87,7 @@ impl Workspace {
         let features = self.features()?;
         let arguments =
             ["test", "--locked", "--workspace", "--features", &features, "--test", test, "--no-run"];
-        process::run(&mut self.cargo(&arguments))?;
+        process::run(&mut self.cargo_with_lints(&arguments))?;
         self.built(name)
     }
 

@@ -1,6 +1,8 @@
 //! What cargo itself checks. All of it with the same features and flags, so that dependencies compile once.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use cargo_metadata::Message;
+use cargo_metadata::diagnostic::DiagnosticLevel;
 
 use super::{beside, newcomer, wasm};
 use crate::process;
@@ -18,19 +20,20 @@ pub(super) fn format(workspace: &Workspace) -> Result<String> {
     Ok(String::new())
 }
 
+/// Compiles all that tests run, and counts what clippy has to say about it.
 pub(super) fn lint(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
-    process::run(&mut workspace.cargo(&[
-        "clippy",
-        "--locked",
-        "--workspace",
-        "--all-targets",
-        "--features",
-        &features,
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
+    let arguments = ["build", "--locked", "--workspace", "--all-targets", "--features", &features];
+    let mut found = 0;
+    process::for_each_message(workspace.cargo_with_lints(&arguments), |message| {
+        let Message::CompilerMessage(message) = message else { return };
+        let is_lint = matches!(message.message.level, DiagnosticLevel::Warning | DiagnosticLevel::Error);
+        // The last of a crate only counts the others.
+        if is_lint && !message.message.spans.is_empty() {
+            found += 1;
+        }
+    })?;
+    ensure!(found == 0, "clippy has {found} warnings, which stand above");
     Ok(String::new())
 }
 

@@ -82,7 +82,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
 
 /// Compiles the scenarios with what the tests were compiled with.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let mut command = workspace.cargo(&["build", "--locked", "--workspace", "--bench", "costs"]);
+    let mut command = workspace.cargo_with_lints(&["build", "--locked", "--workspace", "--bench", "costs"]);
     command.args(["--features", &workspace.features()?]);
     let mut program = None;
     process::for_each_message(command, |message| {

@@ -11,7 +11,7 @@ use crate::{process, setup};
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
     let tests = ["test", "--locked", "--workspace", "--features", &features];
-    let mut command = workspace.cargo(&tests);
+    let mut command = workspace.cargo_with_lints(&tests);
     command.args(["--test", "suite", "--test", "programs", "--", "--ignored", "--nocapture"]);
     command.args(["load::", "interrupted::", "published::"]);
     let mut total = Counts::default();
@@ -22,7 +22,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     }
     process::run_watched(&mut command, |line| total.add(line))?;
     for (engines, checkpoints) in engines {
-        let mut command = workspace.cargo(&tests);
+        let mut command = workspace.cargo_with_lints(&tests);
         command.args(["--test", "suite", "--", "--nocapture", "settings::"]);
         command.env("MLXCEL_SETTINGS", checkpoints).env("MLXCEL_TEST_ENGINES", engines);
         process::run_watched(&mut command, |line| total.add(line))?;
