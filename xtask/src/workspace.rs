@@ -58,9 +58,7 @@ impl Workspace {
     /// for, so that nothing is compiled for the lints alone.
     pub(crate) fn cargo_with_lints(&self, arguments: &[&str]) -> Command {
         let mut command = self.cargo(arguments);
-        let beside_cargo = Path::new(&cargo_program()).with_file_name("clippy-driver");
-        let driver = if beside_cargo.is_file() { beside_cargo } else { "clippy-driver".into() };
-        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command.env("RUSTC_WORKSPACE_WRAPPER", program_of_toolchain("clippy-driver"));
         command
     }
 
@@ -112,4 +110,10 @@ impl Workspace {
 /// The cargo that runs this program.
 pub(crate) fn cargo_program() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The program of this name beside cargo, or else the one on PATH.
+pub(crate) fn program_of_toolchain(name: &str) -> PathBuf {
+    let beside_cargo = Path::new(&cargo_program()).with_file_name(name);
+    if beside_cargo.is_file() { beside_cargo } else { name.into() }
 }

@@ -1,15 +1,14 @@
 //! Scripts in the place of a compiler, in `target/quick`: they save time that the tests need not take.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::process;
-use crate::workspace::{Workspace, cargo_program};
+use crate::workspace::{Workspace, program_of_toolchain};
 
 /// What names the IREE compiler.
 pub(super) const COMPILER: &str = "MLXCEL_IREE_COMPILER";
@@ -34,8 +33,7 @@ pub(super) fn documenting_rustdoc(workspace: &Workspace) -> Result<Option<PathBu
     if cfg!(not(unix)) {
         return Ok(None);
     }
-    let beside_cargo = Path::new(&cargo_program()).with_file_name("rustdoc");
-    let real = if beside_cargo.is_file() { beside_cargo.as_os_str() } else { OsStr::new("rustdoc") };
+    let real = program_of_toolchain("rustdoc");
     let text = format!(
         r#"rustdoc='{}'
 "$rustdoc" "$@" || exit
