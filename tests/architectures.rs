@@ -17,7 +17,7 @@ const DRAWN: usize = 1;
 /// the other kinds of state.
 const BATCHED: [&str; 4] = ["gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_next"];
 
-fn folders() -> Vec<Fixture> {
+pub(crate) fn folders() -> Vec<Fixture> {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
     let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(own, PathBuf::from);
     let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -14,20 +14,20 @@ use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
 const DIFFERENCE: f32 = 1e-5;
 
 #[derive(serde::Deserialize)]
-struct Oracle {
-    hidden: Vec<HiddenCase>,
+pub(crate) struct Oracle {
+    pub(crate) hidden: Vec<HiddenCase>,
     #[serde(default)]
     embeddings: Vec<EmbeddingCase>,
     rerank: Option<RerankCase>,
 }
 
 #[derive(serde::Deserialize)]
-struct HiddenCase {
-    tokens: Vec<u32>,
-    types: Vec<u8>,
-    first: Vec<f32>,
-    mean: Vec<f32>,
-    last: Vec<f32>,
+pub(crate) struct HiddenCase {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) types: Vec<u8>,
+    pub(crate) first: Vec<f32>,
+    pub(crate) mean: Vec<f32>,
+    pub(crate) last: Vec<f32>,
 }
 
 #[derive(serde::Deserialize)]
@@ -45,13 +45,19 @@ struct RerankCase {
     scores: Vec<f32>,
 }
 
+impl Oracle {
+    pub(crate) fn of(folder: &Path) -> Self {
+        serde_json::from_slice(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap()
+    }
+}
+
 impl HiddenCase {
     fn poolings(&self) -> [(Pooling, &[f32]); 3] {
         [(Pooling::First, &self.first), (Pooling::Mean, &self.mean), (Pooling::Last, &self.last)]
     }
 }
 
-fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders");
     let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(own, PathBuf::from);
     let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -66,7 +72,7 @@ fn is_spared(engine: &dyn Backend, folder: &Path) -> bool {
     spares(engine) && !few.iter().any(|name| folder.ends_with(name))
 }
 
-fn expect_close(what: &str, found: &[f32], expected: &[f32]) {
+pub(crate) fn expect_close(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1f32, |most, x| most.max(x.abs()));
     let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
@@ -75,7 +81,7 @@ fn expect_close(what: &str, found: &[f32], expected: &[f32]) {
 
 fn check(engine: &dyn Backend, folder: &Path) {
     let name = format!("{} {}", engine.name(), folder.file_name().unwrap().to_string_lossy());
-    let oracle: Oracle = serde_json::from_slice(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap();
+    let oracle = Oracle::of(folder);
     let options = LoadOptions::default().with_precision(Precision::Exact).with_sequences(4);
     let model = Model::load(engine, folder, &options).unwrap();
     check_hidden(&name, &model, &oracle.hidden, spares(engine));

@@ -25,7 +25,7 @@ const PACKED_ON_MLX: &[&str] = &[
 const COMPILED: [&str; 4] = ["awq", "fp8-block", "gguf-llama-q4_k_m", "gpt_oss-mxfp4"];
 
 /// The folders of `fixtures/formats` that have an oracle.
-fn folders() -> Vec<Fixture> {
+pub(crate) fn folders() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
     let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.join("oracle.json").exists());

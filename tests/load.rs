@@ -1,6 +1,7 @@
 //! Load: sessions by the hundreds, opened, used, cancelled and dropped from many threads. Texts are what they
 //! are alone, and memory is given back.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -160,14 +161,32 @@ fn hold(engine: &dyn Backend, sessions: usize) {
     assert!(grown <= 16 << 20, "{}: {grown} bytes more after {sessions} sessions", engine.name());
 }
 
+/// Runs `hold` in a process in which only the test of that name runs: memory is counted by process.
+fn alone(test: &str, hold: impl FnOnce()) {
+    const ALONE: &str = "MLXCEL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return hold();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args([test, "--exact", "--include-ignored", "--nocapture"]).env(ALONE, "1");
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    println!("{text}");
+}
+
 #[test]
 fn sessions_of_many_threads_match_single_sequence_runs_and_free_memory() {
-    engines().iter().for_each(|engine| hold(&**engine, WARM + 60));
+    alone("load::sessions_of_many_threads_match_single_sequence_runs_and_free_memory", || {
+        engines().iter().for_each(|engine| hold(&**engine, WARM + 60));
+    });
 }
 
 /// `cargo test --release -p mlxcel-tests --features mlx --test load -- --ignored --nocapture`
 #[test]
 #[ignore = "takes minutes"]
 fn two_thousand_sessions() {
-    engines_and_plugin().iter().for_each(|engine| hold(&**engine, 2000));
+    alone("load::two_thousand_sessions", || {
+        engines_and_plugin().iter().for_each(|engine| hold(&**engine, 2000));
+    });
 }

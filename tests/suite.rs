@@ -11,12 +11,12 @@
 mod adapters;
 mod architectures;
 /// The path that the walk names values by.
-#[cfg(feature = "portable")]
 #[path = "../mlxcel-models/tests/common"]
 mod common {
     pub(crate) mod values;
 }
 mod conformance;
+mod descriptions;
 mod differential;
 mod drafts;
 mod encoders;
@@ -25,7 +25,6 @@ mod format_pairs;
 mod formats;
 mod hidden;
 mod load;
-#[cfg(feature = "portable")]
 #[path = "../mlxcel-models/tests/naive/mod.rs"]
 mod naive;
 mod oracles;

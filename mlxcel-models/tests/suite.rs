@@ -12,7 +12,6 @@ mod layouts;
 mod llama;
 mod mistral;
 mod naive;
-mod oracle;
 mod quantized;
 mod recurrent;
 mod refusals;

@@ -64,6 +64,7 @@ impl ElementType {
     }
 
     /// The width in bits; a boolean counts as 1.
+    #[inline]
     pub fn bits(self) -> usize {
         match self {
             Self::I64 => 64,
@@ -77,6 +78,7 @@ impl ElementType {
 
     /// The bytes of `count` dense elements: 4-bit elements share bytes, a boolean takes a whole one.
     /// Saturates at `usize::MAX`.
+    #[inline]
     pub fn bytes_for(self, count: usize) -> usize {
         match self {
             Self::I1 => count,

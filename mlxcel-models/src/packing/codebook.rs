@@ -12,6 +12,7 @@ const IQ4_NL: [f32; 16] = [
 
 impl Code {
     /// The number that `code` represents.
+    #[inline]
     pub fn number(self, code: u8) -> f32 {
         match self {
             Self::Integer { zero } => f32::from(code) - f32::from(zero),

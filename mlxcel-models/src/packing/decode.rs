@@ -1,4 +1,5 @@
-//! Reference decoding of packed rows, which tests compare kernels and graphs with.
+//! Reference decoding of packed rows, which tests compare kernels and graphs with: compiled where it is used,
+//! with the optimizations of the crate that decodes whole models.
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
@@ -12,6 +13,7 @@ use crate::element::ElementType;
 /// # Errors
 ///
 /// [`ErrorKind::InvalidInput`] for parts whose lengths do not match a row of that many values.
+#[inline]
 pub fn decode_row(packing: &Packing, parts: &[&[u8]], values: &mut [f32]) -> Result<()> {
     packing.check(values.len())?;
     let columns = values.len();
@@ -61,6 +63,7 @@ pub fn decode_row(packing: &Packing, parts: &[&[u8]], values: &mut [f32]) -> Res
 }
 
 /// Code `index` of a stream of codes of `bits` bits.
+#[inline]
 fn code(stream: &[u8], index: usize, bits: usize) -> u8 {
     let (first, shift) = (index * bits / 8, index * bits % 8);
     let byte = |index: usize| u16::from(stream.get(index).copied().unwrap_or_default());
@@ -70,6 +73,7 @@ fn code(stream: &[u8], index: usize, bits: usize) -> u8 {
 }
 
 /// Element `index` of floats of type `element`.
+#[inline]
 fn float(element: ElementType, bytes: &[u8], index: usize) -> f32 {
     let two = || bytes.as_chunks().0.get(index).copied().unwrap_or_default();
     match element {
