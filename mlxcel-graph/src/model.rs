@@ -63,7 +63,7 @@ impl Default for GraphModelOptions {
             precision: Precision::default(),
             capacity: None,
             sequences: 4,
-            texts: 32,
+            texts: 64,
             chunks: vec![64],
             lengths: None,
             length_steps: None,

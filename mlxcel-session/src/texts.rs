@@ -1,8 +1,8 @@
 //! Texts that are computed for their hidden states or log probabilities, many in each step.
 
 use mlxcel_core::{
-    CancelToken, Control, Error, ErrorKind, Pooling, Result, Row, RowResult, SequenceId, SessionOptions,
-    StepOutput, TokenId, Want,
+    CancelToken, Capabilities, Control, Error, ErrorKind, Pooling, Result, Row, RowResult, SequenceId,
+    SessionOptions, StepOutput, TokenId, Want,
 };
 
 use crate::model::Model;
@@ -52,12 +52,17 @@ impl TextRow {
     }
 }
 
-/// The order in which texts are computed: those of about the same length together, so that little of a pass
-/// is padding.
-pub(crate) fn by_length(texts: &[TextRow]) -> Vec<usize> {
+/// The order in which texts are computed, so that little of a pass is padding. Rows of a decoder are as long
+/// as their pass: those of about the same length go together. Encoders compute texts one behind the other:
+/// as many as there are sequences are of all lengths, so that short ones fill what long ones leave.
+pub(crate) fn in_order(texts: &[TextRow], capabilities: &Capabilities) -> Vec<usize> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(texts[index].len()));
-    order
+    if capabilities.generation {
+        return order;
+    }
+    let groups = texts.len().div_ceil(capabilities.sequences.max(1));
+    (0..groups).flat_map(|group| order.iter().skip(group).step_by(groups).copied()).collect()
 }
 
 /// The results of `texts`, in order, computed in a session of their own.
@@ -66,7 +71,7 @@ pub(crate) fn run(model: &Model, texts: &[TextRow], cancel: Option<&CancelToken>
     let (together, rewinds) = (session.capabilities().sequences, session.capabilities().rewind);
     let mut results: Vec<Option<RowResult>> = texts.iter().map(|_| None).collect();
     let (mut sequences, mut out): (Vec<SequenceId>, _) = (Vec::new(), StepOutput::new());
-    for group in by_length(texts).chunks(together) {
+    for group in in_order(texts, session.capabilities()).chunks(together) {
         if rewinds {
             // The memory of a sequence serves the next text.
             sequences.iter().try_for_each(|&sequence| session.rewind(sequence, 0))?;
@@ -102,4 +107,26 @@ pub(crate) fn complete(results: Vec<Option<RowResult>>) -> Result<Vec<RowResult>
     results.into_iter().collect::<Option<_>>().ok_or_else(|| {
         Error::new(ErrorKind::Internal, "compute texts", "the engine did not return one result per row")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_encoders_that_share_a_step_have_all_lengths() {
+        let text = |length| TextRow {
+            before: Vec::new(),
+            tokens: vec![0; length],
+            types: Vec::new(),
+            answer: TextAnswer::Logits,
+        };
+        let texts: Vec<_> = [3, 9, 4, 8, 5].map(text).into();
+        let decoder = Capabilities::new(2, 16);
+        assert_eq!(in_order(&texts, &decoder), [1, 3, 4, 2, 0]);
+        let encoder = decoder.with_generation(false);
+        // Groups of two, and one: the lengths 9 and 4, 8 and 3, 5.
+        assert_eq!(in_order(&texts, &encoder), [1, 2, 3, 0, 4]);
+        assert!(in_order(&[], &encoder).is_empty());
+    }
 }

@@ -10,7 +10,7 @@ use crate::embed::{self, EmbedOptions};
 use crate::rerank::RerankOptions;
 use crate::score::{self, ScoreOptions, TextScore};
 use crate::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use crate::texts::{TextRow, by_length, complete};
+use crate::texts::{TextRow, complete, in_order};
 
 /// Texts of one call.
 pub(super) struct Job {
@@ -33,9 +33,13 @@ struct Begun {
 }
 
 impl Job {
-    fn new(texts: Vec<TextRow>, cancel: Option<CancelToken>) -> (Self, Receiver<Result<Vec<RowResult>>>) {
+    fn new(
+        texts: Vec<TextRow>,
+        capabilities: &Capabilities,
+        cancel: Option<CancelToken>,
+    ) -> (Self, Receiver<Result<Vec<RowResult>>>) {
         let (reply, results) = sync_channel(1);
-        let mut waiting = by_length(&texts);
+        let mut waiting = in_order(&texts, capabilities);
         waiting.reverse();
         let none = texts.iter().map(|_| None).collect();
         (Self { texts, waiting, begun: Vec::new(), results: none, error: None, cancel, reply }, results)
@@ -257,7 +261,7 @@ impl Engine {
             let message = "code of a request waits for the engine that runs it; call it on another thread";
             return Err(Error::new(ErrorKind::InvalidInput, "compute texts", message));
         }
-        let (job, results) = Job::new(texts, cancel);
+        let (job, results) = Job::new(texts, self.model().capabilities(), cancel);
         queue.push_job(job)?;
         results.recv().map_err(|_| thread_is_gone())?
     }
