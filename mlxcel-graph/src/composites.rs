@@ -52,6 +52,12 @@ pub const TOP_K: &str = "mlxcel.top_k";
 /// marked by the attribute `sinks`.
 pub const ATTENTION: &str = "mlxcel.attention";
 
+/// [`layers::text_attention`](crate::layers::text_attention): `query: [N, H, d]`, `key` and `value: [N, G,
+/// d]`, all f32, the `firsts` and `ends: [N]` i32 of the tokens' texts, and perhaps `sinks: [H]` of floats to
+/// `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float; `window`, an integer;
+/// `sinks`, true where there are such.
+pub const TEXT_ATTENTION: &str = "mlxcel.text_attention";
+
 /// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N,
 /// G, d]`, perhaps `cos` and `sin: [N, r/2]`, all f32, `positions: [rows]` i32, perhaps `sinks: [H]` of
 /// floats, and a cache `[layers, 2, G, length, w]` a row to `[N, H * d]` and the caches.

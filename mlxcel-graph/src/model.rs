@@ -31,6 +31,9 @@ pub struct GraphModelOptions {
     pub sequences: usize,
     /// As many of a model that reads texts in both directions, whose sequences keep nothing.
     pub texts: usize,
+    /// How many tokens texts that share a pass of such a model have together: many, and the weights are read
+    /// seldom; few, and scores, which plain operations compute between all tokens of a pass, take little.
+    pub text_tokens: usize,
     /// The sizes of prompt chunks; each size needs its own programs.
     pub chunks: Vec<usize>,
     /// The KV-length buckets, if programs were compiled for them ahead of time; defaults to
@@ -64,6 +67,7 @@ impl Default for GraphModelOptions {
             capacity: None,
             sequences: 4,
             texts: 64,
+            text_tokens: 128,
             chunks: vec![64],
             lengths: None,
             length_steps: None,
@@ -125,7 +129,7 @@ impl GraphModelOptions {
     /// The errors of [`capacity_for`](Self::capacity_for).
     pub(crate) fn chunks_for(&self, decoder: &Decoder) -> Result<Chunks> {
         if decoder.is_bidirectional() {
-            return Ok(Chunks::whole(self.capacity_for(decoder)?));
+            return Ok(Chunks::whole(self.capacity_for(decoder)?, self.text_tokens));
         }
         Ok(Chunks::new(&self.chunks))
     }

@@ -58,8 +58,8 @@ pub(crate) struct PassRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunks {
     sizes: Vec<usize>,
-    /// Whether a row is one chunk.
-    whole: bool,
+    /// How many tokens texts that share a pass have together, if they go whole.
+    whole: Option<usize>,
 }
 
 impl Chunks {
@@ -72,19 +72,20 @@ impl Chunks {
         let mut sizes = sizes.to_vec();
         sizes.sort_unstable();
         sizes.dedup();
-        Self { sizes, whole: false }
+        Self { sizes, whole: None }
     }
 
-    /// Sizes for whole texts of up to `capacity` tokens: powers of two, and the capacity.
-    pub(crate) fn whole(capacity: usize) -> Self {
+    /// Sizes for whole texts of up to `capacity` tokens: powers of two, and the capacity. Texts that share a
+    /// pass have at most `together` tokens.
+    pub(crate) fn whole(capacity: usize, together: usize) -> Self {
         let powers = std::iter::successors(Some(LEAST_TEXT), |size| size.checked_mul(2));
         let sizes = powers.take_while(|&size| size < capacity).chain([capacity]).collect();
-        Self { sizes, whole: true }
+        Self { sizes, whole: Some(together) }
     }
 
     /// Whether a pass is of whole texts: one row of its program, in which they stand one behind the other.
     pub(crate) fn are_whole(&self) -> bool {
-        self.whole
+        self.whole.is_some()
     }
 
     /// All sizes, ascending.
@@ -95,7 +96,7 @@ impl Chunks {
     /// The size of the next chunk of a prompt of which `remaining` tokens are left.
     pub(crate) fn size_for(&self, remaining: usize) -> usize {
         let largest = self.largest();
-        if self.whole {
+        if self.whole.is_some() {
             return self.sizes.iter().copied().find(|&size| size >= remaining).unwrap_or(largest);
         }
         if remaining >= largest {
@@ -173,19 +174,15 @@ impl Chunks {
 /// The least size of a whole text: a shorter one costs hardly less.
 const LEAST_TEXT: usize = 16;
 
-/// How many tokens whole texts that share a pass have together, unless one alone has more: the weights are
-/// then read seldom enough, and scores, which are computed between all tokens of a pass, take little.
-const WHOLE_TOKENS: usize = 128;
-
 /// The next pass over whole texts: the first, and behind it others that fit into the same size, without
-/// padding between them.
-fn next_whole(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
+/// padding between them, up to `shared` tokens unless the first alone has more.
+fn next_whole(pending: &[Pending], chunks: &Chunks, shared: usize, width: usize) -> Option<Pass> {
     let texts = pending.iter().enumerate().filter(|(_, row)| row.remaining > 0);
     let mut rows: Vec<PassRow> = Vec::new();
     let (mut most, mut together) = (0, 0);
     for (row, &Pending { remaining: tokens, .. }) in texts {
         if rows.is_empty() {
-            most = chunks.size_for(tokens.max(WHOLE_TOKENS));
+            most = chunks.size_for(tokens.max(shared));
         } else if together + tokens > most || rows.len() >= width {
             continue;
         }
@@ -270,8 +267,8 @@ fn next_verified(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<P
 /// one token share passes of few sizes, and of those with more tokens each has a pass of its own unless [they
 /// are joined](Chunks::joined).
 pub(crate) fn next_pass(pending: &[Pending], chunks: &Chunks, width: usize) -> Option<Pass> {
-    if chunks.whole {
-        return next_whole(pending, chunks, width);
+    if let Some(shared) = chunks.whole {
+        return next_whole(pending, chunks, shared, width);
     }
     let hidden = pending.iter().find(|row| row.remaining > 0)?.wants.is_hidden();
     let is_kin = |row: &Pending| row.wants.is_hidden() == hidden;

@@ -9,6 +9,7 @@ use mlxcel_stablehlo::{
     Builder, Comparison, ElementType, Module, ModuleBuilder, Reduction, TensorType, Value,
 };
 
+use crate::layers::TextRanges;
 use crate::numerics::Numerics;
 use crate::ops::{Adapters, GraphOps, PassValues};
 use crate::shape::{Outputs, ProgramShape};
@@ -85,8 +86,9 @@ pub(crate) fn write(
                 (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
             let [types, firsts] =
                 [StepInput::Types, StepInput::Firsts].map(|input| inputs.get(&input).copied());
+            let texts = firsts.map(|firsts| TextRanges::new(b, firsts)).transpose()?;
             let (rows, tokens) = (&*shape.rows, token_ids);
-            let pass = PassValues { rows, tokens, types, positions, last, firsts, wanted, rotary };
+            let pass = PassValues { rows, tokens, types, positions, last, texts, wanted, rotary };
             let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
             let (written, selected) = (HashMap::new(), HashMap::new());

@@ -70,12 +70,13 @@ pub fn for_gpus(mut graph: GraphModelOptions) -> GraphModelOptions {
 }
 
 /// `graph` for a target whose attention costs by the [positions in use](attends_in_use): KV-length buckets
-/// are few and far apart, since each is a program and untouched pages cost nothing, and prefill chunks have
-/// 128 and 16 tokens.
+/// are few and far apart, since each is a program and untouched pages cost nothing, prefill chunks have
+/// 128 and 16 tokens, and texts that share a pass 256.
 #[must_use]
 pub fn for_kernels(mut graph: GraphModelOptions) -> GraphModelOptions {
     graph.chunks = vec![16, 128];
     graph.length_steps = Some(LengthSteps { first: 2048, factor: 8 });
+    graph.text_tokens = 256;
     graph
 }
 
@@ -145,6 +146,7 @@ fn with_kernels(module: &Module, context: Context) -> Result<(Module, Context)> 
                 composites::CACHED_ATTENTION | composites::LATENT_ATTENTION => {
                     attention::lower(composite, b, context)
                 }
+                composites::TEXT_ATTENTION => attention::lower_texts(composite, b, context),
                 composites::EMBEDDING => embedding::lower(composite, b, context),
                 composites::GATED_DELTA_RULE => recurrent::lower_delta_rule(composite, b, context),
                 composites::LINEAR => linear::lower(composite, b, context),
@@ -243,6 +245,8 @@ mod tests {
             (I32, &[1]),
             (F32, &[2, 4, 8, 16]),
         ];
+        let texts: Operands<'_> =
+            &[(F32, &[4, 4, 16]), (F32, &[4, 2, 16]), (F32, &[4, 2, 16]), (I32, &[4]), (I32, &[4])];
         let int = |name: &str, value| (name.to_owned(), Attribute::Int(value));
         let packing = vec![("packing".to_owned(), Attribute::Text("u4/32 bf16 + bf16".to_owned()))];
         let layer = vec![
@@ -256,6 +260,7 @@ mod tests {
             (composites::PACKED_LINEAR, [rows, packed].concat(), packing.clone(), vec![1, 96]),
             (composites::PACKED_EMBEDDING, [packed, ids].concat(), packing, vec![1, 64]),
             (composites::CACHED_ATTENTION, attention.to_vec(), layer.clone(), vec![1, 64]),
+            (composites::TEXT_ATTENTION, texts.to_vec(), layer[2..].to_vec(), vec![4, 64]),
             (composites::GATED_DELTA_RULE, delta_rule.to_vec(), layer[..2].to_vec(), vec![1, 4, 8]),
             (composites::SELECTIVE_STATE_SPACE, space.to_vec(), layer[..2].to_vec(), vec![1, 4, 8]),
         ];

@@ -14,6 +14,7 @@ mod norm;
 mod recurrent;
 mod rope;
 mod routing;
+mod text_attention;
 
 pub use activation::activate;
 pub(crate) use attention::heads_first;
@@ -29,3 +30,4 @@ pub use recurrent::{
 pub use rope::{deinterleave, rope};
 pub(crate) use routing::count_true;
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};
+pub use text_attention::{TextAttentionOperands, TextRanges, text_attention};

@@ -1,10 +1,10 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::{AttentionCore, AttentionMask, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::cached;
-use crate::layers::{self, AttentionScores, MaskedOperands, RecurrentRows, heads_first};
+use crate::layers::{self, AttentionScores, RecurrentRows, TextAttentionOperands};
 
 use super::GraphOps;
 
@@ -55,7 +55,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         Ok(mixed)
     }
 
-    /// Attention within each row, in both directions. Padding is not seen but by itself, which keeps its own
+    /// Attention within each text, in both directions. Padding is not seen but by itself, which keeps its own
     /// values finite.
     pub(super) fn attend_both_ways(
         &mut self,
@@ -72,14 +72,12 @@ impl<'f> GraphOps<'_, '_, 'f> {
         }
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap };
-        let firsts = self.pass.firsts.ok_or_else(|| {
+        let texts = self.pass.texts.ok_or_else(|| {
             let message = "the pass does not say where its texts begin";
             Error::new(ErrorKind::Structure, "bidirectional_attention", message)
         })?;
-        let (b, tokens) = (&mut *self.b, self.pass.rows.iter().sum());
-        let mask = same_text(b, firsts, *window)?;
-        let [q, k, v] = [query, key, value].map(|heads| heads_first(b, heads, 0, tokens));
-        layers::masked_attention(b, &MaskedOperands { q: q?, k: k?, v: v?, mask, sinks }, scores, out)
+        let operands = TextAttentionOperands { query, key, value, texts, sinks };
+        layers::text_attention(self.b, &operands, scores, *window, out)
     }
 
     pub(super) fn attend_latent(
@@ -203,21 +201,4 @@ impl<'f> GraphOps<'_, '_, 'f> {
     ) -> Result<Value<'f>> {
         self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
     }
-}
-
-/// `[tokens, tokens]`: which tokens each one attends to, those of its text that are nearer than `window`;
-/// padding attends to itself.
-fn same_text<'f>(b: &mut Builder<'f>, firsts: Value<'f>, window: Option<usize>) -> Result<Value<'f>> {
-    let tokens = b.shape(firsts)[0];
-    let grid = TensorType::new(ElementType::I32, [tokens, tokens]);
-    let own = b.broadcast_in_dim(firsts, &grid.shape, &[0])?;
-    let seen = b.broadcast_in_dim(firsts, &grid.shape, &[1])?;
-    let visible = b.compare(own, seen, Comparison::Equal)?;
-    let Some(window) = window.filter(|&window| window < tokens) else { return Ok(visible) };
-    let (own, seen) = (b.iota(grid.clone(), 0)?, b.iota(grid.clone(), 1)?);
-    let distance = b.subtract(seen, own)?;
-    let distance = b.abs(distance)?;
-    let window = b.splat(ElementType::I32, window as f64, &grid.shape)?;
-    let near = b.compare(distance, window, Comparison::Less)?;
-    b.and(visible, near)
 }

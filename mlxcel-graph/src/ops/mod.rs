@@ -46,9 +46,9 @@ impl<'f> GraphOps<'_, '_, 'f> {
 
     /// The position of each token: `[tokens]` i32.
     fn token_positions(&mut self) -> Result<Value<'f>> {
-        if let Some(firsts) = self.pass.firsts {
+        if let Some(texts) = self.pass.texts {
             let place = self.b.iota(TensorType::new(ElementType::I32, [self.tokens()]), 0)?;
-            return self.b.subtract(place, firsts);
+            return self.b.subtract(place, texts.firsts);
         }
         let mut parts = Vec::with_capacity(self.pass.rows.len());
         for (index, &tokens) in self.pass.rows.iter().enumerate() {

@@ -3,6 +3,8 @@
 use mlxcel_models::Rope;
 use mlxcel_stablehlo::Value;
 
+use crate::layers::TextRanges;
+
 /// The values of one program that operations read, beside activations.
 pub(crate) struct PassValues<'a, 'f> {
     /// How many tokens each row has room for.
@@ -15,9 +17,8 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) positions: Value<'f>,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
     pub(crate) last: Value<'f>,
-    /// `[tokens]` i32: the index of the first token of each token's text, and for padding its own, if the
-    /// decoder reads in both directions.
-    pub(crate) firsts: Option<Value<'f>>,
+    /// The texts of the tokens, if the decoder reads in both directions.
+    pub(crate) texts: Option<TextRanges<'f>>,
     /// The indices of tokens whose logits are wanted; all if `None`.
     pub(crate) wanted: Option<Value<'f>>,
     /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim /

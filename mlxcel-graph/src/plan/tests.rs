@@ -174,7 +174,7 @@ fn short_texts_share_a_pass() {
 
 #[test]
 fn whole_texts_share_passes_without_padding_between_them() {
-    let chunks = Chunks::whole(500);
+    let chunks = Chunks::whole(500, 128);
     assert_eq!(chunks.sizes(), [16, 32, 64, 128, 256, 500]);
     let run = |texts: &[usize], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
         let pending = texts.iter().map(|&remaining| Pending { remaining, wants: Wants::EveryHidden });
@@ -201,7 +201,7 @@ fn whole_texts_share_passes_without_padding_between_them() {
     assert_eq!(run(&[200, 60, 56], 16), [vec![(0, 200, 200), (2, 56, 56)], vec![(1, 60, 64)]]);
     assert_eq!(run(&[5, 5], 1), [[(0, 5, 16)], [(1, 5, 16)]]);
     assert_eq!(run(&[500], 1), [[(0, 500, 500)]]);
-    let short = Chunks::whole(20);
+    let short = Chunks::whole(20, 128);
     let all = [Pending { remaining: 20, wants: Wants::EveryHidden }; 2];
     assert_eq!(next_pass(&all, &short, 2).unwrap().rows, [PassRow { row: 0, tokens: 20, room: 20 }]);
 }

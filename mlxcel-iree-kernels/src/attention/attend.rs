@@ -3,7 +3,9 @@
 
 use mlxcel_stablehlo::ElementType;
 
-use super::pass::{Pass, Place, divide, for_each, load_scaled, mul_add, row_scratch, scale_at};
+use super::pass::{
+    Kept, Pass, Place, Queries, divide, for_each, load_scaled, mul_add, row_scratch, scale_at,
+};
 use super::scores::HIDDEN;
 use super::shape::{KEYS, Run, Shape, Tiling};
 use crate::kernels::Kernel;
@@ -70,7 +72,7 @@ pub(super) struct Attend<'a> {
     pub(super) shape: &'a Shape,
     pub(super) tiling: Tiling,
     pub(super) scratch: &'a Scratch,
-    pub(super) place: Place,
+    pub(super) kept: &'a Kept,
     /// Positions from `begin` up to `end`, of type `index`.
     pub(super) begin: Operand,
     pub(super) end: Operand,
@@ -78,6 +80,9 @@ pub(super) struct Attend<'a> {
     pub(super) own: Operand,
     /// How many positions a token sees, if not all before it.
     pub(super) window: Option<usize>,
+    /// The first token of each token's text, and the one after its last, of type `i32`, where tokens attend to
+    /// their text and positions are their own numbers.
+    pub(super) texts: Option<&'a [Memory; 2]>,
     /// In a ring, the last position in slot 0 that is at most `begin`, of type `index`.
     pub(super) round: Option<Operand>,
 }
@@ -118,13 +123,14 @@ pub(super) fn attend(
         });
         // For a ring's only token, the range already excludes unseen positions.
         let window = shape.window.filter(|_| !ring || tiling.tokens > 1);
-        let attend = Attend { shape, tiling, scratch, place, begin, end, own, window, round };
+        let (kept, texts) = (&place.kept, None);
+        let attend = Attend { shape, tiling, scratch, kept, begin, end, own, window, texts, round };
         if run.tokens == 1 {
-            attend.write_own(w, pass);
+            attend.write_own(w, pass, &place);
         }
-        let token = w.arith("token", "addi", &attend.place.token, &offset);
-        attend.load_queries(w, pass, &token);
-        attend.load_sinks(w, pass, &part);
+        let token = w.arith("token", "addi", &place.token, &offset);
+        attend.load_queries(w, &pass.queries, &token);
+        attend.load_sinks(w, &pass.queries, &part);
         attend.blocks(w);
         match results {
             Results::Mixed(mixed) => attend.store(w, mixed, &token),
@@ -186,30 +192,30 @@ fn range(
 
 impl Attend<'_> {
     /// Writes the key and value of a row's one token into its cache before its positions are read.
-    fn write_own(&self, w: &mut Writer, pass: &Pass) {
-        let after = w.offset("after", &self.place.position, 1);
+    fn write_own(&self, w: &mut Writer, pass: &Pass, place: &Place) {
+        let after = w.offset("after", &place.position, 1);
         let last = w.compare("last", "eq", &after, &self.end);
         let some = w.compare("some", "ult", &self.begin, &self.end);
         let last = w.arith("last", "andi", &last, &some);
         w.if_then(&last, |w| {
             let zero = w.index(0);
-            pass.write(w, self.shape, &self.place, &zero, &self.scratch.row);
+            pass.write(w, self.shape, place, &zero, &self.scratch.row);
         });
     }
 
     /// Rotates the queries into scratch memory, and clears the running values.
-    fn load_queries(&self, w: &mut Writer, pass: &Pass, token: &Operand) {
+    pub(super) fn load_queries(&self, w: &mut Writer, queries: &Queries, token: &Operand) {
         let Shape { heads, width, value_width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         for_each(w, self.tiling.tokens, 1, |w, offset| {
             let token = w.arith("token", "addi", token, offset);
             for_each(w, shared, 1, |w, member| {
-                let head = mul_add(w, "head", &self.place.group, shared, member);
+                let head = mul_add(w, "head", &self.kept.group, shared, member);
                 let from = mul_add(w, "from", &token, heads, &head);
                 let to = mul_add(w, "to", offset, shared, member);
                 let width = w.index(width);
                 let [from, to] = [from, to].map(|at| w.arith("at", "muli", &at, &width));
-                pass.rotate(w, self.shape, (&pass.query, &from), &token, (&self.scratch.query, &to));
+                queries.rotate(w, self.shape, (&queries.query, &from), &token, (&self.scratch.query, &to));
             });
         });
         let none = w.constant("0.0", Type::vector(lanes, "f32"));
@@ -223,7 +229,7 @@ impl Attend<'_> {
     }
 
     /// All blocks of keys and values.
-    fn blocks(&self, w: &mut Writer) {
+    pub(super) fn blocks(&self, w: &mut Writer) {
         let step = w.index(KEYS);
         w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
             let left = w.arith("left", "subi", &self.end, first);
@@ -263,13 +269,14 @@ impl Attend<'_> {
             let before = w.arith("slot", "subi", &slot, &length);
             slot = w.arith("slot", "minui", &slot, &before);
         }
-        mul_add(w, "kept", &slot, self.shape.row_width, &self.place.parts[part])
+        mul_add(w, "kept", &slot, self.shape.row_width, &self.kept.parts[part])
     }
 
     /// The keys of a block as columns. Past the last position the last key is repeated, so that no unwritten
     /// memory is read.
     fn transpose_keys(&self, w: &mut Writer, first: &Operand) {
         let Shape { width, lanes, .. } = *self.shape;
+        let [keys, _] = &self.kept.memory;
         let one = w.index(1);
         let last = w.arith("last", "subi", &self.end, &one);
         for_each(w, KEYS, lanes, |w, column| {
@@ -279,7 +286,7 @@ impl Attend<'_> {
                     let position = w.offset("key", &first, i);
                     let position = w.arith("key", "minui", &position, &last);
                     let at = self.kept_at(w, 0, &position);
-                    let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                    let scale = scale_at(w, self.shape, keys, &at);
                     (at, scale)
                 })
                 .collect();
@@ -292,9 +299,9 @@ impl Attend<'_> {
                     .map(|(at, scale)| {
                         let at = w.arith("kept", "addi", at, dimension);
                         if of_step == 1 {
-                            return load_scaled(w, self.shape, &self.place.cache, &at, scale.as_ref());
+                            return load_scaled(w, self.shape, keys, &at, scale.as_ref());
                         }
-                        let pairs = self.place.cache.view.load(w, "kept", &[&at], 2 * lanes);
+                        let pairs = keys.view.load(w, "kept", &[&at], 2 * lanes);
                         w.bitcast("kept", &pairs, Type::vector(lanes, "i32"))
                     })
                     .collect();
@@ -315,14 +322,15 @@ impl Attend<'_> {
     /// The values of a block as float32.
     fn convert_values(&self, w: &mut Writer, first: &Operand, count: &Operand) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
+        let [_, kept] = &self.kept.memory;
         let (zero, one) = (w.index(0), w.index(1));
         w.for_loop("key", [&zero, count, &one], &[], |w, key, _| {
             let position = w.arith("position", "addi", first, key);
             let from = self.kept_at(w, 1, &position);
-            let scale = scale_at(w, self.shape, &self.place.cache, &from);
+            let scale = scale_at(w, self.shape, kept, &from);
             for_each(w, width, lanes, |w, dimension| {
                 let from = w.arith("from", "addi", &from, dimension);
-                let value = load_scaled(w, self.shape, &self.place.cache, &from, scale.as_ref());
+                let value = load_scaled(w, self.shape, kept, &from, scale.as_ref());
                 let to = mul_add(w, "to", key, width, dimension);
                 self.scratch.values.store(w, &value, &to);
             });
@@ -335,6 +343,7 @@ impl Attend<'_> {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
         let Scratch { sums, weights, values, .. } = self.scratch;
+        let [_, kept] = &self.kept.memory;
         for_each(w, queries, mix_queries, |w, query| {
             for_each(w, width, mix_vectors * lanes, |w, dimension| {
                 let zero = w.index(0);
@@ -352,12 +361,12 @@ impl Attend<'_> {
                     let (at, scale) = if direct {
                         let position = w.arith("position", "addi", first, key);
                         let at = self.kept_at(w, 1, &position);
-                        let scale = scale_at(w, self.shape, &self.place.cache, &at);
+                        let scale = scale_at(w, self.shape, kept, &at);
                         (w.arith("at", "addi", &at, dimension), scale)
                     } else {
                         (mul_add(w, "at", key, width, dimension), None)
                     };
-                    let from = if direct { &self.place.cache } else { values };
+                    let from = if direct { kept } else { values };
                     let values: Vec<_> = (0..mix_vectors)
                         .map(|v| {
                             let at = w.offset("at", &at, v * lanes);
@@ -382,7 +391,7 @@ impl Attend<'_> {
     }
 
     /// Stores the weighted means in the composite's result.
-    fn store(&self, w: &mut Writer, mixed: &Memory, token: &Operand) {
+    pub(super) fn store(&self, w: &mut Writer, mixed: &Memory, token: &Operand) {
         let Shape { heads, value_width: width, lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         for_each(w, self.tiling.queries, 1, |w, query| {
@@ -390,7 +399,7 @@ impl Attend<'_> {
             let total = w.broadcast("total", &total, lanes);
             let (offset, member) = divide(w, "member", query, shared);
             let token = w.arith("token", "addi", token, &offset);
-            let head = mul_add(w, "head", &self.place.group, shared, &member);
+            let head = mul_add(w, "head", &self.kept.group, shared, &member);
             let to = mul_add(w, "to", &token, heads, &head);
             let zero = w.index(0);
             let [from, to] = [query, &to].map(|at| mul_add(w, "at", at, width, &zero));

@@ -18,22 +18,25 @@ pub(super) struct Call<'a, 'f> {
     /// How many tokens each row has.
     pub(super) rows: Vec<usize>,
     pub(super) layer: i32,
+    pub(super) settings: Settings,
+}
+
+/// The attributes that all composites of attention share, where they have them.
+pub(super) struct Settings {
     pub(super) scale: f32,
     pub(super) soft_cap: Option<f32>,
     pub(super) window: Option<usize>,
     /// Whether the window is the length of chunks.
     pub(super) chunked: bool,
+    /// Whether there are cosines and sines among the operands.
+    rotary: bool,
+    /// Whether there are sinks among them.
+    pub(super) sinks: bool,
 }
 
-impl<'a, 'f> Call<'a, 'f> {
-    /// None if the composite has unknown attributes, or attributes of other types.
-    pub(super) fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
-        let latent = composite.name == LATENT_ATTENTION;
-        let known: &[_] = if latent {
-            &["layer", "rows", "scale"]
-        } else {
-            &["layer", "rows", "scale", "soft_cap", "window", "chunked", "rotary", "sinks"]
-        };
+impl Settings {
+    /// None if the composite has attributes that are not `known`, or of other types.
+    pub(super) fn of(composite: &Composite<'_, '_>, known: &[&str]) -> Option<Self> {
         if !knows_attributes(composite, known) {
             return None;
         }
@@ -42,9 +45,6 @@ impl<'a, 'f> Call<'a, 'f> {
             Some(_) => None,
             None => Some(default),
         };
-        let (rotary, has_sinks) = (flag("rotary", true)?, flag("sinks", false)?);
-        let chunked = flag("chunked", false)?;
-        let (rows, layer) = rows_and_layer(composite)?;
         let Some(&Attribute::Float(scale)) = composite.attribute("scale") else { return None };
         let soft_cap = match composite.attribute("soft_cap") {
             Some(&Attribute::Float(cap)) => Some(cap),
@@ -56,12 +56,29 @@ impl<'a, 'f> Call<'a, 'f> {
             Some(_) => return None,
             None => None,
         };
+        let (chunked, rotary, sinks) =
+            (flag("chunked", false)?, flag("rotary", true)?, flag("sinks", false)?);
+        Some(Self { scale, soft_cap, window, chunked, rotary, sinks })
+    }
+}
+
+impl<'a, 'f> Call<'a, 'f> {
+    /// None if the composite has unknown attributes, or attributes of other types.
+    pub(super) fn of(composite: &Composite<'a, 'f>) -> Option<Self> {
+        let latent = composite.name == LATENT_ATTENTION;
+        let known: &[_] = if latent {
+            &["layer", "rows", "scale"]
+        } else {
+            &["layer", "rows", "scale", "soft_cap", "window", "chunked", "rotary", "sinks"]
+        };
+        let settings = Settings::of(composite, known)?;
+        let (rows, layer) = rows_and_layer(composite)?;
         let (&[query, _], operands) = composite.operands.split_first_chunk()?;
         let (value, operands) = take(operands, !latent)?;
-        let (cos, operands) = take(operands, rotary)?;
-        let (sin, operands) = take(operands, rotary)?;
+        let (cos, operands) = take(operands, settings.rotary)?;
+        let (sin, operands) = take(operands, settings.rotary)?;
         let (&positions, operands) = operands.split_first()?;
-        let (sinks, caches) = take(operands, has_sinks)?;
+        let (sinks, caches) = take(operands, settings.sinks)?;
         Some(Self {
             query,
             value,
@@ -71,10 +88,7 @@ impl<'a, 'f> Call<'a, 'f> {
             caches,
             rows,
             layer,
-            scale,
-            soft_cap,
-            window,
-            chunked,
+            settings,
         })
     }
 }

@@ -11,6 +11,7 @@ mod join;
 mod pass;
 mod scores;
 mod shape;
+mod texts;
 mod write;
 
 use mlxcel_models::{Decoder, Mixer};
@@ -23,6 +24,7 @@ use crate::vectors::Memory;
 use attend::{Results, Scratch, attend};
 use pass::Pass;
 use shape::Shape;
+pub(super) use texts::lower_texts;
 
 /// Whether kernels compute all attention over caches in `decoder`, in any pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {

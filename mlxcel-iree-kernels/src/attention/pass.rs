@@ -21,36 +21,46 @@ pub(super) fn divide(w: &mut Writer, word: &str, a: &Operand, divisor: usize) ->
     (w.arith(word, "divui", a, &divisor), w.arith(word, "remui", a, &divisor))
 }
 
-/// The operands of a kernel: those of the composite; caches are written in place.
-pub(super) struct Pass {
+/// What turns queries and keys into scores.
+pub(super) struct Queries {
     pub(super) query: Memory,
+    /// Cosines and sines, if anything is rotated.
+    pub(super) tables: Option<[Memory; 2]>,
+    /// An additional score for each query head, if the model has them.
+    pub(super) sinks: Option<Memory>,
+}
+
+/// The operands of a kernel over caches: those of the composite; caches are written in place.
+pub(super) struct Pass {
+    pub(super) queries: Queries,
     key: Memory,
     /// None if the value is a part of the key.
     value: Option<Memory>,
-    /// Cosines and sines, if anything is rotated.
-    tables: Option<[Memory; 2]>,
     positions: Memory,
-    /// An additional score for each query head, if the model has them.
-    pub(super) sinks: Option<Memory>,
     caches: Vec<Memory>,
     /// The layer of the caches, of type `index`.
     layer: Operand,
 }
 
+/// One key-value head of what a workgroup attends to.
+pub(super) struct Kept {
+    /// The memory of keys and that of values: of a cache the same.
+    pub(super) memory: [Memory; 2],
+    /// The key-value head.
+    pub(super) group: Operand,
+    /// Where the head's keys start, and its values.
+    pub(super) parts: [Operand; 2],
+}
+
 /// The tokens of one row that a workgroup computes, and one key-value head of its cache.
 pub(super) struct Place {
-    /// The cache of the row.
-    pub(super) cache: Memory,
+    pub(super) kept: Kept,
     /// The position of the row's first token, of type `index`.
     pub(super) position: Operand,
     /// Whether position `p` is at `p` modulo the cache's length.
     ring: bool,
     /// The index of the row's first token among those of all rows.
     pub(super) token: Operand,
-    /// The key-value head.
-    pub(super) group: Operand,
-    /// Where the head's keys start in the cache, and its values.
-    pub(super) parts: [Operand; 2],
 }
 
 impl Pass {
@@ -77,7 +87,7 @@ impl Pass {
         }
         let layer = kernel.uniform("layer");
         let layer = kernel.body.cast("layer", "index_cast", &layer, "index");
-        Self { query, key, value, tables, positions, sinks, caches, layer }
+        Self { queries: Queries { query, tables, sinks }, key, value, positions, caches, layer }
     }
 
     /// Row `index` of a run, and a key-value head.
@@ -117,7 +127,8 @@ impl Pass {
         }
         let position = w.cast("position", "index_castui", &position, "index");
         let parts = self.parts(w, shape, group);
-        Place { cache, position, ring, token, group: group.clone(), parts }
+        let kept = Kept { memory: [cache.clone(), cache], group: group.clone(), parts };
+        Place { kept, position, ring, token }
     }
 
     /// Where the keys and the values of a key-value head start in a cache.
@@ -137,8 +148,11 @@ impl Pass {
     /// Writes the keys and values of the token at `offset` from a place's first into its cache.
     pub(super) fn write(&self, w: &mut Writer, shape: &Shape, place: &Place, offset: &Operand, row: &Memory) {
         let token = w.arith("token", "addi", &place.token, offset);
-        let from =
-            if shape.latent { token.clone() } else { mul_add(w, "from", &token, shape.groups, &place.group) };
+        let from = if shape.latent {
+            token.clone()
+        } else {
+            mul_add(w, "from", &token, shape.groups, &place.kept.group)
+        };
         let width = w.index(shape.width);
         let from = w.arith("from", "muli", &from, &width);
         let mut position = w.arith("position", "addi", &place.position, offset);
@@ -146,15 +160,18 @@ impl Pass {
             (_, position) = divide(w, "slot", &position, shape.length);
         }
         let [key, value] =
-            place.parts.each_ref().map(|part| mul_add(w, "to", &position, shape.row_width, part));
+            place.kept.parts.each_ref().map(|part| mul_add(w, "to", &position, shape.row_width, part));
         let zero = w.index(0);
-        self.rotate(w, shape, (&self.key, &from), &token, (row, &zero));
-        pack(w, shape, (row, &zero), (&place.cache, &key));
-        if let Some(values) = &self.value {
-            pack(w, shape, (values, &from), (&place.cache, &value));
+        let [keys, values] = &place.kept.memory;
+        self.queries.rotate(w, shape, (&self.key, &from), &token, (row, &zero));
+        pack(w, shape, (row, &zero), (keys, &key));
+        if let Some(own) = &self.value {
+            pack(w, shape, (own, &from), (values, &value));
         }
     }
+}
 
+impl Queries {
     /// Copies the values of one head from an index on to another memory, rotated by the position of `token`.
     pub(super) fn rotate(
         &self,

@@ -3,10 +3,10 @@
 use mlxcel_stablehlo::ElementType;
 
 use super::attend::{Attend, Scratch};
-use super::pass::{Pass, divide, for_each, mul_add};
+use super::pass::{Queries, divide, for_each, mul_add};
 use super::shape::{KEYS, Shape};
 use crate::value::{Operand, Type};
-use crate::vectors::{exponential, hyperbolic_tangent};
+use crate::vectors::{Memory, exponential, hyperbolic_tangent};
 use crate::view::Locality;
 use crate::writer::Writer;
 
@@ -20,8 +20,8 @@ const LINE: usize = 64;
 impl Attend<'_> {
     /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own
     /// weight is 1.
-    pub(super) fn load_sinks(&self, w: &mut Writer, pass: &Pass, part: &Operand) {
-        let Some(sinks) = &pass.sinks else { return };
+    pub(super) fn load_sinks(&self, w: &mut Writer, queries: &Queries, part: &Operand) {
+        let Some(sinks) = &queries.sinks else { return };
         let Shape { lanes, .. } = *self.shape;
         let shared = self.shape.shared();
         let zero = w.index(0);
@@ -30,7 +30,7 @@ impl Attend<'_> {
             let one = w.constant("1.0", Type::F32);
             for_each(w, self.tiling.queries, 1, |w, query| {
                 let (_, member) = divide(w, "member", query, shared);
-                let head = mul_add(w, "head", &self.place.group, shared, &member);
+                let head = mul_add(w, "head", &self.kept.group, shared, &member);
                 let mut sink = sinks.scalar(w, "sink", &head);
                 if sinks.element != ElementType::F32 {
                     sink = w.cast("sink", "extf", &sink, "f32");
@@ -67,8 +67,7 @@ impl Attend<'_> {
                 let carried = vec![none.clone(); count * vectors];
                 let sums = w.for_loop("dimension", [&zero, &limit, &one], &carried, |w, dimension, sums| {
                     let at = mul_add(w, "at", dimension, KEYS, column);
-                    for start in later {
-                        let cache = &self.place.cache;
+                    for (start, cache) in later.iter().zip(&self.kept.memory) {
                         let start = w.arith("later", "addi", start, &at);
                         for element in (0..vectors * lanes).step_by(LINE * 8 / cache.element.bits()) {
                             let at = w.offset("later", &start, element);
@@ -131,31 +130,61 @@ impl Attend<'_> {
         let lanes = self.shape.lanes;
         let (token, _) = divide(w, "token", row, self.shape.shared());
         let own = w.arith("own", "addi", &self.own, &token);
-        let own = w.cast("own", "index_cast", &own, "i32");
-        let as_vector = |w: &mut Writer, value: &Operand| w.broadcast("own", value, lanes);
-        // A part may end before the token's own position.
-        let end = w.cast("end", "index_cast", &self.end, "i32");
-        let one = w.constant(1, Type::I32);
-        let end = w.arith("end", "subi", &end, &one);
-        let upper = w.arith("own", "minsi", &own, &end);
-        let upper = as_vector(w, &upper);
+        let (lower, upper) = match self.texts {
+            Some(texts) => self.seen_of_text(w, texts, &own),
+            None => self.seen_before(w, &own),
+        };
+        let upper = w.broadcast("own", &upper, lanes);
         let mut seen = w.compare("seen", "sle", key, &upper);
-        if let Some(window) = self.window {
-            let window = w.constant(window, Type::I32);
-            let lower = if self.shape.chunked {
-                let within = w.arith("own", "remui", &own, &window);
-                let first = w.arith("own", "subi", &own, &within);
-                let one = w.constant(1, Type::I32);
-                w.arith("own", "subi", &first, &one)
-            } else {
-                w.arith("own", "subi", &own, &window)
-            };
-            let lower = as_vector(w, &lower);
+        if let Some(lower) = lower {
+            let lower = w.broadcast("own", &lower, lanes);
             let near = w.compare("near", "sgt", key, &lower);
             seen = w.arith("seen", "andi", &seen, &near);
         }
         let hidden = w.constant(HIDDEN, score.ty);
         w.select("score", &seen, score, &hidden)
+    }
+
+    /// The positions that the token at `own` sees of those up to it: after the first number, if there is one,
+    /// and up to the second.
+    fn seen_before(&self, w: &mut Writer, own: &Operand) -> (Option<Operand>, Operand) {
+        let own = w.cast("own", "index_cast", own, "i32");
+        // A part may end before the token's own position.
+        let end = w.cast("end", "index_cast", &self.end, "i32");
+        let one = w.constant(1, Type::I32);
+        let end = w.arith("end", "subi", &end, &one);
+        let upper = w.arith("own", "minsi", &own, &end);
+        let Some(window) = self.window else { return (None, upper) };
+        let window = w.constant(window, Type::I32);
+        if !self.shape.chunked {
+            return (Some(w.arith("own", "subi", &own, &window)), upper);
+        }
+        let within = w.arith("own", "remui", &own, &window);
+        let first = w.arith("own", "subi", &own, &within);
+        (Some(w.arith("own", "subi", &first, &one)), upper)
+    }
+
+    /// The same of its text, in both directions.
+    fn seen_of_text(
+        &self,
+        w: &mut Writer,
+        [firsts, ends]: &[Memory; 2],
+        own: &Operand,
+    ) -> (Option<Operand>, Operand) {
+        let one = w.constant(1, Type::I32);
+        let [mut lower, mut upper] = [firsts, ends].map(|edges| {
+            let edge = edges.scalar(w, "edge", own);
+            w.arith("edge", "subi", &edge, &one)
+        });
+        if let Some(window) = self.window {
+            let own = w.cast("own", "index_cast", own, "i32");
+            let [before, behind] = [window, window - 1].map(|window| w.constant(window, Type::I32));
+            let before = w.arith("near", "subi", &own, &before);
+            lower = w.arith("near", "maxsi", &lower, &before);
+            let behind = w.arith("near", "addi", &own, &behind);
+            upper = w.arith("near", "minsi", &upper, &behind);
+        }
+        (Some(lower), upper)
     }
 
     /// Replaces the scores of a block for one row of queries by their weights.

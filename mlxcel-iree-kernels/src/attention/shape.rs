@@ -1,10 +1,13 @@
 //! The parameters of an attention kernel, and how its work is divided.
 
-use mlxcel_stablehlo::{Builder, Composite, ElementType};
+use mlxcel_stablehlo::{Builder, Composite, ElementType, TensorType};
 
-use super::call::Call;
+use super::call::{Call, Settings};
 use crate::instructions::Instructions;
 use crate::vectors::{dividing, largest_divisor};
+
+/// The element types of floats that kernels read and write.
+const FLOATS: [ElementType; 3] = [ElementType::F32, ElementType::F16, ElementType::BF16];
 
 /// Keys that are scored together: two registers of the widest set.
 pub(super) const KEYS: usize = 32;
@@ -12,6 +15,9 @@ pub(super) const KEYS: usize = 32;
 /// The most rows of queries (tokens by heads that share keys) of one workgroup, over which reading and
 /// transposing a block of keys and values is shared.
 const MOST_QUERIES: usize = 64;
+
+/// As many in attention within texts: with more, a workgroup spans more texts than its tokens see.
+const MOST_TEXT_QUERIES: usize = 32;
 
 /// The most values of queries of one workgroup.
 const MOST_QUERY_VALUES: usize = 8192;
@@ -54,6 +60,8 @@ pub(super) struct Shape {
     /// Whether caches hold entries `[layers, length, width]`, whose first dimensions are the value, instead
     /// of keys and values `[layers, 2, groups, length, row_width]`.
     pub(super) latent: bool,
+    /// The most rows of queries of one workgroup.
+    most_queries: usize,
     /// The layers of a cache.
     pub(super) layers: usize,
     /// The positions of a cache.
@@ -135,13 +143,12 @@ impl Shape {
             [layers, length, row_width] if latent => (latent_groups(heads, width), layers, length, row_width),
             _ => return None,
         };
-        let known = [ElementType::F32, ElementType::F16, ElementType::BF16];
         let sinks = call.sinks.map(|sinks| b.ty(sinks).element);
         let fits = others.iter().all(|&other| b.ty(other) == cache)
             && call.caches.len() == rows
             && call.rows.len() == rows
-            && [Some(out), sinks].into_iter().flatten().all(|element| known.contains(&element))
-            && (known.contains(&cache.element) || !latent && cache.element == ElementType::I8);
+            && [Some(out), sinks].into_iter().flatten().all(|element| FLOATS.contains(&element))
+            && (FLOATS.contains(&cache.element) || !latent && cache.element == ElementType::I8);
         let shape = Self {
             runs: runs(&call.rows),
             rows,
@@ -151,13 +158,52 @@ impl Shape {
             row_width,
             cache: cache.element,
             out,
-            scale: call.scale,
-            soft_cap: call.soft_cap,
+            scale: call.settings.scale,
+            soft_cap: call.settings.soft_cap,
             sinks,
-            window: call.window.filter(|&window| window <= length),
-            chunked: call.chunked,
+            window: call.settings.window.filter(|&window| window <= length),
+            chunked: call.settings.chunked,
             layer: call.layer,
             ..Self::empty([heads, groups, width, pairs], latent, instructions)
+        };
+        (fits && shape.fits()).then_some(shape)
+    }
+
+    /// That of a composite `mlxcel.text_attention`: its keys and values are like a cache of its tokens, in
+    /// which all heads of a position are side by side.
+    pub(super) fn of_texts<'f>(
+        composite: &Composite<'_, 'f>,
+        b: &Builder<'f>,
+        instructions: Instructions,
+    ) -> Option<Self> {
+        let settings = Settings::of(composite, &["scale", "soft_cap", "window", "sinks"])?;
+        let out = composite.decomposition.result_types().next()?.element;
+        let (&[query, key, value, firsts, ends], sinks) = composite.operands.split_first_chunk()?;
+        let [query, key, value] = [query, key, value].map(|operand| b.ty(operand));
+        let &[tokens, heads, width] = &query.shape[..] else { return None };
+        let &[_, groups, _] = &key.shape[..] else { return None };
+        let edges = TensorType::new(ElementType::I32, [tokens]);
+        let fits = sinks.len() == usize::from(settings.sinks)
+            && [firsts, ends].iter().all(|&operand| *b.ty(operand) == edges)
+            && key.shape == [tokens, groups, width]
+            && value.shape == key.shape
+            && [query, key, value].iter().all(|ty| ty.element == ElementType::F32)
+            && settings.window != Some(0);
+        let sinks = sinks.first().map(|&sinks| b.ty(sinks).element);
+        let fits = fits && [Some(out), sinks].into_iter().flatten().all(|element| FLOATS.contains(&element));
+        let shape = Self {
+            runs: runs(&[tokens]),
+            rows: 1,
+            tokens,
+            most_queries: MOST_TEXT_QUERIES,
+            length: tokens,
+            row_width: groups * width,
+            out,
+            scale: settings.scale,
+            soft_cap: settings.soft_cap,
+            sinks,
+            window: settings.window.filter(|&window| window < tokens),
+            ..Self::empty([heads, groups, width, 0], false, instructions)
         };
         (fits && shape.fits()).then_some(shape)
     }
@@ -195,6 +241,7 @@ impl Shape {
             pairs,
             rotated,
             latent,
+            most_queries: MOST_QUERIES,
             layers: 0,
             length: 0,
             row_width: width,
@@ -249,7 +296,8 @@ impl Shape {
     /// How a run is divided.
     pub(super) fn tiling(&self, run: &Run) -> Tiling {
         let shared = self.shared();
-        let most = (MOST_QUERIES.min(MOST_QUERY_VALUES / self.width.min(MOST_QUERY_VALUES)) / shared).max(1);
+        let most =
+            (self.most_queries.min(MOST_QUERY_VALUES / self.width.min(MOST_QUERY_VALUES)) / shared).max(1);
         let tokens = largest_divisor(run.tokens, most);
         let queries = tokens * shared;
         Tiling {

@@ -4,6 +4,7 @@
 mod double;
 mod kinds;
 mod latent;
+mod texts;
 
 use half::{bf16, f16};
 use mlxcel_core::Precision;

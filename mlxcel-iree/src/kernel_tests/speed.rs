@@ -17,8 +17,9 @@ use crate::testing::host;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 /// Plain weights, those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
-const PACKINGS: [&str; 13] = [
-    PLAIN,
+const PACKINGS: [&str; 14] = [
+    "bf16",
+    "f32",
     "u4/64 bf16 + bf16",
     "u8/64 bf16 + bf16",
     "u4/32 u8*f16/8 - u8*f16/8",
@@ -33,8 +34,10 @@ const PACKINGS: [&str; 13] = [
     "e4m3/128 f32",
 ];
 
-/// Weights that are not packed.
-const PLAIN: &str = "bf16";
+/// The type of weights that are not packed.
+fn plain(packing: &str) -> Option<ElementType> {
+    [ElementType::BF16, ElementType::F32].into_iter().find(|plain| plain.mlir() == packing)
+}
 
 /// Rounds, each of all packings.
 const ROUNDS: usize = 9;
@@ -61,9 +64,10 @@ impl Running {
         [rows, outputs, inputs]: [usize; 3],
         precision: Precision,
     ) -> Self {
-        let packing: Option<Packing> = (packing != PLAIN).then(|| packing.parse().unwrap());
+        let plain = plain(packing);
+        let packing: Option<Packing> = plain.is_none().then(|| packing.parse().unwrap());
         let parts: Vec<TensorType> = match &packing {
-            None => vec![TensorType::new(ElementType::BF16, [outputs, inputs])],
+            None => vec![TensorType::new(plain.unwrap(), [outputs, inputs])],
             Some(packing) => operand_parts(packing)
                 .map(|part| {
                     let ty = part_element(packing, part);
@@ -73,7 +77,7 @@ impl Running {
         };
         let weight: usize = parts.iter().map(TensorType::bytes).sum();
         let count = if rows > MANY { 4 } else { BYTES / weight };
-        let x = if packing.is_none() { ElementType::BF16 } else { ElementType::F32 };
+        let x = plain.unwrap_or(ElementType::F32);
         let mut types = vec![TensorType::new(x, [rows, inputs])];
         types.extend((0..count).flat_map(|_| parts.clone()));
         let mut module = ModuleBuilder::new("speed");
