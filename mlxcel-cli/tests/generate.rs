@@ -1,5 +1,7 @@
 //! The program `generate`, as a user runs it: what it prints and how it ends, on good input and bad.
 
+mod refusals;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -334,62 +336,6 @@ fn a_closed_output_pipe_is_not_an_error() {
     }
 }
 
-/// Holds a run to have failed with `status` and one line that has `words`.
-fn assert_refused(run: &Run, status: i32, words: &[&str]) {
-    assert_eq!((run.status, run.out.as_str()), (status, ""), "{}", run.err);
-    assert!(run.err.starts_with("error: ") && run.err.ends_with('\n'), "{}", run.err);
-    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
-    for word in words {
-        assert!(run.err.contains(word), "{:?} is not in: {}", word, run.err);
-    }
-}
-
-#[test]
-fn invalid_arguments_are_rejected_by_name() {
-    let long = "word ".repeat(2000);
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["--unknown"], &["--unknown"]),
-        (&["--tokens", "1,x"], &["'x'", "--tokens"]),
-        (&["--tokens", ""], &["--tokens"]),
-        (&["--tokens", "-1"], &["-1"]),
-        (&["--tokens", "4294967296"], &["4294967296"]),
-        (&["--tokens", "1", "--prompt", "a"], &["--tokens", "--prompt"]),
-        (&["--prompt", ""], &["empty"]),
-        (&["-n", "many"], &["many"]),
-        (&["--precision", "double"], &["double", "exact"]),
-        (&["--backend", "steam"], &["steam", "compiled_in"]),
-        (&["--model", "."], &["--prompt"]),
-        (&["--tokens", "0,729"], &["729", "vocabulary"]),
-        (&["--tokens", "0,4294967295"], &["4294967295", "vocabulary"]),
-        (&["--temperature", "-1"], &["-1"]),
-        (&["--temperature=-1"], &["temperature"]),
-        (&["--temperature", "1", "--top-p", "2"], &["top_p"]),
-        (&["--temperature", "1", "--xtc-probability", "2"], &["xtc_probability", "from 0 to 1"]),
-        (&["--xtc-threshold", "0.2"], &["--xtc-probability"]),
-        (&["--logit-bias", "3"], &["--logit-bias", "equals sign"]),
-        (&["--logit-bias", "100000=1"], &["100000", "vocabulary"]),
-        (&["--seed", "luck"], &["--seed", "random"]),
-        (&["--top-logprobs", "2"], &["--json"]),
-        (&["--stop", ""], &["stop"]),
-        (&["--prompt", &long], &["context"]),
-        (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
-        (&["--threads", "100000"], &["256", "100000"]),
-        (&["--context", "0"], &["0"]),
-        (&["--context", "1000000"], &["1000000"]),
-    ];
-    for backend in BACKENDS {
-        for (arguments, words) in cases {
-            let run = if arguments.contains(&"--backend") {
-                generate(arguments)
-            } else {
-                generate(&[&["--backend", backend][..], arguments].concat())
-            };
-            assert_refused(&run, 2, words);
-        }
-    }
-    assert_refused(&generate_with(&[], "", &[("MLXCEL_BACKEND", "steam")]), 2, &["steam", "MLXCEL_BACKEND"]);
-}
-
 /// A copy of the bundled model for a test to spoil.
 fn copy(leave_out: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -408,38 +354,13 @@ fn copy(leave_out: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-#[test]
-fn incomplete_checkpoints_are_rejected_with_the_defect() {
-    let none = tempfile::tempdir().unwrap();
-    let unknown = copy(&[]);
-    let config = fs::read_to_string(unknown.path().join("config.json")).unwrap();
-    fs::write(unknown.path().join("config.json"), config.replace("\"llama\"", "\"alpaca\"")).unwrap();
-    let cut = copy(&[]);
-    let weights = fs::read(cut.path().join("model.safetensors")).unwrap();
-    fs::write(cut.path().join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
-    let spoilt_tokenizer = copy(&[]);
-    fs::write(spoilt_tokenizer.path().join("tokenizer.json"), "{").unwrap();
-    let spoilt_template = copy(&[]);
-    fs::write(spoilt_template.path().join("chat_template.jinja"), "{% if %}").unwrap();
-    let no_tokenizer = copy(&["tokenizer.json"]);
-    let no_weights = copy(&["model.safetensors"]);
-    let missing = none.path().join("missing");
-    let cases: &[(&Path, &[&str])] = &[
-        (&missing, &["missing"]),
-        (none.path(), &["config.json"]),
-        (unknown.path(), &["alpaca"]),
-        (cut.path(), &["model.safetensors"]),
-        (spoilt_tokenizer.path(), &["tokenizer.json"]),
-        (spoilt_template.path(), &["chat_template.jinja"]),
-        (no_tokenizer.path(), &["tokenizer.json"]),
-        (no_weights.path(), &["model.safetensors"]),
-    ];
-    for backend in BACKENDS {
-        for (folder, words) in cases {
-            let folder = folder.to_str().unwrap();
-            let run = generate(&["--backend", backend, "--model", folder, "--prompt", "Hi"]);
-            assert_refused(&run, 2, words);
-        }
+/// Holds a run to have failed with `status` and one line that has `words`.
+fn assert_refused(run: &Run, status: i32, words: &[&str]) {
+    assert_eq!((run.status, run.out.as_str()), (status, ""), "{}", run.err);
+    assert!(run.err.starts_with("error: ") && run.err.ends_with('\n'), "{}", run.err);
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    for word in words {
+        assert!(run.err.contains(word), "{:?} is not in: {}", word, run.err);
     }
 }
 

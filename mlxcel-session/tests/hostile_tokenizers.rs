@@ -1,6 +1,8 @@
 //! Tokenizer files that are meant to do harm: each is refused, or works, without a panic, in bounded time and
 //! memory.
 
+mod oddities;
+
 use std::cell::Cell;
 use std::fs;
 use std::sync::Once;
@@ -412,107 +414,4 @@ fn a_prompt_that_cannot_fit_is_rejected_without_encoding() {
     let error = model.tokenizer().unwrap().encode(&long, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
     let _: &Model = &model;
-}
-
-/// What values are replaced by.
-fn oddities() -> Vec<Value> {
-    let step = |name: &str| json!({"type": name});
-    let mut odd = vec![
-        Value::Null,
-        json!(0),
-        json!(1),
-        json!(-1),
-        json!(u64::MAX),
-        json!(1e300),
-        json!(true),
-        json!(""),
-        json!("a"),
-        json!("é"),
-        json!("▁"),
-        json!("\u{0}"),
-        json!("x".repeat(300)),
-        json!([]),
-        json!({}),
-        json!(["a", "b"]),
-        json!({"String": "a"}),
-        json!({"Regex": "a|"}),
-        json!({"Regex": "(?=.)"}),
-        json!("Removed"),
-        json!("Isolated"),
-        json!("MergedWithNext"),
-        json!([0, 1, 2]),
-        json!("BPE"),
-        json!("Unigram"),
-        json!("WordPiece"),
-        json!({"type": "Replace", "pattern": {"Regex": ".?"}, "content": "ab"}),
-        json!({"type": "Split", "pattern": {"Regex": "h|"}, "behavior": "MergedWithPrevious", "invert": true}),
-        json!({"type": "Prepend", "prepend": "h"}),
-        json!({"type": "FixedLength", "length": 2}),
-        json!({"type": "CharDelimiterSplit", "delimiter": " "}),
-        json!({"type": "Punctuation", "behavior": "Contiguous"}),
-        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
-        json!({"type": "Strip", "strip_left": true, "strip_right": true}),
-        json!({"type": "Strip", "content": "h", "start": 3, "stop": 3}),
-    ];
-    for name in [
-        "NFC",
-        "NFKD",
-        "StripAccents",
-        "Lowercase",
-        "Nmt",
-        "Whitespace",
-        "WhitespaceSplit",
-        "BertPreTokenizer",
-        "UnicodeScripts",
-        "Fuse",
-        "ByteFallback",
-    ] {
-        odd.push(step(name));
-    }
-    odd
-}
-
-/// Goes to the `place`-th value of `json`, by a walk through all.
-fn nth<'v>(json: &'v mut Value, place: &mut usize) -> Option<&'v mut Value> {
-    if *place == 0 {
-        return Some(json);
-    }
-    *place -= 1;
-    match json {
-        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, place)),
-        Value::Object(fields) => fields.values_mut().find_map(|value| nth(value, place)),
-        _ => None,
-    }
-}
-
-fn count(json: &Value) -> usize {
-    1 + match json {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(fields) => fields.values().map(count).sum(),
-        _ => 0,
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Tokenizers with parts replaced: they are refused, or encode and decode without a panic.
-    #[test]
-    fn mutated_tokenizers_give_a_result_or_an_error(
-        base in 1..5usize,
-        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<bool>()), 1..4),
-    ) {
-        let mut json = all()[base].clone();
-        let odd = oddities();
-        for (place, piece, in_steps) in damage {
-            // Half of the damage goes to the steps: vocabularies have most of the values.
-            let section = ["normalizer", "pre_tokenizer", "decoder", "post_processor", "added_tokens"][place.index(5)];
-            let target = if in_steps && json.is_object() { &mut json[section] } else { &mut json };
-            let mut place = place.index(count(target));
-            if let Some(value) = nth(target, &mut place) {
-                *value = odd[piece.index(odd.len())].clone();
-            }
-        }
-        ends(&json);
-    }
 }

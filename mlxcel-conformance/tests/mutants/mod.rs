@@ -8,6 +8,7 @@ mod context;
 mod hidden;
 mod rounding;
 mod rules;
+mod snapshots;
 mod state;
 mod twist;
 
@@ -23,9 +24,17 @@ use twist::Broken;
 type Break = fn(ReferenceBackend) -> Broken;
 
 fn catalogue() -> BTreeMap<&'static str, Break> {
-    let all: Vec<_> =
-        [context::ALL, state::ALL, answers::ALL, hidden::ALL, rounding::ALL, rules::ALL, adapters::ALL]
-            .concat();
+    let all: Vec<_> = [
+        context::ALL,
+        state::ALL,
+        snapshots::ALL,
+        answers::ALL,
+        hidden::ALL,
+        rounding::ALL,
+        rules::ALL,
+        adapters::ALL,
+    ]
+    .concat();
     let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
     assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
     catalogue

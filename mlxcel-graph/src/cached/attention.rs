@@ -159,12 +159,8 @@ fn check<'f>(
         return error(ErrorKind::Shape, "sinks must be [H]".to_owned());
     }
     let rows = what.rows;
-    if rows.contains(&0) || rows.iter().sum::<usize>() != tokens || ty(positions).shape != [rows.len()] {
-        let detail = format!("rows of {rows:?} tokens need as many positions, and add up to N");
+    if let Some(detail) = slots::row_defect(rows, tokens, ty(positions), caches.len()) {
         return error(ErrorKind::Shape, detail);
-    }
-    if caches.len() != rows.len() {
-        return error(ErrorKind::Shape, format!("{} rows need as many caches", rows.len()));
     }
     for (&cache, &row) in caches.iter().zip(rows) {
         let cache = ty(cache);

@@ -24,6 +24,20 @@ impl Slots {
     }
 }
 
+/// What is wrong with `rows` whose tokens are `tokens` in all, if they do not fit their `positions` and their
+/// number of `caches`.
+pub(super) fn row_defect(
+    rows: &[usize],
+    tokens: usize,
+    positions: &TensorType,
+    caches: usize,
+) -> Option<String> {
+    if rows.contains(&0) || rows.iter().sum::<usize>() != tokens || positions.shape != [rows.len()] {
+        return Some(format!("rows of {rows:?} tokens need as many positions, and add up to N"));
+    }
+    (caches != rows.len()).then(|| format!("{} rows need as many caches", rows.len()))
+}
+
 /// `cache` with `entries` written over its slots from that of the position `position` (a scalar i32) on.
 ///
 /// `entries` has the shape of a part of one of the cache's layers, which are dimension 0, with all of it but

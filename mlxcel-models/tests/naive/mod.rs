@@ -1,70 +1,21 @@
 //! The operations of a walk in plain loops over float32: one sequence, from its start, with the logits of
 //! every position.
 
+mod attention;
+mod recurrent;
+mod tensor;
+
 use std::collections::HashMap;
-use std::rc::Rc;
 
 use mlxcel_core::Result;
 use mlxcel_models::walk::{DeltaRuleOperands, Ops, Walk};
 use mlxcel_models::{
-    Activation, AttentionCore, AttentionMask, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention,
-    Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
+    Activation, AttentionCore, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention, Linear, Norm,
+    NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
 };
 
 use crate::common::values::values;
-
-/// A tensor, row-major.
-#[derive(Clone, Debug)]
-pub(crate) struct Tensor {
-    shape: Vec<usize>,
-    data: Rc<Vec<f32>>,
-}
-
-impl Tensor {
-    fn new(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Self {
-        let shape = shape.into();
-        assert_eq!(shape.iter().product::<usize>(), data.len(), "{shape:?}");
-        Self { shape, data: Rc::new(data) }
-    }
-
-    fn width(&self) -> usize {
-        *self.shape.last().unwrap()
-    }
-
-    /// The last dimension's slices.
-    pub(crate) fn rows(&self) -> std::slice::ChunksExact<'_, f32> {
-        self.data.chunks_exact(self.width())
-    }
-
-    fn map(&self, f: impl Fn(f32) -> f32) -> Self {
-        Self::new(self.shape.clone(), self.data.iter().map(|&x| f(x)).collect())
-    }
-
-    /// Each row by a function, all results of one width.
-    fn map_rows(&self, f: impl Fn(usize, &[f32]) -> Vec<f32>) -> Self {
-        let rows = self.rows().enumerate().map(|(index, row)| f(index, row)).collect::<Vec<_>>();
-        let mut shape = self.shape.clone();
-        *shape.last_mut().unwrap() = rows[0].len();
-        Self::new(shape, rows.concat())
-    }
-
-    fn zip(&self, other: &Self, f: impl Fn(f32, f32) -> f32) -> Self {
-        assert_eq!(self.shape.len(), other.shape.len(), "{:?} and {:?}", self.shape, other.shape);
-        let shape: Vec<usize> = self.shape.iter().zip(&other.shape).map(|(&a, &b)| a.max(b)).collect();
-        let at = |tensor: &Self, mut index: usize| {
-            let (mut offset, mut stride) = (0, 1);
-            for (&size, &own) in shape.iter().zip(&tensor.shape).rev() {
-                assert!(own == size || own == 1, "{:?} in {shape:?}", tensor.shape);
-                offset += if own == 1 { 0 } else { index % size * stride };
-                stride *= own;
-                index /= size;
-            }
-            tensor.data[offset]
-        };
-        let data = (0..shape.iter().product()).map(|index| f(at(self, index), at(other, index))).collect();
-        Self::new(shape, data)
-    }
-}
+use tensor::{Tensor, activated, dot, largest, rotated, softmax};
 
 pub(crate) struct Naive<'a> {
     tokens: &'a [u32],
@@ -124,118 +75,9 @@ pub(crate) fn hidden(
     Walk::new(decoder).hidden(decoder, &mut ops)
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>() as f32
-}
-
-fn softmax(scores: &[f32]) -> Vec<f32> {
-    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers = scores.iter().map(|score| (score - most).exp()).collect::<Vec<_>>();
-    let sum: f32 = powers.iter().sum();
-    powers.into_iter().map(|power| power / sum).collect()
-}
-
-fn activated(x: f32, activation: Activation) -> f32 {
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    match activation {
-        Activation::Silu => x * sigmoid(x),
-        Activation::Gelu => {
-            let erf = erf(f64::from(x) / std::f64::consts::SQRT_2) as f32;
-            0.5 * x * (1.0 + erf)
-        }
-        Activation::GeluTanh => {
-            let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-            0.5 * x * (1.0 + inner.tanh())
-        }
-        Activation::Relu => x.max(0.0),
-        Activation::ReluSquared => x.max(0.0) * x.max(0.0),
-        Activation::Sigmoid => sigmoid(x),
-        Activation::Tanh => x.tanh(),
-        Activation::Softplus => {
-            if x > 20.0 {
-                x
-            } else {
-                x.exp().ln_1p()
-            }
-        }
-    }
-}
-
-/// The error function by its power series, which for arguments of this size converges to double precision.
-fn erf(x: f64) -> f64 {
-    if x.abs() > 5.0 {
-        return x.signum();
-    }
-    let (mut term, mut sum) = (x, x);
-    for n in 1..120 {
-        term *= -x * x / f64::from(n);
-        sum += term / f64::from(2 * n + 1);
-    }
-    sum * 2.0 / std::f64::consts::PI.sqrt()
-}
-
-/// `x` at `position`, rotated in its first elements.
-fn rotated(x: &[f32], rope: &Rope, position: usize, length: usize) -> Vec<f32> {
-    let half = rope.rotary_dim / 2;
-    let (mut cos, mut sin) = (vec![1.0; half], vec![0.0; half]);
-    rope.cos_sin(position, length, &mut cos, &mut sin);
-    let mut out = x.to_vec();
-    for pair in 0..half {
-        let (a, b) = (x[pair], x[pair + half]);
-        out[pair] = a * cos[pair] - b * sin[pair];
-        out[pair + half] = b * cos[pair] + a * sin[pair];
-    }
-    out
-}
-
 impl Naive<'_> {
     fn weight(&self, id: WeightId) -> &Tensor {
         &self.weights[id.index()]
-    }
-
-    fn attend(
-        &mut self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
-        core: &AttentionCore,
-    ) -> Result<Tensor> {
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
-        let (heads, kv_heads) = (query.shape[1], key.shape[1]);
-        let length = self.tokens.len();
-        let turn = |x: &Tensor, heads: usize| match rope {
-            Some(rope) => x.map_rows(|index, x| rotated(x, rope, index / heads, length)),
-            None => x.clone(),
-        };
-        let (query, key) = (turn(query, heads), turn(key, kv_heads));
-        let [keys, values] = [&key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
-        let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
-        let mixed = query.map_rows(|index, query| {
-            let (at, head) = (index / heads, index % heads);
-            let first = window.map_or(0, |window| match mask {
-                AttentionMask::Chunked => at - at % window,
-                AttentionMask::Causal | AttentionMask::Bidirectional => (at + 1).saturating_sub(window),
-            });
-            let end = match mask {
-                AttentionMask::Causal | AttentionMask::Chunked => at + 1,
-                AttentionMask::Bidirectional => window.map_or(length, |window| length.min(at + window)),
-            };
-            let row = |position: usize| position * kv_heads + head / (heads / kv_heads);
-            let score = |position| {
-                let score = dot(query, keys[row(position)]) * scale;
-                soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
-            };
-            let mut scores = (first..end).map(score).collect::<Vec<_>>();
-            scores.extend(sinks.iter().map(|sinks| sinks[head]));
-            let weights = softmax(&scores);
-            let width = value.width();
-            let sum = |element| {
-                (first..end).zip(&weights).map(|(at, weight)| weight * values[row(at)][element]).sum()
-            };
-            (0..width).map(sum).collect()
-        });
-        self.join_heads(&mixed)
     }
 
     fn project(x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
@@ -485,28 +327,7 @@ impl Ops for Naive<'_> {
         _: StateSlot,
         selected: Option<StateSlot>,
     ) -> Result<Tensor> {
-        let &LatentAttention { heads, rank, scale, ref rope, .. } = latent;
-        let length = self.tokens.len();
-        let turn = |x: &Tensor, heads: usize| match rope {
-            Some(rope) => x.map_rows(|index, x| {
-                [&x[..rank], &rotated(&x[rank..], rope, index / heads, length)].concat()
-            }),
-            None => x.clone(),
-        };
-        let (query, entry) = (turn(query, heads), turn(entry, 1));
-        let entries = entry.rows().collect::<Vec<_>>();
-        Ok(query.map_rows(|index, query| {
-            let seen = match selected {
-                Some(slot) => self.selected[&slot][index / heads].iter().map(|&at| entries[at]).collect(),
-                None => entries[..=index / heads].to_vec(),
-            };
-            let scores = seen.iter().map(|entry| dot(query, entry) * scale).collect::<Vec<_>>();
-            let weights = softmax(&scores);
-            let sum = |element: usize| {
-                seen.iter().zip(&weights).map(|(entry, weight)| weight * entry[element]).sum()
-            };
-            (0..rank).map(sum).collect()
-        }))
+        Ok(self.attend_latent(query, entry, latent, selected))
     }
 
     fn select_positions(
@@ -558,33 +379,7 @@ impl Ops for Naive<'_> {
         beta: &Tensor,
         _: StateSlot,
     ) -> Result<Tensor> {
-        let [tokens, key_heads, key_dim] = query.shape[..] else { panic!() };
-        let [_, heads, value_dim] = value.shape[..] else { panic!() };
-        let [queries, keys, values] = [query, key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
-        let mut states = vec![vec![0.0f32; key_dim * value_dim]; heads];
-        let mut out = Vec::with_capacity(tokens * heads * value_dim);
-        for token in 0..tokens {
-            for (head, state) in states.iter_mut().enumerate() {
-                let at = token * heads + head;
-                let shared = token * key_heads + head / (heads / key_heads);
-                let (query, key) = (queries[shared], keys[shared]);
-                // One for all rows of the state, or one for each.
-                let channels = decay.data.len() / (tokens * heads);
-                for (row, state) in state.chunks_exact_mut(value_dim).enumerate() {
-                    let factor = decay.data[at * channels + row % channels].exp();
-                    state.iter_mut().for_each(|state| *state *= factor);
-                }
-                let read = |state: &[f32], by: &[f32], element: usize| {
-                    by.iter().enumerate().map(|(k, by)| by * state[k * value_dim + element]).sum::<f32>()
-                };
-                for element in 0..value_dim {
-                    let change = beta.data[at] * (values[at][element] - read(state, key, element));
-                    (0..key_dim).for_each(|k| state[k * value_dim + element] += key[k] * change);
-                    out.push(read(state, query, element));
-                }
-            }
-        }
-        Ok(Tensor::new([tokens, heads, value_dim], out))
+        Ok(recurrent::delta_rule([query, key, value, decay, beta]))
     }
 
     fn previous(&mut self, x: &Tensor, _: StateSlot) -> Result<Tensor> {
@@ -600,26 +395,7 @@ impl Ops for Naive<'_> {
         operands: &DeltaRuleOperands<Tensor>,
         _: StateSlot,
     ) -> Result<Tensor> {
-        let DeltaRuleOperands { query, key, value, decay, removal, rewrite } = operands;
-        let [tokens, heads, value_dim] = value.shape[..] else { panic!() };
-        let key_dim = key.width();
-        let mut states = vec![vec![0.0f32; key_dim * value_dim]; heads];
-        let mut out = Vec::with_capacity(tokens * heads * value_dim);
-        for at in 0..tokens * heads {
-            let state = &mut states[at % heads];
-            let of = |tensor: &Tensor, k: usize| tensor.data[at * key_dim + k];
-            for element in 0..value_dim {
-                let value = value.data[at * value_dim + element];
-                let column = |k: usize| k * value_dim + element;
-                let removed: f32 = (0..key_dim).map(|k| of(removal, k) * state[column(k)]).sum();
-                for k in 0..key_dim {
-                    let kept = of(decay, k).exp() * state[column(k)];
-                    state[column(k)] = kept + of(rewrite, k) * removed + of(key, k) * value;
-                }
-                out.push((0..key_dim).map(|k| of(query, k) * state[column(k)]).sum());
-            }
-        }
-        Ok(Tensor::new([tokens, heads, value_dim], out))
+        Ok(recurrent::generalized_delta_rule(operands))
     }
 
     fn state_space(
@@ -631,27 +407,7 @@ impl Ops for Naive<'_> {
         output: &Tensor,
         _: StateSlot,
     ) -> Result<Tensor> {
-        let [tokens, heads, width] = x.shape[..] else { panic!() };
-        let [_, groups, size] = input.shape[..] else { panic!() };
-        let [xs, inputs, outputs] = [x, input, output].map(|tensor| tensor.rows().collect::<Vec<_>>());
-        let mut states = vec![vec![0.0f32; width * size]; heads];
-        let mut out = Vec::with_capacity(tokens * heads * width);
-        for token in 0..tokens {
-            for (head, state) in states.iter_mut().enumerate() {
-                let at = token * heads + head;
-                let group = token * groups + head / (heads / groups);
-                let step = dt.data[at];
-                let per_head = rate.data.len() / heads;
-                for (element, state) in state.chunks_exact_mut(size).enumerate() {
-                    for (place, (state, b)) in state.iter_mut().zip(inputs[group]).enumerate() {
-                        let factor = (step * rate.data[head * per_head + place % per_head]).exp();
-                        *state = factor * *state + step * xs[at][element] * b;
-                    }
-                    out.push(dot(state, outputs[group]));
-                }
-            }
-        }
-        Ok(Tensor::new([tokens, heads, width], out))
+        Ok(recurrent::state_space([x, dt, rate, input, output]))
     }
 
     fn keep_groups(&mut self, scores: &Tensor, groups: usize, kept: usize) -> Result<Tensor> {
@@ -737,12 +493,4 @@ impl Ops for Naive<'_> {
             (0..x.width()).map(sum).collect()
         }))
     }
-}
-
-/// The indices of the `count` largest, largest first; ties go to the lowest.
-fn largest(values: &[f32], count: usize) -> Vec<usize> {
-    let mut indices = (0..values.len()).collect::<Vec<_>>();
-    indices.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
-    indices.truncate(count);
-    indices
 }
