@@ -3,7 +3,7 @@
 //!
 //! A pass is one dispatch over all rows, or two if a row has several tokens: their keys and values are
 //! written first. A workgroup computes the query heads that share a key-value head, for some tokens of a row,
-//! so that it reads keys and values once.
+//! so that it reads keys and values once. [`texts`] has attention without caches, within an encoder's texts.
 
 mod attend;
 mod call;
