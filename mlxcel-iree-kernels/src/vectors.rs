@@ -3,7 +3,7 @@
 
 use mlxcel_stablehlo::ElementType;
 
-use crate::kernels::{Binding, Kernel};
+use crate::kernels::Kernel;
 use crate::value::Operand;
 use crate::view::View;
 use crate::writer::Writer;
@@ -34,15 +34,16 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// A buffer of `len` elements.
-    pub(crate) fn new(
-        kernel: &mut Kernel,
-        word: &str,
-        binding: &Binding,
-        len: usize,
-        element: ElementType,
-    ) -> Self {
-        Self { view: kernel.view(word, binding, &[len], element.mlir()), element }
+    /// The next operand of a kernel, of `len` elements.
+    pub(crate) fn operand(kernel: &mut Kernel, word: &str, len: usize, element: ElementType) -> Self {
+        let binding = kernel.operand(word);
+        Self { view: kernel.view(word, &binding, &[len], element.mlir()), element }
+    }
+
+    /// The next result of a kernel, of `len` elements, in its own buffer.
+    pub(crate) fn result(kernel: &mut Kernel, word: &str, len: usize, element: ElementType) -> Self {
+        let binding = kernel.result(word);
+        Self { view: kernel.view(word, &binding, &[len], element.mlir()), element }
     }
 
     /// `lanes` elements from index `at` on, as float32.

@@ -14,12 +14,9 @@ pub(super) fn kernel(shape: &Shape) -> Kernel {
     let Shape { rows, groups, value_width: width, lanes, .. } = *shape;
     let (parts, shared) = (shape.parts(), shape.shared());
     let mut kernel = Kernel::new(label("attention_join", shape), [rows * groups, 1, 1]);
-    let binding = kernel.operand("partial");
     let len = rows * groups * parts * shared * (width + 2);
-    let partial = Memory::new(&mut kernel, "partial", &binding, len, ElementType::F32);
-    let binding = kernel.result("mixed");
-    let len = shape.tokens * shape.heads * width;
-    let mixed = Memory::new(&mut kernel, "mixed", &binding, len, shape.out);
+    let partial = Memory::operand(&mut kernel, "partial", len, ElementType::F32);
+    let mixed = Memory::result(&mut kernel, "mixed", shape.tokens * shape.heads * width, shape.out);
     let workgroup = kernel.workgroup(0);
     let w = &mut kernel.body;
     for_each(w, shared, 1, |w, member| {

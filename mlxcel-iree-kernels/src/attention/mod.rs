@@ -112,8 +112,7 @@ fn kernel(shape: &Shape) -> Kernel {
         1 => ("mixed", shape.tokens * shape.heads * shape.value_width, shape.out),
         parts => ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32),
     };
-    let binding = kernel.result(word);
-    let memory = Memory::new(&mut kernel, word, &binding, len, element);
+    let memory = Memory::result(&mut kernel, word, len, element);
     let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
     let workgroup = kernel.workgroup(0);
     let scratch = Scratch::new(&mut kernel.body, shape);

@@ -68,21 +68,17 @@ impl Pass {
     pub(super) fn operands(kernel: &mut Kernel, shape: &Shape) -> Self {
         use ElementType::{F32, I32};
         let Shape { tokens, heads, width, pairs, rows, .. } = *shape;
-        let operand = |kernel: &mut Kernel, word: &str, len: usize, element: ElementType| {
-            let binding = kernel.operand(word);
-            Memory::new(kernel, word, &binding, len, element)
-        };
-        let query = operand(kernel, "query", tokens * heads * width, F32);
+        let query = Memory::operand(kernel, "query", tokens * heads * width, F32);
         let kept = tokens * shape.kept_heads() * width;
-        let key = operand(kernel, "key", kept, F32);
-        let value = (!shape.latent).then(|| operand(kernel, "value", kept, F32));
-        let tables =
-            (pairs > 0).then(|| ["cos", "sin"].map(|word| operand(kernel, word, tokens * pairs, F32)));
-        let positions = operand(kernel, "positions", rows, I32);
-        let sinks = shape.sinks.map(|element| operand(kernel, "sinks", heads, element));
+        let key = Memory::operand(kernel, "key", kept, F32);
+        let value = (!shape.latent).then(|| Memory::operand(kernel, "value", kept, F32));
+        let tables = (pairs > 0)
+            .then(|| ["cos", "sin"].map(|word| Memory::operand(kernel, word, tokens * pairs, F32)));
+        let positions = Memory::operand(kernel, "positions", rows, I32);
+        let sinks = shape.sinks.map(|element| Memory::operand(kernel, "sinks", heads, element));
         let mut caches = Vec::with_capacity(rows);
         for row in 0..rows {
-            caches.push(operand(kernel, "cache", shape.cache_elements(), shape.cache));
+            caches.push(Memory::operand(kernel, "cache", shape.cache_elements(), shape.cache));
             kernel.tied_result(shape.first_cache() + row);
         }
         let layer = kernel.uniform("layer");

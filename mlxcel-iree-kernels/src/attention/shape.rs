@@ -183,14 +183,14 @@ impl Shape {
         let &[tokens, heads, width] = &query.shape[..] else { return None };
         let &[_, groups, _] = &key.shape[..] else { return None };
         let edges = TensorType::new(ElementType::I32, [tokens]);
+        let sink = sinks.first().map(|&sinks| b.ty(sinks).element);
         let fits = sinks.len() == usize::from(settings.sinks)
             && [firsts, ends].iter().all(|&operand| *b.ty(operand) == edges)
             && key.shape == [tokens, groups, width]
             && value.shape == key.shape
             && [query, key, value].iter().all(|ty| ty.element == ElementType::F32)
-            && settings.window != Some(0);
-        let sinks = sinks.first().map(|&sinks| b.ty(sinks).element);
-        let fits = fits && [Some(out), sinks].into_iter().flatten().all(|element| FLOATS.contains(&element));
+            && settings.window != Some(0)
+            && [Some(out), sink].into_iter().flatten().all(|element| FLOATS.contains(&element));
         let shape = Self {
             runs: runs(&[tokens]),
             rows: 1,
@@ -201,7 +201,7 @@ impl Shape {
             out,
             scale: settings.scale,
             soft_cap: settings.soft_cap,
-            sinks,
+            sinks: sink,
             window: settings.window.filter(|&window| window < tokens),
             ..Self::empty([heads, groups, width, 0], false, instructions)
         };

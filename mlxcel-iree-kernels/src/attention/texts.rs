@@ -28,16 +28,12 @@ fn kernel(shape: &Shape) -> Kernel {
     let Shape { tokens, heads, groups, width, .. } = *shape;
     let workgroups = shape.runs.iter().map(|run| shape.workgroups(run)).sum();
     let mut kernel = Kernel::new(format!("text_attention_{heads}x{width}_{tokens}"), [workgroups, 1, 1]);
-    let mut operand = |word: &str, len: usize, element: ElementType| {
-        let binding = kernel.operand(word);
-        Memory::new(&mut kernel, word, &binding, len, element)
-    };
+    let mut operand = |word: &str, len, element| Memory::operand(&mut kernel, word, len, element);
     let query = operand("query", tokens * heads * width, F32);
     let memory = ["key", "value"].map(|word| operand(word, tokens * groups * width, F32));
     let texts = ["firsts", "ends"].map(|word| operand(word, tokens, I32));
     let sinks = shape.sinks.map(|element| operand("sinks", heads, element));
-    let binding = kernel.result("mixed");
-    let mixed = Memory::new(&mut kernel, "mixed", &binding, tokens * heads * width, shape.out);
+    let mixed = Memory::result(&mut kernel, "mixed", tokens * heads * width, shape.out);
     let item = kernel.workgroup(0);
     let w = &mut kernel.body;
     let scratch = Scratch::new(w, shape);

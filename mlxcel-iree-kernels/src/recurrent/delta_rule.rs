@@ -100,10 +100,8 @@ impl DeltaRule {
         let tokens = rows.tokens();
         let [keys, values, gates] = [key_heads * key_width, heads * value_width, *heads];
         let decays = if self.by_channel { heads * key_width } else { gates };
-        let mut operand = |word: &str, width: usize| {
-            let binding = kernel.operand(word);
-            Memory::new(&mut kernel, word, &binding, tokens * width, ElementType::F32)
-        };
+        let mut operand =
+            |word: &str, width| Memory::operand(&mut kernel, word, tokens * width, ElementType::F32);
         let [query, key, value] =
             [("query", keys), ("key", keys), ("value", values)].map(|(word, width)| operand(word, width));
         let [decay, beta] = [("decay", decays), ("beta", gates)].map(|(word, width)| operand(word, width));

@@ -79,17 +79,10 @@ impl Rows {
     /// and the states, in place.
     pub(super) fn operands(&self, kernel: &mut Kernel, mixed: usize) -> Buffers {
         use ElementType::{F32, I32};
-        let binding = kernel.operand("counts");
-        let counts = Memory::new(kernel, "counts", &binding, self.len(), I32);
+        let counts = Memory::operand(kernel, "counts", self.len(), I32);
         let size = self.state.iter().product();
-        let states = (0..self.len())
-            .map(|_| {
-                let binding = kernel.operand("state");
-                Memory::new(kernel, "state", &binding, size, F32)
-            })
-            .collect();
-        let binding = kernel.result("mixed");
-        let mixed = Memory::new(kernel, "mixed", &binding, self.tokens() * mixed, F32);
+        let states = (0..self.len()).map(|_| Memory::operand(kernel, "state", size, F32)).collect();
+        let mixed = Memory::result(kernel, "mixed", self.tokens() * mixed, F32);
         (0..self.len()).for_each(|row| kernel.tied_result(OPERANDS + 1 + row));
         let layer = kernel.uniform("layer");
         let layer = kernel.body.cast("layer", "index_cast", &layer, "index");

@@ -95,10 +95,7 @@ impl StateSpace {
         let label = format!("state_space_{rates}{}_{heads}x{width}x{size}", rows.label());
         let mut kernel = Kernel::new(label, [rows.len() * of_heads * of_rows, 1, 1]);
         let tokens = rows.tokens();
-        let mut operand = |word: &str, len: usize| {
-            let binding = kernel.operand(word);
-            Memory::new(&mut kernel, word, &binding, len, ElementType::F32)
-        };
+        let mut operand = |word: &str, len| Memory::operand(&mut kernel, word, len, ElementType::F32);
         let x = operand("x", tokens * heads * width);
         let dt = operand("dt", tokens * heads);
         let rate = operand("rate", if self.by_number { heads * size } else { *heads });

@@ -253,12 +253,7 @@ fn check(cases: &[Case], target: &ResolvedTarget) {
 }
 
 fn compare(case: &Case, got: &[Vec<u8>], mixed: &[f64], caches: &[Vec<f32>]) {
-    let results = as_f32(&TensorType::new(case.out, [mixed.len()]), &got[0]);
-    assert_eq!(results.len(), mixed.len());
-    for (i, (got, &wanted)) in results.into_iter().zip(mixed).enumerate() {
-        let off = (f64::from(got) - wanted).abs();
-        assert!(off <= double::tolerance(case.out, wanted), "{case:?}: {got} is not {wanted} at {i}");
-    }
+    double::compare(case, case.out, &got[0], mixed);
     let rows = LAYERS * 2 * case.groups * case.length;
     for ((got, wanted), (&position, &row)) in
         got[1..].iter().zip(caches).zip(case.positions.iter().zip(&case.rows))

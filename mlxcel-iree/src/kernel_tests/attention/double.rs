@@ -39,9 +39,20 @@ pub(super) fn attend<'a>(
     mixed.into_iter().map(|sum| sum / total).collect()
 }
 
-/// By how much a result of this type may be off.
-pub(super) fn tolerance(out: ElementType, wanted: f64) -> f64 {
-    3e-6 + wanted.abs() * rounding_to(out)
+/// The score of a product of a query and a key.
+pub(super) fn score(product: f64, soft_cap: Option<f32>) -> f64 {
+    let score = f64::from(SCALE) * product;
+    soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+}
+
+/// Compares results of type `out`, as bytes, with those wanted.
+pub(super) fn compare(case: &impl std::fmt::Debug, out: ElementType, got: &[u8], wanted: &[f64]) {
+    let results = as_f32(&TensorType::new(out, [wanted.len()]), got);
+    assert_eq!(results.len(), wanted.len());
+    for (i, (got, &wanted)) in results.into_iter().zip(wanted).enumerate() {
+        let off = (f64::from(got) - wanted).abs();
+        assert!(off <= 3e-6 + wanted.abs() * rounding_to(out), "{case:?}: {got} is not {wanted} at {i}");
+    }
 }
 
 impl Case {
@@ -51,10 +62,7 @@ impl Case {
         let query = numbers(0);
         let angles = (self.pairs > 0).then(|| [numbers(3), numbers(4)]);
         let sinks = self.sinks.map(|_| numbers(if self.pairs > 0 { 6 } else { 4 }));
-        let score = |product: f64| {
-            let score = f64::from(SCALE) * product;
-            self.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
-        };
+        let score = |product| score(product, self.soft_cap);
         let places =
             self.rows.iter().zip(&self.positions).zip(caches).flat_map(|((&row, &position), cache)| {
                 let ring = self.window.is_some_and(|window| window + row <= self.length + 1);

@@ -122,10 +122,7 @@ fn latent_attention_has_kernels() {
         let floats = |wanted: &Tensor, bytes: &[u8]| as_f32(wanted.ty(), bytes);
         let caches: Vec<_> = wanted[1..count].iter().map(|cache| floats(cache, cache.bytes())).collect();
         let mixed = case.mixed(&case.operands(0.0), &caches);
-        for (got, wanted) in floats(&wanted[0], &got[0]).into_iter().zip(mixed) {
-            let off = (f64::from(got) - wanted).abs();
-            assert!(off <= double::tolerance(F32, wanted), "{case:?}: {got} is not {wanted}");
-        }
+        double::compare(case, F32, &got[0], &mixed);
         for (row, (cache, wanted)) in got[1..count].iter().zip(&wanted[1..]).enumerate() {
             // The positions up to the row's last in its layer.
             let start = LAYER * case.length * case.width();

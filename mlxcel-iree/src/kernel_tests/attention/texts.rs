@@ -34,19 +34,13 @@ impl TextCase {
         number: usize,
         results: &mut Vec<Value<'f>>,
     ) -> mlxcel_stablehlo::Result<()> {
-        let argument = |b: &mut Builder<'f>, name: &str, element, shape: &[usize]| {
-            b.argument(format!("{name}.{number}"), TensorType::new(element, shape.to_vec()))
-        };
-        let query = argument(b, "query", F32, &[self.tokens, self.heads, self.width])?;
-        let key = argument(b, "key", F32, &[self.tokens, self.groups, self.width])?;
-        let value = argument(b, "value", F32, &[self.tokens, self.groups, self.width])?;
-        let firsts = argument(b, "firsts", I32, &[self.tokens])?;
-        let sinks = match self.sinks {
-            Some(element) => Some(argument(b, "sinks", element, &[self.heads])?),
-            None => None,
-        };
+        let mut values = Vec::new();
+        for (i, operand) in self.operands().iter().enumerate() {
+            values.push(b.argument(format!("x{i}.{number}"), operand.ty().clone())?);
+        }
+        let [query, key, value, firsts, ref sinks @ ..] = values[..] else { unreachable!() };
         let texts = TextRanges::new(b, firsts)?;
-        let operands = TextAttentionOperands { query, key, value, texts, sinks };
+        let operands = TextAttentionOperands { query, key, value, texts, sinks: sinks.first().copied() };
         let scores = AttentionScores { scale: SCALE, soft_cap: self.soft_cap };
         results.push(text_attention(b, &operands, scores, self.window, self.out)?);
         Ok(())
@@ -82,10 +76,7 @@ impl TextCase {
         let numbers = |at: usize| as_f32(operands[at].ty(), operands[at].bytes());
         let [query, key, value] = [0, 1, 2].map(numbers);
         let sinks = self.sinks.map(|_| numbers(4));
-        let score = |product: f64| {
-            let score = f64::from(SCALE) * product;
-            self.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
-        };
+        let score = |product| double::score(product, self.soft_cap);
         let firsts = self.firsts();
         let mut mixed = Vec::new();
         for token in 0..self.tokens {
@@ -128,11 +119,6 @@ fn tokens_attend_to_their_text_in_both_directions() {
     let operands: Vec<_> = cases.iter().map(TextCase::operands).collect();
     let got = on_device(&module, &crate::testing::host(), &operands.concat());
     for ((case, operands), got) in cases.iter().zip(&operands).zip(got) {
-        let wanted = case.mixed(operands);
-        let results = as_f32(&TensorType::new(case.out, [wanted.len()]), &got);
-        for (i, (got, wanted)) in results.into_iter().zip(wanted).enumerate() {
-            let off = (f64::from(got) - wanted).abs();
-            assert!(off <= double::tolerance(case.out, wanted), "{case:?}: {got} is not {wanted} at {i}");
-        }
+        double::compare(case, case.out, &got, &case.mixed(operands));
     }
 }
