@@ -9,7 +9,6 @@ use super::splits::{self, Split, Splitting};
 use super::vocabulary::Vocabulary;
 use super::writer::Writer;
 
-const MERGES: &str = "tokenizer.ggml.merges";
 const SPLITTING: &str = "tokenizer.ggml.pre";
 
 /// What such tokenizers decide.
@@ -25,7 +24,6 @@ pub(super) fn write(
     vocabulary: &Vocabulary<'_>,
 ) -> Result<Kind> {
     let splitting = splitting(metadata)?;
-    let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.absent(MERGES))?;
     let normalizer = if splitting.composes { json!({"type": "NFC"}) } else { Value::Null };
     out.raw(",\"normalizer\":");
     out.value(&normalizer)?;
@@ -44,15 +42,7 @@ pub(super) fn write(
         out.value(&token.id)
     })?;
     out.raw(",\"merges\":");
-    out.list(merges.iter(), |out, merge| {
-        let merge = merge?;
-        // A token may begin with a space.
-        let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
-        let Some((first, second)) = at.map(|at| (&merge[..at], &merge[at + 1..])) else {
-            return Err(metadata.wrong(MERGES, "pairs of tokens with a space between them"));
-        };
-        out.value(&[first, second])
-    })?;
+    super::merges(out, metadata)?;
     out.raw("}");
     kind(metadata)
 }

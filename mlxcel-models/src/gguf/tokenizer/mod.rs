@@ -20,6 +20,7 @@ use vocabulary::{TokenType, Vocabulary};
 use writer::Writer;
 
 const MODEL: &str = "tokenizer.ggml.model";
+const MERGES: &str = "tokenizer.ggml.merges";
 const TEMPLATE: &str = "tokenizer.chat_template";
 const TEMPLATES: &str = "tokenizer.chat_templates";
 
@@ -51,7 +52,19 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
     out.list(added, |out, token| out.value(&token))?;
     let kind = match model {
         Model::ByteLevel => byte_level::write(&mut out, metadata, &vocabulary)?,
-        Model::SentencePiece => sentencepiece::write(&mut out, metadata, &vocabulary)?,
+        Model::SentencePiece => {
+            let merges = sentencepiece::merges(metadata, &vocabulary)?;
+            sentencepiece::write(&mut out, metadata, &vocabulary, true)?;
+            out.list(merges.into_iter(), |out, merge| out.value(&[merge.left, merge.right]))?;
+            out.raw("}");
+            sentencepiece::kind()
+        }
+        Model::Gemma4 => {
+            sentencepiece::write(&mut out, metadata, &vocabulary, false)?;
+            merges(&mut out, metadata)?;
+            out.raw("}");
+            GEMMA_4
+        }
     };
     out.raw(",\"post_processor\":");
     out.value(&frame(metadata, &vocabulary, &kind)?)?;
@@ -99,13 +112,19 @@ enum Model {
     ByteLevel,
     /// SentencePiece BPE with scores.
     SentencePiece,
+    /// The same with merges, as Gemma 4 has it.
+    Gemma4,
 }
+
+/// What Gemma 4's tokenizer decides.
+const GEMMA_4: Kind = Kind { begins: true, defaults: |_| None };
 
 impl Model {
     fn kind(self, metadata: Metadata<'_>) -> Result<Kind> {
         match self {
             Self::ByteLevel => byte_level::kind(metadata),
             Self::SentencePiece => Ok(sentencepiece::kind()),
+            Self::Gemma4 => Ok(GEMMA_4),
         }
     }
 }
@@ -116,14 +135,29 @@ fn model(metadata: Metadata<'_>) -> Result<Option<Model>> {
         None | Some("none" | "no_vocab") => Ok(None),
         Some("gpt2") => Ok(Some(Model::ByteLevel)),
         Some("llama") => Ok(Some(Model::SentencePiece)),
+        Some("gemma4") => Ok(Some(Model::Gemma4)),
         Some(other) => {
             let message = format!(
-                "tokenizers of kind '{}' are not supported; gpt2 (byte-level) and llama (sentencepiece) are",
+                "tokenizers of kind '{}' are not supported; gpt2 (byte-level), llama (sentencepiece) and gemma4 are",
                 other.escape_debug()
             );
             Err(metadata.unsupported(MODEL, message))
         }
     }
+}
+
+/// Writes the pairs of tokens that are joined, in order.
+fn merges(out: &mut Writer<'_>, metadata: Metadata<'_>) -> Result<()> {
+    let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.absent(MERGES))?;
+    out.list(merges.iter(), |out, merge| {
+        let merge = merge?;
+        // A token may begin with a space.
+        let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
+        let Some((first, second)) = at.map(|at| (&merge[..at], &merge[at + 1..])) else {
+            return Err(metadata.wrong(MERGES, "pairs of tokens with a space between them"));
+        };
+        out.value(&[first, second])
+    })
 }
 
 /// The special token of a role.

@@ -37,15 +37,17 @@ pub(super) fn kind() -> Kind {
     Kind { begins: true, defaults }
 }
 
-/// Writes normalizer, decoder and model.
+/// Writes normalizer, decoder and model, but for its merges. `prefix` says whether a text begins with a space
+/// where the file does not say.
 pub(super) fn write(
     out: &mut Writer<'_>,
     metadata: Metadata<'_>,
     vocabulary: &Vocabulary<'_>,
-) -> Result<Kind> {
-    let kind = kind();
-    let unknown = super::special(metadata, vocabulary, &kind, "unknown")?.and_then(|id| vocabulary.text(id));
-    let prefix = metadata.flag(PREFIX)?.unwrap_or(true);
+    prefix: bool,
+) -> Result<()> {
+    let unknown =
+        super::special(metadata, vocabulary, &kind(), "unknown")?.and_then(|id| vocabulary.text(id));
+    let prefix = metadata.flag(PREFIX)?.unwrap_or(prefix);
     let replace =
         |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
     let mut normalizers = vec![replace(" ", SPACE)];
@@ -70,20 +72,18 @@ pub(super) fn write(
         out.value(&token.id)
     })?;
     out.raw(",\"merges\":");
-    out.list(merges(metadata, vocabulary)?.into_iter(), |out, merge| out.value(&[merge.left, merge.right]))?;
-    out.raw("}");
-    Ok(kind)
+    Ok(())
 }
 
 /// Two tokens that make another.
-struct Merge<'a> {
-    left: &'a str,
-    right: &'a str,
+pub(super) struct Merge<'a> {
+    pub(super) left: &'a str,
+    pub(super) right: &'a str,
     score: f64,
 }
 
 /// Each way to make a token of two others, in the order in which they are joined.
-fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec<Merge<'a>>> {
+pub(super) fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec<Merge<'a>>> {
     let made = |ty| matches!(ty, TokenType::Normal | TokenType::UserDefined | TokenType::Unused);
     let ids: HashMap<&str, TokenId> =
         vocabulary.tokens().filter(|token| made(token.ty)).map(|token| (token.text, token.id)).collect();

@@ -32,6 +32,8 @@ const PLAIN: Splitting =
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const KIMI_K2: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -71,7 +73,7 @@ const ALL: &[Splitting] = &[
         ..PLAIN
     },
     Splitting {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "midm-2.0", "lfm2"],
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "midm-2.0", "lfm2", "pixtral"],
         splits: &[Split::Expression(LLAMA_3)],
         whole_words: true,
         begins: true,
@@ -82,14 +84,20 @@ const ALL: &[Splitting] = &[
         splits: &[Split::Expression(LLAMA_3)],
         ..PLAIN
     },
-    Splitting { names: &["glm4"], splits: &[Split::Expression(LLAMA_3)], whole_words: true, ..PLAIN },
+    Splitting { names: &["glm4", "glm5"], splits: &[Split::Expression(LLAMA_3)], whole_words: true, ..PLAIN },
     Splitting { names: &["qwen2"], splits: &[Split::Expression(QWEN_2)], composes: true, ..PLAIN },
     Splitting {
         names: &["deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "kormo", "solar-open"],
         splits: &[Split::Expression(QWEN_2)],
         ..PLAIN
     },
-    Splitting { names: &["gpt-4o", "llama4", "kanana2"], splits: &[Split::Expression(GPT_4O)], ..PLAIN },
+    Splitting { names: &["qwen35"], splits: &[Split::Expression(QWEN_3_5)], composes: true, ..PLAIN },
+    Splitting { names: &["kimi-k2"], splits: &[Split::Expression(KIMI_K2)], ..PLAIN },
+    Splitting {
+        names: &["gpt-4o", "llama4", "kanana2", "minimax-m2"],
+        splits: &[Split::Expression(GPT_4O)],
+        ..PLAIN
+    },
     Splitting {
         names: &["tekken"],
         splits: &[Split::Expression(TEKKEN)],
@@ -99,7 +107,7 @@ const ALL: &[Splitting] = &[
     },
     Splitting { names: &["seed-coder"], splits: &[Split::Expression(SEED)], ..PLAIN },
     Splitting {
-        names: &["deepseek-v3", "hunyuan-dense"],
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
         splits: &[
             Split::Expression(r"\p{N}{1,3}"),
             Split::Expression("[一-龥\u{3040}-ゟ゠-ヿ]+"),
