@@ -23,6 +23,7 @@ mod encoders;
 mod examples;
 mod format_pairs;
 mod formats;
+mod gguf;
 mod hidden;
 mod load;
 #[path = "../mlxcel-models/tests/naive/mod.rs"]

@@ -33,7 +33,8 @@ impl RowOrder {
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) for an adapter and a network in GGUF files of different
-    /// architectures.
+    /// architectures; [`Unsupported`](ErrorKind::Unsupported) if one of them is in a GGUF file of an
+    /// architecture whose weights are changed beyond their rows.
     pub(super) fn of(decoder: &Decoder, format: Format) -> Result<Self> {
         let own = decoder.gguf_architecture;
         let adapters = match format {
@@ -53,6 +54,11 @@ impl RowOrder {
                 Rows::Paired if own.is_some() => Change::Pair,
                 Rows::Paired => Change::Unpair,
                 Rows::Ungrouped => Change::Unknown,
+                Rows::Changed => {
+                    let message = "the converter to GGUF reorders or multiplies weights of this architecture; use a base model and an \
+                                   adapter that are both in GGUF files, or both in safetensors";
+                    return Err(Error::unsupported(OPERATION, message).with_context("architecture", one));
+                }
             },
         };
         let heads = decoder.mixers().flat_map(|mixer| {
@@ -128,8 +134,19 @@ impl RowOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Checkpoint;
     use crate::decoder::{WeightRef, WeightTable};
     use crate::element::ElementType;
+
+    #[test]
+    fn adapters_in_another_order_than_columns_are_refused() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/gguf-architectures/qwen3_5_text");
+        let decoder = Checkpoint::open(file).unwrap().decoder().unwrap();
+        let error = RowOrder::of(&decoder, Format::Peft).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(error.context("architecture"), Some("qwen35"));
+        RowOrder::of(&decoder, Format::Gguf { architecture: "qwen35", alpha: None }).unwrap();
+    }
 
     #[test]
     fn rows_of_heads_are_paired_and_unpaired() {

@@ -266,6 +266,7 @@ impl Collected {
         let DeltaRule {
             key_heads: _,
             value_heads: _,
+            sharing: _,
             key_dim: _,
             value_dim: _,
             query,

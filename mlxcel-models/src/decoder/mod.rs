@@ -30,7 +30,7 @@ pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Projection, Xielu};
 pub use recurrent::{
-    Convolution, Decay, DecayScope, DeltaRule, GeneralizedDeltaRule, SelectiveScan, ShiftedMlp,
+    Convolution, Decay, DecayScope, DeltaRule, GeneralizedDeltaRule, HeadSharing, SelectiveScan, ShiftedMlp,
     ShiftedProjection, ShortConvolution, StateSpace, StateSpaceScales,
 };
 pub use role::WeightRole;

@@ -44,6 +44,8 @@ pub struct DeltaRule {
     pub key_heads: usize,
     /// The number of value heads, a multiple of `key_heads`.
     pub value_heads: usize,
+    /// Which value heads a key head serves.
+    pub sharing: HeadSharing,
     /// The width of keys and queries.
     pub key_dim: usize,
     /// The width of values.
@@ -78,6 +80,15 @@ pub struct DeltaRule {
     pub norm: Norm,
     /// `value_heads · value_dim` to `hidden_size`.
     pub output: Linear,
+}
+
+/// Which of several value heads share a key head of a [`DeltaRule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeadSharing {
+    /// Neighbours, as attention with grouped queries has it.
+    Neighbours,
+    /// Every `key_heads`-th, as GGUF files of Qwen3.5 store them.
+    Turns,
 }
 
 /// The logarithm `g` of what the state of a [`DeltaRule`] is multiplied with.

@@ -332,7 +332,8 @@ impl Roles<'_> {
     /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and
     ///   `{module}.experts.down_proj`, as transformers keeps them;
     /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm
-    ///   converts them, those of Gemma 4 under `experts.switch_glu`.
+    ///   converts them, those of Gemma 4 under `experts.switch_glu`; in GGUF files gates and ups may be one,
+    ///   `gate_up_proj`.
     ///
     /// Those of the first and the last may be packed.
     pub(super) fn experts(
@@ -344,8 +345,12 @@ impl Roles<'_> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
         let fused = format!("{module}.experts.gate_up_proj");
         let converted = ["switch_mlp", "experts.switch_glu"].map(|stack| format!("{module}.{stack}"));
-        let converted = converted.iter().find(|stack| self.has(&format!("{stack}.gate_proj.weight")));
-        let [gate, up, down] = if let Some(stack) = converted {
+        let stacks = |part: &str| converted.iter().find(|stack| self.has(&format!("{stack}.{part}.weight")));
+        let [gate, up, down] = if let Some(stack) = stacks("gate_up_proj") {
+            let both = self.matrices(&format!("{stack}.gate_up_proj"), count, 2 * width, hidden)?;
+            let [gate, up] = halves(&both, width);
+            [gate, up, self.matrices(&format!("{stack}.down_proj"), count, hidden, width)?]
+        } else if let Some(stack) = stacks("gate_proj") {
             let stacked =
                 |name, rows, columns| self.matrices(&format!("{stack}.{name}"), count, rows, columns);
             [

@@ -62,6 +62,15 @@ fn widths(config: Fields<'_>) -> Result<(Sizes, Vec<usize>)> {
 /// Of each layer, how many standard deviations above the mean gates must be; `None` where all count.
 fn deviations(config: Fields<'_>, layers: usize) -> Result<Vec<Option<f32>>> {
     const KEY: &str = "activation_sparsity_pattern";
+    // What GGUF files have: null for layers that keep everything.
+    const DEVIATIONS: &str = "activation_sparsity_deviations";
+    if let Some(given) = config.get(DEVIATIONS).and_then(serde_json::Value::as_array) {
+        if given.len() != layers {
+            let message = format!("{} numbers are given for {layers} layers", given.len());
+            return Err(config.wrong(DEVIATIONS, message));
+        }
+        return Ok(given.iter().map(|number| number.as_f64().map(|number| number as f32)).collect());
+    }
     let sparse = if layers > 10 { 10 } else { 0 };
     let default = || (0..layers).map(|index| if index < sparse { 0.95 } else { 0.0 }).collect();
     let parts = config.numbers(KEY)?.unwrap_or_else(default);

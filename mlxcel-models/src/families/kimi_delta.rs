@@ -7,7 +7,7 @@ use super::convolution::taps;
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decay, DecayScope, DeltaRule, Projection};
+use crate::decoder::{Activation, Decay, DecayScope, DeltaRule, HeadSharing, Projection};
 
 /// What a layer with the delta rule is called in `layer_types`.
 pub(super) const LINEAR: &str = "linear_attention";
@@ -81,6 +81,7 @@ impl KimiDelta {
         Ok(DeltaRule {
             key_heads: heads,
             value_heads: heads,
+            sharing: HeadSharing::Neighbours,
             key_dim: dim,
             value_dim: dim,
             query: linear("q_proj", width, hidden)?,

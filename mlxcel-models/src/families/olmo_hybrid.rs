@@ -16,7 +16,9 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, Mixer, Operation};
+use crate::decoder::{
+    Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Mixer, Operation,
+};
 use crate::rope::{Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
@@ -164,6 +166,7 @@ impl DeltaSizes {
         Ok(DeltaRule {
             key_heads,
             value_heads,
+            sharing: HeadSharing::Neighbours,
             key_dim,
             value_dim,
             query: input("q_proj", keys)?,

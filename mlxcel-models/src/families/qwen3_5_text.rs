@@ -74,7 +74,7 @@ pub(super) fn decoder(
                 ..gated_attention(roles, &name("self_attn"), sizes, bias, core)?
             })
         } else {
-            Mixer::DeltaRule(delta.describe_separate(roles, &name("linear_attn"))?)
+            Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let second = second(&name("mlp"), activation)?;

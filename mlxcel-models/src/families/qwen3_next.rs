@@ -17,8 +17,8 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decay, DecayScope, Decoder, DeltaRule, Linear, Mixer, Norm,
-    Operation, Selection, WeightRef,
+    Activation, Attention, AttentionCore, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Linear, Mixer,
+    Norm, Operation, Selection, WeightRef,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -149,6 +149,7 @@ pub(super) struct DeltaSettings {
     hidden: usize,
     key_heads: usize,
     value_heads: usize,
+    sharing: HeadSharing,
     key_dim: usize,
     value_dim: usize,
     taps: usize,
@@ -176,6 +177,11 @@ impl DeltaSettings {
             hidden,
             key_heads,
             value_heads,
+            // A setting that GGUF files imply.
+            sharing: match flag(config, "values_by_turns", false)? {
+                true => HeadSharing::Turns,
+                false => HeadSharing::Neighbours,
+            },
             key_dim: dim("linear_key_head_dim")?,
             value_dim: dim("linear_value_head_dim")?,
             taps: taps(config, "linear_conv_kernel_dim", 4)?,
@@ -184,58 +190,49 @@ impl DeltaSettings {
         })
     }
 
-    /// The mixer of `module`, whose two input projections have for each key head the rows of query, key,
-    /// values and gates, and those of `beta` and `alpha`.
-    fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
+    /// The mixer of `module`. One input projection has for each key head the rows of query, key, values and
+    /// gates, or those of queries, keys and values are one and gates have their own. `beta` and `alpha`
+    /// likewise share one, by key head, or have their own.
+    pub(super) fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
         let &Self { hidden, key_heads, value_heads, key_dim, value_dim, .. } = self;
+        let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
         let shared = value_heads / key_heads;
-        let values = shared * value_dim;
         let name = |part: &str| format!("{module}.{part}");
-        let wide = 2 * (key_dim + values);
-        let main = roles.matrix(&name("in_proj_qkvz"), key_heads * wide, hidden)?;
-        let small = roles.matrix(&name("in_proj_ba"), 2 * value_heads, hidden)?;
-        let part = |weight: &WeightRef, stride, start, run| {
+        let by_head = |weight: &WeightRef, stride, start, run| {
             let rows = Selection { axis: 0, start, run, stride, runs: key_heads };
             roles.projection(weight.clone().select(rows), None)
         };
-        let inputs = DeltaInputs {
-            query: part(&main, wide, 0, key_dim),
-            key: part(&main, wide, key_dim, key_dim),
-            value: part(&main, wide, 2 * key_dim, values),
-            gate: part(&main, wide, 2 * key_dim + values, values),
-            beta: part(&small, 2 * shared, 0, shared),
-            alpha: part(&small, 2 * shared, shared, shared),
+        let [query, key, value, gate] = if roles.has_matrix(&name("in_proj_qkvz")) {
+            let own = shared * value_dim;
+            let stride = 2 * (key_dim + own);
+            let weight = roles.matrix(&name("in_proj_qkvz"), key_heads * stride, hidden)?;
+            let starts = [(0, key_dim), (key_dim, key_dim), (2 * key_dim, own), (2 * key_dim + own, own)];
+            starts.map(|(start, run)| by_head(&weight, stride, start, run))
+        } else {
+            let weight = roles.matrix(&name("in_proj_qkv"), 2 * keys + values, hidden)?;
+            let part = |start, run| roles.projection(weight.clone().rows(start, run), None);
+            let gate = roles.linear(&name("in_proj_z"), values, hidden, false)?;
+            [part(0, keys), part(keys, keys), part(2 * keys, values), gate]
         };
-        self.mixer(roles, module, inputs)
-    }
-
-    /// The mixer of `module`, which has projections of its own for queries, keys and values together, gates,
-    /// `beta` and `alpha`.
-    pub(super) fn describe_separate(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
-        let &Self { hidden, value_heads, .. } = self;
-        let (keys, values) = (self.key_heads * self.key_dim, value_heads * self.value_dim);
-        let name = |part: &str| format!("{module}.{part}");
-        let main = roles.matrix(&name("in_proj_qkv"), 2 * keys + values, hidden)?;
-        let part = |start, run| roles.projection(main.clone().rows(start, run), None);
-        let inputs = DeltaInputs {
-            query: part(0, keys),
-            key: part(keys, keys),
-            value: part(2 * keys, values),
-            gate: roles.linear(&name("in_proj_z"), values, hidden, false)?,
-            beta: roles.linear(&name("in_proj_b"), value_heads, hidden, false)?,
-            alpha: roles.linear(&name("in_proj_a"), value_heads, hidden, false)?,
+        let [beta, alpha] = if roles.has_matrix(&name("in_proj_ba")) {
+            let weight = roles.matrix(&name("in_proj_ba"), 2 * value_heads, hidden)?;
+            [0, shared].map(|start| by_head(&weight, 2 * shared, start, shared))
+        } else {
+            let linear = |part| roles.linear(&name(part), value_heads, hidden, false);
+            [linear("in_proj_b")?, linear("in_proj_a")?]
         };
-        self.mixer(roles, module, inputs)
+        self.mixer(roles, module, DeltaInputs { query, key, value, gate, beta, alpha })
     }
 
     fn mixer(&self, roles: &Roles<'_>, module: &str, inputs: DeltaInputs) -> Result<DeltaRule> {
-        let &Self { hidden, key_heads, value_heads, key_dim, value_dim, taps, activation, epsilon } = self;
+        let &Self { hidden, key_heads, value_heads, sharing, key_dim, value_dim, .. } = self;
         let DeltaInputs { query, key, value, gate, beta, alpha } = inputs;
         let name = |part: &str| format!("{module}.{part}");
         let channels = 2 * key_heads * key_dim + value_heads * value_dim;
         Ok(DeltaRule {
             key_heads,
             value_heads,
+            sharing,
             key_dim,
             value_dim,
             query,
@@ -246,12 +243,17 @@ impl DeltaSettings {
             beta,
             beta_scale: 1.0,
             alpha: alpha.into(),
-            convolution: roles.convolution(&name("conv1d"), [channels, taps], false, Some(activation))?,
+            convolution: roles.convolution(
+                &name("conv1d"),
+                [channels, self.taps],
+                false,
+                Some(self.activation),
+            )?,
             alpha_bias: roles.tensor(&name("dt_bias"), &[value_heads])?,
             decay_form: Decay::Softplus,
             decay_scope: DecayScope::Head,
             decay: roles.tensor(&name("A_log"), &[value_heads])?,
-            norm: roles.rms_norm(&name("norm"), value_dim, epsilon)?,
+            norm: roles.rms_norm(&name("norm"), value_dim, self.epsilon)?,
             output: roles.linear(&name("out_proj"), hidden, value_heads * value_dim, false)?,
         })
     }

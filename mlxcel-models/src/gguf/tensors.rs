@@ -16,7 +16,7 @@ use super::numbers::floats;
 use crate::element::ElementType;
 
 /// Far above any published model.
-const MOST_HEADS: usize = 1 << 12;
+const MOST_STACKED: usize = 1 << 12;
 /// The most values of a vector that is computed, and so takes memory beside the file: as wide as a model may
 /// be.
 const MOST_COMPUTED: usize = 1 << 20;
@@ -71,7 +71,7 @@ impl Gguf {
                 let bytes = part.bytes.get(tensor.range.clone()).unwrap_or_default();
                 let file = (number, tensor.range.clone());
                 match change {
-                    Undo::Shape(Change::Heads) => tensors.extend(heads(&name, tensor, file).map_err(at)?),
+                    Undo::Shape(Change::Each) => tensors.extend(each(&name, tensor, file).map_err(at)?),
                     Undo::Shape(change) => tensors.push(whole(name, change, tensor, file).map_err(at)?),
                     Undo::Compute(function) => {
                         let values = floats(&part.location, tensor, bytes)?;
@@ -86,13 +86,20 @@ impl Gguf {
                         tensors.push(Renamed {
                             name,
                             element: ElementType::F32,
-                            shape: vec![count],
+                            shape: without_ones(&tensor.shape),
                             blocks: None,
                             source: Source::Computed(start..computed.len()),
                         });
                     }
                 }
             }
+        }
+        for (name, values) in architecture::vectors(self, architecture)? {
+            let start = computed.len();
+            computed.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            let source = Source::Computed(start..computed.len());
+            let shape = vec![values.len()];
+            tensors.push(Renamed { name, element: ElementType::F32, shape, blocks: None, source });
         }
         Ok((tensors, computed))
     }
@@ -102,6 +109,12 @@ impl Gguf {
 enum Undo {
     Shape(Change),
     Compute(fn(f32) -> f32),
+}
+
+/// Sizes without those of one, unless there is no other.
+fn without_ones(shape: &[usize]) -> Vec<usize> {
+    let sizes: Vec<_> = shape.iter().copied().filter(|size| *size != 1).collect();
+    if sizes.is_empty() { vec![1] } else { sizes }
 }
 
 /// Whether a tensor is the factors of a norm.
@@ -121,7 +134,11 @@ fn whole(
     match change {
         Change::Row => shape = vec![1, values.unwrap_or_default()],
         Change::Flat => shape = vec![values.unwrap_or_default()],
-        Change::Taps if shape.len() == 2 => shape.insert(1, 1),
+        Change::Taps => {
+            let taps = shape.last().copied().unwrap_or_default();
+            shape = vec![values.unwrap_or_default().checked_div(taps).unwrap_or_default(), 1, taps];
+        }
+        Change::TapsLast => shape.push(1),
         _ => {}
     }
     let (element, blocks) = match tensor.ty {
@@ -140,20 +157,22 @@ fn whole(
     Ok(Renamed { name, element, shape, blocks, source: Source::File(file, range) })
 }
 
-/// The rows of a tensor, which are the tensors of heads.
-fn heads(name: &str, tensor: &Tensor, (file, range): (usize, Range<usize>)) -> Result<Vec<Renamed>> {
-    let (&[heads @ ..=MOST_HEADS, width], TensorType::Plain(element)) = (&tensor.shape[..], tensor.ty) else {
-        let message = "the tensor should have a row of floats for each head";
+/// The tensors that were stacked to one.
+fn each(name: &str, tensor: &Tensor, (file, range): (usize, Range<usize>)) -> Result<Vec<Renamed>> {
+    let (&[count @ ..=MOST_STACKED, _, ..], stack) =
+        (&tensor.shape[..], whole(name.to_owned(), Change::Keep, tensor, (file, range.clone()))?)
+    else {
+        let message = "the tensor should be a stack of some";
         return Err(Error::new(ErrorKind::Corrupt, OPERATION, message));
     };
-    let row = (range.end - range.start) / heads.max(1);
-    let of_head = |head: usize| Renamed {
-        name: name.replace('#', &head.to_string()),
-        element,
-        shape: vec![width],
-        blocks: None,
-        source: Source::File(file, range.start + head * row..range.start + (head + 1) * row),
+    let size = (range.end - range.start) / count.max(1);
+    let of_number = |number: usize| Renamed {
+        name: name.replace('#', &number.to_string()),
+        element: stack.element,
+        shape: stack.shape.get(1..).unwrap_or_default().to_vec(),
+        blocks: stack.blocks,
+        source: Source::File(file, range.start + number * size..range.start + (number + 1) * size),
     };
-    // A row without bytes could be there any number of times.
-    Ok(if row == 0 { Vec::new() } else { (0..heads).map(of_head).collect() })
+    // One without bytes could be there any number of times.
+    Ok(if size == 0 { Vec::new() } else { (0..count).map(of_number).collect() })
 }

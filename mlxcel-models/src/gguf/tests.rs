@@ -136,6 +136,16 @@ fn rope_settings_are_honoured_or_refused() {
         llama.text("llama.rope.scaling.type", known).tensor(factors, 0, &[1], &floats(&[1.0]));
         open(&llama).unwrap();
     }
+    // Of Gemma 4 a file's factors stop frequencies, and do nothing else.
+    for (factor, accepted) in [(1.0, true), (1e30, true), (2.0, false)] {
+        let mut gemma = model("gemma4");
+        gemma.tensor("rope_freqs.weight", 0, &[1], &floats(&[factor]));
+        if accepted {
+            open(&gemma).unwrap();
+        } else {
+            assert_eq!(refused_key(&gemma), "rope_freqs.weight");
+        }
+    }
     // Heads have 2 elements.
     for (architecture, rotated, accepted) in
         [("llama", 2.0, true), ("llama", 1.0, false), ("qwen2", 4.0, false), ("stablelm", 1.0, true)]

@@ -2,8 +2,9 @@
 
 use super::{Ops, latent, scaled, shifted};
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, Linear, Mixer, NormScope,
-    Projection, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace, StateSpaceScales,
+    Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, HeadSharing, Linear, Mixer,
+    NormScope, Projection, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace,
+    StateSpaceScales,
 };
 
 /// What `mixer` makes of its input. Where it is the `last` of the network, only the wanted tokens come out.
@@ -231,6 +232,7 @@ fn delta_rule<O: Ops>(
     let DeltaRule {
         key_heads,
         value_heads,
+        sharing,
         key_dim,
         value_dim,
         query,
@@ -254,12 +256,19 @@ fn delta_rule<O: Ops>(
     let parts = ops.concatenate(&parts)?;
     let parts = ops.convolve(&parts, convolution, inputs)?;
     let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
-    let query = ops.slice(&parts, 0, keys)?;
-    let query = ops.split_heads(&query, *key_heads)?;
+    let mut query = ops.slice(&parts, 0, keys)?;
+    let mut key = ops.slice(&parts, keys, 2 * keys)?;
+    let mut heads = *key_heads;
+    if *sharing == HeadSharing::Turns && value_heads > key_heads {
+        let times = value_heads / key_heads;
+        query = ops.concatenate(&vec![query; times])?;
+        key = ops.concatenate(&vec![key; times])?;
+        heads = *value_heads;
+    }
+    let query = ops.split_heads(&query, heads)?;
     let query = ops.unit_norm(&query, EPSILON)?;
     let query = ops.scale(&query, (*key_dim as f64).powf(-0.5) as f32)?;
-    let key = ops.slice(&parts, keys, 2 * keys)?;
-    let key = ops.split_heads(&key, *key_heads)?;
+    let key = ops.split_heads(&key, heads)?;
     let key = ops.unit_norm(&key, EPSILON)?;
     let value = ops.slice(&parts, 2 * keys, 2 * keys + values)?;
     let value = ops.split_heads(&value, *value_heads)?;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use mlxcel_models::{
     Arrangement, Block, Decay, DecayScope, Decoder, DeltaRule, ElementType, Embedding, GeneralizedDeltaRule,
-    Head, Layer, Mixer, Operation, ShiftedProjection, ShortConvolution, StateSpace, StateSpaceScales,
-    WeightRef, WeightTable,
+    Head, HeadSharing, Layer, Mixer, Operation, ShiftedProjection, ShortConvolution, StateSpace,
+    StateSpaceScales, WeightRef, WeightTable,
 };
 
 use super::*;
@@ -215,6 +215,7 @@ fn the_delta_rule_matches_its_recurrence() {
     let mixer = Mixer::DeltaRule(DeltaRule {
         key_heads,
         value_heads,
+        sharing: HeadSharing::Neighbours,
         key_dim,
         value_dim,
         query: linear(),

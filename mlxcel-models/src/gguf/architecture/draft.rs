@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::super::Gguf;
 use super::super::block::TensorType;
-use super::super::metadata::{Metadata, Sizes};
-use super::{Architecture, rope, table};
+use super::super::metadata::{Metadata, Numbers, Sizes};
+use super::{Architecture, known, rope};
 use crate::element::ElementType;
 
 /// Far above any published model.
@@ -36,8 +36,16 @@ impl<'g> Draft<'g> {
         }
         self.set("tie_word_embeddings", !self.has("output.weight"));
         self.set("torch_dtype", self.element_type());
-        for &(key, setting) in table::COMMON.iter().chain(architecture.settings) {
-            self.copy(key, setting)?;
+        for &(key, setting) in known::COMMON.iter().chain(architecture.settings.iter().copied().flatten()) {
+            match self.sizes(key) {
+                // Layers that differ.
+                Ok(Some(Sizes::Each(each)))
+                    if key == known::WIDTH && each.windows(2).any(|pair| pair[0] != pair[1]) =>
+                {
+                    self.set(setting, each);
+                }
+                _ => self.copy(key, setting)?,
+            }
         }
         self.heads()?;
         for &(setting, fixed) in architecture.fixed {
@@ -84,6 +92,16 @@ impl<'g> Draft<'g> {
     /// A number of the architecture.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         self.metadata.number(&self.key(key))
+    }
+
+    /// Numbers of the architecture, one for each layer.
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<impl Iterator<Item = f64>>> {
+        Ok(self.metadata.numbers(&self.key(key))?.map(Numbers::iter))
+    }
+
+    /// A flag of the architecture.
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.metadata.flag(&self.key(key))
     }
 
     /// Whole numbers of the architecture, one for each layer.

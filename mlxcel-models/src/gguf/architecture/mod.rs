@@ -1,12 +1,11 @@
 //! Maps GGUF architectures to families: config fields and tensor names.
 //!
 //! The mappings follow `llama.cpp`'s converter, and its graphs where files are silent. An architecture is an
-//! entry in [`table`]; what a table cannot express is a function in [`adapt`].
+//! entry in [`known`], with a function for what a table cannot express.
 
-mod adapt;
 mod draft;
+mod known;
 mod rope;
-mod table;
 
 use mlxcel_core::{Error, Result};
 use serde_json::{Map, Value};
@@ -28,19 +27,21 @@ pub(super) struct Architecture {
     pub(super) rows: Rows,
     /// Whether the converter has added one to the factors of norms.
     pub(super) whole_norms: bool,
-    /// Keys without the architecture's name, and the settings that they are. Those of [`table::COMMON`] are
+    /// Keys without the architecture's name, and the settings that they are. Those of [`known::COMMON`] are
     /// everybody's.
-    pub(super) settings: &'static [(&'static str, &'static str)],
+    pub(super) settings: &'static [&'static [Setting]],
     /// Settings that files say nothing of.
     pub(super) fixed: &'static [(&'static str, Fixed)],
     /// Tensors of the first layer, and the settings that are true where these are there and false otherwise.
-    pub(super) present: &'static [(&'static str, &'static str)],
+    pub(super) present: &'static [Setting],
     /// What stands before the names of tensors, and before the number of a layer behind that.
     pub(super) base: [&'static str; 2],
-    /// Names of tensors that are not those of [`table::TENSORS`].
-    pub(super) tensors: &'static [Name],
+    /// Names of tensors that are not those of [`known::TENSORS`]; the first of several counts.
+    pub(super) tensors: &'static [&'static [Name]],
     /// What is to be done beyond that.
     pub(super) adapt: fn(&mut Draft<'_>) -> Result<()>,
+    /// Tensors that files have as settings, under the names that families know.
+    pub(super) vectors: fn(&Draft<'_>) -> Result<Vectors>,
 }
 
 /// The order of the rows of projections in a GGUF file.
@@ -55,6 +56,8 @@ pub(crate) enum Rows {
     Paired,
     /// Rows of fused queries, keys and values, which were published by head, are regrouped by projection.
     Ungrouped,
+    /// Rotated in halves; columns of some weights are in another order too, or their values multiplied.
+    Changed,
 }
 
 impl Rows {
@@ -64,9 +67,15 @@ impl Rows {
     }
 }
 
+/// A key of GGUF without the architecture's name, and the setting that it is.
+pub(super) type Setting = (&'static str, &'static str);
+
 /// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is
 /// to be undone. A name with its ending goes before one without, of which the ending is kept.
 pub(super) type Name = (&'static str, &'static str, Change);
+
+/// Tensors of one dimension by name.
+pub(super) type Vectors = Vec<(String, Vec<f32>)>;
 
 /// What the converter has done to a tensor, to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +86,14 @@ pub(super) enum Change {
     Row,
     /// Dropped a dimension of one; originally `[channels, 1, taps]`.
     Taps,
+    /// Dropped a dimension of one; `[channels, taps, 1]` where mlx-lm has converted.
+    TapsLast,
     /// Reshaped; originally a vector.
     Flat,
-    /// Replaced the vector `x` by the matrix `-exp(x)`.
+    /// Replaced `x` by `-exp(x)`, perhaps with a dimension of one behind.
     NegatedExponential,
-    /// Stacked one tensor per head: `#` in the name stands for the head's number.
-    Heads,
+    /// Stacked several tensors: `#` in the name stands for the number of each.
+    Each,
 }
 
 /// A setting that is the same in all files.
@@ -103,7 +114,7 @@ impl Fixed {
 
 /// The architecture with this name, if it is known.
 pub(super) fn named(name: &str) -> Option<&'static Architecture> {
-    table::ALL.iter().find(|architecture| architecture.name == name)
+    known::ALL.iter().copied().find(|architecture| architecture.name == name)
 }
 
 /// The architecture of a file.
@@ -115,7 +126,7 @@ pub(super) fn find(gguf: &Gguf) -> Result<&'static Architecture> {
     let metadata = gguf.metadata();
     let name = metadata.text(ARCHITECTURE)?.ok_or_else(|| metadata.absent(ARCHITECTURE))?;
     named(name).ok_or_else(|| {
-        let known = table::ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ");
+        let known = known::ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ");
         let message = format!(
             "the architecture '{}' is not known in GGUF files; supported: {known}",
             name.escape_debug()
@@ -142,7 +153,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     Ok(draft.fields)
 }
 
-/// Where a tensor goes: its name for families, with `#` for the number of a head, and what is to be undone.
+/// Where a tensor goes: its name for families, with `#` for the number of one of several, and what is to be undone.
 /// None for one that is of no use to the network, such as what becomes a setting; an error for one that has
 /// no place in the architecture.
 pub(super) fn target(
@@ -165,7 +176,7 @@ pub(super) fn target(
         return Ok(None);
     }
     let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
-    let names = || architecture.tensors.iter().chain(table::TENSORS);
+    let names = || architecture.tensors.iter().copied().flatten().chain(known::TENSORS);
     let whole = names().find(|(known, ..)| *known == rest).map(|(_, to, change)| ((*to).to_owned(), *change));
     let found = whole.or_else(|| {
         let (_, to, change) = names().find(|(known, ..)| *known == stem)?;
@@ -178,6 +189,11 @@ pub(super) fn target(
         None if to.starts_with("lm_head") => (to, change),
         None => (format!("{base}{to}"), change),
     }))
+}
+
+/// The tensors that the file has as settings.
+pub(super) fn vectors(gguf: &Gguf, architecture: &'static Architecture) -> Result<Vectors> {
+    (architecture.vectors)(&Draft::new(gguf, architecture))
 }
 
 /// How many layers the network has, without those that predict several tokens at once.

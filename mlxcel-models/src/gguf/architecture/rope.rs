@@ -7,7 +7,7 @@ use super::super::numbers::floats;
 use super::draft::Draft;
 
 /// The settings that a number of rotated elements of a head ends in.
-const ROTATED_PART: [&str; 3] = ["partial_rotary_factor", "rotary_pct", "qk_rope_head_dim"];
+const ROTATED_PART: [&str; 4] = ["partial_rotary_factor", "rotary_pct", "rotary_dim", "qk_rope_head_dim"];
 
 /// Sets `rope_theta`, `rope_scaling` and `rope_interleave`.
 pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {

@@ -7,10 +7,10 @@ use crate::families::supported_model_types;
 
 #[test]
 fn architectures_are_families_and_in_order() {
-    let names: Vec<_> = table::ALL.iter().map(|architecture| architecture.name).collect();
+    let names: Vec<_> = known::ALL.iter().map(|architecture| architecture.name).collect();
     let sorted: BTreeSet<_> = names.iter().copied().collect();
     assert_eq!(names, sorted.into_iter().collect::<Vec<_>>());
-    for architecture in table::ALL {
+    for architecture in known::ALL {
         assert!(
             supported_model_types().any(|model_type| model_type == architecture.model_type),
             "{}",
@@ -22,7 +22,7 @@ fn architectures_are_families_and_in_order() {
 #[test]
 fn tensors_go_where_families_look_for_them() {
     let target = |architecture: &str, name: &str| {
-        let architecture = table::ALL.iter().find(|known| known.name == architecture).unwrap();
+        let architecture = known::ALL.iter().find(|known| known.name == architecture).unwrap();
         super::target(architecture, 2, name)
     };
     let to = |name: &str| Ok(Some((name.to_owned(), Change::Keep)));

@@ -1,0 +1,195 @@
+//! DeepSeek, and what has its latent attention or its experts.
+
+use mlxcel_core::Result;
+use serde_json::Value;
+
+use super::super::Change::{Keep, NegatedExponential, Taps};
+use super::super::Fixed::{Flag, Null};
+use super::super::Rows::Pairs;
+use super::super::draft::Draft;
+use super::super::{Architecture, Name, Setting};
+use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, dense_layers, experts};
+
+pub(super) const DEEPSEEK2: Architecture = Architecture {
+    name: "deepseek2",
+    model_type: "deepseek_v3",
+    rows: Pairs,
+    settings: &[SETTINGS, EXPERTS, ROUTER],
+    present: &[],
+    tensors: &[CORRECTION, SHARED_EXPERTS, TENSORS],
+    adapt: deepseek2,
+    ..PLAIN
+};
+
+pub(super) const DEEPSEEK32: Architecture = Architecture {
+    name: "deepseek32",
+    model_type: "deepseek_v32",
+    settings: &[
+        SETTINGS,
+        EXPERTS,
+        ROUTER,
+        &[
+            ("attention.indexer.head_count", "index_n_heads"),
+            ("attention.indexer.key_length", "index_head_dim"),
+            ("attention.indexer.top_k", "index_topk"),
+        ],
+    ],
+    tensors: &[
+        CORRECTION,
+        SHARED_EXPERTS,
+        TENSORS,
+        &[
+            ("indexer.k_norm", "self_attn.indexer.k_norm", Keep),
+            ("indexer.proj", "self_attn.indexer.weights_proj", Keep),
+            ("indexer.attn_k", "self_attn.indexer.wk", Keep),
+            ("indexer.attn_q_b", "self_attn.indexer.wq_b", Keep),
+        ],
+    ],
+    adapt: indexed,
+    ..DEEPSEEK2
+};
+
+pub(super) const GLM_DSA: Architecture =
+    Architecture { name: "glm-dsa", model_type: "glm_moe_dsa", ..DEEPSEEK32 };
+
+const SETTINGS: &[Setting] =
+    &[RMS_EPSILON, ("attention.q_lora_rank", "q_lora_rank"), ("attention.kv_lora_rank", "kv_lora_rank")];
+const TENSORS: &[Name] = &[
+    ("attn_q_a", "self_attn.q_a_proj", Keep),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm", Keep),
+    ("attn_q_b", "self_attn.q_b_proj", Keep),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", Keep),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm", Keep),
+    ("attn_kv_b", "self_attn.kv_b_proj", Keep),
+    ("attn_k_b", "self_attn.embed_q", Keep),
+    ("attn_v_b", "self_attn.unembed_out", Keep),
+];
+
+pub(super) const DOTS1: Architecture = Architecture {
+    name: "dots1",
+    model_type: "dots1",
+    settings: &[&[RMS_EPSILON], EXPERTS, ROUTER],
+    fixed: &[("sliding_window", Null)],
+    tensors: &[CORRECTION, SHARED_EXPERTS],
+    adapt: |draft| {
+        experts(draft);
+        dense_layers(draft, "first_k_dense_replace")
+    },
+    ..PLAIN
+};
+
+pub(super) const KIMI_LINEAR: Architecture = Architecture {
+    name: "kimi-linear",
+    model_type: "kimi_linear",
+    settings: &[
+        SETTINGS,
+        ROUTER,
+        &[
+            ("expert_count", "num_experts"),
+            ("expert_shared_count", "num_shared_experts"),
+            ("expert_used_count", "num_experts_per_token"),
+            ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+            ("kda.head_dim", "linear_head_dim"),
+            ("context_length", "model_max_length"),
+        ],
+    ],
+    fixed: &[("moe_renormalize", Flag(true))],
+    tensors: &[
+        CORRECTION,
+        SHARED_EXPERTS,
+        TENSORS,
+        &[
+            ("ssm_a", "self_attn.A_log", NegatedExponential),
+            ("ssm_beta", "self_attn.b_proj", Keep),
+            ("ssm_dt.bias", "self_attn.dt_bias", Keep),
+            ("ssm_f_a", "self_attn.f_a_proj", Keep),
+            ("ssm_f_b", "self_attn.f_b_proj", Keep),
+            ("ssm_g_a", "self_attn.g_a_proj", Keep),
+            ("ssm_g_b", "self_attn.g_b_proj", Keep),
+            ("ssm_norm", "self_attn.o_norm", Keep),
+            ("ssm_conv1d_q.weight", "self_attn.q_conv1d.weight", Taps),
+            ("ssm_conv1d_k.weight", "self_attn.k_conv1d.weight", Taps),
+            ("ssm_conv1d_v.weight", "self_attn.v_conv1d.weight", Taps),
+        ],
+    ],
+    adapt: kimi_linear,
+    ..DEEPSEEK2
+};
+
+fn kimi_linear(draft: &mut Draft<'_>) -> Result<()> {
+    latents(draft)?;
+    draft.copy("attention.head_count", "num_key_value_heads")?;
+    if let Some(heads) = draft.size_of("ssm_beta.weight", 0) {
+        draft.set("linear_num_heads", heads);
+    }
+    let layers = draft.layers()?;
+    let has_latents = |layer| draft.has(&format!("blk.{layer}.attn_kv_a_mqa.weight"));
+    let kind = |layer| if has_latents(layer) { "full_attention" } else { "linear_attention" };
+    let types = (0..layers).map(kind).collect::<Vec<_>>();
+    draft.set("layer_types", types);
+    Ok(())
+}
+
+/// DeepSeek-V3, or DeepSeek-V2 where there is no bias and experts are chosen by a softmax.
+fn deepseek2(draft: &mut Draft<'_>) -> Result<()> {
+    latents(draft)?;
+    let bias = draft.size_of("exp_probs_b.bias", 0).is_some();
+    let is_softmax = match draft.size("expert_gating_func")? {
+        Some(function) => function != 2,
+        None => !bias,
+    };
+    let groups = draft.size("expert_group_count")?;
+    if is_softmax {
+        draft.set("model_type", "deepseek_v2");
+        if groups.is_some_and(|groups| groups > 1) {
+            draft.set("topk_method", "group_limited_greedy");
+        }
+    } else if groups.is_none() && draft.size("expert_count")? != Some(256) {
+        draft.set("n_group", 1);
+        draft.set("topk_group", 1);
+    }
+    Ok(())
+}
+
+/// Layers without an indexer of their own use the positions of one before.
+fn indexed(draft: &mut Draft<'_>) -> Result<()> {
+    latents(draft)?;
+    let layers = draft.layers()?;
+    let has_indexer = |layer| draft.has(&format!("blk.{layer}.indexer.attn_k.weight"));
+    let types = (0..layers).map(|layer| if has_indexer(layer) { "full" } else { "shared" });
+    let types = types.collect::<Vec<_>>();
+    draft.set("indexer_types", types);
+    Ok(())
+}
+
+/// The sizes of latents, and what all have in common.
+fn latents(draft: &mut Draft<'_>) -> Result<()> {
+    experts(draft);
+    dense_layers(draft, "first_k_dense_replace")?;
+    // Files from before latent attention was computed as such have sizes of whole heads.
+    let size = |draft: &Draft<'_>, latent: &str, older: &str| match draft.size(latent)? {
+        Some(size) => Ok(size),
+        None => draft.required_size(older),
+    };
+    let rotated = draft.required_size("rope.dimension_count")?;
+    let keys = size(draft, "attention.key_length_mla", "attention.key_length")?;
+    let values = size(draft, "attention.value_length_mla", "attention.value_length")?;
+    draft.set("qk_rope_head_dim", rotated);
+    draft.set("qk_nope_head_dim", keys.saturating_sub(rotated));
+    draft.set("v_head_dim", values);
+    for setting in ["head_dim", "num_key_value_heads"] {
+        draft.fields.remove(setting);
+    }
+    if draft.size("attention.q_lora_rank")?.is_none() {
+        draft.set("q_lora_rank", Value::Null);
+    }
+    if let Some(multiplier) = draft.number("rope.scaling.yarn_log_multiplier")?
+        && let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling")
+    {
+        // It is stored times a tenth; single precision is not to be seen.
+        let all = (multiplier * 1e7).round() / 1e6;
+        scaling.insert("mscale".to_owned(), all.into());
+        scaling.insert("mscale_all_dim".to_owned(), all.into());
+    }
+    Ok(())
+}

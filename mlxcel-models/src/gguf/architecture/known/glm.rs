@@ -1,0 +1,40 @@
+//! GLM.
+
+use mlxcel_core::Result;
+
+use super::super::Architecture;
+use super::super::Change::Keep;
+use super::super::Rows::Pairs;
+use super::super::draft::Draft;
+use super::{
+    CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, dense_layers, experts, partial_rotary,
+};
+
+pub(super) const GLM4: Architecture = Architecture {
+    name: "glm4",
+    model_type: "glm4",
+    rows: Pairs,
+    tensors: &[&[
+        ("post_attention_norm", "post_self_attn_layernorm", Keep),
+        ("post_ffw_norm", "post_mlp_layernorm", Keep),
+        ("ffn_up", "mlp.gate_up_proj", Keep),
+    ]],
+    adapt: partial_rotary,
+    ..PLAIN
+};
+
+pub(super) const GLM4MOE: Architecture = Architecture {
+    name: "glm4moe",
+    model_type: "glm4_moe",
+    settings: &[&[RMS_EPSILON], EXPERTS, ROUTER],
+    present: &[("attn_q.bias", "attention_bias"), ("attn_q_norm.weight", "use_qk_norm")],
+    tensors: &[CORRECTION, SHARED_EXPERTS, &[("post_attention_norm", "post_attention_layernorm", Keep)]],
+    adapt: glm4moe,
+    ..PLAIN
+};
+
+fn glm4moe(draft: &mut Draft<'_>) -> Result<()> {
+    experts(draft);
+    dense_layers(draft, "first_k_dense_replace")?;
+    partial_rotary(draft)
+}

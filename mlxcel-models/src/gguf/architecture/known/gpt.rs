@@ -1,0 +1,94 @@
+//! What has the shape of GPT-2 or its authors.
+
+use mlxcel_core::Result;
+use serde_json::Value;
+
+use super::super::Architecture;
+use super::super::Change::Keep;
+use super::super::Fixed::Flag;
+use super::super::Rows::Ungrouped;
+use super::super::draft::Draft;
+use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, expert_width, partial};
+
+pub(super) const GPT_OSS: Architecture = Architecture {
+    name: "gpt-oss",
+    model_type: "gpt_oss",
+    settings: &[&[RMS_EPSILON, ("expert_count", "num_local_experts"), CHOSEN]],
+    tensors: &[&[
+        ("post_attention_norm", "post_attention_layernorm", Keep),
+        ("attn_sinks.weight", "self_attn.sinks", Keep),
+        ("ffn_gate_inp", "mlp.router", Keep),
+        ("ffn_gate_exps", "mlp.experts.gate_proj", Keep),
+        ("ffn_up_exps", "mlp.experts.up_proj", Keep),
+        ("ffn_down_exps", "mlp.experts.down_proj", Keep),
+    ]],
+    adapt: gpt_oss,
+    ..PLAIN
+};
+
+pub(super) const GPT2: Architecture = Architecture {
+    name: "gpt2",
+    model_type: "gpt2",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_epsilon"), ("feed_forward_length", "n_inner")]],
+    fixed: &[("conv1d", Flag(false))],
+    present: &[],
+    base: ["transformer.", "h."],
+    tensors: &[&[
+        ("token_embd", "wte", Keep),
+        ("position_embd", "wpe", Keep),
+        ("output_norm", "ln_f", Keep),
+        ("attn_norm", "ln_1", Keep),
+        ("attn_qkv", "attn.c_attn", Keep),
+        ("attn_output", "attn.c_proj", Keep),
+        ("ffn_norm", "ln_2", Keep),
+        ("ffn_up", "mlp.c_fc", Keep),
+        ("ffn_down", "mlp.c_proj", Keep),
+    ]],
+    ..PLAIN
+};
+
+pub(super) const GPTNEOX: Architecture = Architecture {
+    name: "gptneox",
+    model_type: "gpt_neox",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_eps"), ("use_parallel_residual", "use_parallel_residual")]],
+    rows: Ungrouped,
+    fixed: &[("fused_by_head", Flag(false))],
+    present: &[("attn_qkv.bias", "attention_bias")],
+    base: ["gpt_neox.", "layers."],
+    tensors: &[&[
+        ("token_embd", "embed_in", Keep),
+        ("output_norm", "final_layer_norm", Keep),
+        ("attn_qkv", "attention.query_key_value", Keep),
+        ("attn_output", "attention.dense", Keep),
+        ("ffn_up", "mlp.dense_h_to_4h", Keep),
+        ("ffn_down", "mlp.dense_4h_to_h", Keep),
+    ]],
+    adapt: gptneox,
+    ..PLAIN
+};
+
+pub(super) const STARCODER2: Architecture = Architecture {
+    name: "starcoder2",
+    model_type: "starcoder2",
+    settings: &[&[(LAYER_EPSILON, "norm_epsilon")]],
+    present: &[("attn_q.bias", "use_bias")],
+    tensors: &[&[("ffn_up", "mlp.c_fc", Keep), ("ffn_down", "mlp.c_proj", Keep)]],
+    ..PLAIN
+};
+
+fn gpt_oss(draft: &mut Draft<'_>) -> Result<()> {
+    expert_width(draft)?;
+    draft.windows(2)?;
+    // The pattern begins with a window.
+    draft.fields.remove("layer_types");
+    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
+        // What its authors say, and files do not.
+        scaling.insert("truncate".to_owned(), Value::Bool(false));
+    }
+    Ok(())
+}
+
+fn gptneox(draft: &mut Draft<'_>) -> Result<()> {
+    draft.copy("rope.freq_base", "rotary_emb_base")?;
+    partial(draft, "rotary_pct")
+}

@@ -1,0 +1,80 @@
+//! Granite.
+
+use mlxcel_core::Result;
+
+use super::super::Change::Keep;
+use super::super::Rows::Paired;
+use super::super::draft::Draft;
+use super::super::{Architecture, Setting};
+use super::{CHOSEN, PLAIN, RMS_EPSILON, expert_width, mamba, mixers};
+
+pub(super) const GRANITE: Architecture =
+    Architecture { name: "granite", model_type: "granite", rows: Paired, settings: &[SETTINGS], ..PLAIN };
+
+pub(super) const GRANITEMOE: Architecture = Architecture {
+    name: "granitemoe",
+    model_type: "granitemoe",
+    rows: Paired,
+    settings: &[SETTINGS],
+    tensors: &[&[
+        ("ffn_gate_inp", "block_sparse_moe.router", Keep),
+        ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),
+        ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
+        ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
+    ]],
+    adapt: expert_width,
+    ..PLAIN
+};
+
+pub(super) const GRANITEHYBRID: Architecture = Architecture {
+    name: "granitehybrid",
+    model_type: "granitemoehybrid",
+    rows: Paired,
+    settings: &[SETTINGS, mamba::SETTINGS],
+    present: &[("ssm_in.bias", "mamba_proj_bias")],
+    tensors: &[
+        mamba::TENSORS,
+        &[
+            ("ffn_gate_inp", "block_sparse_moe.router", Keep),
+            ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),
+            ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
+            ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
+            ("ffn_gate_shexp", "mlp.gate_proj", Keep),
+            ("ffn_up_shexp", "mlp.up_proj", Keep),
+            ("ffn_down_shexp", "mlp.down_proj", Keep),
+        ],
+    ],
+    adapt: granitehybrid,
+    ..PLAIN
+};
+
+const SETTINGS: &[Setting] = &[
+    RMS_EPSILON,
+    ("attention.scale", "attention_multiplier"),
+    ("embedding_scale", "embedding_multiplier"),
+    ("residual_scale", "residual_multiplier"),
+    ("logit_scale", "logits_scaling"),
+    ("expert_count", "num_local_experts"),
+    CHOSEN,
+];
+
+/// Granite 4, or Bamba where attention is not scaled by a setting.
+fn granitehybrid(draft: &mut Draft<'_>) -> Result<()> {
+    mamba::heads(draft, ["mamba_n_heads", "mamba_d_head", "mamba_expand"])?;
+    mixers(draft, "linear_attention")?;
+    let shared = draft.size_of("ffn_gate_shexp.weight", 0);
+    if let Some(width) = shared.or_else(|| draft.size_of("ffn_gate.weight", 0)) {
+        draft.set("shared_intermediate_size", width);
+    }
+    if draft.size("expert_count")?.is_none() {
+        draft.set("num_local_experts", 0);
+    }
+    if draft.number("attention.scale")?.is_none() {
+        draft.set("attention_multiplier", (draft.head_dim()?.max(1) as f64).powf(-0.5));
+    }
+    // Whether keys are rotated stands under a name that says something else.
+    if draft.flag("rope.scaling.finetuned")? == Some(true) {
+        draft.set("position_embedding_type", "rope");
+    }
+    expert_width(draft)
+}

@@ -1,0 +1,107 @@
+//! Llama, and what differs from it by little.
+
+use mlxcel_core::Result;
+use serde_json::Value;
+
+use super::super::Architecture;
+use super::super::Change::Keep;
+use super::super::Fixed::Null;
+use super::super::Rows::{Paired, Pairs};
+use super::super::draft::Draft;
+use super::{CHOSEN, PLAIN, RMS_EPSILON, WIDTH};
+
+pub(super) const ARCEE: Architecture = Architecture {
+    name: "arcee",
+    model_type: "arcee",
+    rows: Paired,
+    present: &[("attn_q.bias", "attention_bias"), ("ffn_up.bias", "mlp_bias")],
+    ..PLAIN
+};
+
+pub(super) const LLAMA: Architecture = Architecture {
+    name: "llama",
+    model_type: "llama",
+    rows: Paired,
+    settings: &[&[RMS_EPSILON, ("expert_count", "num_local_experts"), CHOSEN]],
+    present: &[("attn_q.bias", "attention_bias"), ("ffn_gate.bias", "mlp_bias")],
+    adapt: llama,
+    ..PLAIN
+};
+
+pub(super) const LLAMA4: Architecture = Architecture {
+    name: "llama4",
+    model_type: "llama4_text",
+    rows: Pairs,
+    settings: &[&[
+        RMS_EPSILON,
+        ("expert_count", "num_local_experts"),
+        CHOSEN,
+        ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+        (WIDTH, "intermediate_size_mlp"),
+        ("expert_feed_forward_length", "intermediate_size"),
+    ]],
+    tensors: &[&[
+        ("ffn_gate", "feed_forward.gate_proj", Keep),
+        ("ffn_up", "feed_forward.up_proj", Keep),
+        ("ffn_down", "feed_forward.down_proj", Keep),
+        ("ffn_gate_inp", "feed_forward.router", Keep),
+        ("ffn_gate_exps", "feed_forward.experts.gate_proj", Keep),
+        ("ffn_up_exps", "feed_forward.experts.up_proj", Keep),
+        ("ffn_down_exps", "feed_forward.experts.down_proj", Keep),
+        ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj", Keep),
+        ("ffn_up_shexp", "feed_forward.shared_expert.up_proj", Keep),
+        ("ffn_down_shexp", "feed_forward.shared_expert.down_proj", Keep),
+    ]],
+    adapt: llama4,
+    ..PLAIN
+};
+
+pub(super) const MISTRAL3: Architecture = Architecture {
+    name: "mistral3",
+    model_type: "ministral3",
+    rows: Paired,
+    fixed: &[("sliding_window", Null)],
+    adapt: ministral3,
+    ..PLAIN
+};
+
+pub(super) const SEED_OSS: Architecture = Architecture {
+    name: "seed_oss",
+    model_type: "seed_oss",
+    present: &[("attn_q.bias", "attention_bias"), ("attn_output.bias", "attention_out_bias")],
+    tensors: &[&[("post_attention_norm", "post_attention_layernorm", Keep)]],
+    ..PLAIN
+};
+
+pub(super) const SMOLLM3: Architecture =
+    Architecture { name: "smollm3", model_type: "smollm3", rows: Paired, ..PLAIN };
+
+/// Llama, or Mixtral where there are experts.
+fn llama(draft: &mut Draft<'_>) -> Result<()> {
+    if draft.size("expert_count")?.is_some_and(|count| count > 0) {
+        draft.set("model_type", "mixtral");
+    }
+    Ok(())
+}
+
+fn ministral3(draft: &mut Draft<'_>) -> Result<()> {
+    let (log, beta) =
+        (draft.number("rope.scaling.yarn_log_multiplier")?, draft.number("attention.temperature_scale")?);
+    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
+        for (setting, number) in [("mscale", log), ("mscale_all_dim", log), ("llama_4_scaling_beta", beta)] {
+            scaling.insert(setting.to_owned(), number.into());
+        }
+    }
+    Ok(())
+}
+
+/// The model with 128 experts alone has no norms of queries and keys, which have no weights.
+fn llama4(draft: &mut Draft<'_>) -> Result<()> {
+    let is_normed = draft.size("expert_count")? != Some(128);
+    draft.set("use_qk_norm", is_normed);
+    if draft.size("attention.sliding_window")? == Some(0) {
+        let layers = draft.layers()?;
+        draft.set("layer_types", vec!["full_attention"; layers]);
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The supported architectures. Each module has those of a lineage, with what their tables cannot express.
+
+mod afmoe;
+mod apertus;
+mod cohere;
+mod deepseek;
+mod ernie;
+mod exaone;
+mod gemma;
+mod glm;
+mod gpt;
+mod granite;
+mod hunyuan;
+mod lfm2;
+mod llama;
+mod mamba;
+mod minimax;
+mod nemotron;
+mod olmo;
+mod phi;
+mod qwen;
+mod stablelm;
+
+use mlxcel_core::Result;
+
+use super::Change::{Keep, NegatedExponential, TapsLast};
+use super::Rows::Halves;
+use super::draft::Draft;
+use super::{Architecture, Name, Setting};
+
+/// All of them, by name.
+pub(super) const ALL: &[&Architecture] = &[
+    &afmoe::AFMOE,
+    &apertus::APERTUS,
+    &llama::ARCEE,
+    &cohere::COHERE2,
+    &deepseek::DEEPSEEK2,
+    &deepseek::DEEPSEEK32,
+    &deepseek::DOTS1,
+    &ernie::ERNIE4_5,
+    &ernie::ERNIE4_5_MOE,
+    &exaone::EXAONE_MOE,
+    &exaone::EXAONE4,
+    &mamba::FALCON_H1,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &gemma::GEMMA3N,
+    &gemma::GEMMA4,
+    &deepseek::GLM_DSA,
+    &glm::GLM4,
+    &glm::GLM4MOE,
+    &gpt::GPT_OSS,
+    &gpt::GPT2,
+    &gpt::GPTNEOX,
+    &granite::GRANITE,
+    &granite::GRANITEHYBRID,
+    &granite::GRANITEMOE,
+    &hunyuan::HUNYUAN_DENSE,
+    &hunyuan::HUNYUAN_MOE,
+    &mamba::JAMBA,
+    &deepseek::KIMI_LINEAR,
+    &lfm2::LFM2,
+    &lfm2::LFM2MOE,
+    &llama::LLAMA,
+    &llama::LLAMA4,
+    &mamba::MAMBA2,
+    &minimax::MINIMAX_M2,
+    &llama::MISTRAL3,
+    &nemotron::NEMOTRON,
+    &nemotron::NEMOTRON_H,
+    &nemotron::NEMOTRON_H_MOE,
+    &olmo::OLMO2,
+    &olmo::OLMOE,
+    &phi::PHI3,
+    &qwen::QWEN2,
+    &qwen::QWEN2MOE,
+    &qwen::QWEN3,
+    &qwen::QWEN35,
+    &qwen::QWEN35MOE,
+    &qwen::QWEN3MOE,
+    &qwen::QWEN3NEXT,
+    &llama::SEED_OSS,
+    &llama::SMOLLM3,
+    &stablelm::STABLELM,
+    &gpt::STARCODER2,
+];
+
+/// The width of MLPs, of which layers may have different ones.
+pub(super) const WIDTH: &str = "feed_forward_length";
+
+/// Keys that mean the same in all architectures.
+pub(super) const COMMON: &[Setting] = &[
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    (WIDTH, "intermediate_size"),
+];
+
+/// The names that most architectures give their tensors.
+pub(super) const TENSORS: &[Name] = &[
+    ("token_embd", "embed_tokens", Keep),
+    ("output_norm", "norm", Keep),
+    ("output", "lm_head", Keep),
+    ("attn_norm", "input_layernorm", Keep),
+    ("attn_q", "self_attn.q_proj", Keep),
+    ("attn_k", "self_attn.k_proj", Keep),
+    ("attn_v", "self_attn.v_proj", Keep),
+    ("attn_output", "self_attn.o_proj", Keep),
+    ("attn_q_norm", "self_attn.q_norm", Keep),
+    ("attn_k_norm", "self_attn.k_norm", Keep),
+    ("ffn_norm", "post_attention_layernorm", Keep),
+    ("ffn_gate", "mlp.gate_proj", Keep),
+    ("ffn_up", "mlp.up_proj", Keep),
+    ("ffn_down", "mlp.down_proj", Keep),
+    ("ffn_gate_inp", "mlp.gate", Keep),
+    ("ffn_gate_exps", "mlp.switch_mlp.gate_proj", Keep),
+    ("ffn_up_exps", "mlp.switch_mlp.up_proj", Keep),
+    ("ffn_down_exps", "mlp.switch_mlp.down_proj", Keep),
+];
+
+/// Names of the norms around blocks where there are four of them.
+const FOUR_NORMS: &[Name] = &[
+    ("post_attention_norm", "post_attention_layernorm", Keep),
+    ("ffn_norm", "pre_feedforward_layernorm", Keep),
+    ("post_ffw_norm", "post_feedforward_layernorm", Keep),
+];
+/// Names of the norms behind blocks.
+const POST_NORMS: &[Name] = &[
+    ("post_attention_norm", "post_attention_layernorm", Keep),
+    ("post_ffw_norm", "post_feedforward_layernorm", Keep),
+];
+/// Names of the experts that all tokens go through, in DeepSeek-V3 and after it.
+const SHARED_EXPERTS: &[Name] = &[
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj", Keep),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj", Keep),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj", Keep),
+];
+
+/// The name of what is added to the scores of their routers.
+const CORRECTION: &[Name] = &[("exp_probs_b.bias", "mlp.gate.e_score_correction_bias", Keep)];
+/// Names of the delta rule's parts in Qwen3-Next and after it.
+const DELTA_RULE: &[Name] = &[
+    ("attn_qkv", "linear_attn.in_proj_qkv", Keep),
+    ("attn_gate", "linear_attn.in_proj_z", Keep),
+    ("ssm_conv1d.weight", "linear_attn.conv1d.weight", TapsLast),
+    ("ssm_dt.bias", "linear_attn.dt_bias", Keep),
+    ("ssm_a", "linear_attn.A_log", NegatedExponential),
+    ("ssm_norm", "linear_attn.norm", Keep),
+    ("ssm_out", "linear_attn.out_proj", Keep),
+    ("post_attention_norm", "post_attention_layernorm", Keep),
+];
+
+const RMS_EPSILON: Setting = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
+const CHOSEN: Setting = ("expert_used_count", "num_experts_per_tok");
+const BIASES: &[Setting] = &[("attn_q.bias", "attention_bias")];
+
+/// Numbers of experts, in DeepSeek-V3 and after it.
+const EXPERTS: &[Setting] =
+    &[("expert_count", "n_routed_experts"), CHOSEN, ("expert_shared_count", "n_shared_experts")];
+/// Settings of their routers.
+const ROUTER: &[Setting] = &[
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+];
+
+/// Llama's structure and names, queries and keys rotated in halves.
+const PLAIN: Architecture = Architecture {
+    name: "",
+    model_type: "",
+    rows: Halves,
+    whole_norms: false,
+    settings: &[&[RMS_EPSILON]],
+    fixed: &[],
+    present: BIASES,
+    base: ["model.", "layers."],
+    tensors: &[],
+    adapt: |_| Ok(()),
+    vectors: |_| Ok(Vec::new()),
+};
+
+/// Sizes of experts, from their tensors.
+fn experts(draft: &mut Draft<'_>) {
+    if let Some(width) = draft.size_of("ffn_up_exps.weight", 1) {
+        draft.set("moe_intermediate_size", width);
+    }
+}
+
+/// Experts whose width is the only one.
+fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
+    if let Some(width) = draft.size_of("ffn_gate_exps.weight", 1) {
+        draft.set("intermediate_size", width);
+    }
+    Ok(())
+}
+
+/// How many layers at the beginning have no experts, under the name of the setting.
+fn dense_layers(draft: &mut Draft<'_>, setting: &str) -> Result<()> {
+    let layers = draft.layers()?;
+    let has_router = |layer: &usize| draft.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
+    let dense = (0..layers).find(has_router).unwrap_or(layers);
+    draft.set(setting, dense);
+    Ok(())
+}
+
+/// The part of heads that is rotated, under the name of the setting.
+fn partial(draft: &mut Draft<'_>, setting: &str) -> Result<()> {
+    if let Some(rotated) = draft.size("rope.dimension_count")? {
+        let width = draft.head_dim()?.max(1);
+        draft.set(setting, rotated as f64 / width as f64);
+    }
+    Ok(())
+}
+
+fn partial_rotary(draft: &mut Draft<'_>) -> Result<()> {
+    partial(draft, "partial_rotary_factor")
+}
+
+/// The types of layers, of which those without queries have another mixer than attention.
+fn mixers(draft: &mut Draft<'_>, other: &str) -> Result<()> {
+    let layers = draft.layers()?;
+    let attends = |layer| draft.has(&format!("blk.{layer}.attn_q.weight"));
+    let types = (0..layers).map(|layer| if attends(layer) { "full_attention" } else { other });
+    let types = types.collect::<Vec<_>>();
+    draft.set("layer_types", types);
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! OLMo.
+
+use mlxcel_core::Result;
+use serde_json::{Value, json};
+
+use super::super::Architecture;
+use super::super::draft::Draft;
+use super::{CHOSEN, PLAIN, POST_NORMS, RMS_EPSILON, expert_width};
+
+pub(super) const OLMO2: Architecture =
+    Architecture { name: "olmo2", model_type: "olmo2", tensors: &[POST_NORMS], adapt: olmo2, ..PLAIN };
+
+pub(super) const OLMOE: Architecture = Architecture {
+    name: "olmoe",
+    model_type: "olmoe",
+    settings: &[&[RMS_EPSILON, ("expert_count", "num_experts"), CHOSEN, ("attention.clamp_kqv", "clip_qkv")]],
+    adapt: expert_width,
+    ..PLAIN
+};
+
+/// OLMo 2, or OLMo 3 where layers see windows; those are rotated as they were before the context was
+/// extended.
+fn olmo2(draft: &mut Draft<'_>) -> Result<()> {
+    draft.windows(4)?;
+    if draft.fields.get("sliding_window").is_none_or(Value::is_null) {
+        return Ok(());
+    }
+    draft.set("model_type", "olmo3");
+    let theta = draft.number("rope.freq_base")?.unwrap_or(10_000.0);
+    let mut full = match draft.fields.remove("rope_scaling") {
+        Some(Value::Object(scaling)) => scaling,
+        _ => serde_json::Map::new(),
+    };
+    full.insert("rope_theta".to_owned(), theta.into());
+    let local = draft.number("rope.freq_base_swa")?.unwrap_or(theta);
+    let sliding = json!({"rope_type": "default", "rope_theta": local});
+    draft.set("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
+    Ok(())
+}

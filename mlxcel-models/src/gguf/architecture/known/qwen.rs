@@ -1,0 +1,108 @@
+//! Qwen.
+
+use mlxcel_core::Result;
+
+use super::super::Change::{Keep, Row};
+use super::super::Fixed::Flag;
+use super::super::Rows::Changed;
+use super::super::draft::Draft;
+use super::super::{Architecture, Name, Setting};
+use super::{CHOSEN, DELTA_RULE, PLAIN, RMS_EPSILON, experts, mixers, partial_rotary};
+
+pub(super) const QWEN2: Architecture = Architecture { name: "qwen2", model_type: "qwen2", ..PLAIN };
+
+pub(super) const QWEN2MOE: Architecture = Architecture {
+    name: "qwen2moe",
+    model_type: "qwen2_moe",
+    settings: &[&[RMS_EPSILON, ("expert_count", "num_experts"), CHOSEN]],
+    present: &[("attn_q.bias", "qkv_bias")],
+    tensors: &[SHARED_EXPERT],
+    adapt: qwen2moe,
+    ..PLAIN
+};
+
+pub(super) const QWEN3: Architecture = Architecture { name: "qwen3", model_type: "qwen3", ..PLAIN };
+
+pub(super) const QWEN3MOE: Architecture = Architecture {
+    name: "qwen3moe",
+    model_type: "qwen3_moe",
+    settings: &[&[RMS_EPSILON, ("expert_count", "num_experts"), CHOSEN]],
+    fixed: &[("norm_topk_prob", Flag(true))],
+    adapt: |draft| {
+        experts(draft);
+        Ok(())
+    },
+    ..PLAIN
+};
+
+pub(super) const QWEN3NEXT: Architecture = Architecture {
+    name: "qwen3next",
+    model_type: "qwen3_next",
+    settings: &[DELTA_SETTINGS, &[("expert_count", "num_experts"), CHOSEN]],
+    tensors: &[
+        DELTA_RULE,
+        SHARED_EXPERT,
+        &[("ssm_ba", "linear_attn.in_proj_ba", Keep), ("ssm_in", "linear_attn.in_proj_qkvz", Keep)],
+    ],
+    adapt: qwen3next,
+    ..PLAIN
+};
+
+pub(super) const QWEN35: Architecture = Architecture {
+    name: "qwen35",
+    model_type: "qwen3_5_text",
+    rows: Changed,
+    settings: &[DELTA_SETTINGS],
+    fixed: &[("values_by_turns", Flag(true))],
+    tensors: &[DELTA_RULE, DELTA_GATES],
+    adapt: delta_rule,
+    ..PLAIN
+};
+
+pub(super) const QWEN35MOE: Architecture = Architecture {
+    name: "qwen35moe",
+    model_type: "qwen3_5_moe_text",
+    rows: Changed,
+    settings: QWEN3NEXT.settings,
+    fixed: QWEN35.fixed,
+    tensors: &[DELTA_RULE, DELTA_GATES, SHARED_EXPERT],
+    adapt: qwen3next,
+    ..PLAIN
+};
+
+const SHARED_EXPERT: &[Name] = &[
+    ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", Row),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj", Keep),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj", Keep),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj", Keep),
+];
+const DELTA_GATES: &[Name] =
+    &[("ssm_alpha", "linear_attn.in_proj_a", Keep), ("ssm_beta", "linear_attn.in_proj_b", Keep)];
+const DELTA_SETTINGS: &[Setting] = &[
+    RMS_EPSILON,
+    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.state_size", "linear_key_head_dim"),
+    ("ssm.group_count", "linear_num_key_heads"),
+    ("ssm.time_step_rank", "linear_num_value_heads"),
+];
+
+fn qwen2moe(draft: &mut Draft<'_>) -> Result<()> {
+    experts(draft);
+    if let Some(width) = draft.size_of("ffn_gate_shexp.weight", 0) {
+        draft.set("shared_expert_intermediate_size", width);
+    }
+    Ok(())
+}
+
+fn qwen3next(draft: &mut Draft<'_>) -> Result<()> {
+    qwen2moe(draft)?;
+    delta_rule(draft)
+}
+
+fn delta_rule(draft: &mut Draft<'_>) -> Result<()> {
+    partial_rotary(draft)?;
+    let inner = draft.required_size("ssm.inner_size")?;
+    let heads = draft.required_size("ssm.time_step_rank")?.max(1);
+    draft.set("linear_value_head_dim", inner / heads);
+    mixers(draft, "linear_attention")
+}
