@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
-    Gating, Head, Indexer, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm,
-    NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
+    Gating, Head, HeadSharing, Indexer, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer,
+    Mlp, Norm, NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -220,11 +220,12 @@ impl Decoder {
                 self.describe_projections(&[&mixer.input, &mixer.output])
             )],
             Mixer::DeltaRule(mixer) => vec![format!(
-                "delta rule {} value heads of {} over {} key heads of {}{}, convolution of {} taps, {}",
+                "delta rule {} value heads of {} over {} key heads of {}{}{}, convolution of {} taps, {}",
                 mixer.value_heads,
                 mixer.value_dim,
                 mixer.key_heads,
                 mixer.key_dim,
+                if mixer.sharing == HeadSharing::Turns { " by turns" } else { "" },
                 if mixer.decay_scope == DecayScope::Channel { ", which decay by channel" } else { "" },
                 mixer.convolution.taps,
                 self.describe_projections(&[&mixer.query, &mixer.key, &mixer.value, &mixer.output])

@@ -68,7 +68,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it
     // stacks the experts of.
     let is_converted = (0..sizes.layers)
-        .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
+        .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.down_proj.weight")));
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
     let norm = |name: &str| shifted_norm(name, sizes.hidden);

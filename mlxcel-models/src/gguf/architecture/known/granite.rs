@@ -72,8 +72,8 @@ fn granitehybrid(draft: &mut Draft<'_>) -> Result<()> {
     if draft.number("attention.scale")?.is_none() {
         draft.set("attention_multiplier", (draft.head_dim()?.max(1) as f64).powf(-0.5));
     }
-    // Whether keys are rotated stands under a name that says something else.
-    if draft.flag("rope.scaling.finetuned")? == Some(true) {
+    // Whether keys are rotated stands under a name that says something else; by default they are.
+    if draft.flag("rope.scaling.finetuned")? != Some(false) {
         draft.set("position_embedding_type", "rope");
     }
     expert_width(draft)

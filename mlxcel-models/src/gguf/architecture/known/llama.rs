@@ -95,13 +95,16 @@ fn ministral3(draft: &mut Draft<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The model with 128 experts alone has no norms of queries and keys, which have no weights.
+/// The model with 128 experts alone has no norms of queries and keys, which have no weights. Without a window,
+/// all layers rotate and see everything.
 fn llama4(draft: &mut Draft<'_>) -> Result<()> {
     let is_normed = draft.size("expert_count")? != Some(128);
     draft.set("use_qk_norm", is_normed);
     if draft.size("attention.sliding_window")? == Some(0) {
         let layers = draft.layers()?;
         draft.set("layer_types", vec!["full_attention"; layers]);
+        draft.set("no_rope_layers", vec![1; layers]);
+        draft.set("attn_temperature_tuning", false);
     }
     Ok(())
 }

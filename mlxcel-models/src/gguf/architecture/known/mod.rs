@@ -115,6 +115,7 @@ pub(super) const TENSORS: &[Name] = &[
     ("ffn_gate_inp", "mlp.gate", Keep),
     ("ffn_gate_exps", "mlp.switch_mlp.gate_proj", Keep),
     ("ffn_up_exps", "mlp.switch_mlp.up_proj", Keep),
+    ("ffn_gate_up_exps", "mlp.switch_mlp.gate_up_proj", Keep),
     ("ffn_down_exps", "mlp.switch_mlp.down_proj", Keep),
 ];
 
@@ -181,19 +182,24 @@ const PLAIN: Architecture = Architecture {
     vectors: |_| Ok(Vec::new()),
 };
 
-/// Sizes of experts, from their tensors.
+/// The width of experts, from their tensors.
 fn experts(draft: &mut Draft<'_>) {
-    if let Some(width) = draft.size_of("ffn_up_exps.weight", 1) {
+    if let Some(width) = width_of_experts(draft) {
         draft.set("moe_intermediate_size", width);
     }
 }
 
 /// Experts whose width is the only one.
 fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
-    if let Some(width) = draft.size_of("ffn_gate_exps.weight", 1) {
+    if let Some(width) = width_of_experts(draft) {
         draft.set("intermediate_size", width);
     }
     Ok(())
+}
+
+fn width_of_experts(draft: &Draft<'_>) -> Option<usize> {
+    let fused = || draft.size_of("ffn_gate_up_exps.weight", 1).map(|both| both / 2);
+    draft.size_of("ffn_up_exps.weight", 1).or_else(fused)
 }
 
 /// How many layers at the beginning have no experts, under the name of the setting.
