@@ -1,7 +1,7 @@
 //! Tensors under the names that families know, as before `llama.cpp`'s conversion.
 //!
 //! Tensors that the converter stacked or renamed are used as stored. Those that it transformed, which are all
-//! vectors, are transformed back here. Rows of query and key projections stay in the converter's order, and
+//! small, are transformed back here. Rows of query and key projections stay in the converter's order, and
 //! the [rotary embedding](super::architecture::Architecture::rows) follows it.
 
 use std::ops::Range;
