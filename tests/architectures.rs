@@ -20,12 +20,7 @@ const BATCHED: [&str; 4] = ["gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_nex
 pub(crate) fn folders() -> Vec<Fixture> {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
     let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(own, PathBuf::from);
-    let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths
-        .into_iter()
-        .map(|path| Fixture { name: path.file_name().unwrap().to_str().unwrap().to_owned().leak(), path })
-        .collect()
+    Fixture::all_in(&root)
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {

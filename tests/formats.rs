@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::support::{Fixture, engines, runs};
+use crate::support::{Fixture, check_on_engines};
 use mlxcel_conformance::{Outcome, Tolerance};
 use mlxcel_core::{Backend, Precision, SessionOptions};
 
@@ -27,11 +27,9 @@ const COMPILED: [&str; 4] = ["awq", "fp8-block", "gguf-llama-q4_k_m", "gpt_oss-m
 /// The folders of `fixtures/formats` that have an oracle.
 pub(crate) fn folders() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
-    let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.join("oracle.json").exists());
-    paths.sort();
-    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned().leak();
-    paths.into_iter().map(|path| Fixture { name: name(&path), path }).collect()
+    let mut fixtures = Fixture::all_in(&root);
+    fixtures.retain(|fixture| fixture.path.join("oracle.json").exists());
+    fixtures
 }
 
 fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
@@ -59,17 +57,5 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
 fn every_quantized_format_is_exact_on_every_engine() {
     let folders = folders();
     assert!(folders.len() >= 6, "{} folders", folders.len());
-    let mut failures = Vec::new();
-    let compiled = BTreeSet::from(COMPILED);
-    for fixture in &folders {
-        for engine in engines() {
-            if !runs(&*engine, fixture, &compiled) {
-                continue;
-            }
-            if let Err(error) = check(&*engine, fixture) {
-                failures.push(format!("{} {}: {error}", engine.name(), fixture.name));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    check_on_engines(&folders, &BTreeSet::from(COMPILED), check);
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::support::{CAPACITY, Fixture, engines, runs};
+use crate::support::{CAPACITY, Fixture, check_on_engines};
 use mlxcel_conformance::{Oracle, Outcome, Tolerance};
 use mlxcel_core::{Backend, LoadOptions, Precision, SessionOptions};
 
@@ -14,10 +14,7 @@ const COMPILED: [&str; 2] = ["gemma4_text", "qwen3_5_text"];
 
 fn folders() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gguf-architectures");
-    let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned().leak();
-    paths.into_iter().map(|path| Fixture { name: name(&path), path }).collect()
+    Fixture::all_in(&root)
 }
 
 /// The oracle beside the file, or that of the fixture of this name.
@@ -38,17 +35,5 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
 fn every_architecture_of_gguf_files_is_exact() {
     let folders = folders();
     assert!(folders.len() >= 27, "{} folders", folders.len());
-    let compiled = BTreeSet::from(COMPILED);
-    let mut failures = Vec::new();
-    for fixture in &folders {
-        for engine in engines() {
-            if !runs(&*engine, fixture, &compiled) {
-                continue;
-            }
-            if let Err(error) = check(&*engine, fixture) {
-                failures.push(format!("{} {}: {error}", engine.name(), fixture.name));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    check_on_engines(&folders, &BTreeSet::from(COMPILED), check);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use mlxcel_conformance::{Oracle, OracleCase};
+use mlxcel_conformance::{Oracle, OracleCase, Outcome};
 use mlxcel_core::{Backend, LoadOptions, Model, Precision};
 use mlxcel_models::{Checkpoint, Decoder};
 
@@ -23,6 +23,14 @@ impl Fixture {
             name: "storyteller",
             path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/storyteller"),
         }
+    }
+
+    /// Those in the folders of a folder, by name.
+    pub fn all_in(root: &Path) -> Vec<Self> {
+        let mut paths: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned().leak();
+        paths.into_iter().map(|path| Self { name: name(&path), path }).collect()
     }
 
     pub fn named(name: &'static str) -> Self {
@@ -160,6 +168,23 @@ pub fn covering(
 pub fn runs(engine: &dyn Backend, fixture: &Fixture, chosen: &BTreeSet<&str>) -> bool {
     let is_state = STATES.contains(&fixture.name);
     !spares(engine) || (if engine.name() == "pjrt" { is_state } else { chosen.contains(fixture.name) })
+}
+
+/// Checks fixtures on every engine, on those that compile only the `chosen` ones.
+pub fn check_on_engines(
+    fixtures: &[Fixture],
+    chosen: &BTreeSet<&str>,
+    check: impl Fn(&dyn Backend, &Fixture) -> Outcome,
+) {
+    let mut failures = Vec::new();
+    for fixture in fixtures {
+        for engine in engines().into_iter().filter(|engine| runs(&**engine, fixture, chosen)) {
+            if let Err(error) = check(&*engine, fixture) {
+                failures.push(format!("{} {}: {error}", engine.name(), fixture.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention

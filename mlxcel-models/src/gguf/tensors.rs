@@ -75,31 +75,21 @@ impl Gguf {
                     Undo::Shape(change) => tensors.push(whole(name, change, tensor, file).map_err(at)?),
                     Undo::Compute(function) => {
                         let values = floats(&part.location, tensor, bytes)?;
-                        let (start, count) = (computed.len(), values.len());
+                        let count = values.len();
                         if count > MOST_COMPUTED {
                             let message = format!(
                                 "{count} values are more than {MOST_COMPUTED}, and no vector of a network"
                             );
                             return Err(at(Error::new(ErrorKind::Corrupt, OPERATION, message)));
                         }
-                        computed.extend(values.flat_map(|value| function(value).to_le_bytes()));
-                        tensors.push(Renamed {
-                            name,
-                            element: ElementType::F32,
-                            shape: without_ones(&tensor.shape),
-                            blocks: None,
-                            source: Source::Computed(start..computed.len()),
-                        });
+                        let values = values.map(function);
+                        tensors.push(compute(name, without_ones(&tensor.shape), values, &mut computed));
                     }
                 }
             }
         }
         for (name, values) in architecture::vectors(self, architecture)? {
-            let start = computed.len();
-            computed.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            let source = Source::Computed(start..computed.len());
-            let shape = vec![values.len()];
-            tensors.push(Renamed { name, element: ElementType::F32, shape, blocks: None, source });
+            tensors.push(compute(name, vec![values.len()], values.into_iter(), &mut computed));
         }
         Ok((tensors, computed))
     }
@@ -109,6 +99,19 @@ impl Gguf {
 enum Undo {
     Shape(Change),
     Compute(fn(f32) -> f32),
+}
+
+/// A tensor of these values, which are added to the computed bytes.
+fn compute(
+    name: String,
+    shape: Vec<usize>,
+    values: impl Iterator<Item = f32>,
+    computed: &mut Vec<u8>,
+) -> Renamed {
+    let start = computed.len();
+    computed.extend(values.flat_map(f32::to_le_bytes));
+    let source = Source::Computed(start..computed.len());
+    Renamed { name, element: ElementType::F32, shape, blocks: None, source }
 }
 
 /// Sizes without those of one, unless there is no other.

@@ -37,15 +37,7 @@ impl<'g> Draft<'g> {
         self.set("tie_word_embeddings", !self.has("output.weight"));
         self.set("torch_dtype", self.element_type());
         for &(key, setting) in known::COMMON.iter().chain(architecture.settings.iter().copied().flatten()) {
-            match self.sizes(key) {
-                // Layers that differ.
-                Ok(Some(Sizes::Each(each)))
-                    if key == known::WIDTH && each.windows(2).any(|pair| pair[0] != pair[1]) =>
-                {
-                    self.set(setting, each);
-                }
-                _ => self.copy(key, setting)?,
-            }
+            self.copy(key, setting)?;
         }
         self.heads()?;
         for &(setting, fixed) in architecture.fixed {
@@ -109,7 +101,7 @@ impl<'g> Draft<'g> {
         self.metadata.sizes(&self.key(key), MOST_LAYERS)
     }
 
-    /// Sets a field to what a key says: a flag, a whole number or another one.
+    /// Sets a field to what a key says: a flag, a whole number or another one, or widths that differ.
     pub(super) fn copy(&mut self, key: &str, setting: &str) -> Result<()> {
         let full = self.key(key);
         if !self.metadata.has(&full) {
@@ -123,6 +115,7 @@ impl<'g> Draft<'g> {
             // If the value is of none of these types, the error is that of a number, or that of layers that
             // differ.
             match self.metadata.sizes(&full, MOST_LAYERS) {
+                Ok(Some(Sizes::Each(each))) if key == known::WIDTH => Value::from(each),
                 Ok(Some(Sizes::Each(_))) => return self.size(key).map(drop),
                 _ => Value::from(self.metadata.number(&full)?),
             }
@@ -181,6 +174,22 @@ impl<'g> Draft<'g> {
     /// Whether there is such a tensor.
     pub(super) fn has(&self, name: &str) -> bool {
         self.gguf.tensor(name).is_some()
+    }
+
+    /// Whether a layer has this weight.
+    pub(super) fn layer_has(&self, layer: usize, part: &str) -> bool {
+        self.has(&format!("blk.{layer}.{part}.weight"))
+    }
+
+    /// Sets a field to a list with a name for each layer.
+    pub(super) fn set_by_layer(
+        &mut self,
+        setting: &str,
+        name: impl Fn(&Self, usize) -> &'static str,
+    ) -> Result<()> {
+        let names = (0..self.layers()?).map(|layer| name(self, layer)).collect::<Vec<_>>();
+        self.set(setting, names);
+        Ok(())
     }
 
     /// The sizes of a tensor.

@@ -153,8 +153,8 @@ pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     Ok(draft.fields)
 }
 
-/// Where a tensor goes: its name for families, with `#` for the number of one of several, and what is to be undone.
-/// None for one that is of no use to the network, such as what becomes a setting; an error for one that has
+/// Where a tensor goes: its name for families, with `#` for the number of one of several, and what is to be
+/// undone. None for one that is of no use to the network, such as what becomes a setting; an error for one that has
 /// no place in the architecture.
 pub(super) fn target(
     architecture: &Architecture,

@@ -53,16 +53,11 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
     let kind = match model {
         Model::ByteLevel => byte_level::write(&mut out, metadata, &vocabulary)?,
         Model::SentencePiece => {
-            let merges = sentencepiece::merges(metadata, &vocabulary)?;
             sentencepiece::write(&mut out, metadata, &vocabulary, true)?;
-            out.list(merges.into_iter(), |out, merge| out.value(&[merge.left, merge.right]))?;
-            out.raw("}");
             sentencepiece::kind()
         }
         Model::Gemma4 => {
             sentencepiece::write(&mut out, metadata, &vocabulary, false)?;
-            merges(&mut out, metadata)?;
-            out.raw("}");
             GEMMA_4
         }
     };

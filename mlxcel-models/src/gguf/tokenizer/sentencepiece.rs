@@ -37,17 +37,17 @@ pub(super) fn kind() -> Kind {
     Kind { begins: true, defaults }
 }
 
-/// Writes normalizer, decoder and model, but for its merges. `prefix` says whether a text begins with a space
-/// where the file does not say.
+/// Writes normalizer, decoder and model. If tokens are `scored`, merges follow from the scores, and a text
+/// begins with a space where the file does not say; else merges are in the file.
 pub(super) fn write(
     out: &mut Writer<'_>,
     metadata: Metadata<'_>,
     vocabulary: &Vocabulary<'_>,
-    prefix: bool,
+    scored: bool,
 ) -> Result<()> {
     let unknown =
         super::special(metadata, vocabulary, &kind(), "unknown")?.and_then(|id| vocabulary.text(id));
-    let prefix = metadata.flag(PREFIX)?.unwrap_or(prefix);
+    let prefix = metadata.flag(PREFIX)?.unwrap_or(scored);
     let replace =
         |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
     let mut normalizers = vec![replace(" ", SPACE)];
@@ -72,18 +72,25 @@ pub(super) fn write(
         out.value(&token.id)
     })?;
     out.raw(",\"merges\":");
+    if scored {
+        let merges = merges(metadata, vocabulary)?;
+        out.list(merges.into_iter(), |out, merge| out.value(&[merge.left, merge.right]))?;
+    } else {
+        super::merges(out, metadata)?;
+    }
+    out.raw("}");
     Ok(())
 }
 
 /// Two tokens that make another.
-pub(super) struct Merge<'a> {
-    pub(super) left: &'a str,
-    pub(super) right: &'a str,
+struct Merge<'a> {
+    left: &'a str,
+    right: &'a str,
     score: f64,
 }
 
 /// Each way to make a token of two others, in the order in which they are joined.
-pub(super) fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec<Merge<'a>>> {
+fn merges<'a>(metadata: Metadata<'_>, vocabulary: &Vocabulary<'a>) -> Result<Vec<Merge<'a>>> {
     let made = |ty| matches!(ty, TokenType::Normal | TokenType::UserDefined | TokenType::Unused);
     let ids: HashMap<&str, TokenId> =
         vocabulary.tokens().filter(|token| made(token.ty)).map(|token| (token.text, token.id)).collect();

@@ -3,7 +3,7 @@
 use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::Fixed::Flag;
-use super::{CHOSEN, PLAIN, RMS_EPSILON, SHARED_EXPERTS, dense_layers, experts};
+use super::{CHOSEN, PLAIN, RMS_EPSILON, SHARED_EXPERTS, experts_after};
 
 pub(super) const AFMOE: Architecture = Architecture {
     name: "afmoe",
@@ -29,8 +29,7 @@ pub(super) const AFMOE: Architecture = Architecture {
         ],
     ],
     adapt: |draft| {
-        experts(draft);
-        dense_layers(draft, "num_dense_layers")?;
+        experts_after(draft, "num_dense_layers")?;
         draft.windows(4)
     },
     ..PLAIN

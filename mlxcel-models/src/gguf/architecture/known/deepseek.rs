@@ -8,7 +8,7 @@ use super::super::Fixed::{Flag, Null};
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
-use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, dense_layers, experts};
+use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after, mixers};
 
 pub(super) const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
@@ -71,10 +71,7 @@ pub(super) const DOTS1: Architecture = Architecture {
     settings: &[&[RMS_EPSILON], EXPERTS, ROUTER],
     fixed: &[("sliding_window", Null)],
     tensors: &[CORRECTION, SHARED_EXPERTS],
-    adapt: |draft| {
-        experts(draft);
-        dense_layers(draft, "first_k_dense_replace")
-    },
+    adapt: |draft| experts_after(draft, "first_k_dense_replace"),
     ..PLAIN
 };
 
@@ -122,12 +119,7 @@ fn kimi_linear(draft: &mut Draft<'_>) -> Result<()> {
     if let Some(heads) = draft.size_of("ssm_beta.weight", 0) {
         draft.set("linear_num_heads", heads);
     }
-    let layers = draft.layers()?;
-    let has_latents = |layer| draft.has(&format!("blk.{layer}.attn_kv_a_mqa.weight"));
-    let kind = |layer| if has_latents(layer) { "full_attention" } else { "linear_attention" };
-    let types = (0..layers).map(kind).collect::<Vec<_>>();
-    draft.set("layer_types", types);
-    Ok(())
+    mixers(draft, "attn_kv_a_mqa", "linear_attention")
 }
 
 /// DeepSeek-V3, or DeepSeek-V2 where there is no bias and experts are chosen by a softmax.
@@ -154,18 +146,14 @@ fn deepseek2(draft: &mut Draft<'_>) -> Result<()> {
 /// Layers without an indexer of their own use the positions of one before.
 fn indexed(draft: &mut Draft<'_>) -> Result<()> {
     latents(draft)?;
-    let layers = draft.layers()?;
-    let has_indexer = |layer| draft.has(&format!("blk.{layer}.indexer.attn_k.weight"));
-    let types = (0..layers).map(|layer| if has_indexer(layer) { "full" } else { "shared" });
-    let types = types.collect::<Vec<_>>();
-    draft.set("indexer_types", types);
-    Ok(())
+    draft.set_by_layer("indexer_types", |draft, layer| {
+        if draft.layer_has(layer, "indexer.attn_k") { "full" } else { "shared" }
+    })
 }
 
 /// The sizes of latents, and what all have in common.
 fn latents(draft: &mut Draft<'_>) -> Result<()> {
-    experts(draft);
-    dense_layers(draft, "first_k_dense_replace")?;
+    experts_after(draft, "first_k_dense_replace")?;
     // Files from before latent attention was computed as such have sizes of whole heads.
     let size = |draft: &Draft<'_>, latent: &str, older: &str| match draft.size(latent)? {
         Some(size) => Ok(size),

@@ -6,7 +6,7 @@ use super::super::Architecture;
 use super::super::Change::Row;
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
-use super::{PLAIN, RMS_EPSILON, SHARED_EXPERTS, dense_layers, experts, width_of_experts};
+use super::{PLAIN, RMS_EPSILON, SHARED_EXPERTS, experts_after, width_of_experts};
 
 pub(super) const ERNIE4_5: Architecture = Architecture {
     name: "ernie4_5",
@@ -34,8 +34,7 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
 
 /// What all tokens go through is as wide as some experts, whose number is not always in the file.
 fn ernie4_5_moe(draft: &mut Draft<'_>) -> Result<()> {
-    experts(draft);
-    dense_layers(draft, "moe_layer_start_index")?;
+    experts_after(draft, "moe_layer_start_index")?;
     let width = width_of_experts(draft).unwrap_or(1).max(1);
     let shared = draft.size_of("ffn_up_shexp.weight", 0).unwrap_or(0) / width;
     draft.set("moe_num_shared_experts", shared);

@@ -4,9 +4,7 @@ use mlxcel_core::Result;
 
 use super::super::Architecture;
 use super::super::draft::Draft;
-use super::{
-    CHOSEN, CORRECTION, PLAIN, POST_NORMS, RMS_EPSILON, ROUTER, SHARED_EXPERTS, dense_layers, experts,
-};
+use super::{CHOSEN, CORRECTION, PLAIN, POST_NORMS, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after};
 
 pub(super) const EXAONE4: Architecture =
     Architecture { name: "exaone4", model_type: "exaone4", tensors: &[POST_NORMS], adapt: exaone4, ..PLAIN };
@@ -34,8 +32,7 @@ pub(super) const EXAONE_MOE: Architecture = Architecture {
     ],
     tensors: &[CORRECTION, SHARED_EXPERTS],
     adapt: |draft| {
-        experts(draft);
-        dense_layers(draft, "first_k_dense_replace")?;
+        experts_after(draft, "first_k_dense_replace")?;
         draft.windows(4)
     },
     ..PLAIN

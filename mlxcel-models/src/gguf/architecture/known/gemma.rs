@@ -182,9 +182,9 @@ fn gemma4(draft: &mut Draft<'_>) -> Result<()> {
             }
         }
     }
-    let has = |layer: usize, part: &str| draft.has(&format!("blk.{layer}.{part}.weight"));
-    let keys_only = |layer: &usize| is_full(*layer) && has(*layer, "attn_k") && !has(*layer, "attn_v");
-    let keys_as_values = (0..layers).any(|layer| keys_only(&layer));
+    let has = |layer, part| draft.layer_has(layer, part);
+    let keys_as_values =
+        (0..layers).any(|layer| is_full(layer) && has(layer, "attn_k") && !has(layer, "attn_v"));
     draft.set("attention_k_eq_v", keys_as_values);
     if let Some(Sizes::Each(widths)) = draft.sizes(WIDTH)? {
         let (first, last) = (widths.first().copied().unwrap_or(1), widths.last().copied().unwrap_or(1));
@@ -235,8 +235,7 @@ fn query_scalar(draft: &mut Draft<'_>, largest: usize) -> Result<()> {
 /// Where there is no window, no layer is to see one.
 fn full_without_window(draft: &mut Draft<'_>) -> Result<()> {
     if draft.fields.get("sliding_window").is_none_or(Value::is_null) {
-        let layers = draft.layers()?;
-        draft.set("layer_types", vec!["full_attention"; layers]);
+        draft.set_by_layer("layer_types", |_, _| "full_attention")?;
     }
     Ok(())
 }

@@ -6,9 +6,7 @@ use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
-use super::{
-    CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, dense_layers, experts, partial_rotary,
-};
+use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after, partial_rotary};
 
 pub(super) const GLM4: Architecture = Architecture {
     name: "glm4",
@@ -34,7 +32,6 @@ pub(super) const GLM4MOE: Architecture = Architecture {
 };
 
 fn glm4moe(draft: &mut Draft<'_>) -> Result<()> {
-    experts(draft);
-    dense_layers(draft, "first_k_dense_replace")?;
+    experts_after(draft, "first_k_dense_replace")?;
     partial_rotary(draft)
 }

@@ -8,7 +8,7 @@ use super::super::Change::Keep;
 use super::super::Fixed::Flag;
 use super::super::Rows::Ungrouped;
 use super::super::draft::Draft;
-use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, expert_width, partial};
+use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, WIDTH, expert_width, partial};
 
 pub(super) const GPT_OSS: Architecture = Architecture {
     name: "gpt-oss",
@@ -29,7 +29,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
 pub(super) const GPT2: Architecture = Architecture {
     name: "gpt2",
     model_type: "gpt2",
-    settings: &[&[(LAYER_EPSILON, "layer_norm_epsilon"), ("feed_forward_length", "n_inner")]],
+    settings: &[&[(LAYER_EPSILON, "layer_norm_epsilon"), (WIDTH, "n_inner")]],
     fixed: &[("conv1d", Flag(false))],
     present: &[],
     base: ["transformer.", "h."],

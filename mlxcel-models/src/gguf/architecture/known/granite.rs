@@ -5,7 +5,7 @@ use mlxcel_core::Result;
 use super::super::Change::Keep;
 use super::super::Rows::Paired;
 use super::super::draft::Draft;
-use super::super::{Architecture, Setting};
+use super::super::{Architecture, Name, Setting};
 use super::{CHOSEN, PLAIN, RMS_EPSILON, expert_width, mamba, mixers};
 
 pub(super) const GRANITE: Architecture =
@@ -16,12 +16,7 @@ pub(super) const GRANITEMOE: Architecture = Architecture {
     model_type: "granitemoe",
     rows: Paired,
     settings: &[SETTINGS],
-    tensors: &[&[
-        ("ffn_gate_inp", "block_sparse_moe.router", Keep),
-        ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),
-        ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
-        ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
-    ]],
+    tensors: &[EXPERTS],
     adapt: expert_width,
     ..PLAIN
 };
@@ -34,11 +29,8 @@ pub(super) const GRANITEHYBRID: Architecture = Architecture {
     present: &[("ssm_in.bias", "mamba_proj_bias")],
     tensors: &[
         mamba::TENSORS,
+        EXPERTS,
         &[
-            ("ffn_gate_inp", "block_sparse_moe.router", Keep),
-            ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),
-            ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
-            ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
             ("ffn_gate_shexp", "mlp.gate_proj", Keep),
             ("ffn_up_shexp", "mlp.up_proj", Keep),
             ("ffn_down_shexp", "mlp.down_proj", Keep),
@@ -48,6 +40,12 @@ pub(super) const GRANITEHYBRID: Architecture = Architecture {
     ..PLAIN
 };
 
+const EXPERTS: &[Name] = &[
+    ("ffn_gate_inp", "block_sparse_moe.router", Keep),
+    ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),
+    ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
+    ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
+];
 const SETTINGS: &[Setting] = &[
     RMS_EPSILON,
     ("attention.scale", "attention_multiplier"),
@@ -61,7 +59,7 @@ const SETTINGS: &[Setting] = &[
 /// Granite 4, or Bamba where attention is not scaled by a setting.
 fn granitehybrid(draft: &mut Draft<'_>) -> Result<()> {
     mamba::heads(draft, ["mamba_n_heads", "mamba_d_head", "mamba_expand"])?;
-    mixers(draft, "linear_attention")?;
+    mixers(draft, "attn_q", "linear_attention")?;
     let shared = draft.size_of("ffn_gate_shexp.weight", 0);
     if let Some(width) = shared.or_else(|| draft.size_of("ffn_gate.weight", 0)) {
         draft.set("shared_intermediate_size", width);

@@ -6,7 +6,7 @@ use super::super::Change::{Keep, Taps};
 use super::super::Fixed::Flag;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name};
-use super::{CHOSEN, PLAIN, dense_layers, experts, mixers};
+use super::{CHOSEN, PLAIN, experts_after, mixers};
 
 pub(super) const LFM2: Architecture = Architecture {
     name: "lfm2",
@@ -15,7 +15,7 @@ pub(super) const LFM2: Architecture = Architecture {
     fixed: &[("block_auto_adjust_ff_dim", Flag(false))],
     present: &[],
     tensors: &[TENSORS],
-    adapt: |draft| mixers(draft, "conv"),
+    adapt: |draft| mixers(draft, "attn_q", "conv"),
     ..PLAIN
 };
 
@@ -61,9 +61,8 @@ const TENSORS: &[Name] = &[
 ];
 
 fn lfm2moe(draft: &mut Draft<'_>) -> Result<()> {
-    experts(draft);
-    dense_layers(draft, "num_dense_layers")?;
+    experts_after(draft, "num_dense_layers")?;
     let biased = draft.size_of("exp_probs_b.bias", 0).is_some();
     draft.set("use_expert_bias", biased);
-    mixers(draft, "conv")
+    mixers(draft, "attn_q", "conv")
 }

@@ -102,7 +102,7 @@ fn llama4(draft: &mut Draft<'_>) -> Result<()> {
     draft.set("use_qk_norm", is_normed);
     if draft.size("attention.sliding_window")? == Some(0) {
         let layers = draft.layers()?;
-        draft.set("layer_types", vec!["full_attention"; layers]);
+        draft.set_by_layer("layer_types", |_, _| "full_attention")?;
         draft.set("no_rope_layers", vec![1; layers]);
         draft.set("attn_temperature_tuning", false);
     }

@@ -20,19 +20,7 @@ pub(super) const MAMBA2: Architecture = Architecture {
     ]],
     present: &[("ssm_in.bias", "use_bias"), ("ssm_conv1d.bias", "use_conv_bias")],
     base: ["backbone.", "layers."],
-    tensors: &[&[
-        ("token_embd", "embeddings", Keep),
-        ("output_norm", "norm_f", Keep),
-        ("attn_norm", "norm", Keep),
-        ("ssm_in", "mixer.in_proj", Keep),
-        ("ssm_conv1d.weight", "mixer.conv1d.weight", Taps),
-        ("ssm_conv1d.bias", "mixer.conv1d.bias", Keep),
-        ("ssm_dt.bias", "mixer.dt_bias", Flat),
-        ("ssm_a", "mixer.A_log", NegatedExponential),
-        ("ssm_d", "mixer.D", Flat),
-        ("ssm_norm.weight", "mixer.norm.weight", Flat),
-        ("ssm_out", "mixer.out_proj", Keep),
-    ]],
+    tensors: &[ALONE],
     adapt: mamba2,
     ..PLAIN
 };
@@ -113,7 +101,7 @@ fn jamba(draft: &mut Draft<'_>) -> Result<()> {
         ("attn_q", ["attn_layer_period", "attn_layer_offset"]),
         ("ffn_gate_inp", ["expert_layer_period", "expert_layer_offset"]),
     ] {
-        let mut with = (0..layers).filter(|layer| draft.has(&format!("blk.{layer}.{part}.weight")));
+        let mut with = (0..layers).filter(|layer| draft.layer_has(*layer, part));
         let first = with.next().unwrap_or(layers);
         let distance = with.next().map_or(layers + 1, |second| second - first);
         draft.set(offset, first);
@@ -155,4 +143,19 @@ pub(super) const TENSORS: &[Name] = &[
     ("ssm_d", "mamba.D", Flat),
     ("ssm_norm.weight", "mamba.norm.weight", Flat),
     ("ssm_out", "mamba.out_proj", Keep),
+];
+
+/// Names of a network whose layers are one mixer, and of the parts of a state space there.
+pub(super) const ALONE: &[Name] = &[
+    ("token_embd", "embeddings", Keep),
+    ("output_norm", "norm_f", Keep),
+    ("attn_norm", "norm", Keep),
+    ("ssm_in", "mixer.in_proj", Keep),
+    ("ssm_conv1d.weight", "mixer.conv1d.weight", Taps),
+    ("ssm_conv1d.bias", "mixer.conv1d.bias", Keep),
+    ("ssm_dt.bias", "mixer.dt_bias", Flat),
+    ("ssm_a", "mixer.A_log", NegatedExponential),
+    ("ssm_d", "mixer.D", Flat),
+    ("ssm_norm.weight", "mixer.norm.weight", Flat),
+    ("ssm_out", "mixer.out_proj", Keep),
 ];

@@ -189,6 +189,15 @@ fn experts(draft: &mut Draft<'_>) {
     }
 }
 
+/// The same, and how many layers at the beginning have none, under the name of the setting.
+fn experts_after(draft: &mut Draft<'_>, setting: &str) -> Result<()> {
+    experts(draft);
+    let layers = draft.layers()?;
+    let dense = (0..layers).find(|layer| draft.layer_has(*layer, "ffn_gate_inp")).unwrap_or(layers);
+    draft.set(setting, dense);
+    Ok(())
+}
+
 /// Experts whose width is the only one.
 fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
     if let Some(width) = width_of_experts(draft) {
@@ -200,15 +209,6 @@ fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
 fn width_of_experts(draft: &Draft<'_>) -> Option<usize> {
     let fused = || draft.size_of("ffn_gate_up_exps.weight", 1).map(|both| both / 2);
     draft.size_of("ffn_up_exps.weight", 1).or_else(fused)
-}
-
-/// How many layers at the beginning have no experts, under the name of the setting.
-fn dense_layers(draft: &mut Draft<'_>, setting: &str) -> Result<()> {
-    let layers = draft.layers()?;
-    let has_router = |layer: &usize| draft.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
-    let dense = (0..layers).find(has_router).unwrap_or(layers);
-    draft.set(setting, dense);
-    Ok(())
 }
 
 /// The part of heads that is rotated, under the name of the setting.
@@ -224,12 +224,12 @@ fn partial_rotary(draft: &mut Draft<'_>) -> Result<()> {
     partial(draft, "partial_rotary_factor")
 }
 
-/// The types of layers, of which those without queries have another mixer than attention.
-fn mixers(draft: &mut Draft<'_>, other: &str) -> Result<()> {
-    let layers = draft.layers()?;
-    let attends = |layer| draft.has(&format!("blk.{layer}.attn_q.weight"));
-    let types = (0..layers).map(|layer| if attends(layer) { "full_attention" } else { other });
-    let types = types.collect::<Vec<_>>();
-    draft.set("layer_types", types);
-    Ok(())
+/// The types of layers, of which those without this weight have another mixer than attention.
+fn mixers(draft: &mut Draft<'_>, part: &str, other: &'static str) -> Result<()> {
+    draft.set_by_layer(
+        "layer_types",
+        |draft, layer| {
+            if draft.layer_has(layer, part) { "full_attention" } else { other }
+        },
+    )
 }

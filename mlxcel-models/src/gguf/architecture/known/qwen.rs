@@ -104,5 +104,5 @@ fn delta_rule(draft: &mut Draft<'_>) -> Result<()> {
     let inner = draft.required_size("ssm.inner_size")?;
     let heads = draft.required_size("ssm.time_step_rank")?.max(1);
     draft.set("linear_value_head_dim", inner / heads);
-    mixers(draft, "linear_attention")
+    mixers(draft, "attn_q", "linear_attention")
 }
