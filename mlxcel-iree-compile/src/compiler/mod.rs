@@ -157,6 +157,9 @@ impl Compiler {
         command.args(options.all_flags());
         // Diagnostics name the place; the operation that stands there can be the whole program.
         command.arg("--mlir-print-op-on-diagnostic=false");
+        // A program is verified as it is read. To verify it again after each of the compiler's passes, and
+        // for each name that an analysis gives a value, takes half of the time and changes no byte.
+        command.args(["--verify=false", "--mlir-print-assume-verified"]);
         // Relative names keep the private folder out of diagnostics and, as debug information, out of the
         // artifact.
         command.args(["program.mlir", "-o", "program.vmfb"]).current_dir(folder.path());
