@@ -41,16 +41,17 @@ impl Context {
     }
 }
 
-/// The tokens of each row, from the attribute `rows`, and the attribute `layer`; none if they are missing or
-/// of other types.
-pub(crate) fn rows_and_layer(composite: &Composite<'_, '_>) -> Option<(Vec<usize>, i32)> {
-    let (Some(Attribute::Text(rows)), Some(&Attribute::Int(layer))) =
-        (composite.attribute("rows"), composite.attribute("layer"))
-    else {
-        return None;
-    };
-    let rows = rows.split(',').map(|tokens| tokens.parse().ok()).collect::<Option<_>>()?;
-    Some((rows, i32::try_from(layer).ok()?))
+/// The tokens of each row, from the attribute `rows`; none if it is missing or something else.
+pub(crate) fn rows(composite: &Composite<'_, '_>) -> Option<Vec<usize>> {
+    let Some(Attribute::Text(rows)) = composite.attribute("rows") else { return None };
+    rows.split(',').map(|tokens| tokens.parse().ok()).collect()
+}
+
+/// The attribute `layer`; none if it is missing or something else. It is no part of what a kernel computes,
+/// since calls of all layers share kernels.
+pub(crate) fn layer(composite: &Composite<'_, '_>) -> Option<i32> {
+    let Some(&Attribute::Int(layer)) = composite.attribute("layer") else { return None };
+    i32::try_from(layer).ok()
 }
 
 /// Whether all attributes of `composite` are in `known`. An unknown one may change what it computes, so such

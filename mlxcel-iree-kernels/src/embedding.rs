@@ -2,7 +2,7 @@
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::kernels::Kernel;
+use super::kernels::{Description, Kernel};
 use super::layout::{TensorRole, WeightLayout};
 use super::value::{Operand, Type};
 use super::writer::Writer;
@@ -32,7 +32,7 @@ pub(super) fn lower<'f>(
     let lookup = Lookup { count, rows, width, element, lanes, depth };
     let ids = b.reshape(ids, &[count])?;
     let results = vec![TensorType::new(ElementType::F32, [count, width])];
-    let found = context.kernels.call(b, &lookup.kernel(), &[table, ids], results)?;
+    let found = context.kernels.call(b, &lookup, &[table, ids], results)?;
     Ok(Some(vec![b.reshape(found[0], &out.shape)?]))
 }
 
@@ -47,7 +47,7 @@ struct Lookup {
     depth: usize,
 }
 
-impl Lookup {
+impl Description for Lookup {
     /// One workgroup for each row.
     fn kernel(&self) -> Kernel {
         let Self { count, rows, width, element, lanes, depth } = *self;

@@ -1,5 +1,6 @@
 //! The kernels of a program: each is written once, however many calls it has.
 
+use std::any::type_name;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
@@ -9,6 +10,13 @@ use mlxcel_stablehlo::{Attribute, Builder, Error, ErrorKind, TensorType, Value};
 use super::value::{Operand, Type};
 use super::view::View;
 use super::writer::Writer;
+
+/// What a kernel computes, in numbers. A kernel is made of these alone, so equal descriptions have one kernel;
+/// others may have the same one.
+pub(crate) trait Description: fmt::Debug {
+    /// The kernel.
+    fn kernel(&self) -> Kernel;
+}
 
 /// A kernel under construction: a function over the buffers of its operands and results, which runs once for
 /// each workgroup.
@@ -144,6 +152,9 @@ impl fmt::Display for Binding {
 /// The kernels of a program so far.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
+    /// The name of each, by its description: to write a kernel takes longer than anything else in lowering,
+    /// and every layer calls the same ones.
+    described: HashMap<String, String>,
     /// The name of each, by its text with a placeholder name.
     names: HashMap<String, String>,
     /// For each name, which results overwrite which operands.
@@ -155,32 +166,49 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Calls `kernel` with these operands; its results have these types.
+    /// Calls the kernel of `description` with these operands; its results have these types.
     ///
     /// # Errors
     /// Those of [`call_at`](Self::call_at).
-    pub(crate) fn call<'f>(
+    pub(crate) fn call<'f, D: Description>(
         &mut self,
         b: &mut Builder<'f>,
-        kernel: &Kernel,
+        description: &D,
         operands: &[Value<'f>],
         results: Vec<TensorType>,
     ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
-        self.call_at(b, kernel, operands, results, &[])
+        self.call_at(b, description, operands, results, &[])
     }
 
-    /// Calls `kernel` with these [uniforms](Kernel::uniform).
+    /// Calls the kernel of `description` with these [uniforms](Kernel::uniform).
     ///
     /// # Errors
     /// The kernel's [defect](Writer::defect), and those of [`Builder::custom_call`].
-    pub(crate) fn call_at<'f>(
+    pub(crate) fn call_at<'f, D: Description>(
         &mut self,
         b: &mut Builder<'f>,
-        kernel: &Kernel,
+        description: &D,
         operands: &[Value<'f>],
         results: Vec<TensorType>,
         uniforms: &[i32],
     ) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
+        let key = format!("{} {description:?}", type_name::<D>());
+        let name = match self.described.get(&key) {
+            Some(name) => name.clone(),
+            None => {
+                let name = self.add(description.kernel())?;
+                self.described.insert(key, name.clone());
+                name
+            }
+        };
+        let uniforms: Vec<_> = (uniforms.iter().enumerate())
+            .map(|(i, &value)| (format!("uniform{i}"), Attribute::Int(value.into())))
+            .collect();
+        b.custom_call(&name, operands, results, &uniforms, false)
+    }
+
+    /// Adds `kernel` unless its text is there, and returns its name.
+    fn add(&mut self, kernel: Kernel) -> mlxcel_stablehlo::Result<String> {
         if let Some(defect) = kernel.body.defect() {
             return Err(Error::new(ErrorKind::Structure, format!("kernel {}", kernel.label), defect));
         }
@@ -188,14 +216,11 @@ impl Kernels {
         let name = self.names.entry(kernel.executable("kernel")).or_insert_with(|| {
             let name = format!("mlxcel_{}_{number}", kernel.label);
             self.executables.push_str(&kernel.executable(&name));
-            self.tied.insert(name.clone(), kernel.tied.clone());
-            self.in_panels.insert(name.clone(), kernel.in_panels.clone());
+            self.tied.insert(name.clone(), kernel.tied);
+            self.in_panels.insert(name.clone(), kernel.in_panels);
             name
         });
-        let uniforms: Vec<_> = (uniforms.iter().enumerate())
-            .map(|(i, &value)| (format!("uniform{i}"), Attribute::Int(value.into())))
-            .collect();
-        b.custom_call(name, operands, results, &uniforms, false)
+        Ok(name.clone())
     }
 
     /// The executables, for a module's declarations.
@@ -255,16 +280,56 @@ mod tests {
 
     use super::*;
 
-    fn kernel(label: &str, factor: &str) -> Kernel {
-        let mut kernel = Kernel::new(label, [2, 1, 1]);
-        let (x, y) = (kernel.operand("x"), kernel.operand("y"));
-        kernel.tied_result(1);
-        let out = kernel.result("out");
-        for (binding, word) in [(&x, "x"), (&y, "y"), (&out, "out")] {
-            kernel.view(word, binding, &[4], "f32");
+    #[derive(Debug)]
+    struct Scale {
+        factor: &'static str,
+        is_defect: bool,
+    }
+
+    impl Scale {
+        fn by(factor: &'static str) -> Self {
+            Self { factor, is_defect: false }
         }
-        kernel.body.constant(factor, Type::F32);
-        kernel
+    }
+
+    impl Description for Scale {
+        fn kernel(&self) -> Kernel {
+            let mut kernel = Kernel::new("scale", [2, 1, 1]);
+            let (x, y) = (kernel.operand("x"), kernel.operand("y"));
+            kernel.tied_result(1);
+            let out = kernel.result("out");
+            for (binding, word) in [(&x, "x"), (&y, "y"), (&out, "out")] {
+                kernel.view(word, binding, &[4], "f32");
+            }
+            let factor = kernel.body.constant(self.factor, Type::F32);
+            if self.is_defect {
+                let at = kernel.body.index(1);
+                kernel.body.arith("sum", "addf", &factor, &at);
+            }
+            kernel
+        }
+    }
+
+    #[derive(Debug)]
+    struct Shift;
+
+    impl Description for Shift {
+        fn kernel(&self) -> Kernel {
+            let mut kernel = Kernel::new("shift", [1, 1, 1]);
+            kernel.operand("x");
+            kernel.tied_result(0);
+            kernel.uniform("layer");
+            kernel
+        }
+    }
+
+    #[test]
+    fn kernels_of_equal_texts_have_one_name_however_they_are_described() {
+        let mut kernels = Kernels::default();
+        let name = kernels.add(Scale::by("2.0").kernel()).unwrap();
+        assert_eq!(kernels.add(Scale::by("2.0").kernel()).unwrap(), name);
+        assert_ne!(kernels.add(Scale::by("3.0").kernel()).unwrap(), name);
+        assert_eq!(kernels.executables().matches("stream.executable private").count(), 2);
     }
 
     #[test]
@@ -276,9 +341,9 @@ mod tests {
             .function("main", |b| {
                 let (x, y) = (b.argument("x", ty.clone())?, b.argument("y", ty.clone())?);
                 let results = || vec![ty.clone(), ty.clone()];
-                let first = kernels.call(b, &kernel("scale", "2.0"), &[x, y], results())?;
-                let second = kernels.call(b, &kernel("scale", "3.0"), &first, results())?;
-                kernels.call(b, &kernel("scale", "2.0"), &second, results())
+                let first = kernels.call(b, &Scale::by("2.0"), &[x, y], results())?;
+                let second = kernels.call(b, &Scale::by("3.0"), &first, results())?;
+                kernels.call(b, &Scale::by("2.0"), &second, results())
             })
             .unwrap();
         let module = module.finish();
@@ -292,15 +357,13 @@ mod tests {
 
     #[test]
     fn a_kernel_with_a_defect_is_refused_by_name() {
-        let mut kernel = kernel("scale", "2.0");
-        let (x, at) = (kernel.body.constant("2.0", Type::F32), kernel.body.index(1));
-        kernel.body.arith("sum", "addf", &x, &at);
+        let defect = Scale { factor: "2.0", is_defect: true };
         let mut kernels = Kernels::default();
         let error = ModuleBuilder::new("test")
             .function("main", |b| {
                 let x = b.argument("x", TensorType::new(ElementType::F32, [4]))?;
                 let results = vec![b.ty(x).clone(), b.ty(x).clone()];
-                kernels.call(b, &kernel, &[x, x], results)
+                kernels.call(b, &defect, &[x, x], results)
             })
             .unwrap_err();
         assert!(kernels.executables().is_empty());
@@ -319,15 +382,8 @@ mod tests {
         module
             .function("main", |b| {
                 let x = b.argument("x", ty.clone())?;
-                let kernel = || {
-                    let mut kernel = Kernel::new("shift", [1, 1, 1]);
-                    kernel.operand("x");
-                    kernel.tied_result(0);
-                    kernel.uniform("layer");
-                    kernel
-                };
-                let first = kernels.call_at(b, &kernel(), &[x], vec![ty.clone()], &[0])?;
-                kernels.call_at(b, &kernel(), &first, vec![ty.clone()], &[-7])
+                let first = kernels.call_at(b, &Shift, &[x], vec![ty.clone()], &[0])?;
+                kernels.call_at(b, &Shift, &first, vec![ty.clone()], &[-7])
             })
             .unwrap();
         assert_eq!(kernels.executables().matches("stream.executable private").count(), 1);

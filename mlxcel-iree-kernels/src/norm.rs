@@ -4,7 +4,7 @@
 use mlxcel_graph::layers;
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
-use super::kernels::Kernel;
+use super::kernels::{Description, Kernel};
 use super::value::Type;
 use crate::context::{Context, knows_attributes};
 
@@ -41,12 +41,13 @@ pub(super) fn lower<'f>(
     let flat = b.reshape(x, &[rows, width])?;
     let scales = Scales { rows, width, element: ty.element, epsilon };
     let result = vec![TensorType::new(ElementType::F32, [rows])];
-    let scale = context.kernels.call(b, &scales.kernel(), &[flat], result)?[0];
+    let scale = context.kernels.call(b, &scales, &[flat], result)?[0];
     let scale = b.reshape(scale, outer)?;
     Ok(Some(vec![layers::scale_norm(b, x, scale, weight)?]))
 }
 
 /// The reciprocals of the root mean squares of `rows` of `width` elements.
+#[derive(Debug)]
 struct Scales {
     rows: usize,
     width: usize,
@@ -54,7 +55,7 @@ struct Scales {
     epsilon: f32,
 }
 
-impl Scales {
+impl Description for Scales {
     fn kernel(&self) -> Kernel {
         let Self { rows, width, element, epsilon } = *self;
         let of_workgroup = (WORKGROUP / width).clamp(1, rows);

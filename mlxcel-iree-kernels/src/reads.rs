@@ -101,19 +101,30 @@ mod tests {
     use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, TensorType, Value};
 
     use super::*;
-    use crate::kernels::Kernel;
+    use crate::kernels::{Description, Kernel};
 
     /// A kernel that takes a weight in panels.
     struct Reader {
         ty: TensorType,
-        kernel: Kernel,
         kernels: RefCell<Kernels>,
+    }
+
+    #[derive(Debug)]
+    struct Read;
+
+    impl Description for Read {
+        fn kernel(&self) -> Kernel {
+            let mut kernel = Kernel::new("read", [1, 1, 1]);
+            kernel.panel_operand("weight");
+            kernel.result("out");
+            kernel
+        }
     }
 
     impl Reader {
         fn read<'f>(&self, b: &mut Builder<'f>, weight: Value<'f>) -> Value<'f> {
             let results = vec![self.ty.clone()];
-            self.kernels.borrow_mut().call(b, &self.kernel, &[weight], results).unwrap()[0]
+            self.kernels.borrow_mut().call(b, &Read, &[weight], results).unwrap()[0]
         }
     }
 
@@ -121,10 +132,7 @@ mod tests {
 
     fn reads(body: Body) -> Result<Reads> {
         let ty = TensorType::new(ElementType::F32, [4, 4]);
-        let mut kernel = Kernel::new("read", [1, 1, 1]);
-        kernel.panel_operand("weight");
-        kernel.result("out");
-        let reader = Reader { ty: ty.clone(), kernel, kernels: RefCell::default() };
+        let reader = Reader { ty: ty.clone(), kernels: RefCell::default() };
         let mut module = ModuleBuilder::new("test");
         module
             .function("main", |b| {

@@ -3,7 +3,7 @@
 use mlxcel_graph::composites::LATENT_ATTENTION;
 use mlxcel_stablehlo::{Attribute, Composite, Value};
 
-use crate::context::{knows_attributes, rows_and_layer};
+use crate::context::{self, knows_attributes};
 
 /// A composite `mlxcel.cached_attention` or `mlxcel.latent_attention`, decoded.
 pub(super) struct Call<'a, 'f> {
@@ -17,7 +17,6 @@ pub(super) struct Call<'a, 'f> {
     pub(super) caches: &'a [Value<'f>],
     /// How many tokens each row has.
     pub(super) rows: Vec<usize>,
-    pub(super) layer: i32,
     pub(super) settings: Settings,
 }
 
@@ -72,7 +71,7 @@ impl<'a, 'f> Call<'a, 'f> {
             &["layer", "rows", "scale", "soft_cap", "window", "chunked", "rotary", "sinks"]
         };
         let settings = Settings::of(composite, known)?;
-        let (rows, layer) = rows_and_layer(composite)?;
+        let rows = context::rows(composite)?;
         let (&[query, _], operands) = composite.operands.split_first_chunk()?;
         let (value, operands) = take(operands, !latent)?;
         let (cos, operands) = take(operands, settings.rotary)?;
@@ -87,7 +86,6 @@ impl<'a, 'f> Call<'a, 'f> {
             sinks,
             caches,
             rows,
-            layer,
             settings,
         })
     }

@@ -18,13 +18,15 @@ use mlxcel_models::{Decoder, Mixer};
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::instructions::Instructions;
-use super::kernels::Kernel;
-use crate::context::Context;
+use super::kernels::{Description, Kernel};
+use crate::context::{self, Context};
 use crate::vectors::Memory;
 use attend::{Results, Scratch, attend};
+use join::Joins;
 use pass::Pass;
 use shape::Shape;
 pub(super) use texts::lower_texts;
+use write::Writes;
 
 /// Whether kernels compute all attention over caches in `decoder`, in any pass.
 pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
@@ -66,11 +68,12 @@ pub(super) fn lower<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let Some(shape) = Shape::of(composite, b, context.instructions) else { return Ok(None) };
+    let shape = Shape::of(composite, b, context.instructions);
+    let (Some(shape), Some(layer)) = (shape, context::layer(composite)) else { return Ok(None) };
     let mut operands = composite.operands.to_vec();
     let cache_types: Vec<TensorType> = composite.decomposition.result_types().skip(1).cloned().collect();
-    if let Some(kernel) = write::kernel(&shape) {
-        let caches = context.kernels.call_at(b, &kernel, &operands, cache_types.clone(), &[shape.layer])?;
+    if let Some(writes) = Writes::of(&shape) {
+        let caches = context.kernels.call_at(b, &writes, &operands, cache_types.clone(), &[layer])?;
         operands.splice(shape.first_cache().., caches);
     }
     let mixed = TensorType::new(shape.out, [shape.tokens, shape.heads * shape.value_width]);
@@ -79,10 +82,10 @@ pub(super) fn lower<'f>(
     let partial = TensorType::new(ElementType::F32, partial);
     let last = if parts == 1 { mixed.clone() } else { partial };
     let results = cache_types.into_iter().chain([last]).collect();
-    let mut caches = context.kernels.call_at(b, &kernel(&shape), &operands, results, &[shape.layer])?;
+    let mut caches = context.kernels.call_at(b, &Attends(&shape), &operands, results, &[layer])?;
     let Some(mut result) = caches.pop() else { return Ok(None) };
     if parts > 1 {
-        let joined = context.kernels.call_at(b, &join::kernel(&shape), &[result], vec![mixed], &[])?;
+        let joined = context.kernels.call(b, &Joins(&shape), &[result], vec![mixed])?;
         let Some(&joined) = joined.first() else { return Ok(None) };
         result = joined;
     }
@@ -103,23 +106,31 @@ fn label(word: &str, shape: &Shape) -> String {
 }
 
 /// The kernel of all rows.
-fn kernel(shape: &Shape) -> Kernel {
-    let workgroups = shape.runs.iter().map(|run| shape.workgroups(run)).sum();
-    let word = if shape.latent { "latent_attention" } else { "attention" };
-    let mut kernel = Kernel::new(label(word, shape), [workgroups, 1, 1]);
-    let pass = Pass::operands(&mut kernel, shape);
-    let (word, len, element) = match shape.parts() {
-        1 => ("mixed", shape.tokens * shape.heads * shape.value_width, shape.out),
-        parts => ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32),
-    };
-    let memory = Memory::result(&mut kernel, word, len, element);
-    let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
-    let workgroup = kernel.workgroup(0);
-    let scratch = Scratch::new(&mut kernel.body, shape);
-    let mut first = 0;
-    for run in &shape.runs {
-        attend(&mut kernel, shape, (&pass, &scratch), run, (&workgroup, first), &results);
-        first += shape.workgroups(run);
+#[derive(Debug)]
+struct Attends<'a>(&'a Shape);
+
+impl Description for Attends<'_> {
+    fn kernel(&self) -> Kernel {
+        let &Self(shape) = self;
+        let workgroups = shape.runs.iter().map(|run| shape.workgroups(run)).sum();
+        let word = if shape.latent { "latent_attention" } else { "attention" };
+        let mut kernel = Kernel::new(label(word, shape), [workgroups, 1, 1]);
+        let pass = Pass::operands(&mut kernel, shape);
+        let (word, len, element) = match shape.parts() {
+            1 => ("mixed", shape.tokens * shape.heads * shape.value_width, shape.out),
+            parts => {
+                ("partial", shape.rows * shape.heads * parts * (shape.value_width + 2), ElementType::F32)
+            }
+        };
+        let memory = Memory::result(&mut kernel, word, len, element);
+        let results = if shape.parts() == 1 { Results::Mixed(memory) } else { Results::Parts(memory) };
+        let workgroup = kernel.workgroup(0);
+        let scratch = Scratch::new(&mut kernel.body, shape);
+        let mut first = 0;
+        for run in &shape.runs {
+            attend(&mut kernel, shape, (&pass, &scratch), run, (&workgroup, first), &results);
+            first += shape.workgroups(run);
+        }
+        kernel
     }
-    kernel
 }

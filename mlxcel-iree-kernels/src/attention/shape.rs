@@ -82,8 +82,6 @@ pub(super) struct Shape {
     pub(super) window: Option<usize>,
     /// Whether tokens see the positions of their chunk, as long as the window, instead.
     pub(super) chunked: bool,
-    /// The layer of the caches.
-    pub(super) layer: i32,
     /// Elements of a vector.
     pub(super) lanes: usize,
     /// How many vector registers there are.
@@ -163,7 +161,6 @@ impl Shape {
             sinks,
             window: call.settings.window.filter(|&window| window <= length),
             chunked: call.settings.chunked,
-            layer: call.layer,
             ..Self::empty([heads, groups, width, pairs], latent, instructions)
         };
         (fits && shape.fits()).then_some(shape)
@@ -252,7 +249,6 @@ impl Shape {
             sinks: None,
             window: None,
             chunked: false,
-            layer: 0,
             lanes: dividing(value_width, dividing(width, instructions.lanes())),
             registers: instructions.registers(),
             fetches_ahead: instructions.fetches_ahead(),

@@ -36,7 +36,7 @@ pub(super) fn lower<'f>(
     };
     let x = product.arranged(b, x)?;
     let sums = TensorType::new(ElementType::F32, [product.rows, product.outputs]);
-    let sums = context.kernels.call(b, &product.kernel(), &[x, weight], vec![sums])?;
+    let sums = context.kernels.call(b, &product, &[x, weight], vec![sums])?;
     let mut sum = b.reshape(sums[0], &out.shape)?;
     if let &[bias] = bias {
         let bias = b.convert(bias, ElementType::F32)?;
@@ -63,7 +63,7 @@ pub(super) fn lower_experts<'f>(
     let (Some(product), Some(_)) = (product, blocks) else { return Ok(None) };
     let x = product.arranged(b, x)?;
     let result = out.with_element(ElementType::F32);
-    let mut sum = context.kernels.call(b, &product.kernel(), &[x, weight, experts], vec![result])?[0];
+    let mut sum = context.kernels.call(b, &product, &[x, weight, experts], vec![result])?[0];
     if let &[bias] = bias {
         sum = experts::add_bias(b, sum, experts, bias)?;
     }

@@ -7,7 +7,7 @@ use super::format::{Format, Units};
 use super::{blocked, rest, streamed};
 use crate::experts::{self, Block, Blocks, Part};
 use crate::instructions::Instructions;
-use crate::kernels::{Binding, Kernel};
+use crate::kernels::{Binding, Description, Kernel};
 use crate::value::Operand;
 use crate::vector_set::VectorSet;
 use crate::view::View;
@@ -210,31 +210,6 @@ impl Product {
         b.reshape(x, &self.arranged_type().shape)
     }
 
-    /// The kernel over arranged activations and the weight in panels; its result is `[rows, outputs]` of
-    /// float32.
-    pub(super) fn kernel(&self) -> Kernel {
-        let Self { rows, inputs, outputs, weight, .. } = *self;
-        let few = self.few_rows();
-        let panels_in_group =
-            if few { streamed::panels_of_workgroup(self) } else { blocked::panels_of_workgroup(self) };
-        let groups = self.panels().div_ceil(panels_in_group);
-        let of = if self.experts.is_some() { "expert_" } else { "" };
-        let label = format!("{of}linear_{weight}_{rows}x{inputs}x{outputs}");
-        let blocks = self.experts.map_or(1, |blocks| blocks.count);
-        let mut kernel = Kernel::new(label, [groups + self.rest(), blocks, 1]);
-        let (buffers, block) = Buffers::new(self, &mut kernel);
-        let workgroup = kernel.workgroup(0);
-        let w = &mut kernel.body;
-        let compute = |w: &mut Writer| self.workgroup_results(w, &buffers, &workgroup, panels_in_group);
-        match block {
-            Some(block) => {
-                block.results(w, &workgroup, &buffers.out, [rows, outputs], compute);
-            }
-            None => compute(w),
-        }
-        kernel
-    }
-
     /// The outputs of a workgroup.
     fn workgroup_results(
         &self,
@@ -289,6 +264,33 @@ impl Product {
             ElementType::F32 => element,
             _ => w.cast("element", "extf", &element, "f32"),
         }
+    }
+}
+
+impl Description for Product {
+    /// The kernel over arranged activations and the weight in panels; its result is `[rows, outputs]` of
+    /// float32.
+    fn kernel(&self) -> Kernel {
+        let Self { rows, inputs, outputs, weight, .. } = *self;
+        let few = self.few_rows();
+        let panels_in_group =
+            if few { streamed::panels_of_workgroup(self) } else { blocked::panels_of_workgroup(self) };
+        let groups = self.panels().div_ceil(panels_in_group);
+        let of = if self.experts.is_some() { "expert_" } else { "" };
+        let label = format!("{of}linear_{weight}_{rows}x{inputs}x{outputs}");
+        let blocks = self.experts.map_or(1, |blocks| blocks.count);
+        let mut kernel = Kernel::new(label, [groups + self.rest(), blocks, 1]);
+        let (buffers, block) = Buffers::new(self, &mut kernel);
+        let workgroup = kernel.workgroup(0);
+        let w = &mut kernel.body;
+        let compute = |w: &mut Writer| self.workgroup_results(w, &buffers, &workgroup, panels_in_group);
+        match block {
+            Some(block) => {
+                block.results(w, &workgroup, &buffers.out, [rows, outputs], compute);
+            }
+            None => compute(w),
+        }
+        kernel
     }
 }
 

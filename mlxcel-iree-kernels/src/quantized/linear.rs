@@ -11,7 +11,7 @@ use super::buffers::{Buffers, Views};
 use super::product::{MANY_TOGETHER, Product};
 use super::tail;
 use crate::experts::Blocks;
-use crate::kernels::Kernel;
+use crate::kernels::{Description, Kernel};
 use crate::value::Operand;
 use crate::view::Locality;
 use crate::writer::Writer;
@@ -66,9 +66,8 @@ pub(super) struct Panels<'a> {
     pub(super) count: usize,
 }
 
-impl Linear {
-    /// The kernel.
-    pub(super) fn kernel(&self) -> Kernel {
+impl Description for Linear {
+    fn kernel(&self) -> Kernel {
         let Product { form, arithmetic, .. } = self.product;
         let rows = self.rows;
         let groups = form.panels().div_ceil(self.workgroup(self.panels_together()));
@@ -95,7 +94,9 @@ impl Linear {
         }
         kernel
     }
+}
 
+impl Linear {
     /// The outputs of the workgroup `number`.
     fn workgroup_results(
         &self,

@@ -26,8 +26,10 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, Tenso
 use super::experts::{self, Blocks};
 use super::layout::TensorRole;
 use crate::context::Context;
+use embedding::Lookup;
 use form::{Arithmetic, Form};
 use linear::Linear;
+use prepare::Activations;
 use product::Product;
 
 /// Whether there are kernels for weights packed like this.
@@ -184,11 +186,9 @@ fn sums<'f>(
     let parts = operands.parts(b)?;
     // Equal calls with equal operands are merged by the compiler.
     let product = Product::new(form, arithmetic, context.instructions, rows);
-    let kernel = prepare::kernel(&product, given);
-    let ready = context.kernels.call(b, &kernel, &[x], ready)?;
-    let kernel = Linear { product, rows, blocks }.kernel();
+    let ready = context.kernels.call(b, &Activations { product, rows: given }, &[x], ready)?;
     let operands: Vec<_> = ready.into_iter().chain(parts).chain(experts).collect();
-    Ok(context.kernels.call(b, &kernel, &operands, vec![result])?[0])
+    Ok(context.kernels.call(b, &Linear { product, rows, blocks }, &operands, vec![result])?[0])
 }
 
 /// Rows of a packed table.
@@ -206,7 +206,7 @@ pub(super) fn lower_embedding<'f>(
     }
     let ids = b.convert(ids, ElementType::I32)?;
     let parts = operands.parts(b)?;
-    let kernel = embedding::kernel(&operands.form, count);
+    let lookup = Lookup { form: operands.form, count };
     let operands: Vec<_> = parts.into_iter().chain([ids]).collect();
-    context.kernels.call(b, &kernel, &operands, vec![out]).map(Some)
+    context.kernels.call(b, &lookup, &operands, vec![out]).map(Some)
 }

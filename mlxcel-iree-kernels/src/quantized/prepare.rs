@@ -7,7 +7,7 @@
 
 use super::form::Arithmetic;
 use super::product::Product;
-use crate::kernels::Kernel;
+use crate::kernels::{Description, Kernel};
 use crate::value::{Operand, Type};
 use crate::writer::Writer;
 
@@ -26,54 +26,65 @@ const SMALLEST: &str = "1.0e-30";
 /// a time, and `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the
 /// integer that sums of products [begin with](Product::subtracted). Rows of a chunk are adjacent since a
 /// kernel reads some of many rows; with a large stride they would evict each other from the cache.
-pub(super) fn kernel(product: &Product, rows: usize) -> Kernel {
-    let Product { form, arithmetic, .. } = product;
-    let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
-    let (chunks, chunk) = (form.chunks(), form.chunk());
-    let element = arithmetic.activation();
-    let together = (WORKGROUP / inputs.max(1)).clamp(1, rows);
-    let label = format!("activations_{}_{rows}x{inputs}by{chunk}", arithmetic.name());
-    let mut kernel = Kernel::new(label, [rows.div_ceil(together), 1, 1]);
-    let (x, ready, meta) = (kernel.operand("x"), kernel.result("ready"), kernel.result("meta"));
-    let planes = arithmetic.planes();
-    let x = kernel.view("x", &x, &[rows, inputs], "f32");
-    let ready = kernel.view("ready", &ready, &[chunks, rows, chunk * planes], element);
-    let meta = kernel.view("meta", &meta, &[chunks, rows, 2], "f32");
-    let workgroup = kernel.workgroup(0);
+#[derive(Debug)]
+pub(super) struct Activations {
+    pub(super) product: Product,
+    pub(super) rows: usize,
+}
 
-    let w = &mut kernel.body;
-    let [zero, one, many, rows, chunks, size] = [0, 1, together, rows, chunks, chunk].map(|n| w.index(n));
-    let begin = w.arith("begin", "muli", &workgroup, &many);
-    let end = w.arith("end", "addi", &begin, &many);
-    let end = w.arith("end", "minui", &end, &rows);
-    w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
-        w.for_loop("chunk", [&zero, &chunks, &one], &[], |w, place, _| {
-            let first = w.arith("first", "muli", place, &size);
-            let vectors: Vec<Operand> = (0..chunk / LANES)
-                .map(|i| {
-                    let at = w.offset("at", &first, i * LANES);
-                    x.load(w, "x", &[row, &at], LANES)
-                })
-                .collect();
-            let (scale, sum, vectors) = match arithmetic.largest() {
-                None => {
-                    let sum = total(w, &vectors, "addf", "add");
-                    (w.constant("1.0", Type::F32), sum, vectors)
+impl Description for Activations {
+    fn kernel(&self) -> Kernel {
+        let &Self { ref product, rows } = self;
+        let Product { form, arithmetic, .. } = product;
+        let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
+        let (chunks, chunk) = (form.chunks(), form.chunk());
+        let element = arithmetic.activation();
+        let together = (WORKGROUP / inputs.max(1)).clamp(1, rows);
+        let label = format!("activations_{}_{rows}x{inputs}by{chunk}", arithmetic.name());
+        let mut kernel = Kernel::new(label, [rows.div_ceil(together), 1, 1]);
+        let (x, ready, meta) = (kernel.operand("x"), kernel.result("ready"), kernel.result("meta"));
+        let planes = arithmetic.planes();
+        let x = kernel.view("x", &x, &[rows, inputs], "f32");
+        let ready = kernel.view("ready", &ready, &[chunks, rows, chunk * planes], element);
+        let meta = kernel.view("meta", &meta, &[chunks, rows, 2], "f32");
+        let workgroup = kernel.workgroup(0);
+
+        let w = &mut kernel.body;
+        let [zero, one, many, rows, chunks, size] = [0, 1, together, rows, chunks, chunk].map(|n| w.index(n));
+        let begin = w.arith("begin", "muli", &workgroup, &many);
+        let end = w.arith("end", "addi", &begin, &many);
+        let end = w.arith("end", "minui", &end, &rows);
+        w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
+            w.for_loop("chunk", [&zero, &chunks, &one], &[], |w, place, _| {
+                let first = w.arith("first", "muli", place, &size);
+                let vectors: Vec<Operand> = (0..chunk / LANES)
+                    .map(|i| {
+                        let at = w.offset("at", &first, i * LANES);
+                        x.load(w, "x", &[row, &at], LANES)
+                    })
+                    .collect();
+                let (scale, sum, vectors) = match arithmetic.largest() {
+                    None => {
+                        let sum = total(w, &vectors, "addf", "add");
+                        (w.constant("1.0", Type::F32), sum, vectors)
+                    }
+                    Some(largest) => {
+                        fixed_point(w, (arithmetic, width), product.subtracted(), largest, &vectors)
+                    }
+                };
+                for (i, vector) in vectors.iter().enumerate() {
+                    let at = w.index(i * LANES * planes);
+                    ready.store(w, vector, &[place, row, &at]);
                 }
-                Some(largest) => fixed_point(w, (arithmetic, width), product.subtracted(), largest, &vectors),
-            };
-            for (i, vector) in vectors.iter().enumerate() {
-                let at = w.index(i * LANES * planes);
-                ready.store(w, vector, &[place, row, &at]);
-            }
-            for (value, part) in [(scale, &zero), (sum, &one)] {
-                meta.store(w, &value, &[place, row, part]);
-            }
+                for (value, part) in [(scale, &zero), (sum, &one)] {
+                    meta.store(w, &value, &[place, row, part]);
+                }
+                Vec::new()
+            });
             Vec::new()
         });
-        Vec::new()
-    });
-    kernel
+        kernel
+    }
 }
 
 /// A chunk of activations in fixed point: its scale, the sum of its values, and the values.

@@ -4,9 +4,9 @@
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, Value};
 
 use super::rows::{Buffers, Place, Rows};
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::instructions::Instructions;
-use crate::kernels::Kernel;
+use crate::kernels::{Description, Kernel};
 use crate::value::{Operand, Type};
 use crate::vectors::{Memory, dividing, largest_divisor, scratch};
 use crate::writer::Writer;
@@ -31,14 +31,16 @@ pub(crate) fn lower<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let Some(rule) = DeltaRule::of(composite, b, context.instructions) else { return Ok(None) };
+    let rule = DeltaRule::of(composite, b, context.instructions);
+    let (Some(rule), Some(layer)) = (rule, context::layer(composite)) else { return Ok(None) };
     let mut operands = composite.operands.to_vec();
     operands[3] = b.exponential(operands[3])?;
     let results = composite.decomposition.result_types().cloned().collect();
-    context.kernels.call_at(b, &rule.kernel(), &operands, results, &[rule.rows.layer]).map(Some)
+    context.kernels.call_at(b, &rule, &operands, results, &[layer]).map(Some)
 }
 
 /// The operands of a composite `mlxcel.gated_delta_rule`, as numbers, and how they are divided.
+#[derive(Debug)]
 struct DeltaRule {
     rows: Rows,
     key_heads: usize,
@@ -90,7 +92,9 @@ impl DeltaRule {
     fn columns(&self) -> usize {
         self.lanes * self.vectors
     }
+}
 
+impl Description for DeltaRule {
     fn kernel(&self) -> Kernel {
         let Self { rows, key_heads, heads, key_width, value_width, .. } = self;
         let tiles = value_width / self.columns();

@@ -2,7 +2,7 @@
 
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Value};
 
-use crate::context::{knows_attributes, rows_and_layer};
+use crate::context::{self, knows_attributes};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
 use crate::vectors::Memory;
@@ -16,8 +16,6 @@ pub(super) const OPERANDS: usize = 5;
 pub(super) struct Rows {
     /// The number of tokens of each row, including padding.
     tokens: Vec<usize>,
-    /// The layer of the states.
-    pub(super) layer: i32,
     /// The type of each state: layers, then the shape of one.
     state: [usize; 4],
 }
@@ -29,7 +27,7 @@ impl Rows {
         composite: &Composite<'_, 'f>,
         b: &Builder<'f>,
     ) -> Option<(Self, [Value<'f>; OPERANDS])> {
-        let (tokens, layer) = rows_and_layer(composite)?;
+        let tokens = context::rows(composite)?;
         let (&operands, rest) = composite.operands.split_first_chunk::<OPERANDS>()?;
         let (&counts, states) = rest.split_first()?;
         let (&first, others) = states.split_first()?;
@@ -41,7 +39,7 @@ impl Rows {
             && counts.element == ElementType::I32
             && others.iter().all(|&other| b.ty(other) == b.ty(first))
             && operands.iter().chain([&first]).all(|&value| b.ty(value).element == ElementType::F32);
-        let rows = Self { tokens, layer, state };
+        let rows = Self { tokens, state };
         fits.then_some((rows, operands))
     }
 

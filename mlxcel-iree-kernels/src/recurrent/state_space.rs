@@ -4,9 +4,9 @@
 use mlxcel_stablehlo::{Builder, Composite, ElementType, Result, Value};
 
 use super::rows::{Buffers, Place, Rows};
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::instructions::Instructions;
-use crate::kernels::Kernel;
+use crate::kernels::{Description, Kernel};
 use crate::value::{Operand, Type};
 use crate::vectors::{Memory, dividing, exponential, largest_divisor};
 use crate::writer::Writer;
@@ -24,13 +24,14 @@ pub(crate) fn lower<'f>(
     b: &mut Builder<'f>,
     context: &mut Context,
 ) -> Result<Option<Vec<Value<'f>>>> {
-    let Some(space) = StateSpace::of(composite, b, context.instructions) else { return Ok(None) };
+    let space = StateSpace::of(composite, b, context.instructions);
+    let (Some(space), Some(layer)) = (space, context::layer(composite)) else { return Ok(None) };
     let results = composite.decomposition.result_types().cloned().collect();
-    let layer = [space.rows.layer];
-    context.kernels.call_at(b, &space.kernel(), composite.operands, results, &layer).map(Some)
+    context.kernels.call_at(b, &space, composite.operands, results, &[layer]).map(Some)
 }
 
 /// The operands of a composite `mlxcel.selective_state_space`, as numbers, and how they are divided.
+#[derive(Debug)]
 struct StateSpace {
     rows: Rows,
     groups: usize,
@@ -87,7 +88,9 @@ impl StateSpace {
             together: largest_divisor(tile_rows, TOGETHER),
         })
     }
+}
 
+impl Description for StateSpace {
     fn kernel(&self) -> Kernel {
         let Self { rows, groups, heads, width, size, tile_heads, tile_rows, .. } = self;
         let [of_heads, of_rows] = [heads / tile_heads, width / tile_rows];
