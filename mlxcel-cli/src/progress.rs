@@ -4,18 +4,19 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use mlxcel_session::mlxcel_core::ProgressFn;
 use mlxcel_session::{LoadOptions, LoadStage, Usage};
 
-/// Shows compiling and loading on standard error where that is a terminal; clones share the bar.
+/// Shows compiling and loading on standard error where that is a terminal; clones share the bars.
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// The bar, and what it looks like.
-    bar: Option<(&'static str, ProgressBar)>,
+    terminal: MultiProgress,
+    /// What goes on, by what its bar looks like: an engine compiles and loads side by side.
+    bars: Vec<(&'static str, ProgressBar)>,
     closed: bool,
 }
 
@@ -59,11 +60,11 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away and shows no other: text follows.
+    /// Takes the bars away and shows no other: text follows.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
-        state.clear();
+        state.bars.drain(..).for_each(|(_, bar)| bar.finish_and_clear());
     }
 
     /// Says how fast a text was generated, if standard error is a terminal.
@@ -76,25 +77,24 @@ impl Progress {
 
     fn show(&self, template: Option<&'static str>, done: u64, total: u64) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.closed || done >= total {
-            return state.clear();
+        let Some(template) = template.filter(|_| !state.closed) else { return };
+        let shown = state.bars.iter().position(|(shown, _)| *shown == template);
+        if done >= total {
+            if let Some(shown) = shown {
+                state.bars.remove(shown).1.finish_and_clear();
+            }
+            return;
         }
-        if state.bar.as_ref().map(|(shown, _)| *shown) != template {
-            state.clear();
-            state.bar = template.and_then(|template| Some((template, bar(template)?)));
-        }
-        if let Some((_, bar)) = &state.bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    }
-}
-
-impl State {
-    fn clear(&mut self) {
-        if let Some((_, bar)) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        let bar = match shown {
+            Some(shown) => state.bars[shown].1.clone(),
+            None => {
+                let Some(new) = bar(template, &state.terminal) else { return };
+                state.bars.push((template, new.clone()));
+                new
+            }
+        };
+        bar.set_length(total);
+        bar.set_position(done);
     }
 }
 
@@ -110,8 +110,9 @@ fn template(stage: LoadStage) -> Option<&'static str> {
     }
 }
 
-fn bar(template: &str) -> Option<ProgressBar> {
-    let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(template).ok()?);
+fn bar(template: &str, terminal: &MultiProgress) -> Option<ProgressBar> {
+    let style = ProgressStyle::with_template(template).ok()?;
+    let bar = terminal.add(ProgressBar::no_length().with_style(style));
     bar.enable_steady_tick(Duration::from_millis(120));
     Some(bar)
 }

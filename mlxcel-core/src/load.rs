@@ -158,7 +158,7 @@ impl FromStr for Prepare {
     }
 }
 
-/// A stage of loading.
+/// A stage of loading. Stages may overlap: engines compile and copy weights side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadStage {

@@ -15,7 +15,7 @@ use mlxcel_models::{Checkpoint, Feature, FeatureSet};
 use crate::affinity::Affinity;
 use crate::devices::{self, DeviceName};
 use crate::engine::{IreeExecutor, ProgramSource, Programs, weights};
-use crate::ffi::{DeviceOptions, Driver};
+use crate::ffi::{Constants, Device, DeviceOptions, Driver};
 use crate::profile::Profiler;
 use crate::shipped::{Bundle, Offer, Trust};
 
@@ -223,20 +223,9 @@ impl IreeBackend {
         let writer = ProgramWriter::new(decoder.clone(), &graph)?;
         let programs = Programs::new(device.clone(), programs, writer, options.progress.clone());
         programs.check_device(options.cancel.as_ref())?;
-        let compile_time = programs.prepare_for_load(&prepared, options.cancel.as_ref())?;
-        let weights = match programs.laid_out()? {
-            Some(laid_out) => weights::in_place(&device, &laid_out, programs.weights(), options)?,
-            None => match self.kept_weights(&device, &checkpoint, &programs, options)? {
-                Some(kept) => kept,
-                None => weights::on_device(
-                    &device,
-                    &checkpoint,
-                    programs.weights(),
-                    &programs.layouts()?,
-                    options,
-                )?,
-            },
-        };
+        let load_weights = || self.weights(&device, &checkpoint, &programs, options);
+        let (compile_time, weights) =
+            programs.prepare_for_load(&prepared, options.cancel.as_ref(), load_weights)?;
 
         let mut info = model_info(NAME, &checkpoint, &decoder);
         info.device = device.name().to_owned();
@@ -244,6 +233,23 @@ impl IreeBackend {
         info.load_time = started.elapsed();
         let executor = IreeExecutor::new(device, programs, weights)?.with_profiler(self.profiler.clone());
         Ok(Arc::new(GraphModel::new(executor, &decoder, info, &graph)?))
+    }
+
+    /// The weights as `programs` take them: those of a bundle, those in the cache, or a copy on the device.
+    fn weights(
+        &self,
+        device: &Device,
+        checkpoint: &Arc<Checkpoint>,
+        programs: &Programs,
+        options: &LoadOptions,
+    ) -> Result<Constants> {
+        if let Some(laid_out) = programs.laid_out()? {
+            return weights::in_place(device, &laid_out, programs.weights(), options);
+        }
+        match self.kept_weights(device, checkpoint, programs, options)? {
+            Some(kept) => Ok(kept),
+            None => weights::on_device(device, checkpoint, programs.weights(), &programs.layouts()?, options),
+        }
     }
 }
 

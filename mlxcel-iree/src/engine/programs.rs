@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{CancelToken, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, FaultPoint, LoadProgress, LoadStage, ProgressFn, Result};
 use mlxcel_graph::{
     ENTRY, Prepared, PreparedPrograms, ProgramShape, ProgramTable, ProgramWriter, ResidentArgument,
     Signature, WeightArgument,
@@ -131,17 +131,25 @@ impl Programs {
         }
     }
 
-    /// Makes the programs that loading waits for, and announces the others as soon as a core is free for
-    /// them. Returns how long it took if anything was compiled.
-    pub(crate) fn prepare_for_load(
+    /// Makes the programs that loading waits for, with `load_weights` beside them on the next core that is
+    /// free, and announces the other programs as soon as one is free for those. Returns how long compiling
+    /// took if anything was compiled, and the weights.
+    pub(crate) fn prepare_for_load<W: Send>(
         &self,
         prepared: &PreparedPrograms,
         cancel: Option<&CancelToken>,
-    ) -> Result<Duration> {
+        load_weights: impl FnOnce() -> Result<W> + Send,
+    ) -> Result<(Duration, W)> {
         let announce = || prepared.in_background.iter().for_each(|shape| self.ahead.make(shape));
-        let compile_time = self.prepare_parallel(&prepared.at_load, cancel, &announce)?;
+        let mut weights = None;
+        let beside = Box::new(|| {
+            weights = Some(load_weights()?);
+            Ok(())
+        });
+        let compile_time = self.prepare_parallel(&prepared.at_load, cancel, Some(beside), &announce)?;
         announce();
-        Ok(compile_time)
+        let missing = || Error::new(ErrorKind::Internal, "load weights", "the weights were not loaded");
+        Ok((compile_time, weights.ok_or_else(missing)?))
     }
 
     /// Makes the missing programs, in parallel on several cores, and returns how long that took if anything
@@ -151,45 +159,54 @@ impl Programs {
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
     ) -> Result<Duration> {
-        self.prepare_parallel(shapes, cancel, &|| {})
+        self.prepare_parallel(shapes, cancel, None, &|| {})
     }
 
-    /// [`prepare_together`](Self::prepare_together), with `on_idle_core` called when there are more cores
-    /// than programs left.
+    /// [`prepare_together`](Self::prepare_together), with `beside` done when all programs have been begun,
+    /// and `on_idle_core` called when there are more cores than work left.
     fn prepare_parallel(
         &self,
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
+        beside: Option<Box<dyn FnOnce() -> Result<()> + Send + '_>>,
         on_idle_core: &(dyn Fn() + Sync),
     ) -> Result<Duration> {
         let started = Instant::now();
-        let missing: Vec<_> =
-            shapes.iter().filter(|shape| self.making.table.ready(shape).is_none()).collect();
-        if missing.is_empty() {
+        let missing = shapes.iter().filter(|shape| self.making.table.ready(shape).is_none());
+        let mut work: Vec<_> = missing.map(Work::Program).collect();
+        let total = work.len() as u64;
+        work.extend(beside.map(Work::Beside));
+        if work.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let total = missing.len() as u64;
         let done = Mutex::new(0);
         let report = |finished: u64| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             *done += finished;
             self.making.report(*done, total);
         };
-        let compiled = AtomicBool::new(false);
+        let compiled = Mutex::new(Duration::ZERO);
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let left = AtomicUsize::new(missing.len());
-        if missing.len() < cores {
+        let left = AtomicUsize::new(work.len());
+        if work.len() < cores {
             on_idle_core();
         }
-        share_out("compile programs", cores, missing, |shape| {
-            let made = self.making.make_once(shape, cancel, &report)?;
-            compiled.fetch_or(!made.compile_time.is_zero(), Ordering::Relaxed);
+        share_out("prepare programs", cores, work, |work| {
+            match work {
+                Work::Program(shape) => {
+                    let made = self.making.make_once(shape, cancel, &report)?;
+                    if !made.compile_time.is_zero() {
+                        *compiled.lock().unwrap_or_else(PoisonError::into_inner) = started.elapsed();
+                    }
+                }
+                Work::Beside(work) => work()?,
+            }
             if left.fetch_sub(1, Ordering::Relaxed) <= cores {
                 on_idle_core();
             }
             Ok(())
         })?;
-        Ok(if compiled.into_inner() { started.elapsed() } else { Duration::ZERO })
+        Ok(compiled.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the program for `shape` is there.
@@ -206,6 +223,12 @@ impl Programs {
         }
         is_ready
     }
+}
+
+/// A part of what is prepared.
+enum Work<'a> {
+    Program(&'a ProgramShape),
+    Beside(Box<dyn FnOnce() -> Result<()> + Send + 'a>),
 }
 
 /// What makes programs, and what it has made.
