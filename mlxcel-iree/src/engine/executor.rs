@@ -11,8 +11,9 @@ use mlxcel_stablehlo::TensorType;
 
 use super::programs::{IreeProgram, Programs};
 use super::residents::ResidentTensors;
-use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device};
+use crate::ffi::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device, copying_threads};
 use crate::profile::Profiler;
+use crate::threads::share_out;
 
 /// A device with a model's programs and weights on it.
 pub(crate) struct IreeExecutor {
@@ -94,9 +95,12 @@ impl Executor for IreeExecutor {
         (to, to_length): (&mut IreeState, usize),
         positions: usize,
     ) -> Result<()> {
-        layout
-            .copy_segments(from_length, to_length, positions)
-            .try_for_each(|part| from.buffer.copy_to(part.from, &to.buffer, part.to, part.bytes))
+        let parts: Vec<_> = layout.copy_segments(from_length, to_length, positions).collect();
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let threads = if self.device.is_accelerator() { 1 } else { copying_threads(bytes) };
+        share_out("copy a state", threads, parts, |part| {
+            from.buffer.copy_to(part.from, &to.buffer, part.to, part.bytes)
+        })
     }
 
     fn read(

@@ -120,11 +120,16 @@ impl AsRef<[u8]> for HostMemory {
     }
 }
 
-/// Copies `source` over `target`, which is as long; a large copy runs on several threads, because one thread
-/// spends it on page faults.
+/// How many threads copy `bytes`: a large copy into fresh memory takes several, because one thread spends it
+/// on page faults.
+pub(crate) fn copying_threads(bytes: usize) -> usize {
+    if bytes < PARALLEL_FROM { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(8) }
+}
+
+/// Copies `source` over `target`, which is as long.
 pub(crate) fn copy(target: &mut [u8], source: &[u8]) -> Result<()> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(8);
-    if threads == 1 || source.len() < PARALLEL_FROM {
+    let threads = copying_threads(source.len());
+    if threads == 1 {
         target.copy_from_slice(source);
         return Ok(());
     }
