@@ -8,6 +8,8 @@ use mlxcel_core::{
     Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Pooling, Precision, Row, RowResult,
     SamplingPlan, SessionOptions, StepOutput,
 };
+use mlxcel_models::Checkpoint;
+use mlxcel_models::text_head::TextHead;
 use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
 
 /// The largest difference of an element, relative to the largest of the vector or to 1.
@@ -43,6 +45,9 @@ struct RerankCase {
     query: String,
     documents: Vec<String>,
     scores: Vec<f32>,
+    /// Those of each pair of texts.
+    tokens: Vec<Vec<u32>>,
+    types: Vec<Vec<u8>>,
 }
 
 impl Oracle {
@@ -57,10 +62,15 @@ impl HiddenCase {
     }
 }
 
+/// Checkpoints, and models in GGUF files.
 pub(crate) fn folders() -> Vec<PathBuf> {
-    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders");
-    let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(own, PathBuf::from);
-    let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let own = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../fixtures/{name}encoders"));
+    let roots = match std::env::var_os(FOLDER_VARIABLE) {
+        Some(root) => vec![PathBuf::from(root)],
+        None => vec![own(""), own("gguf-")],
+    };
+    let entries = roots.iter().flat_map(|root| std::fs::read_dir(root).unwrap());
+    let mut folders: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     folders.retain(|folder| folder.join("oracle.json").exists());
     folders.sort();
     folders
@@ -98,7 +108,11 @@ fn check(engine: &dyn Backend, folder: &Path) {
             expect_close(&format!("{name}, {prompt:?}, {dimensions:?}: {text}"), found, expected);
         }
     }
-    if let Some(RerankCase { query, documents, scores }) = &oracle.rerank {
+    if let Some(case) = &oracle.rerank {
+        check_head(&name, &model, folder, case);
+    }
+    let reranked = oracle.rerank.as_ref().filter(|_| model.tokenizer().is_ok());
+    if let Some(RerankCase { query, documents, scores, .. }) = reranked {
         let options = RerankOptions::default();
         let found = model.rerank(query, documents, &options).unwrap();
         expect_close(&name, &found, scores);
@@ -107,6 +121,20 @@ fn check(engine: &dyn Backend, folder: &Path) {
         let found = model.rerank(query, documents, &options.with_probabilities(true)).unwrap();
         let expected: Vec<f32> = scores.iter().map(|score| 1.0 / (1.0 + (-score).exp())).collect();
         expect_close(&name, &found, &expected);
+    }
+}
+
+/// The scores of pairs of texts that are tokens already.
+fn check_head(name: &str, model: &Model, folder: &Path, case: &RerankCase) {
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let head = TextHead::of_classifier(&checkpoint, &checkpoint.decoder().unwrap()).unwrap().unwrap();
+    let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
+    for ((tokens, types), score) in case.tokens.iter().zip(&case.types).zip(&case.scores) {
+        let sequence = session.open().unwrap();
+        let row = Row::hidden(sequence, tokens, head.pooling).with_token_types(types);
+        let RowResult::Hidden(state) = session.run_row(row, &Control::default()).unwrap() else { panic!() };
+        session.close(sequence).unwrap();
+        expect_close(name, &head.apply(&state, tokens.len()).unwrap(), &[*score]);
     }
 }
 
@@ -155,7 +183,7 @@ fn check_hidden(name: &str, model: &Model, cases: &[HiddenCase], few: bool) {
 #[test]
 fn every_encoder_is_exact_on_every_engine() {
     let folders = folders();
-    assert!(std::env::var_os(FOLDER_VARIABLE).is_some() || folders.len() >= 9, "{} folders", folders.len());
+    assert!(std::env::var_os(FOLDER_VARIABLE).is_some() || folders.len() >= 16, "{} folders", folders.len());
     for folder in &folders {
         for engine in engines_and_plugin() {
             if is_wanted(&*engine) && !is_spared(&*engine, folder) {

@@ -36,6 +36,21 @@ fn gguf_tokenizers_match_their_originals_on_difficult_texts() {
 }
 
 #[test]
+fn tokenizers_of_encoders_in_gguf_match_their_originals() {
+    let folder = fixtures().join("gguf-tokenizers");
+    let made: Value = serde_json::from_slice(&fs::read(folder.join("encoders.json")).unwrap()).unwrap();
+    let made = made.as_object().unwrap();
+    assert_eq!(made.len(), 4);
+    for (name, cases) in made {
+        let tokenizer = Tokenizer::open(folder.join(format!("{name}.gguf"))).unwrap();
+        for case in cases["texts"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(text, true).unwrap(), ids(&case["ids"]), "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
 fn the_bos_token_follows_the_files_setting() {
     let folder = fixtures().join("gguf-tokenizers");
     let sentencepiece = Tokenizer::open(folder.join("sentencepiece.gguf")).unwrap();

@@ -6,11 +6,18 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value};
 
 use super::header::OPERATION;
-use super::{Gguf, Place, architecture, tokenizer};
+use super::{Gguf, Place, architecture, modules, tokenizer};
 use crate::files::FileKind;
 
 /// The files that metadata makes.
-const NAMES: [&str; 4] = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+const NAMES: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+];
 
 /// The file `name` of the model at a place, which is opened only where its metadata is asked for.
 ///
@@ -34,10 +41,12 @@ impl Gguf {
             return Ok(Some(content));
         }
         let made = match name {
-            "config.json" => Some(write(&architecture::config(self)?)),
-            "generation_config.json" => tokenizer::generation_config(self)?.map(|config| write(&config)),
+            "config.json" => Some(write(architecture::config(self)?)),
+            "generation_config.json" => tokenizer::generation_config(self)?.map(write),
             "tokenizer.json" => tokenizer::tokenizer(self)?,
-            "tokenizer_config.json" => tokenizer::tokenizer_config(self)?.map(|config| write(&config)),
+            "tokenizer_config.json" => tokenizer::tokenizer_config(self)?.map(write),
+            "modules.json" => modules::modules(self)?.map(|modules| modules.to_string()),
+            "1_Pooling/config.json" => modules::pooling_config(self)?.map(write),
             _ => None,
         };
         let limit = FileKind::of(name).limit();
@@ -51,9 +60,9 @@ impl Gguf {
         }
     }
 
-    /// The names of the files that the metadata makes.
+    /// The names of the files that the metadata makes, without those in folders.
     pub(crate) fn names(&self) -> Vec<String> {
-        NAMES.map(str::to_owned).to_vec()
+        NAMES.iter().filter(|name| !name.contains('/')).map(|&name| name.to_owned()).collect()
     }
 
     /// What errors call a file that the metadata makes.
@@ -67,6 +76,6 @@ impl Gguf {
 }
 
 /// A file of settings.
-fn write(fields: &Map<String, Value>) -> String {
-    Value::Object(fields.clone()).to_string()
+fn write(fields: Map<String, Value>) -> String {
+    Value::Object(fields).to_string()
 }

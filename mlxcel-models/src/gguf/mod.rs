@@ -14,6 +14,7 @@ mod draft;
 mod files;
 mod header;
 mod metadata;
+mod modules;
 mod numbers;
 mod place;
 mod split;

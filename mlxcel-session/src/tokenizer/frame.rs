@@ -175,4 +175,16 @@ mod tests {
         assert_eq!((&tokens[..], &types[..]), (&[0, 7, 2, 2, 9, 2][..], &[0; 6][..]));
         assert_eq!(Frame::read(None).unwrap(), Frame::default());
     }
+
+    #[test]
+    fn pairs_of_gguf_files_stand_as_in_their_originals() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/gguf-tokenizers");
+        let made = std::fs::read(format!("{folder}/encoders.json")).unwrap();
+        let made: Value = serde_json::from_slice(&made).unwrap();
+        for (name, cases) in made.as_object().unwrap() {
+            let tokenizer = crate::Tokenizer::open(format!("{folder}/{name}.gguf")).unwrap();
+            let (tokens, types) = tokenizer.encode_pair("Hello, world!", "naïve café", 512).unwrap();
+            assert_eq!(json!({"ids": tokens, "types": types}), cases["pair"], "{name}");
+        }
+    }
 }

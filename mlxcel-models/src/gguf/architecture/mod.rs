@@ -137,6 +137,11 @@ pub(super) fn find(gguf: &Gguf) -> Result<&'static Architecture> {
     })
 }
 
+/// The whole key of the file's architecture.
+pub(super) fn key(gguf: &Gguf, key: &str) -> Result<String> {
+    Ok(Draft::new(gguf, find(gguf)?).key(key))
+}
+
 /// The settings of `config.json`.
 pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     let metadata = gguf.metadata();

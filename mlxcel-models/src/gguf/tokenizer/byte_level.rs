@@ -14,7 +14,8 @@ const SPLITTING: &str = "tokenizer.ggml.pre";
 /// What such tokenizers decide.
 pub(super) fn kind(metadata: Metadata<'_>) -> Result<Kind> {
     let none: fn(&str) -> Option<TokenId> = |_| None;
-    Ok(Kind { begins: splitting(metadata)?.begins, defaults: none })
+    let Splitting { begins, ends, pair, .. } = *splitting(metadata)?;
+    Ok(Kind { begins, ends, pair, defaults: none })
 }
 
 /// Writes normalizer, splitting, decoder and model.

@@ -8,7 +8,9 @@ mod byte_level;
 mod sentencepiece;
 mod splits;
 mod stop;
+mod unigram;
 mod vocabulary;
+mod wordpiece;
 mod writer;
 
 use mlxcel_core::{Result, TokenId};
@@ -31,8 +33,24 @@ const MOST_TEMPLATES: usize = 64;
 struct Kind {
     /// Whether a text begins with a token of its own where the file does not say.
     begins: bool,
+    /// Whether it ends with one where the file does not say.
+    ends: bool,
+    pair: Pair,
     /// The ids of the special tokens that the file does not name.
     defaults: fn(&str) -> Option<TokenId>,
+}
+
+/// How two texts stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pair {
+    /// Nobody asks for two.
+    None,
+    /// The first token, a text, the last token, the other text, which is of another type, and the last token.
+    OfTypes,
+    /// The same, both texts of one type.
+    Joined,
+    /// The same, with the last token twice between them.
+    Apart,
 }
 
 /// `tokenizer.json`; none where the file has no tokenizer.
@@ -59,6 +77,14 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
         Model::Gemma4 => {
             sentencepiece::write(&mut out, metadata, &vocabulary, false)?;
             GEMMA_4
+        }
+        Model::WordPiece => {
+            wordpiece::write(&mut out, metadata, &vocabulary)?;
+            wordpiece::kind()
+        }
+        Model::Unigram => {
+            unigram::write(&mut out, metadata, &vocabulary)?;
+            unigram::kind()
         }
     };
     out.raw(",\"post_processor\":");
@@ -109,10 +135,14 @@ enum Model {
     SentencePiece,
     /// The same with merges, as Gemma 4 has it.
     Gemma4,
+    /// WordPiece, as BERT has it.
+    WordPiece,
+    /// SentencePiece's unigram model, as T5 and XLM-RoBERTa have it.
+    Unigram,
 }
 
 /// What Gemma 4's tokenizer decides.
-const GEMMA_4: Kind = Kind { begins: true, defaults: |_| None };
+const GEMMA_4: Kind = Kind { begins: true, ends: false, pair: Pair::None, defaults: |_| None };
 
 impl Model {
     fn kind(self, metadata: Metadata<'_>) -> Result<Kind> {
@@ -120,6 +150,8 @@ impl Model {
             Self::ByteLevel => byte_level::kind(metadata),
             Self::SentencePiece => Ok(sentencepiece::kind()),
             Self::Gemma4 => Ok(GEMMA_4),
+            Self::WordPiece => Ok(wordpiece::kind()),
+            Self::Unigram => Ok(unigram::kind()),
         }
     }
 }
@@ -131,9 +163,12 @@ fn model(metadata: Metadata<'_>) -> Result<Option<Model>> {
         Some("gpt2") => Ok(Some(Model::ByteLevel)),
         Some("llama") => Ok(Some(Model::SentencePiece)),
         Some("gemma4") => Ok(Some(Model::Gemma4)),
+        Some("bert") => Ok(Some(Model::WordPiece)),
+        Some("t5") => Ok(Some(Model::Unigram)),
         Some(other) => {
             let message = format!(
-                "tokenizers of kind '{}' are not supported; gpt2 (byte-level), llama (sentencepiece) and gemma4 are",
+                "tokenizers of kind '{}' are not supported; gpt2 (byte-level), llama (sentencepiece), gemma4, bert (WordPiece) and t5 \
+                 (unigram) are",
                 other.escape_debug()
             );
             Err(metadata.unsupported(MODEL, message))
@@ -162,7 +197,13 @@ fn special(
     kind: &Kind,
     role: &str,
 ) -> Result<Option<TokenId>> {
-    let named = metadata.token(&format!("tokenizer.ggml.{role}_token_id"), vocabulary.len())?;
+    let token = |role: &str| metadata.token(&format!("tokenizer.ggml.{role}_token_id"), vocabulary.len());
+    let named = match (token(role)?, role) {
+        // What older files of encoders call them.
+        (None, "bos") => token("cls")?,
+        (None, "eos") => token("seperator")?,
+        (named, _) => named,
+    };
     let default = (kind.defaults)(role).filter(|id| (*id as usize) < vocabulary.len());
     Ok(named.or(default))
 }
@@ -172,7 +213,7 @@ fn frame(metadata: Metadata<'_>, vocabulary: &Vocabulary<'_>, kind: &Kind) -> Re
     let wanted =
         |key: &str, default: bool| Ok::<_, mlxcel_core::Error>(metadata.flag(key)?.unwrap_or(default));
     let begins = wanted("tokenizer.ggml.add_bos_token", kind.begins)?;
-    let ends = wanted("tokenizer.ggml.add_eos_token", false)?;
+    let ends = wanted("tokenizer.ggml.add_eos_token", kind.ends)?;
     let token = |wanted: bool, role: &str| -> Result<Option<(TokenId, &str)>> {
         let id = if wanted { special(metadata, vocabulary, kind, role)? } else { None };
         Ok(id.and_then(|id| Some((id, vocabulary.text(id)?))))
@@ -181,15 +222,27 @@ fn frame(metadata: Metadata<'_>, vocabulary: &Vocabulary<'_>, kind: &Kind) -> Re
     if first.is_none() && last.is_none() {
         return Ok(Value::Null);
     }
-    let piece = |(_, text): (TokenId, &str)| json!({"SpecialToken": {"id": text, "type_id": 0}});
-    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
-    let single: Vec<_> = first.map(piece).into_iter().chain([text]).chain(last.map(piece)).collect();
+    let piece =
+        |ty: usize| move |(_, text): (TokenId, &str)| json!({"SpecialToken": {"id": text, "type_id": ty}});
+    let text = |name: &str, ty: usize| json!({"Sequence": {"id": name, "type_id": ty}});
+    let framed = |first: Option<_>, name: &str, ty: usize| -> Vec<Value> {
+        first.map(piece(ty)).into_iter().chain([text(name, ty)]).chain(last.map(piece(ty))).collect()
+    };
+    let single = framed(first, "A", 0);
+    let second = match kind.pair {
+        Pair::None => None,
+        Pair::OfTypes => Some(framed(None, "B", 1)),
+        Pair::Joined => Some(framed(None, "B", 0)),
+        // What the second text begins with is what the first one ends with.
+        Pair::Apart => Some(framed(last, "B", 0)),
+    };
+    let pair = second.map_or_else(Vec::new, |second| [single.clone(), second].concat());
     let tokens: Map<_, _> = first
         .into_iter()
         .chain(last)
         .map(|(id, text)| (text.to_owned(), json!({"id": text, "ids": [id], "tokens": [text]})))
         .collect();
-    Ok(json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens}))
+    Ok(json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}))
 }
 
 /// The chat template, or several by name.

@@ -11,9 +11,9 @@ use mlxcel_core::{Result, TokenId};
 use serde_json::{Value, json};
 
 use super::super::metadata::Metadata;
-use super::Kind;
 use super::vocabulary::{TOKENS, TokenType, Vocabulary};
 use super::writer::Writer;
+use super::{Kind, Pair};
 use crate::files::FileKind;
 
 const PREFIX: &str = "tokenizer.ggml.add_space_prefix";
@@ -34,7 +34,7 @@ pub(super) fn kind() -> Kind {
         "eos" => Some(2),
         _ => None,
     };
-    Kind { begins: true, defaults }
+    Kind { begins: true, ends: false, pair: Pair::None, defaults }
 }
 
 /// Writes normalizer, decoder and model. If tokens are `scored`, merges follow from the scores, and a text

@@ -2,6 +2,8 @@
 //!
 //! The regular expressions are those of the `tokenizer.json` of the models that the names come from.
 
+use super::Pair;
+
 /// A step of splitting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Split {
@@ -23,12 +25,26 @@ pub(super) struct Splitting {
     pub(super) whole_words: bool,
     /// Whether a text begins with a token of its own where the file does not say.
     pub(super) begins: bool,
+    /// Whether it ends with one where the file does not say.
+    pub(super) ends: bool,
+    /// How two texts stand together.
+    pub(super) pair: Pair,
     /// Whether characters are composed first.
     pub(super) composes: bool,
 }
 
-const PLAIN: Splitting =
-    Splitting { names: &[], splits: &[], whole_words: false, begins: false, composes: false };
+const PLAIN: Splitting = Splitting {
+    names: &[],
+    splits: &[],
+    whole_words: false,
+    begins: false,
+    ends: false,
+    pair: Pair::None,
+    composes: false,
+};
+
+/// Of an encoder, whose texts stand between two tokens.
+const FRAMED: Splitting = Splitting { begins: true, ends: true, pair: Pair::Joined, ..PLAIN };
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -58,6 +74,8 @@ const ALL: &[Splitting] = &[
         ..PLAIN
     },
     Splitting { names: &["olmo"], splits: &[Split::Gpt2], composes: true, ..PLAIN },
+    Splitting { names: &["roberta-bpe"], splits: &[Split::Gpt2], pair: Pair::Apart, ..FRAMED },
+    Splitting { names: &["modern-bert"], splits: &[Split::Gpt2], composes: true, ..FRAMED },
     Splitting {
         names: &[
             "starcoder",

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::super::metadata::Sizes;
 use super::super::Change::{Each, Keep};
+use super::super::Fixed::Flag;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{FOUR_NORMS, PLAIN, RMS_EPSILON, WIDTH};
@@ -39,6 +40,10 @@ pub(super) const GEMMA3: Architecture = Architecture {
     adapt: gemma3,
     ..PLAIN
 };
+
+/// EmbeddingGemma.
+pub(super) const GEMMA_EMBEDDING: Architecture =
+    Architecture { name: "gemma-embedding", fixed: &[("use_bidirectional_attention", Flag(true))], ..GEMMA3 };
 
 pub(super) const GEMMA3N: Architecture = Architecture {
     name: "gemma3n",

@@ -2,6 +2,7 @@
 
 mod afmoe;
 mod apertus;
+mod bert;
 mod cohere;
 mod deepseek;
 mod ernie;
@@ -33,6 +34,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &afmoe::AFMOE,
     &apertus::APERTUS,
     &llama::ARCEE,
+    &bert::BERT,
     &cohere::COHERE2,
     &deepseek::DEEPSEEK2,
     &deepseek::DEEPSEEK32,
@@ -43,6 +45,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &exaone::EXAONE4,
     &mamba::FALCON_H1,
     &gemma::GEMMA,
+    &gemma::GEMMA_EMBEDDING,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma::GEMMA3N,
@@ -67,9 +70,11 @@ pub(super) const ALL: &[&Architecture] = &[
     &mamba::MAMBA2,
     &minimax::MINIMAX_M2,
     &llama::MISTRAL3,
+    &bert::MODERN_BERT,
     &nemotron::NEMOTRON,
     &nemotron::NEMOTRON_H,
     &nemotron::NEMOTRON_H_MOE,
+    &bert::NOMIC_BERT,
     &olmo::OLMO2,
     &olmo::OLMOE,
     &phi::PHI3,

@@ -1,0 +1,131 @@
+//! Encoders: BERT and what follows it.
+
+use mlxcel_core::Result;
+
+use super::super::Architecture;
+use super::super::Change::Keep;
+use super::super::draft::Draft;
+use super::{LAYER_EPSILON, PLAIN};
+
+/// BERT and RoBERTa, whose table of positions the converter has cut at the first one.
+pub(super) const BERT: Architecture = Architecture {
+    name: "bert",
+    model_type: "bert",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_eps")]],
+    present: &[],
+    base: ["", "encoder.layer."],
+    tensors: &[&[
+        ("token_embd", "embeddings.word_embeddings", Keep),
+        ("position_embd", "embeddings.position_embeddings", Keep),
+        ("token_types", "embeddings.token_type_embeddings", Keep),
+        ("token_embd_norm", "embeddings.LayerNorm", Keep),
+        ("attn_q", "attention.self.query", Keep),
+        ("attn_k", "attention.self.key", Keep),
+        ("attn_v", "attention.self.value", Keep),
+        ("attn_output", "attention.output.dense", Keep),
+        ("attn_output_norm", "attention.output.LayerNorm", Keep),
+        ("ffn_up", "intermediate.dense", Keep),
+        ("ffn_down", "output.dense", Keep),
+        ("layer_output_norm", "output.LayerNorm", Keep),
+        ("cls", "classifier.dense", Keep),
+        ("cls.output", "classifier.out_proj", Keep),
+    ]],
+    adapt: bert,
+    ..PLAIN
+};
+
+pub(super) const NOMIC_BERT: Architecture = Architecture {
+    name: "nomic-bert",
+    model_type: "nomic_bert",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_eps")]],
+    present: &[],
+    base: ["", "encoder.layers."],
+    tensors: &[&[
+        ("token_embd", "embeddings.word_embeddings", Keep),
+        ("token_types", "embeddings.token_type_embeddings", Keep),
+        ("token_embd_norm", "emb_ln", Keep),
+        ("attn_qkv", "attn.Wqkv", Keep),
+        ("attn_output", "attn.out_proj", Keep),
+        ("attn_output_norm", "norm1", Keep),
+        ("ffn_up", "mlp.fc11", Keep),
+        ("ffn_gate", "mlp.fc12", Keep),
+        ("ffn_down", "mlp.fc2", Keep),
+        ("layer_output_norm", "norm2", Keep),
+    ]],
+    adapt: types,
+    ..PLAIN
+};
+
+pub(super) const MODERN_BERT: Architecture = Architecture {
+    name: "modern-bert",
+    model_type: "modernbert",
+    settings: &[&[
+        (LAYER_EPSILON, "norm_eps"),
+        ("attention.layer_norm_rms_epsilon", "norm_eps"),
+        ("attention.sliding_window", "local_attention"),
+        ("attention.sliding_window_pattern", "global_attn_every_n_layers"),
+        ("rope.freq_base", "global_rope_theta"),
+        ("rope.freq_base_swa", "local_rope_theta"),
+    ]],
+    present: &[
+        ("attn_output.bias", "attention_bias"),
+        ("ffn_up.bias", "mlp_bias"),
+        ("ffn_norm.bias", "norm_bias"),
+    ],
+    tensors: &[&[
+        ("token_embd", "embeddings.tok_embeddings", Keep),
+        ("token_embd_norm", "embeddings.norm", Keep),
+        ("output_norm", "final_norm", Keep),
+        ("attn_norm", "attn_norm", Keep),
+        ("attn_qkv", "attn.Wqkv", Keep),
+        ("attn_output", "attn.Wo", Keep),
+        ("ffn_norm", "mlp_norm", Keep),
+        ("ffn_up", "mlp.Wi", Keep),
+        ("ffn_down", "mlp.Wo", Keep),
+        ("cls", "head.dense", Keep),
+        ("cls.norm", "head.norm", Keep),
+        ("cls.output", "classifier", Keep),
+    ]],
+    base: ["", "layers."],
+    adapt: modern_bert,
+    ..PLAIN
+};
+
+/// The number of token types, from their table.
+fn types(draft: &mut Draft<'_>) -> Result<()> {
+    if let Some(shape) = draft.shape("token_types.weight") {
+        draft.set("type_vocab_size", shape.first().copied().unwrap_or_default());
+    }
+    Ok(())
+}
+
+fn bert(draft: &mut Draft<'_>) -> Result<()> {
+    const SCORES: &str = "cls.output.weight";
+    types(draft)?;
+    match (draft.has(SCORES), draft.has("cls.weight")) {
+        (false, _) => {}
+        (true, true) => draft.set("architectures", vec!["RobertaForSequenceClassification"]),
+        (true, false) => {
+            let message = "a classifier of BERT needs its pooler, which llama.cpp's converter leaves out; open the \
+                           checkpoint that the file was made of";
+            return Err(draft.metadata.unsupported(SCORES, message.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+fn modern_bert(draft: &mut Draft<'_>) -> Result<()> {
+    if let Some(name) = draft.metadata.text(&draft.key("hidden_activation"))? {
+        draft.set("hidden_activation", name);
+    }
+    if draft.has("cls.output.weight") {
+        draft.set("architectures", vec!["ModernBertForSequenceClassification"]);
+        draft.set("classifier_bias", draft.has("cls.bias"));
+        let pooling = draft.size("classifier.pooling_type")?;
+        draft.set("classifier_pooling", if pooling == Some(MEAN) { "mean" } else { "cls" });
+    }
+    Ok(())
+}
+
+/// The number of pooling by the mean.
+const MEAN: usize = 1;
