@@ -10,6 +10,7 @@ use mlxcel_core::{
 };
 use mlxcel_models::Checkpoint;
 use mlxcel_models::text_head::TextHead;
+use mlxcel_quantize::{QuantizeOptions, quantize};
 use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
 
 /// The largest difference of an element, relative to the largest of the vector or to 1.
@@ -177,6 +178,27 @@ fn check_hidden(name: &str, model: &Model, cases: &[HiddenCase], few: bool) {
     let fresh = session.open().unwrap();
     for row in [Row::next(fresh, tokens, &plan), Row::logits(fresh, tokens), Row::extend(fresh, tokens)] {
         assert_eq!(session.run_row(row, &Control::default()).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+/// The head behind the network goes with it: pooling, dense layers, prompts.
+#[test]
+fn a_packed_copy_of_an_encoder_embeds_as_the_encoder() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let place = tempfile::tempdir().unwrap();
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    for name in ["encoders/bert", "gguf-encoders/bert"] {
+        let (folder, copy) = (fixtures.join(name), place.path().join(name.replace('/', "-")));
+        let options = QuantizeOptions::new(8, 32);
+        quantize(&Checkpoint::open(&folder).unwrap(), &copy, &options).unwrap();
+        let embedded = |path: &Path| {
+            let model = Model::load(&engine, path, &LoadOptions::default()).unwrap();
+            model.embed_all(&["A cat sat on the mat."], &EmbedOptions::default()).unwrap().remove(0)
+        };
+        let (own, copied) = (embedded(&folder), embedded(&copy));
+        let cosine: f32 = own.iter().zip(&copied).map(|(a, b)| a * b).sum();
+        assert_eq!(own.len(), copied.len(), "{name}");
+        assert!(cosine > 0.99, "{name}: {cosine}");
     }
 }
 

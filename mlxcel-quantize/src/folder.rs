@@ -9,7 +9,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_models::Checkpoint;
 use mlxcel_models::files::read_regular;
+use mlxcel_models::text_head::TextHead;
 use sha2::{Digest, Sha256};
 
 /// What stands before the name of the place in that of the work folder.
@@ -138,10 +140,11 @@ impl Folder {
         fs::rename(self.work.join(PARTIAL), self.folder.join(name)).map_err(fail)
     }
 
-    /// Writes a file whole.
+    /// Writes a file whole, in a folder of its own if its name says so.
     pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.folder.join(name);
-        let written = File::create(&path).and_then(|mut file| {
+        let folder = path.parent().unwrap_or(&self.folder);
+        let written = fs::create_dir_all(folder).and_then(|()| File::create(&path)).and_then(|mut file| {
             file.write_all(content)?;
             file.sync_all()
         });
@@ -158,6 +161,13 @@ impl Folder {
         self.is_published = true;
         Ok(())
     }
+}
+
+/// The names of the small files to copy, those in the folders of sentence-transformers' modules among them.
+pub(super) fn side_files(checkpoint: &Checkpoint) -> Result<Vec<String>> {
+    let mut names = checkpoint.side_files()?;
+    names.extend(TextHead::module_files(checkpoint)?);
+    Ok(names)
 }
 
 impl Drop for Folder {

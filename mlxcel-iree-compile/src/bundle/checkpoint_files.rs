@@ -2,9 +2,13 @@
 
 use mlxcel_core::Result;
 use mlxcel_models::Checkpoint;
+use mlxcel_models::text_head::TextHead;
 
 /// Files other than weights that a model needs when it is opened or copied.
-const SIDE_FILES: [&str; 21] = [
+const SIDE_FILES: [&str; 24] = [
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -51,5 +55,37 @@ pub(super) fn side_files(
             each(name, &content)?;
         }
     }
+    for name in TextHead::module_files(checkpoint)? {
+        if let Some(content) = checkpoint.stored_file(&name)? {
+            each(&name, &content)?;
+        }
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_modules_behind_an_encoder_are_among_its_files() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+        let names = |folder: &str| {
+            let mut names = Vec::new();
+            side_files(&Checkpoint::open(fixtures.join(folder)).unwrap(), true, |name, _| {
+                names.push(name.to_owned());
+                Ok(())
+            })
+            .unwrap();
+            names
+        };
+        let found = names("encoders/bert");
+        let expected =
+            ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"];
+        assert!(expected.iter().all(|name| found.iter().any(|found| found == name)), "{found:?}");
+        // A GGUF file has them in itself.
+        assert_eq!(names("gguf-encoders/bert"), [""; 0]);
+    }
 }

@@ -5,7 +5,9 @@ use mlxcel_core::{Error, Pooling, Result};
 use super::{HeadLayer, TextHead};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::{Activation, Decoder};
+use crate::element::ElementType;
 use crate::families::activation;
+use crate::read::formats::matrix;
 
 const OPERATION: &str = "read classifier";
 
@@ -28,14 +30,14 @@ impl TextHead {
         let hidden = decoder.hidden_size;
         let values = |name: &str, shape: &[usize]| values(checkpoint, name, shape);
         let dense = |module: &str, bias: bool, activation: Option<Activation>| -> Result<HeadLayer> {
-            let weight = values(&format!("{module}.weight"), &[hidden, hidden])?;
+            let weight = matrix_values(checkpoint, module, [hidden, hidden])?;
             let bias = if bias { Some(values(&format!("{module}.bias"), &[hidden])?) } else { None };
             Ok(HeadLayer::Dense { weight, bias, activation })
         };
         let classes = |module: &str, bias: bool| -> Result<HeadLayer> {
             let name = format!("{module}.weight");
             let count = checkpoint.tensor(&name)?.shape.first().copied().unwrap_or_default();
-            let weight = values(&name, &[count, hidden])?;
+            let weight = matrix_values(checkpoint, module, [count, hidden])?;
             let bias = if bias { Some(values(&format!("{module}.bias"), &[count])?) } else { None };
             Ok(HeadLayer::Dense { weight, bias, activation: None })
         };
@@ -82,6 +84,13 @@ impl TextHead {
         };
         Ok(Some(Self { pooling, scaled_by_length: false, inputs: hidden, layers }))
     }
+}
+
+/// The values of a matrix, which may be packed.
+fn matrix_values(checkpoint: &Checkpoint, module: &str, shape: [usize; 2]) -> Result<Vec<f32>> {
+    let weight = matrix(checkpoint, module, &shape)?;
+    let bytes = checkpoint.expanded_weight(&weight, ElementType::F32)?;
+    Ok(super::modules::floats(ElementType::F32, &bytes).unwrap_or_default())
 }
 
 /// The values of a dense tensor.

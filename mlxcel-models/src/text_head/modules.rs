@@ -3,6 +3,7 @@
 use mlxcel_core::{Error, ErrorKind, ModelSource, Pooling, Result};
 
 use super::{HeadLayer, TextHead};
+use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Fields};
 use crate::decoder::Activation;
 use crate::element::ElementType;
@@ -12,6 +13,9 @@ use crate::source::read_file;
 
 const OPERATION: &str = "read sentence-transformers files";
 const MODULES: &str = "modules.json";
+/// What a module has in its folder.
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
 const LARGEST_WIDTH: usize = 1 << 20;
 /// How many modules there may be.
 const MOST_MODULES: usize = 64;
@@ -36,12 +40,7 @@ impl TextHead {
     /// [`ErrorKind::NotFound`] for invalid and missing files.
     pub fn of_embeddings(source: &ModelSource) -> Result<Option<Self>> {
         let Some(bytes) = read_file(source, MODULES)? else { return Ok(None) };
-        let modules: Vec<Module> =
-            files::parse_json(MODULES, &bytes, "it does not list modules with a type and a path")?;
-        if modules.len() > MOST_MODULES {
-            return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are too many modules")
-                .with_context("path", MODULES));
-        }
+        let modules = Module::all(&bytes)?;
         let mut head: Option<Self> = None;
         for module in &modules {
             let kind = module.kind.rsplit('.').next().unwrap_or_default();
@@ -64,6 +63,25 @@ impl TextHead {
         }
         Ok(head)
     }
+
+    /// The names of the files in the folders of modules, which belong to a copy of `checkpoint` beside its
+    /// `modules.json`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] for an invalid `modules.json`; those of [`Checkpoint::file`].
+    pub fn module_files(checkpoint: &Checkpoint) -> Result<Vec<String>> {
+        let Some(bytes) = checkpoint.file(MODULES)? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        for module in Module::all(&bytes)?.iter().filter(|module| !module.path.is_empty()) {
+            for name in [CONFIG, WEIGHTS].map(|name| format!("{}/{name}", module.path)) {
+                if checkpoint.file(&name)?.is_some() {
+                    names.push(name);
+                }
+            }
+        }
+        Ok(names)
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -74,9 +92,22 @@ struct Module {
     kind: String,
 }
 
+impl Module {
+    /// Those that `modules.json` lists.
+    fn all(bytes: &[u8]) -> Result<Vec<Self>> {
+        let modules: Vec<Self> =
+            files::parse_json(MODULES, bytes, "it does not list modules with a type and a path")?;
+        if modules.len() > MOST_MODULES {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are too many modules")
+                .with_context("path", MODULES));
+        }
+        Ok(modules)
+    }
+}
+
 /// `config.json` in the folder of a module.
 fn config(source: &ModelSource, folder: &str) -> Result<Config> {
-    let path = format!("{folder}/config.json");
+    let path = format!("{folder}/{CONFIG}");
     match read_file(source, &path)? {
         Some(bytes) => Config::parse(path, &bytes),
         None => Err(missing(path)),
@@ -169,7 +200,7 @@ fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer>
             return Err(config.unsupported("activation_function", message));
         }
     };
-    let path = format!("{folder}/model.safetensors");
+    let path = format!("{folder}/{WEIGHTS}");
     let file = read_file(source, &path)?.ok_or_else(|| missing(path.clone()))?;
     let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
     let bias = match config.flag("bias")? {
