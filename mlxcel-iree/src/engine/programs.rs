@@ -131,9 +131,9 @@ impl Programs {
         }
     }
 
-    /// Makes the programs that loading waits for, with `load_weights` beside them on the next core that is
-    /// free, and announces the other programs as soon as one is free for those. Returns how long compiling
-    /// took if anything was compiled, and the weights.
+    /// Makes the programs that loading waits for, with `load_weights` beside that, and announces the others as
+    /// soon as a core is free for them. Returns how long compiling took if anything was compiled, and the
+    /// weights.
     pub(crate) fn prepare_for_load<W: Send>(
         &self,
         prepared: &PreparedPrograms,
@@ -162,8 +162,8 @@ impl Programs {
         self.prepare_parallel(shapes, cancel, None, &|| {})
     }
 
-    /// [`prepare_together`](Self::prepare_together), with `beside` done when all programs have been begun,
-    /// and `on_idle_core` called when there are more cores than work left.
+    /// [`prepare_together`](Self::prepare_together), with `beside` done at the same time, and `on_idle_core`
+    /// called when there are more cores than work left.
     fn prepare_parallel(
         &self,
         shapes: &[ProgramShape],
@@ -172,10 +172,14 @@ impl Programs {
         on_idle_core: &(dyn Fn() + Sync),
     ) -> Result<Duration> {
         let started = Instant::now();
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        // What goes on beside the compiler waits for the disk and for memory too.
+        let threads = cores + usize::from(beside.is_some());
+        let mut work: Vec<_> = beside.map(Work::Beside).into_iter().collect();
         let missing = shapes.iter().filter(|shape| self.making.table.ready(shape).is_none());
-        let mut work: Vec<_> = missing.map(Work::Program).collect();
-        let total = work.len() as u64;
-        work.extend(beside.map(Work::Beside));
+        let missing: Vec<_> = missing.map(Work::Program).collect();
+        let total = missing.len() as u64;
+        work.extend(missing);
         if work.is_empty() {
             return Ok(Duration::ZERO);
         }
@@ -186,12 +190,11 @@ impl Programs {
             self.making.report(*done, total);
         };
         let compiled = Mutex::new(Duration::ZERO);
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         let left = AtomicUsize::new(work.len());
         if work.len() < cores {
             on_idle_core();
         }
-        share_out("prepare programs", cores, work, |work| {
+        share_out("prepare programs", threads, work, |work| {
             match work {
                 Work::Program(shape) => {
                     let made = self.making.make_once(shape, cancel, &report)?;
