@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
-use mlxcel_iree_target::{RELEASE, ResolvedTarget, Revision, process};
+use mlxcel_iree_target::{CPU_BACKEND, RELEASE, ResolvedTarget, Revision, process};
 use mlxcel_models::files::{Workplace, read_regular};
 
 pub use identity::Identity;
@@ -158,8 +158,11 @@ impl Compiler {
         // Diagnostics name the place; the operation that stands there can be the whole program.
         command.arg("--mlir-print-op-on-diagnostic=false");
         // A program is verified as it is read. To verify it again after each of the compiler's passes, and
-        // for each name that an analysis gives a value, takes half of the time and changes no byte.
-        command.args(["--verify=false", "--mlir-print-assume-verified"]);
+        // for each name that an analysis gives a value, takes half of the time and changes no byte. Passes for
+        // GPUs are still young enough to make what only the verifier refuses.
+        if options.target.target().backend() == CPU_BACKEND {
+            command.args(["--verify=false", "--mlir-print-assume-verified"]);
+        }
         // Relative names keep the private folder out of diagnostics and, as debug information, out of the
         // artifact.
         command.args(["program.mlir", "-o", "program.vmfb"]).current_dir(folder.path());

@@ -43,7 +43,7 @@ struct Kind {
 /// How two texts stand together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pair {
-    /// Nobody asks for two.
+    /// There is no form for two.
     None,
     /// The first token, a text, the last token, the other text, which is of another type, and the last token.
     OfTypes,
