@@ -1,6 +1,5 @@
-//! Scripts in the place of a compiler, in `target/quick`: they save time that the tests need not take.
+//! A script in the place of a compiler, in `target/quick`: it saves time that the tests need not take.
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,22 +8,6 @@ use anyhow::{Context, Result};
 
 use crate::process;
 use crate::workspace::{Workspace, program_of_toolchain};
-
-/// What names the IREE compiler.
-pub(super) const COMPILER: &str = "MLXCEL_IREE_COMPILER";
-
-/// The compiler which `setup` provides, without the verification between its passes: a quarter of its time,
-/// which makes no difference to what it writes. None where another compiler is named, or scripts are not
-/// programs.
-pub(super) fn compiler_without_verification(workspace: &Workspace) -> Result<Option<PathBuf>> {
-    let real = workspace.toolchain().join("bin/iree-compile");
-    let is_other = |named| fs::canonicalize(named).ok() != fs::canonicalize(&real).ok();
-    if cfg!(not(unix)) || env::var_os(COMPILER).is_some_and(is_other) {
-        return Ok(None);
-    }
-    let text = format!("exec '{}' --verify=false \"$@\"\n", real.display());
-    write(workspace, "iree-compile", &text).map(Some)
-}
 
 /// rustdoc that makes a crate's documentation, with warnings as errors, after it has run the crate's tests:
 /// what cargo tells it for the one does for the other, and `cargo doc` would check every crate once more. None

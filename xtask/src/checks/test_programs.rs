@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
 use super::compile::Counts;
-use super::scripts::{COMPILER, compiler_without_verification, documenting_rustdoc};
+use super::scripts::documenting_rustdoc;
 use crate::process;
 use crate::workspace::{Workspace, cargo_program};
 
@@ -40,8 +40,8 @@ pub(crate) struct Options {
 const NIGHTLY: &str = "nightly::";
 /// Which tests of the programs run.
 enum Tier {
-    /// Those of a change, with this compiler in the place of IREE's.
-    Change { compiler: Option<PathBuf> },
+    /// Those of a change.
+    Change,
     /// All.
     Night,
 }
@@ -54,8 +54,7 @@ pub(super) fn check(workspace: &Workspace, options: &Options, all: bool) -> Resu
     let programs = build(workspace, &selection)?;
     let compiled = started.elapsed();
 
-    let tier =
-        if all { Tier::Night } else { Tier::Change { compiler: compiler_without_verification(workspace)? } };
+    let tier = if all { Tier::Night } else { Tier::Change };
     let mut total = Counts::default();
     let started = Instant::now();
     let finished = run_all(programs, options, &tier, &mut total)?;
@@ -172,9 +171,8 @@ fn run(program: &Program, options: &Options, tier: &Tier) -> std::io::Result<Out
         Tier::Night => {
             command.env("MLXCEL_TEST_ALL_FOLDERS", "1");
         }
-        Tier::Change { compiler } => {
+        Tier::Change => {
             command.args(["--skip", NIGHTLY]);
-            command.envs(compiler.iter().map(|compiler| (COMPILER, compiler)));
             // XLA's own optimization takes half the time of PJRT's tests, and is not what they test.
             command.env("XLA_FLAGS", "--xla_backend_optimization_level=0");
         }
