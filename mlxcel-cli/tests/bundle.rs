@@ -399,11 +399,7 @@ fn signals_clean_up_and_the_next_run_removes_leftovers_of_killed_runs() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };
-    // Tests started in the background may ignore interrupts, and child processes inherit this.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
-    let interrupts = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (2 - 1)) == 0;
-    let signals = ["-TERM", "-KILL", if interrupts { "-INT" } else { "-TERM" }];
+    let signals = ["-TERM", "-KILL", if crate::ignores_interrupts() { "-TERM" } else { "-INT" }];
     for signal in signals {
         let before = [names(&out), names(&temporary)];
         let mut child = start();

@@ -192,10 +192,7 @@ fn input_that_is_not_text_is_reported() {
 fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
     use std::io::{BufRead, BufReader, Read};
 
-    // What a shell runs in the background ignores interrupts, and so does the program, which is right.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    if ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 2 != 0)) {
+    if crate::ignores_interrupts() {
         return;
     }
     // Without the token that ends answers it goes on for seconds, however late the interrupt is sent.
