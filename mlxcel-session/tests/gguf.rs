@@ -15,18 +15,31 @@ fn ids(value: &Value) -> Vec<TokenId> {
     value.as_array().unwrap().iter().map(|id| TokenId::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
+/// The tokenizers that `file` has the ids of, each with what it says.
+fn with_originals(file: &str) -> Vec<(String, Tokenizer, Value)> {
+    let folder = fixtures().join("gguf-tokenizers");
+    let made: serde_json::Map<_, _> = serde_json::from_slice(&fs::read(folder.join(file)).unwrap()).unwrap();
+    let open = |(name, cases): (String, Value)| {
+        let tokenizer = Tokenizer::open(folder.join(format!("{name}.gguf"))).unwrap();
+        (name, tokenizer, cases)
+    };
+    made.into_iter().map(open).collect()
+}
+
+/// Holds a tokenizer against the ids of each text.
+fn check_texts(name: &str, tokenizer: &Tokenizer, cases: &Value, specials: bool) {
+    for case in cases.as_array().unwrap() {
+        let (text, wanted) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
+        assert_eq!(tokenizer.encode(text, specials).unwrap(), wanted, "{name}: {text:?}");
+    }
+}
+
 #[test]
 fn gguf_tokenizers_match_their_originals_on_difficult_texts() {
-    let folder = fixtures().join("gguf-tokenizers");
-    let made: Value = serde_json::from_slice(&fs::read(folder.join("ids.json")).unwrap()).unwrap();
-    let made = made.as_object().unwrap();
+    let made = with_originals("ids.json");
     assert_eq!(made.len(), 13);
-    for (name, cases) in made {
-        let tokenizer = Tokenizer::open(folder.join(format!("{name}.gguf"))).unwrap();
-        for case in cases.as_array().unwrap() {
-            let (text, wanted) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
-            assert_eq!(tokenizer.encode(text, false).unwrap(), wanted, "{name}: {text:?}");
-        }
+    for (name, tokenizer, cases) in made {
+        check_texts(&name, &tokenizer, &cases, false);
         let text = "Hello, wörld! 😀 漢字";
         let tokens = tokenizer.encode(text, false).unwrap();
         assert_eq!(tokenizer.decode(&tokens, false).unwrap(), text, "{name}");
@@ -37,16 +50,10 @@ fn gguf_tokenizers_match_their_originals_on_difficult_texts() {
 
 #[test]
 fn tokenizers_of_encoders_in_gguf_match_their_originals() {
-    let folder = fixtures().join("gguf-tokenizers");
-    let made: Value = serde_json::from_slice(&fs::read(folder.join("encoders.json")).unwrap()).unwrap();
-    let made = made.as_object().unwrap();
+    let made = with_originals("encoders.json");
     assert_eq!(made.len(), 4);
-    for (name, cases) in made {
-        let tokenizer = Tokenizer::open(folder.join(format!("{name}.gguf"))).unwrap();
-        for case in cases["texts"].as_array().unwrap() {
-            let text = case["text"].as_str().unwrap();
-            assert_eq!(tokenizer.encode(text, true).unwrap(), ids(&case["ids"]), "{name}: {text:?}");
-        }
+    for (name, tokenizer, cases) in made {
+        check_texts(&name, &tokenizer, &cases["texts"], true);
     }
 }
 

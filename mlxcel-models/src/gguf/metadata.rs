@@ -72,6 +72,22 @@ impl<'a> Metadata<'a> {
         Ok(TokenId::try_from(id).ok().filter(|id| (*id as usize) < tokens))
     }
 
+    /// A way of pooling, as sentence-transformers calls it; none where the file does not say, pools nothing, or
+    /// makes scores.
+    pub(super) fn pooling(&self, key: &str) -> Result<Option<&'static str>> {
+        match self.size(key)? {
+            None | Some(0 | 4) => Ok(None),
+            Some(1) => Ok(Some("mean")),
+            Some(2) => Ok(Some("cls")),
+            Some(3) => Ok(Some("lasttoken")),
+            Some(other) => {
+                let message =
+                    format!("pooling of type {other} is not known; none, mean, cls, last and rank are");
+                Err(self.unsupported(key, message))
+            }
+        }
+    }
+
     /// A finite number.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         match self.entries.get(key) {

@@ -5,19 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Gguf, architecture};
 
-/// How hidden states become an embedding; none where the file does not say, or pools for scores.
+/// How hidden states become an embedding; none where the file does not say, or scores instead.
 fn pooling(gguf: &Gguf) -> Result<Option<&'static str>> {
-    let (metadata, key) = (gguf.metadata(), architecture::key(gguf, "pooling_type")?);
-    match metadata.size(&key)? {
-        None | Some(0 | 4) => Ok(None),
-        Some(1) => Ok(Some("mean")),
-        Some(2) => Ok(Some("cls")),
-        Some(3) => Ok(Some("lasttoken")),
-        Some(other) => {
-            let message = format!("pooling of type {other} is not known; none, mean, cls, last and rank are");
-            Err(metadata.unsupported(&key, message))
-        }
-    }
+    gguf.metadata().pooling(&architecture::key(gguf, "pooling_type")?)
 }
 
 /// `modules.json`: pooling, and the normalization that llama.cpp does unless it is asked not to.

@@ -37,11 +37,7 @@ pub(super) fn write(
     out.raw(",\"model\":{\"type\":\"BPE\",\"unk_token\":null,\"ignore_merges\":");
     out.value(&splitting.whole_words)?;
     out.raw(",\"vocab\":");
-    out.object(vocabulary.tokens().filter(|token| !token.text.is_empty()), |out, token| {
-        out.value(&token.text)?;
-        out.raw(":");
-        out.value(&token.id)
-    })?;
+    super::ids(out, vocabulary, |token| token.text.into())?;
     out.raw(",\"merges\":");
     super::merges(out, metadata)?;
     out.raw("}");

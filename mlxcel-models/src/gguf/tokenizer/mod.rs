@@ -13,12 +13,14 @@ mod vocabulary;
 mod wordpiece;
 mod writer;
 
+use std::borrow::Cow;
+
 use mlxcel_core::{Result, TokenId};
 use serde_json::{Map, Value, json};
 
 use super::Gguf;
 use super::metadata::Metadata;
-use vocabulary::{TokenType, Vocabulary};
+use vocabulary::{Token, TokenType, Vocabulary};
 use writer::Writer;
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -174,6 +176,19 @@ fn model(metadata: Metadata<'_>) -> Result<Option<Model>> {
             Err(metadata.unsupported(MODEL, message))
         }
     }
+}
+
+/// Writes the id of each token, which `write` spells as the original does.
+fn ids<'a>(
+    out: &mut Writer<'_>,
+    vocabulary: &Vocabulary<'a>,
+    write: impl Fn(Token<'a>) -> Cow<'a, str>,
+) -> Result<()> {
+    out.object(vocabulary.tokens().filter(|token| !token.text.is_empty()), |out, token| {
+        out.value(&write(token))?;
+        out.raw(":");
+        out.value(&token.id)
+    })
 }
 
 /// Writes the pairs of tokens that are joined, in order.

@@ -66,11 +66,7 @@ pub(super) fn write(
     out.raw(",\"unk_token\":");
     out.value(&unknown.map_or(Value::Null, Value::from))?;
     out.raw(",\"vocab\":");
-    out.object(vocabulary.tokens().filter(|token| !token.text.is_empty()), |out, token| {
-        out.value(&token.text)?;
-        out.raw(":");
-        out.value(&token.id)
-    })?;
+    super::ids(out, vocabulary, |token| token.text.into())?;
     out.raw(",\"merges\":");
     if scored {
         let merges = merges(metadata, vocabulary)?;

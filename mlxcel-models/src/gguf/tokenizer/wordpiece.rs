@@ -7,7 +7,7 @@ use mlxcel_core::{Result, TokenId};
 use serde_json::json;
 
 use super::super::metadata::Metadata;
-use super::vocabulary::{TokenType, Vocabulary};
+use super::vocabulary::{Token, TokenType, Vocabulary};
 use super::writer::Writer;
 use super::{Kind, Pair};
 
@@ -30,10 +30,9 @@ pub(super) fn kind() -> Kind {
 
 /// Writes normalizer, splitting, decoder and model.
 pub(super) fn write(out: &mut Writer<'_>, metadata: Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<()> {
-    let is_word = |ty: TokenType| ty == TokenType::Normal;
     let has_capitals = || {
-        let mut words = vocabulary.tokens().filter(|token| is_word(token.ty) && !token.text.contains('['));
-        words.any(|token| token.text.chars().any(char::is_uppercase))
+        let is_word = |token: &Token<'_>| token.ty == TokenType::Normal && !token.text.contains('[');
+        vocabulary.tokens().filter(is_word).any(|token| token.text.chars().any(char::is_uppercase))
     };
     // Older files do not say; a vocabulary with capitals has a use for them.
     let lowercase = metadata.flag(LOWERCASE)?.unwrap_or_else(|| !has_capitals());
@@ -50,14 +49,10 @@ pub(super) fn write(out: &mut Writer<'_>, metadata: Metadata<'_>, vocabulary: &V
     out.raw(",\"max_input_chars_per_word\":");
     out.value(&LONGEST_WORD)?;
     out.raw(",\"vocab\":");
-    out.object(vocabulary.tokens().filter(|token| !token.text.is_empty()), |out, token| {
-        match token.text.strip_prefix(BEGIN) {
-            _ if token.ty == TokenType::Control => out.value(&token.text)?,
-            Some(begin) => out.value(&begin)?,
-            None => out.value(&format!("##{}", token.text))?,
-        }
-        out.raw(":");
-        out.value(&token.id)
+    super::ids(out, vocabulary, |token| match token.text.strip_prefix(BEGIN) {
+        _ if token.ty == TokenType::Control => token.text.into(),
+        Some(begin) => begin.into(),
+        None => format!("##{}", token.text).into(),
     })?;
     out.raw("}");
     Ok(())

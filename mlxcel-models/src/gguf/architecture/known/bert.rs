@@ -2,34 +2,35 @@
 
 use mlxcel_core::Result;
 
-use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::draft::Draft;
+use super::super::{Architecture, Name, Setting};
 use super::{LAYER_EPSILON, PLAIN};
 
 /// BERT and RoBERTa, whose table of positions the converter has cut at the first one.
 pub(super) const BERT: Architecture = Architecture {
     name: "bert",
     model_type: "bert",
-    settings: &[&[(LAYER_EPSILON, "layer_norm_eps")]],
+    settings: &[&[EPSILON]],
     present: &[],
     base: ["", "encoder.layer."],
-    tensors: &[&[
-        ("token_embd", "embeddings.word_embeddings", Keep),
-        ("position_embd", "embeddings.position_embeddings", Keep),
-        ("token_types", "embeddings.token_type_embeddings", Keep),
-        ("token_embd_norm", "embeddings.LayerNorm", Keep),
-        ("attn_q", "attention.self.query", Keep),
-        ("attn_k", "attention.self.key", Keep),
-        ("attn_v", "attention.self.value", Keep),
-        ("attn_output", "attention.output.dense", Keep),
-        ("attn_output_norm", "attention.output.LayerNorm", Keep),
-        ("ffn_up", "intermediate.dense", Keep),
-        ("ffn_down", "output.dense", Keep),
-        ("layer_output_norm", "output.LayerNorm", Keep),
-        ("cls", "classifier.dense", Keep),
-        ("cls.output", "classifier.out_proj", Keep),
-    ]],
+    tensors: &[
+        EMBEDDINGS,
+        &[
+            ("position_embd", "embeddings.position_embeddings", Keep),
+            ("token_embd_norm", "embeddings.LayerNorm", Keep),
+            ("attn_q", "attention.self.query", Keep),
+            ("attn_k", "attention.self.key", Keep),
+            ("attn_v", "attention.self.value", Keep),
+            ("attn_output", "attention.output.dense", Keep),
+            ("attn_output_norm", "attention.output.LayerNorm", Keep),
+            ("ffn_up", "intermediate.dense", Keep),
+            ("ffn_down", "output.dense", Keep),
+            ("layer_output_norm", "output.LayerNorm", Keep),
+            ("cls", "classifier.dense", Keep),
+            ("cls.output", "classifier.out_proj", Keep),
+        ],
+    ],
     adapt: bert,
     ..PLAIN
 };
@@ -37,21 +38,22 @@ pub(super) const BERT: Architecture = Architecture {
 pub(super) const NOMIC_BERT: Architecture = Architecture {
     name: "nomic-bert",
     model_type: "nomic_bert",
-    settings: &[&[(LAYER_EPSILON, "layer_norm_eps")]],
+    settings: &[&[EPSILON]],
     present: &[],
     base: ["", "encoder.layers."],
-    tensors: &[&[
-        ("token_embd", "embeddings.word_embeddings", Keep),
-        ("token_types", "embeddings.token_type_embeddings", Keep),
-        ("token_embd_norm", "emb_ln", Keep),
-        ("attn_qkv", "attn.Wqkv", Keep),
-        ("attn_output", "attn.out_proj", Keep),
-        ("attn_output_norm", "norm1", Keep),
-        ("ffn_up", "mlp.fc11", Keep),
-        ("ffn_gate", "mlp.fc12", Keep),
-        ("ffn_down", "mlp.fc2", Keep),
-        ("layer_output_norm", "norm2", Keep),
-    ]],
+    tensors: &[
+        EMBEDDINGS,
+        &[
+            ("token_embd_norm", "emb_ln", Keep),
+            ("attn_qkv", "attn.Wqkv", Keep),
+            ("attn_output", "attn.out_proj", Keep),
+            ("attn_output_norm", "norm1", Keep),
+            ("ffn_up", "mlp.fc11", Keep),
+            ("ffn_gate", "mlp.fc12", Keep),
+            ("ffn_down", "mlp.fc2", Keep),
+            ("layer_output_norm", "norm2", Keep),
+        ],
+    ],
     adapt: types,
     ..PLAIN
 };
@@ -91,6 +93,13 @@ pub(super) const MODERN_BERT: Architecture = Architecture {
     ..PLAIN
 };
 
+/// Names of the tables that tokens and their types are looked up in.
+const EMBEDDINGS: &[Name] = &[
+    ("token_embd", "embeddings.word_embeddings", Keep),
+    ("token_types", "embeddings.token_type_embeddings", Keep),
+];
+const EPSILON: Setting = (LAYER_EPSILON, "layer_norm_eps");
+
 /// The number of token types, from their table.
 fn types(draft: &mut Draft<'_>) -> Result<()> {
     if let Some(shape) = draft.shape("token_types.weight") {
@@ -121,11 +130,9 @@ fn modern_bert(draft: &mut Draft<'_>) -> Result<()> {
     if draft.has("cls.output.weight") {
         draft.set("architectures", vec!["ModernBertForSequenceClassification"]);
         draft.set("classifier_bias", draft.has("cls.bias"));
-        let pooling = draft.size("classifier.pooling_type")?;
-        draft.set("classifier_pooling", if pooling == Some(MEAN) { "mean" } else { "cls" });
+        if let Some(pooling) = draft.metadata.pooling(&draft.key("classifier.pooling_type"))? {
+            draft.set("classifier_pooling", pooling);
+        }
     }
     Ok(())
 }
-
-/// The number of pooling by the mean.
-const MEAN: usize = 1;
