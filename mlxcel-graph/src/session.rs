@@ -7,6 +7,8 @@ mod rows;
 mod sequence;
 
 #[cfg(test)]
+mod draft_tests;
+#[cfg(test)]
 mod ready_tests;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@ use mlxcel_models::Held;
 
 use crate::executor::Executor;
 use crate::shared::Shared;
+use crate::state::StateLayout;
 
 /// One sequence.
 pub(super) struct Sequence<S> {
@@ -46,7 +47,7 @@ pub(super) struct States<S> {
 /// state is copied; when some are dropped the copy takes its place, and the tokens that were not are computed
 /// again with the next row.
 pub(super) struct Kept<S> {
-    /// How many tokens they hold; more than any sequence has if they can no longer be used.
+    /// How many tokens they hold.
     pub(super) position: usize,
     /// A copy for each group; none of those that can drop the draft tokens.
     pub(super) groups: Vec<Option<S>>,
@@ -193,9 +194,7 @@ impl<E: Executor> Shared<E> {
                 *copy = None;
                 continue;
             }
-            // What grows has another size by now.
-            let reused = copy.take().filter(|_| layout.is_recurrent());
-            let mut to = reused.map_or_else(|| self.executor.allocate(layout, *length), Ok)?;
+            let mut to = copy.take().map_or_else(|| self.executor.allocate(layout, *length), Ok)?;
             self.executor.copy(layout, (state, *length), (&mut to, *length), sequence.computed)?;
             *copy = Some(to);
         }
@@ -208,43 +207,60 @@ impl<E: Executor> Shared<E> {
         sequence: &Sequence<E::State>,
         length: usize,
     ) -> Result<States<E::State>> {
-        let copy = |group: usize| self.copied_state(sequence, group, length);
-        let groups = (0..self.layouts.len()).map(copy).collect::<Result<_>>()?;
+        let groups = self.layouts.iter().enumerate().map(|(group, layout)| {
+            let from = sequence.states.as_ref().map(|states| (&states.groups[group], states.length));
+            self.copied_state(layout, from, length, sequence.computed)
+        });
+        let groups = groups.collect::<Result<_>>()?;
         Ok(States { groups, length, written: sequence.computed, spare: 0 })
     }
 
-    /// Makes the states of `sequence` fit programs of `length`, which has room for it. Those whose size is
-    /// another then are copied; the others stay.
+    /// Makes the states of `sequence` fit programs of `length`, which has room for it, and with them the copies
+    /// from before its draft tokens: a row with many of those takes several passes, whose lengths may differ.
+    /// Those whose size is another then are copied; the others stay.
     /// After an error all are as they were.
     pub(super) fn resize(&self, sequence: &mut Sequence<E::State>, length: usize) -> Result<()> {
-        let Some(States { length: old, .. }) = sequence.states else {
+        let Sequence { computed, states: Some(states), kept, .. } = sequence else {
             sequence.states = Some(self.copied_states(sequence, length)?);
             return Ok(());
         };
-        let resized = self.layouts.iter().enumerate().map(|(group, layout)| {
-            let differs = layout.room(old) != layout.room(length);
-            differs.then(|| self.copied_state(sequence, group, length)).transpose()
-        });
-        let resized = resized.collect::<Result<Vec<_>>>()?;
-        if let Some(states) = sequence.states.as_mut().filter(|_| old != length) {
-            (states.length, states.spare) = (length, 0);
-            // Copies are of the old size.
-            sequence.kept.iter_mut().for_each(|kept| kept.position = usize::MAX);
-            for (state, resized) in states.groups.iter_mut().zip(resized) {
-                if let Some(resized) = resized {
-                    *state = resized;
-                }
+        let old = states.length;
+        if old == length {
+            return Ok(());
+        }
+        let mut resized = Vec::new();
+        for (group, layout) in self.layouts.iter().enumerate() {
+            if layout.room(old) == layout.room(length) {
+                continue;
+            }
+            let copied = |from, positions| self.copied_state(layout, Some((from, old)), length, positions);
+            let state = copied(&states.groups[group], *computed)?;
+            let copy =
+                kept.as_ref().and_then(|kept| Some((kept.groups.get(group)?.as_ref()?, kept.position)));
+            let copy = copy.map(|(copy, position)| copied(copy, position)).transpose()?;
+            resized.push((group, state, copy));
+        }
+        (states.length, states.spare) = (length, 0);
+        for (group, state, copy) in resized {
+            states.groups[group] = state;
+            if let Some(kept) = kept {
+                kept.groups[group] = copy;
             }
         }
         Ok(())
     }
 
-    fn copied_state(&self, sequence: &Sequence<E::State>, group: usize, length: usize) -> Result<E::State> {
-        let layout = &self.layouts[group];
+    /// A state for programs of `length` with the first `positions` of `from`, which is given with its length.
+    fn copied_state(
+        &self,
+        layout: &StateLayout,
+        from: Option<(&E::State, usize)>,
+        length: usize,
+        positions: usize,
+    ) -> Result<E::State> {
         let mut state = self.executor.allocate(layout, length)?;
-        if let Some(from) = &sequence.states {
-            let (from, old) = (&from.groups[group], from.length);
-            self.executor.copy(layout, (from, old), (&mut state, length), sequence.computed)?;
+        if let Some(from) = from {
+            self.executor.copy(layout, from, (&mut state, length), positions)?;
         }
         Ok(state)
     }
