@@ -10,7 +10,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::{files, read_file};
 
 use crate::name::HubName;
-use crate::select::{select, shards};
+use crate::select::{module_files, select, shards};
 
 const OPERATION: &str = "read the Hugging Face cache";
 
@@ -129,8 +129,8 @@ impl HubCache {
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models;
-    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index; [`Io`](ErrorKind::Io) if the cache cannot
-    /// be read.
+    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index or list of modules; [`Io`](ErrorKind::Io) if
+    /// the cache cannot be read.
     pub fn find(&self, name: &HubName) -> Result<Option<Found>> {
         let repo = self.repo_folder(name);
         let Some(commit) = commit(&repo, name.revision())? else { return Ok(None) };
@@ -155,6 +155,11 @@ impl HubCache {
             && let Some(content) = read_file(&folder.as_path().into(), &index)?
         {
             needed.extend(shards(&folder.join(&index).display().to_string(), &content)?);
+        }
+        if let Some(modules) = selection.modules
+            && let Some(content) = read_file(&folder.as_path().into(), &modules)?
+        {
+            needed.extend(module_files(&folder.join(&modules).display().to_string(), &content)?);
         }
         // A link to a deleted blob counts as a missing file.
         let missing = needed.iter().filter(|file| !folder.join(file).is_file()).cloned().collect();

@@ -25,8 +25,8 @@
 //! # Feature `fetch`
 #![cfg_attr(feature = "fetch", doc = "[`fetch()`] downloads what a checkpoint needs")]
 #![cfg_attr(not(feature = "fetch"), doc = "`fetch` downloads what a checkpoint needs")]
-//! (configuration, tokenizer, templates, safetensors or one GGUF model, never Python pickles) into the cache
-//! in the layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file
+//! (configuration, tokenizer, templates, modules of sentence-transformers, safetensors or one GGUF model, never
+//! Python pickles) into the cache in the layout of `huggingface_hub`. An interrupted download is resumed, now or by the next call; each file
 //! is verified against the SHA-256 or git hash that the hub lists, and a branch points to a snapshot only
 //! when it is complete. The environment variables are those of `huggingface_hub`:
 //!
@@ -59,4 +59,4 @@ pub use cache::{CachedSnapshot, Found, HubCache, home_from_env};
 pub use fetch::{FetchOptions, fetch};
 pub use locate::locate;
 pub use name::HubName;
-pub use select::{Selection, select, shards};
+pub use select::{Selection, module_files, select, shards};

@@ -6,6 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
 use mlxcel_models::files::{check_name, parse_json};
+use mlxcel_models::text_head::TextHead;
 use mlxcel_models::{GgufSplit, gguf_models};
 
 use crate::name::HubName;
@@ -14,13 +15,15 @@ const OPERATION: &str = "select files";
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// The modules of sentence-transformers behind a network: pooling, dense layers, norms.
+const MODULES: &str = "modules.json";
 
 /// The settings of an adapter, and what its matrices are in: of PEFT, and of mlx-lm.
 const ADAPTER: &str = "adapter_config.json";
 const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapters.safetensors"];
 
 /// The small files beside weights that are read.
-const SMALL: [&str; 14] = [
+const SMALL: [&str; 16] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
@@ -35,6 +38,8 @@ const SMALL: [&str; 14] = [
     "chat_template.json",
     "quantize_config.json",
     "quant_config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
 ];
 
 /// The folder of further chat templates.
@@ -51,15 +56,18 @@ pub struct Selection {
     pub small: Vec<String>,
     /// The index of sharded weights; its [`shards`] are needed too.
     pub index: Option<String>,
+    /// The list of sentence-transformers' modules; their [`module_files`] are needed too.
+    pub modules: Option<String>,
     /// The weight files, if there is no index.
     pub weights: Vec<String>,
     /// Whether the model is in GGUF format; the first weight file is then the one to open.
     pub gguf: bool,
 }
 
-/// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer and
-/// templates, and `model.safetensors` or the index of its shards; those of an adapter of PEFT or mlx-lm, if
-/// there is no model beside it; or the files of one GGUF model. Python pickles are never selected.
+/// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer, templates
+/// and settings of sentence-transformers, and `model.safetensors` or the index of its shards; those of an
+/// adapter of PEFT or mlx-lm, if there is no model beside it; or the files of one GGUF model. Python pickles
+/// are never selected.
 ///
 /// # Errors
 ///
@@ -88,7 +96,8 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
         });
         let templates = templates.take(MOST_TEMPLATES).cloned();
         let small = SMALL.iter().filter(|file| has(file)).map(|&file| file.to_owned()).chain(templates);
-        let mut selection = Selection { small: small.collect(), ..Selection::default() };
+        let modules = has(MODULES).then(|| MODULES.to_owned());
+        let mut selection = Selection { small: small.collect(), modules, ..Selection::default() };
         if has(SINGLE) {
             selection.weights.push(SINGLE.to_owned());
         } else {
@@ -152,6 +161,20 @@ pub fn shards(location: &str, index: &[u8]) -> Result<BTreeSet<String>> {
         }
     }
     Ok(shards)
+}
+
+/// The files of the modules that `modules.json` lists: their configs, and the weights of dense layers.
+///
+/// # Errors
+///
+/// [`Corrupt`](ErrorKind::Corrupt) for an invalid list; [`InvalidInput`](ErrorKind::InvalidInput) for a
+/// module outside of the folder. Errors call the list `location`.
+pub fn module_files(location: &str, modules: &[u8]) -> Result<Vec<String>> {
+    let files = TextHead::needed_files(location, modules)?;
+    for file in &files {
+        check_name(file, location)?;
+    }
+    Ok(files)
 }
 
 /// The files of the model in GGUF that `first` is one of.

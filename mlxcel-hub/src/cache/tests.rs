@@ -96,6 +96,31 @@ fn missing_files_of_a_checkpoint_are_named() {
 
 #[cfg(unix)]
 #[test]
+fn missing_modules_of_sentence_transformers_are_named() {
+    let cache = cache();
+    for file in ["config.json", "model.safetensors"] {
+        cache.put(COMMIT, file, "{}");
+    }
+    let modules = r#"[{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "1_Pooling"}, {"type": "a.Dense", "path": "2_Dense"},
+                      {"type": "a.Normalize", "path": "3_Normalize"}]"#;
+    cache.put(COMMIT, "modules.json", modules);
+    let files = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"];
+    for (there, file) in files.iter().enumerate() {
+        assert_eq!(cache.find("org/name").unwrap().unwrap().missing, files[there..]);
+        cache.put(COMMIT, file, "{}");
+    }
+    assert!(cache.find("org/name").unwrap().unwrap().missing.is_empty());
+    for (modules, kind) in [
+        ("{}", ErrorKind::Corrupt),
+        (r#"[{"type": "Pooling", "path": "../1_Pooling"}]"#, ErrorKind::InvalidInput),
+    ] {
+        fs::write(cache.repo.join("blobs/blob-modules.json"), modules).unwrap();
+        assert_eq!(cache.find("org/name").unwrap_err().kind(), kind);
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn a_gguf_file_is_found_by_its_name_or_label() {
     let cache = cache();
     cache.put(COMMIT, "m-Q4_K_M.gguf", "");

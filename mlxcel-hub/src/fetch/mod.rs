@@ -20,7 +20,7 @@ use mlxcel_models::files::{FileKind, read_regular};
 
 use crate::cache::HubCache;
 use crate::name::HubName;
-use crate::select::{select, shards};
+use crate::select::{module_files, select, shards};
 
 use blob::{Blobs, Count};
 use client::Client;
@@ -72,20 +72,20 @@ pub fn fetch(name: &HubName, options: &FetchOptions) -> Result<PathBuf> {
     let snapshot = Snapshot { name, listing: &listing, folder: &folder, blobs: &blobs };
 
     let mut count = Count::new(options.progress.clone());
-    let mut wanted = Vec::new();
-    // The index says what else is wanted.
-    let mut weights = selection.weights;
+    // The index of shards and the list of modules say what else is wanted.
+    let (mut small, mut weights) = (Vec::new(), selection.weights);
     if let Some(index) = selection.index {
-        let remote = snapshot.small(&index)?;
-        snapshot.bound(&[(index.clone(), remote)], options.max_bytes)?;
-        snapshot.take(&index, remote, &mut Count::new(None))?;
-        let location = folder.join(&index);
-        let content = read_regular(&location, FileKind::of(&index).limit());
-        let content = content.map_err(|error| Error::io(OPERATION, &location, error))?;
-        weights.extend(shards(&location.display().to_string(), &content)?);
-        wanted.push((index, remote));
+        let (location, content) = snapshot.read(&index, options.max_bytes)?;
+        weights.extend(shards(&location, &content)?);
+        small.push(index);
     }
-    for file in selection.small {
+    if let Some(modules) = selection.modules {
+        let (location, content) = snapshot.read(&modules, options.max_bytes)?;
+        small.push(modules);
+        small.extend(module_files(&location, &content)?);
+    }
+    let mut wanted = Vec::new();
+    for file in small.into_iter().chain(selection.small) {
         let remote = snapshot.small(&file)?;
         wanted.push((file, remote));
     }
@@ -125,6 +125,17 @@ impl<'a> Snapshot<'a> {
                 .with_context("model", self.name));
         }
         Ok(remote)
+    }
+
+    /// Has a small file in the snapshot, and returns where it is and its content.
+    fn read(&self, file: &str, most: u64) -> Result<(String, Vec<u8>)> {
+        let remote = self.small(file)?;
+        self.bound(&[(file.to_owned(), remote)], most)?;
+        self.take(file, remote, &mut Count::new(None))?;
+        let location = self.folder.join(file);
+        let content = read_regular(&location, FileKind::of(file).limit());
+        let content = content.map_err(|error| Error::io(OPERATION, &location, error))?;
+        Ok((location.display().to_string(), content))
     }
 
     /// The total bytes, if within the limit.

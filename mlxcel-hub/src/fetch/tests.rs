@@ -122,6 +122,59 @@ fn only_checkpoint_files_are_fetched_in_the_layout_of_huggingface_hub() {
 }
 
 #[test]
+fn the_modules_of_sentence_transformers_are_fetched() {
+    let modules = json!([
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"type": "sentence_transformers.models.Dense", "path": "2_Dense"},
+        {"type": "sentence_transformers.models.Normalize", "path": "3_Normalize"},
+    ]);
+    let modules = modules.to_string();
+    let files: [(&str, &[u8]); 9] = [
+        ("1_Pooling/config.json", b"{}"),
+        ("2_Dense/config.json", b"{}"),
+        ("2_Dense/model.safetensors", &bytes(2_000, 1)),
+        ("config.json", b"{}"),
+        ("config_sentence_transformers.json", b"{}"),
+        ("model.safetensors", &bytes(3_000, 2)),
+        ("modules.json", modules.as_bytes()),
+        ("sentence_bert_config.json", b"{}"),
+        ("2_Dense/pytorch_model.bin", &bytes(2_000, 3)),
+    ];
+    let place = place_with(&files);
+    let folder = place.fetch("org/name").unwrap();
+    let wanted: Vec<_> = files[..8].iter().map(|(name, _)| *name).collect();
+    assert_eq!(place.cache.snapshots().unwrap()[0].files, wanted);
+    let found = place.cache.find(&"org/name".parse().unwrap()).unwrap().unwrap();
+    assert_eq!((found.path, found.missing.len()), (folder.clone(), 0));
+    // A copy without them is completed.
+    for file in ["modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"] {
+        fs::remove_file(folder.join(file)).unwrap();
+    }
+    place.fetch("org/name").unwrap();
+    assert_eq!(place.cache.snapshots().unwrap()[0].files, wanted);
+}
+
+#[test]
+fn modules_that_are_absent_or_outside_of_the_folder_are_rejected() {
+    for (path, kind) in [
+        ("1_Pooling", ErrorKind::NotFound),
+        ("../1_Pooling", ErrorKind::InvalidInput),
+        ("/1_Pooling", ErrorKind::InvalidInput),
+        ("", ErrorKind::InvalidInput),
+    ] {
+        let modules = json!([{"type": "sentence_transformers.models.Pooling", "path": path}]).to_string();
+        let place = place_with(&[
+            ("config.json", b"{}"),
+            ("model.safetensors", &bytes(3_000, 2)),
+            ("modules.json", modules.as_bytes()),
+        ]);
+        assert_eq!(place.fetch("org/name").unwrap_err().kind(), kind, "{path}");
+        assert!(!place.cache.folder().join("models--org--name/refs").exists());
+    }
+}
+
+#[test]
 fn the_token_is_not_sent_to_redirect_targets() {
     let place = place();
     let error = place.refused(|hub| hub.token = Some("hf_secret"));

@@ -40,10 +40,10 @@ impl TextHead {
     /// [`ErrorKind::NotFound`] for invalid and missing files.
     pub fn of_embeddings(source: &ModelSource) -> Result<Option<Self>> {
         let Some(bytes) = read_file(source, MODULES)? else { return Ok(None) };
-        let modules = Module::all(&bytes)?;
+        let modules = Module::all(MODULES, &bytes)?;
         let mut head: Option<Self> = None;
         for module in &modules {
-            let kind = module.kind.rsplit('.').next().unwrap_or_default();
+            let kind = module.kind();
             match (kind, &mut head) {
                 ("Transformer", None) => {}
                 ("Pooling", None) => head = Some(pooling(source, &module.path)?),
@@ -73,7 +73,7 @@ impl TextHead {
     pub fn module_files(checkpoint: &Checkpoint) -> Result<Vec<String>> {
         let Some(bytes) = checkpoint.file(MODULES)? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
-        for module in Module::all(&bytes)?.iter().filter(|module| !module.path.is_empty()) {
+        for module in Module::all(MODULES, &bytes)?.iter().filter(|module| !module.path.is_empty()) {
             for name in [CONFIG, WEIGHTS].map(|name| format!("{}/{name}", module.path)) {
                 if checkpoint.file(&name)?.is_some() {
                     names.push(name);
@@ -81,6 +81,22 @@ impl TextHead {
             }
         }
         Ok(names)
+    }
+
+    /// The names of the files without which [`of_embeddings`](Self::of_embeddings) fails: those of the modules
+    /// that `bytes`, the content of a `modules.json` at `location`, lists. For downloading a checkpoint; names
+    /// are as the list has them, and must be checked before they become paths.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] for an invalid list.
+    pub fn needed_files(location: &str, bytes: &[u8]) -> Result<Vec<String>> {
+        let modules = Module::all(location, bytes)?;
+        let files = |module: &Module| {
+            let path = module.path.clone();
+            module.needed().iter().map(move |name| format!("{path}/{name}"))
+        };
+        Ok(modules.iter().flat_map(files).collect())
     }
 }
 
@@ -93,15 +109,29 @@ struct Module {
 }
 
 impl Module {
-    /// Those that `modules.json` lists.
-    fn all(bytes: &[u8]) -> Result<Vec<Self>> {
+    /// Those that the `modules.json` at `location` lists.
+    fn all(location: &str, bytes: &[u8]) -> Result<Vec<Self>> {
         let modules: Vec<Self> =
-            files::parse_json(MODULES, bytes, "it does not list modules with a type and a path")?;
+            files::parse_json(location, bytes, "it does not list modules with a type and a path")?;
         if modules.len() > MOST_MODULES {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION, "there are too many modules")
-                .with_context("path", MODULES));
+                .with_context("path", location));
         }
         Ok(modules)
+    }
+
+    /// The name of its class, without that of the Python package.
+    fn kind(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// The files in its folder that are read.
+    fn needed(&self) -> &'static [&'static str] {
+        match self.kind() {
+            "Pooling" => &[CONFIG],
+            "Dense" => &[CONFIG, WEIGHTS],
+            _ => &[],
+        }
     }
 }
 
