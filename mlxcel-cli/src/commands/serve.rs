@@ -100,6 +100,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.max_connections == 0 {
         return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
     }
+    // A variable that a script left empty must not open the server to anyone.
+    if arguments.api_key.as_ref().is_some_and(String::is_empty) {
+        let message = "the key of --api-key or MLXCEL_API_KEY is empty; give one, or unset it to need none";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     // Connections are served on this thread, which starts no others: what takes time is done by threads of
     // the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,5 +1,6 @@
 //! The server before its model is loaded.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -48,4 +49,19 @@ fn a_loading_server_lives_and_is_not_ready_and_ends_in_order() {
     let pid = rustix::process::Pid::from_child(&server.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn an_empty_api_key_is_an_error() {
+    for (arguments, variable) in [(&["--api-key", ""][..], "secret"), (&[][..], "")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+        command.args(["serve", "--backend", "portable", "--port", "0"]).args(arguments);
+        let child = command.env("MLXCEL_API_KEY", variable).stdout(Stdio::piped()).spawn().unwrap();
+        let mut server = Server { child, address: String::new() };
+        // The address, if it were to serve.
+        let mut line = String::new();
+        BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "");
+        assert_eq!(server.child.wait().unwrap().code(), Some(2));
+    }
 }
