@@ -12,6 +12,12 @@ use sha2::{Digest, Sha256};
 
 pub(super) const OPERATION: &str = "write bundle";
 
+/// How the names of temporary folders begin.
+const PREFIX: &str = ".mlxcel-bundle-";
+
+/// How the names of folders that are being replaced begin.
+const REPLACED: &str = ".mlxcel-replaced-";
+
 /// How much is written between two looks at whether the operation was cancelled.
 const BLOCK: usize = 4 << 20;
 
@@ -37,7 +43,7 @@ impl Staging {
         };
         check_destination(destination, replace)?;
         let fail = |error| Error::io(OPERATION, parent, error);
-        let outer = Workplace::begin(parent, ".mlxcel-bundle-").map_err(fail)?;
+        let outer = Workplace::begin(parent, PREFIX).map_err(fail)?;
         // The temporary folder is private; what moves out of it has the permissions that folders have here.
         let folder = outer.path().join(name);
         fs::create_dir(&folder).map_err(|error| Error::io(OPERATION, &folder, error))?;
@@ -72,9 +78,11 @@ impl Staging {
     pub(super) fn publish(self) -> Result<()> {
         let fail = |error| Error::io(OPERATION, &self.destination, error);
         check_destination(&self.destination, self.replace)?;
-        let replaced = self.replace && self.exchange().map_err(fail)?;
-        if !replaced {
+        if !self.replace {
             fs::rename(&self.folder, &self.destination).map_err(fail)?;
+        } else if !self.exchange().map_err(fail)? {
+            self.move_away().map_err(fail)?;
+            self.move_in()?;
         }
         #[cfg(unix)]
         if let Some(parent) = self.outer.path().parent() {
@@ -127,7 +135,7 @@ impl StagedFile {
 
 impl Staging {
     /// Exchanges the folder with an existing one, which is removed with the temporary folder: readers always
-    /// find one of the two. Answers whether there was one, and the system can do that.
+    /// find one of the two. Returns false where there is none, or the system cannot do that.
     #[cfg(any(target_os = "linux", target_vendor = "apple"))]
     fn exchange(&self) -> io::Result<bool> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -135,24 +143,49 @@ impl Staging {
 
         match renameat_with(CWD, &self.folder, CWD, &self.destination, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
             // Some file systems, of networks above all, cannot.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.move_away().map(|()| false),
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
     #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
     fn exchange(&self) -> io::Result<bool> {
-        self.move_away().map(|()| false)
+        Ok(false)
     }
 
-    /// Moves what is in the folder's place to where it is removed.
+    /// Moves what is in the folder's place to [`replaced`](Self::replaced).
     fn move_away(&self) -> io::Result<()> {
-        match fs::rename(&self.destination, self.outer.path().join("replaced")) {
+        match fs::rename(&self.destination, self.replaced()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Moves the folder into its place, and removes what was moved away; if that fails, moves it back, or
+    /// names its path in the error.
+    fn move_in(&self) -> Result<()> {
+        let replaced = self.replaced();
+        let Err(error) = fs::rename(&self.folder, &self.destination) else {
+            // If it cannot be removed it stays.
+            let _ = fs::remove_dir_all(&replaced);
+            return Ok(());
+        };
+        let error = Error::io(OPERATION, &self.destination, error);
+        match fs::rename(&replaced, &self.destination) {
+            Err(back) if back.kind() != io::ErrorKind::NotFound => {
+                Err(error.with_context("replaced", replaced.display()))
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Where the replaced folder is between the two renames: not in the temporary folder, which is removed
+    /// when the process ends, and under no name by which the next writer removes it.
+    fn replaced(&self) -> PathBuf {
+        let name = self.outer.path().file_name().unwrap_or_default().to_string_lossy();
+        let own = name.trim_start_matches(PREFIX);
+        self.outer.path().with_file_name(format!("{REPLACED}{own}"))
     }
 }
 
@@ -229,6 +262,42 @@ mod tests {
         fs::write(&place, "a file").unwrap();
         assert_eq!(kind(write(true, b"4")), Err(ErrorKind::InvalidInput));
         assert_eq!(fs::read_to_string(&place).unwrap(), "a file");
+    }
+
+    #[test]
+    fn a_bundle_stays_if_no_other_can_take_its_place() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("bundle");
+        let begin = |content: &[u8]| {
+            let staging = Staging::begin(&place, true).unwrap();
+            add(&staging, MANIFEST, content);
+            staging
+        };
+        begin(b"1").publish().unwrap();
+        // As where folders cannot be exchanged.
+        let staging = begin(b"2");
+        staging.move_away().unwrap();
+        staging.move_in().unwrap();
+        drop(staging);
+        assert_eq!(fs::read(place.join(MANIFEST)).unwrap(), b"2");
+
+        let staging = begin(b"3");
+        staging.move_away().unwrap();
+        fs::remove_dir_all(&staging.folder).unwrap();
+        assert_eq!(staging.move_in().unwrap_err().kind(), ErrorKind::NotFound);
+        drop(staging);
+        assert_eq!(fs::read(place.join(MANIFEST)).unwrap(), b"2");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+
+        // Another process has put something there meanwhile.
+        let staging = begin(b"4");
+        staging.move_away().unwrap();
+        fs::create_dir_all(place.join("other")).unwrap();
+        let error = staging.move_in().unwrap_err();
+        drop(staging);
+        let replaced = Path::new(error.context("replaced").unwrap());
+        Staging::begin(&parent.path().join("more"), false).unwrap();
+        assert_eq!(fs::read(replaced.join(MANIFEST)).unwrap(), b"2");
     }
 
     #[cfg(target_os = "linux")]
