@@ -54,6 +54,8 @@ pub fn write(
     options: &BundleOptions,
 ) -> Result<Manifest> {
     let control = options.load.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+    // Whatever fails must fail before the bundle is published.
+    let cache = toolchain.cache()?;
     let staging = Staging::begin(destination.as_ref(), options.replace)?;
     let checkpoint = Checkpoint::from_source(source)?;
     let decoder = checkpoint.decoder()?;
@@ -95,7 +97,7 @@ pub fn write(
     staging.add(MANIFEST, text.as_bytes(), &control, &|_| {})?;
     control.check(OPERATION)?;
     staging.publish()?;
-    record::record(&toolchain.cache()?, text.as_bytes(), destination.as_ref());
+    record::record(&cache, text.as_bytes(), destination.as_ref());
     Ok(manifest)
 }
 
