@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use mlxcel_core::{
-    Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, LoadOptions, MemoryEstimate, Model,
-    ModelInfo, ModelSource, OptionSupport, Precision, Result, SamplingFields,
+    Capabilities, CheckedOptions, Error, ErrorKind, FaultPoint, LoadOptions, MemoryEstimate, ModelInfo,
+    ModelSource, OptionSupport, Precision, Result, SamplingFields,
 };
 use mlxcel_models::{Checkpoint, Decoder, ElementType, FeatureSet};
 
@@ -61,11 +61,7 @@ fn support(decoder: &Decoder) -> OptionSupport<'static> {
 }
 
 /// Loads a model with the options of `backend`.
-pub(super) fn load(
-    backend: &MlxBackend,
-    source: &ModelSource,
-    options: &LoadOptions,
-) -> Result<Arc<dyn Model>> {
+pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOptions) -> Result<MlxModel> {
     let started = Instant::now();
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -142,7 +138,7 @@ pub(super) fn load(
     let kept = if rewind { "" } else { " windows" };
     info.state_format = format!("kv/2 {:?}{kept}", numerics.kv).to_lowercase();
     let caches = AtomicU64::new(0);
-    Ok(Arc::new(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches, adapters: room }))))
+    Ok(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches, adapters: room })))
 }
 
 fn at_least_one(field: &'static str, value: usize) -> Result<usize> {

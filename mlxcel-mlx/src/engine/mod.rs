@@ -158,7 +158,7 @@ impl Backend for MlxBackend {
     }
 
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-        load::load(self, source, options)
+        Ok(Arc::new(load::load(self, source, options)?))
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {

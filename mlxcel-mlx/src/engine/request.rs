@@ -132,7 +132,7 @@ pub(super) struct PassReply {
 #[derive(Debug)]
 pub(super) struct RowReply {
     /// The result of its tokens, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
-    /// [`Output::Hidden`]; an error if that is NaN, which loses the cache.
+    /// [`Output::Hidden`]. After an error the cache is lost: the result is NaN, or a look-ahead pass failed.
     pub(super) answer: Result<RowResult>,
     /// The current bytes of its cache.
     pub(super) kv_bytes: u64,

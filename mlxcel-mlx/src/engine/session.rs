@@ -11,7 +11,7 @@ use mlxcel_models::{FedRow, FedRows, Feed, Held};
 use super::adapters;
 use super::model::Shared;
 use super::plan::{PassRow, next_pass, whole_rows};
-use super::request::{CacheId, Earlier, PassRequest, RowRequest};
+use super::request::{CacheId, Earlier, PassRequest, RowReply, RowRequest};
 use super::rows::output;
 use super::snapshot::{self, Contents};
 
@@ -125,24 +125,7 @@ impl MlxSession {
                 self.stats.uploaded_bytes += reply.uploaded_bytes;
                 self.stats.read_back_bytes += reply.read_back_bytes;
                 for (&PassRow { row, tokens }, reply) in pass.iter().zip(reply.rows) {
-                    let row = &mut rows[row];
-                    let own = row.progress.new_within(tokens);
-                    let sequence = self.table.get_mut("step", row.sequence())?;
-                    sequence.tokens.extend_from_slice(row.next(own));
-                    sequence.cached = row.progress.recompute.start + tokens;
-                    sequence.epoch = row.progress.epoch;
-                    sequence.kv_bytes = reply.kv_bytes;
-                    row.progress.advance(tokens);
-                    self.stats.tokens += own as u64;
-                    let answer = reply.answer.map(|answer| match answer {
-                        RowResult::Hidden(sum) => {
-                            row.add_hidden(&sum, own);
-                            RowResult::Extended
-                        }
-                        answer => answer,
-                    });
-                    let lost = self.table.absorb(row, own, answer);
-                    self.free(lost);
+                    self.absorb(&mut rows[row], tokens, reply)?;
                 }
                 return Ok(());
             }
@@ -156,6 +139,37 @@ impl MlxSession {
             }
         }
         Err(error)
+    }
+
+    /// Processes the reply to the next `tokens` of a row.
+    fn absorb(&mut self, row: &mut FedRow<'_>, tokens: usize, reply: RowReply) -> Result<()> {
+        let answer = match reply.answer {
+            // Of whichever kind it is: the cache is lost.
+            Err(error) => {
+                let lost = self.table.fault(row, error);
+                self.free(lost);
+                return Ok(());
+            }
+            Ok(answer) => answer,
+        };
+        let own = row.progress.new_within(tokens);
+        let sequence = self.table.get_mut("step", row.sequence())?;
+        sequence.tokens.extend_from_slice(row.next(own));
+        sequence.cached = row.progress.recompute.start + tokens;
+        sequence.epoch = row.progress.epoch;
+        sequence.kv_bytes = reply.kv_bytes;
+        row.progress.advance(tokens);
+        self.stats.tokens += own as u64;
+        let answer = match answer {
+            RowResult::Hidden(sum) => {
+                row.add_hidden(&sum, own);
+                RowResult::Extended
+            }
+            answer => answer,
+        };
+        let lost = self.table.absorb(row, own, Ok(answer));
+        self.free(lost);
+        Ok(())
     }
 }
 
@@ -281,5 +295,43 @@ impl Drop for MlxSession {
     fn drop(&mut self) {
         let caches: Vec<CacheId> = self.table.iter().map(|sequence| sequence.cache).collect();
         self.shared.worker.post(move |engine| caches.into_iter().for_each(|cache| engine.forget(cache)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_core::{ErrorKind, InferenceSessionExt, LoadOptions, SamplingPlan};
+
+    use super::*;
+    use crate::engine::{MlxBackend, load};
+
+    #[test]
+    fn sequences_whose_cache_a_look_ahead_pass_lost_are_poisoned_whatever_the_error() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
+        let backend = MlxBackend::new().with_look_ahead(true);
+        let model = load::load(&backend, &folder.into(), &LoadOptions::default()).unwrap();
+        for kind in [ErrorKind::Device, ErrorKind::ResourceExhausted] {
+            let mut session = MlxSession::new(Arc::clone(&model.0), 100);
+            let [lost, good] = [(); 2].map(|()| session.open().unwrap());
+            for (sequence, tokens) in [(lost, [5, 6]), (good, [7, 8])] {
+                session.run_row(Row::extend(sequence, &tokens), &Control::default()).unwrap();
+            }
+            let cache = session.table.get("test", lost).unwrap().cache;
+            let error = Error::new(kind, "step", "the look-ahead pass failed");
+            model.0.worker.post(move |engine| engine.lose(&[cache], &error));
+
+            let plan = SamplingPlan::greedy();
+            let rows = [Row::next(lost, &[3], &plan), Row::next(good, &[3], &plan)];
+            let mut out = StepOutput::new();
+            session.step(&rows, &Control::default(), &mut out).unwrap();
+            let [failed, next] = <[_; 2]>::try_from(out.take()).unwrap();
+            assert_eq!(failed.unwrap_err().kind(), kind);
+            assert!(next.is_ok());
+            let state = session.state(lost).unwrap();
+            assert_eq!((state.position, state.poisoned), (2, true), "{kind:?}");
+            assert!(!session.state(good).unwrap().poisoned);
+        }
     }
 }

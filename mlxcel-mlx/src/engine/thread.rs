@@ -251,11 +251,14 @@ impl Engine {
         };
         match self.start(&next, pass) {
             Ok(results) => self.ahead.push(Ahead { rows: next, results, before }),
-            Err(error) => {
-                drop(self.fail(&next, error.clone()));
-                self.lost.extend(cache_ids(&next).map(|cache| (cache, error.clone())));
-            }
+            Err(error) => self.lose(&cache_ids(&next).collect::<Vec<_>>(), &error),
         }
+    }
+
+    /// Drops caches whose look-ahead pass failed; requests for them return the error.
+    pub(super) fn lose(&mut self, caches: &[CacheId], error: &Error) {
+        self.drop_caches(caches);
+        self.lost.extend(caches.iter().map(|&cache| (cache, error.clone())));
     }
 
     /// The pass after `rows` with the tokens that they choose, which are not read back yet.
@@ -347,11 +350,15 @@ impl Engine {
 
     /// Drops the caches of rows whose pass failed.
     fn fail(&mut self, rows: &[RowRequest], error: Error) -> PassFailure {
-        self.take_back(&cache_ids(rows).collect::<Vec<_>>());
-        for cache in cache_ids(rows) {
-            self.caches.remove(&cache);
-        }
+        self.drop_caches(&cache_ids(rows).collect::<Vec<_>>());
         PassFailure { error, harmless: false }
+    }
+
+    fn drop_caches(&mut self, caches: &[CacheId]) {
+        self.take_back(caches);
+        for cache in caches {
+            self.caches.remove(cache);
+        }
     }
 
     /// Fails if a test injects a fault here.

@@ -151,9 +151,7 @@ fn look_ahead_penalties_include_the_pending_token() {
 fn a_cache_lost_by_look_ahead_is_an_error_until_the_sequence_closes() {
     let mut engine = engine(true);
     run(&mut engine, vec![greedy(A, 0, &[5])]);
-    engine.ahead.clear();
-    engine.caches.remove(&A);
-    engine.lost.insert(A, Error::new(mlxcel_core::ErrorKind::Device, "step", "it was lost"));
+    engine.lose(&[A], &Error::new(mlxcel_core::ErrorKind::Device, "step", "it was lost"));
     assert!(engine.read(A, 1).is_err() && engine.fork(A, B).is_err());
     // Only its own row fails.
     let rows = vec![greedy(A, 1, &[6]), greedy(B, 0, &[5])];
