@@ -118,21 +118,40 @@ impl Source {
         }
     }
 
-    /// The names of all files, sorted; folders, and names that are not Unicode, are left out.
+    /// The names of all files, sorted; folders, and names that are not Unicode, are left out. For GGUF files
+    /// those that the metadata makes, and those beside them if a folder was opened.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let mut names = match self {
             Self::Embedded(files) => files.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>(),
-            Self::Folder(folder) => {
-                let fail = |error| Error::io(OPERATION, folder, error);
-                let entries =
-                    fs::read_dir(folder).map_err(fail)?.collect::<io::Result<Vec<_>>>().map_err(fail)?;
-                let files = entries.into_iter().filter(|entry| !entry.path().is_dir());
-                files.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            Self::Folder(folder) => names_at(folder)?,
+            Self::Gguf(gguf) => {
+                let mut names = gguf.names();
+                if let Some(folder) = gguf.place().path().filter(|path| path.is_dir()) {
+                    names.extend(names_at(folder)?);
+                }
+                names
             }
-            Self::Gguf(gguf) => gguf.names(),
         };
         names.sort();
+        names.dedup();
         Ok(names)
+    }
+
+    /// The names of the files in `folder`, without its own; none if there is no such folder.
+    pub(crate) fn names_in(&self, folder: &str) -> Result<Vec<String>> {
+        let root = match self {
+            Self::Embedded(files) => {
+                let inside =
+                    files.iter().filter_map(|(name, _)| name.strip_prefix(folder)?.strip_prefix('/'));
+                return Ok(inside.map(str::to_owned).collect());
+            }
+            Self::Folder(root) => Some(root.as_path()),
+            Self::Gguf(gguf) => gguf.place().path(),
+        };
+        match root.map(|root| root.join(folder)).filter(|folder| folder.is_dir()) {
+            Some(folder) => names_at(&folder),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn root(&self) -> String {
@@ -142,4 +161,12 @@ impl Source {
             Self::Gguf(gguf) => gguf.place().shown(),
         }
     }
+}
+
+/// The names of the files in a folder.
+fn names_at(folder: &Path) -> Result<Vec<String>> {
+    let fail = |error| Error::io(OPERATION, folder, error);
+    let entries = fs::read_dir(folder).map_err(fail)?.collect::<io::Result<Vec<_>>>().map_err(fail)?;
+    let files = entries.into_iter().filter(|entry| !entry.path().is_dir());
+    Ok(files.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }

@@ -9,9 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::Checkpoint;
 use mlxcel_models::files::read_regular;
-use mlxcel_models::text_head::TextHead;
 use sha2::{Digest, Sha256};
 
 /// What stands before the name of the place in that of the work folder.
@@ -161,13 +159,6 @@ impl Folder {
         self.is_published = true;
         Ok(())
     }
-}
-
-/// The names of the small files to copy, those in the folders of sentence-transformers' modules among them.
-pub(super) fn side_files(checkpoint: &Checkpoint) -> Result<Vec<String>> {
-    let mut names = checkpoint.side_files()?;
-    names.extend(TextHead::module_files(checkpoint)?);
-    Ok(names)
 }
 
 impl Drop for Folder {

@@ -52,7 +52,7 @@ pub use options::{QuantizeOptions, WriteProgressFn};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
-use folder::{Folder, hex, side_files};
+use folder::{Folder, hex};
 use plan::{Content, Plan, Purpose};
 use write::Work;
 
@@ -137,7 +137,7 @@ fn write(
     work.check()?;
     let identity = identity(checkpoint, &plan, &config, purpose)?;
     let folder = Folder::begin(OPERATION, out, &identity, options.restart)?;
-    for name in side_files(checkpoint)? {
+    for name in checkpoint.side_files()? {
         work.check()?;
         if let Some(content) = checkpoint.file(&name)?
             && !SETTINGS_BEFORE.contains(&name.as_str())

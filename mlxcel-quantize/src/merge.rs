@@ -17,7 +17,7 @@ use mlxcel_core::{CancelToken, Error, ModelSource, Result};
 use mlxcel_models::{AdapterChanges, Checkpoint};
 use sha2::{Digest, Sha256};
 
-use crate::folder::{Folder, hex, side_files};
+use crate::folder::{Folder, hex};
 use crate::options::{QuantizeOptions, WriteProgressFn};
 use crate::plan::{INDEX, Purpose};
 use crate::workers::{BLOCK, COPIED, TASK, Workers, check_threads};
@@ -172,7 +172,7 @@ pub fn merge(
         hash.update(part);
     }
     let folder = Folder::begin(OPERATION, out.as_ref(), &hex(hash), options.restart)?;
-    let mut names = side_files(checkpoint)?;
+    let mut names = checkpoint.side_files()?;
     names.extend(["config.json", INDEX].map(str::to_owned));
     for name in names {
         if let Some(content) = checkpoint.file(&name)? {

@@ -87,6 +87,18 @@ fn every_tensor_equals_mlxs() {
 }
 
 #[test]
+fn further_chat_templates_are_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = changed(folder.path(), "model.norm.weight", |_| {});
+    let template = "additional_chat_templates/tools.jinja";
+    fs::create_dir(from.join("additional_chat_templates")).unwrap();
+    fs::write(from.join(template), "{{ tools }}").unwrap();
+    let out = folder.path().join("out");
+    quantize(&Checkpoint::open(&from).unwrap(), &out, &QuantizeOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(out.join(template)).unwrap(), "{{ tools }}");
+}
+
+#[test]
 fn every_group_size_and_bit_width_opens_again() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
