@@ -37,6 +37,7 @@ async function* events(response) {
 async function answer() {
   running = new AbortController();
   byId("send").textContent = "Stop";
+  const reasoning = show("reasoning", "");
   const element = show("assistant", "");
   let text = "";
   try {
@@ -56,6 +57,8 @@ async function answer() {
     for await (const event of events(response)) {
       if (event.error) throw new Error(event.error.message);
       for (const choice of event.choices) {
+        // It is shown, and is no part of the next turn.
+        reasoning.textContent += choice.delta.reasoning_content ?? "";
         text += choice.delta.content ?? "";
         element.textContent = text;
         element.scrollIntoView({ block: "end" });

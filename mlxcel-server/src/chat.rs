@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{ChatOptions, Message, Options, Request, RequestStream, Tools, Usage};
+use mlxcel_session::{ChatOptions, Message, Options, Request, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::answer::{AnswerFormat, AnswerReader};
 use crate::body::{Asked, Body, Sender};
+use crate::chat_pieces::{ChatPieces, message};
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::logprobs;
 use crate::served::ServedModel;
 use crate::spans::{CHAT, RequestSpan, ServedStream};
-use crate::sse::{self, Pieces, whole_text};
-use crate::tools::{self, CalledTools, ToolFields};
+use crate::sse::{self, whole_text};
+use crate::tools::{self, ToolFields};
 
 #[derive(Deserialize)]
 pub(crate) struct ChatRequest {
@@ -108,7 +110,7 @@ impl ChatMessage {
 /// A chat whose answers are on their way.
 pub(crate) struct Begun {
     pub(crate) streams: Vec<ServedStream>,
-    pub(crate) tools: Option<Tools>,
+    pub(crate) format: AnswerFormat,
     with_logprobs: bool,
     is_stream: bool,
     include_usage: bool,
@@ -118,7 +120,7 @@ pub(crate) struct Begun {
 struct Prepared {
     messages: Vec<Message>,
     options: Vec<Options>,
-    tools: Option<Tools>,
+    format: AnswerFormat,
 }
 
 /// Reads a chat; `top` alternatives of each token are wanted.
@@ -141,7 +143,8 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
         .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
     let fields = request.fields;
     let tools = request.tools.tools(app)?;
-    if tools.is_some() && fields.has_format() {
+    let has_format = fields.has_format();
+    if tools.is_some() && has_format {
         return Err(ApiError::unsupported("response_format", "a format of the answer beside tools"));
     }
     let mut options = fields.options(app, top)?;
@@ -155,7 +158,7 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
             options.constraint.clone_from(&offered.constraint);
         }
     }
-    Ok((Prepared { messages, options, tools }, fields))
+    Ok((Prepared { messages, options, format: AnswerFormat { tools, has_format } }, fields))
 }
 
 /// How many tokens the prompt of a chat has.
@@ -177,7 +180,7 @@ pub(crate) async fn begin(
         let message = format!("top_logprobs needs logprobs, and is at most {most}");
         return Err(ApiError::invalid("top_logprobs", message));
     }
-    let (Prepared { messages, options, tools }, fields) = prepare(app, request, top)?;
+    let (Prepared { messages, options, format }, fields) = prepare(app, request, top)?;
     let span = RequestSpan::new(CHAT, &app.name, options.len());
     let streams = app
         .submit(sender.share, span, move |submit| {
@@ -185,23 +188,21 @@ pub(crate) async fn begin(
         })
         .await?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
-    Ok(Begun { streams, tools, with_logprobs, is_stream, include_usage })
+    Ok(Begun { streams, format, with_logprobs, is_stream, include_usage })
 }
 
 pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
-    let Begun { streams, tools, with_logprobs, is_stream, include_usage } =
+    let Begun { streams, format, with_logprobs, is_stream, include_usage } =
         begin(&app, request, sender).await?;
-    let parser = || tools.as_ref().map(Tools::parser);
     let number = streams.first().map_or(0, |stream| stream.number());
     let header = |object| Header::new(&app, "chatcmpl", number, object);
     if is_stream {
         let header = header("chat.completion.chunk");
-        let pieces = |index| {
-            let answer = CalledTools::new(parser(), number, index);
-            ChatPieces { header: header.clone(), index, with_logprobs, told: 0, answer }
+        let pieces = |(index, stream): (usize, ServedStream)| {
+            let answer = AnswerReader::new(&format, &stream, number, index);
+            (stream, ChatPieces::new(header.clone(), index, with_logprobs, answer))
         };
-        let answers =
-            streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
+        let answers = streams.into_iter().enumerate().map(pieces).collect();
         let last = header.clone();
         let usage =
             include_usage.then_some(move |answers: &[Usage]| last.message(&[], Some(ApiUsage::of(answers))));
@@ -213,11 +214,10 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
         let logprobs = with_logprobs
             .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
             .transpose()?;
-        let mut answer = CalledTools::new(parser(), number, index);
-        let message = answer.message(&text);
+        let mut answer = AnswerReader::new(&format, &stream, number, index);
         choices.push(json!({
             "index": index,
-            "message": message,
+            "message": message(answer.whole(&text)),
             "logprobs": logprobs,
             "finish_reason": answer.finish_reason(stream.finish_reason()),
         }));
@@ -225,56 +225,4 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
     }
     let answer = header("chat.completion").message(&choices, Some(ApiUsage::of(&usages)));
     Ok(Json(answer).into_response())
-}
-
-struct ChatPieces {
-    header: Header,
-    index: usize,
-    with_logprobs: bool,
-    /// How many tokens were told with their log probabilities.
-    told: usize,
-    answer: CalledTools,
-}
-
-impl ChatPieces {
-    fn chunk(&self, delta: &Value, logprobs: Option<Value>, finish: Option<&str>) -> Value {
-        let choice = json!({
-            "index": self.index, "delta": delta, "logprobs": logprobs, "finish_reason": finish,
-        });
-        self.header.message(&[choice], None)
-    }
-}
-
-impl Pieces for ChatPieces {
-    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
-        vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
-    }
-
-    fn piece(
-        &mut self,
-        app: &ServedModel,
-        stream: &RequestStream,
-        text: &str,
-    ) -> Result<Vec<Value>, ApiError> {
-        let deltas = self.answer.deltas(text);
-        let mut logprobs = if self.with_logprobs {
-            let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
-            self.told += content.len();
-            Some(json!({ "content": content }))
-        } else {
-            None
-        };
-        if deltas.is_empty() && logprobs.is_some() {
-            return Ok(vec![self.chunk(&json!({}), logprobs, None)]);
-        }
-        Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
-    }
-
-    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let mut messages: Vec<_> =
-            self.answer.last_deltas().iter().map(|delta| self.chunk(delta, None, None)).collect();
-        let reason = self.answer.finish_reason(stream.finish_reason());
-        messages.push(self.chunk(&json!({}), None, Some(reason)));
-        messages
-    }
 }

@@ -53,9 +53,11 @@
 mod adapted;
 mod adapter_routes;
 mod adapters;
+mod answer;
 mod api_key;
 mod body;
 mod chat;
+mod chat_pieces;
 mod client;
 mod completions;
 mod echo;

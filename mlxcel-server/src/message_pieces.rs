@@ -1,12 +1,12 @@
 //! The content blocks and events of a message.
 
-use mlxcel_session::{FinishReason, RequestStream, ToolParser};
+use mlxcel_session::{FinishReason, RequestStream, ToolPart};
 use serde_json::{Value, json};
 
+use crate::answer::{AnswerFormat, AnswerReader};
 use crate::failure::ApiError;
 use crate::served::ServedModel;
 use crate::sse::Pieces;
-use crate::tools::CalledTools;
 
 /// A message in the making.
 pub(crate) struct MessagePieces {
@@ -14,12 +14,11 @@ pub(crate) struct MessagePieces {
     model: String,
     prompt_tokens: usize,
     stops: Vec<String>,
-    answer: CalledTools,
+    answer: AnswerReader,
     /// The blocks that are complete.
     content: Vec<Value>,
     /// The kind of the block that is being written, itself, and its text.
     open: Option<(&'static str, Value, String)>,
-    has_calls: bool,
 }
 
 impl MessagePieces {
@@ -28,7 +27,7 @@ impl MessagePieces {
         app: &ServedModel,
         stream: &RequestStream,
         stops: Vec<String>,
-        parser: Option<ToolParser>,
+        format: &AnswerFormat,
     ) -> Self {
         let number = stream.number();
         Self {
@@ -36,10 +35,9 @@ impl MessagePieces {
             model: app.name.clone(),
             prompt_tokens: stream.prompt_tokens(),
             stops,
-            answer: CalledTools::new(parser, number, 0),
+            answer: AnswerReader::new(format, stream, number, 0),
             content: Vec::new(),
             open: None,
-            has_calls: false,
         }
     }
 
@@ -62,7 +60,7 @@ impl MessagePieces {
     /// Why the answer ended, and the stop sequence that ended it.
     fn stop(&self, app: &ServedModel, stream: &RequestStream) -> (Value, Value) {
         match stream.finish_reason() {
-            Some(FinishReason::Stop | FinishReason::StopString) if self.has_calls => {
+            Some(FinishReason::Stop | FinishReason::StopString) if self.answer.has_calls() => {
                 ("tool_use".into(), Value::Null)
             }
             Some(FinishReason::Stop) => ("end_turn".into(), Value::Null),
@@ -112,34 +110,25 @@ impl MessagePieces {
         vec![json!({ "type": "content_block_stop", "index": index })]
     }
 
-    /// The events of what a chat would have as deltas.
-    fn events(&mut self, deltas: &[Value]) -> Vec<Value> {
+    /// The events of parts.
+    fn events(&mut self, parts: Vec<ToolPart>) -> Vec<Value> {
         let mut events = Vec::new();
-        for delta in deltas {
-            let call = &delta["tool_calls"][0];
-            if let Some(id) = call["id"].as_str() {
-                self.has_calls = true;
-                let name = &call["function"]["name"];
-                let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
-                events.extend(self.begin_block("tool_use", block));
-            } else if let Some(arguments) = call["function"]["arguments"].as_str() {
-                events.extend(self.add(arguments));
-            }
-            let texts = [
-                ("text", &delta["content"], json!({ "type": "text", "text": "" })),
-                (
-                    "thinking",
-                    &delta["reasoning_content"],
-                    json!({ "type": "thinking", "thinking": "", "signature": "" }),
-                ),
-            ];
-            for (kind, text, block) in texts {
-                let Some(text) = text.as_str().filter(|text| !text.is_empty()) else { continue };
-                if self.open.as_ref().is_none_or(|(open, ..)| *open != kind) {
-                    events.extend(self.begin_block(kind, block));
+        for part in parts {
+            let (kind, block, text) = match part {
+                ToolPart::Text(text) => ("text", json!({ "type": "text", "text": "" }), text),
+                ToolPart::Reasoning(text) => {
+                    ("thinking", json!({ "type": "thinking", "thinking": "", "signature": "" }), text)
                 }
-                events.extend(self.add(text));
+                ToolPart::Call(call) => {
+                    let block = json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
+                    ("tool_use", block, call.arguments)
+                }
+                _ => continue,
+            };
+            if kind == "tool_use" || self.open.as_ref().is_none_or(|(open, ..)| *open != kind) {
+                events.extend(self.begin_block(kind, block));
             }
+            events.extend(self.add(&text));
         }
         events
     }
@@ -162,13 +151,13 @@ impl Pieces for MessagePieces {
     }
 
     fn piece(&mut self, _: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let deltas = self.answer.deltas(text);
-        Ok(self.events(&deltas))
+        let parts = self.answer.push(text);
+        Ok(self.events(parts))
     }
 
     fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let deltas = self.answer.last_deltas();
-        let mut events = self.events(&deltas);
+        let parts = self.answer.end();
+        let mut events = self.events(parts);
         events.extend(self.end_block());
         let (reason, stop) = self.stop(app, stream);
         let delta = json!({ "stop_reason": reason, "stop_sequence": stop });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{Tools, Usage};
+use mlxcel_session::Usage;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -232,12 +232,11 @@ pub(crate) async fn answer(
 ) -> Result<Response, ApiError> {
     let chat = request.chat()?;
     let is_stream = request.stream.unwrap_or(false);
-    let Begun { streams, tools, .. } = begin(&app, chat, sender).await?;
+    let Begun { streams, format, .. } = begin(&app, chat, sender).await?;
     let Some(mut stream) = streams.into_iter().next() else {
         return Err(ApiError::invalid("", "there is no answer"));
     };
-    let parser = tools.as_ref().map(Tools::parser);
-    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, parser);
+    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, &format);
     if is_stream {
         return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
     }

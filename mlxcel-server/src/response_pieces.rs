@@ -1,13 +1,13 @@
 //! The items and events of a response.
 
-use mlxcel_session::{RequestStream, ToolParser};
+use mlxcel_session::{RequestStream, ToolPart};
 use serde_json::{Value, json};
 
+use crate::answer::{AnswerFormat, AnswerReader};
 use crate::failure::ApiError;
 use crate::fields::finish_reason;
 use crate::served::{ServedModel, unix_time};
 use crate::sse::Pieces;
-use crate::tools::CalledTools;
 
 /// A response in the making.
 pub(crate) struct ResponsePieces {
@@ -16,7 +16,7 @@ pub(crate) struct ResponsePieces {
     model: String,
     /// The fields that repeat those of the request.
     echoed: Value,
-    answer: CalledTools,
+    answer: AnswerReader,
     /// How many events were sent.
     sent: u64,
     /// The items that are complete.
@@ -26,14 +26,20 @@ pub(crate) struct ResponsePieces {
 }
 
 impl ResponsePieces {
-    /// Of the request `number`; `echoed` are fields that repeat its own.
-    pub(crate) fn new(app: &ServedModel, number: u64, echoed: Value, parser: Option<ToolParser>) -> Self {
+    /// Of the answer `stream`; `echoed` are fields that repeat those of the request.
+    pub(crate) fn new(
+        app: &ServedModel,
+        stream: &RequestStream,
+        echoed: Value,
+        format: &AnswerFormat,
+    ) -> Self {
+        let number = stream.number();
         Self {
             id: format!("{:x}-{number}", app.server.started),
             created: unix_time(),
             model: app.name.clone(),
             echoed,
-            answer: CalledTools::new(parser, number, 0),
+            answer: AnswerReader::new(format, stream, number, 0),
             sent: 0,
             output: Vec::new(),
             open: None,
@@ -167,28 +173,23 @@ impl ResponsePieces {
         events
     }
 
-    /// The events of what a chat would have as deltas.
-    fn events(&mut self, deltas: &[Value]) -> Vec<Value> {
+    /// The events of parts.
+    fn events(&mut self, parts: Vec<ToolPart>) -> Vec<Value> {
         let mut events = Vec::new();
-        for delta in deltas {
-            let call = &delta["tool_calls"][0];
-            if let Some(id) = call["id"].as_str() {
-                let item = json!({ "call_id": id, "name": call["function"]["name"], "arguments": "" });
-                events.extend(self.begin_item("function_call", item));
-            } else if let Some(arguments) = call["function"]["arguments"].as_str() {
-                events.extend(self.add(arguments));
-            }
-            let texts = [
-                ("message", &delta["content"], json!({ "role": "assistant", "content": [] })),
-                ("reasoning", &delta["reasoning_content"], json!({ "summary": [], "content": [] })),
-            ];
-            for (kind, text, item) in texts {
-                let Some(text) = text.as_str().filter(|text| !text.is_empty()) else { continue };
-                if self.open.as_ref().is_none_or(|(open, ..)| *open != kind) {
-                    events.extend(self.begin_item(kind, item));
+        for part in parts {
+            let (kind, item, text) = match part {
+                ToolPart::Text(text) => ("message", json!({ "role": "assistant", "content": [] }), text),
+                ToolPart::Reasoning(text) => ("reasoning", json!({ "summary": [], "content": [] }), text),
+                ToolPart::Call(call) => {
+                    let item = json!({ "call_id": call.id, "name": call.name, "arguments": "" });
+                    ("function_call", item, call.arguments)
                 }
-                events.extend(self.add(text));
+                _ => continue,
+            };
+            if kind == "function_call" || self.open.as_ref().is_none_or(|(open, ..)| *open != kind) {
+                events.extend(self.begin_item(kind, item));
             }
+            events.extend(self.add(&text));
         }
         events
     }
@@ -203,13 +204,13 @@ impl Pieces for ResponsePieces {
     }
 
     fn piece(&mut self, _: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let deltas = self.answer.deltas(text);
-        Ok(self.events(&deltas))
+        let parts = self.answer.push(text);
+        Ok(self.events(parts))
     }
 
     fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let deltas = self.answer.last_deltas();
-        let mut events = self.events(&deltas);
+        let parts = self.answer.end();
+        let mut events = self.events(parts);
         events.extend(self.end_item());
         let response = self.whole(Some(stream));
         let kind = format!("response.{}", response["status"].as_str().unwrap_or("completed"));

@@ -170,14 +170,12 @@ pub(crate) async fn respond(
         "text": request.text.unwrap_or_else(|| json!({ "format": { "type": "text" } })),
     });
     let is_stream = request.stream.unwrap_or(false);
-    let Begun { streams, tools, .. } = begin(&app, chat, sender).await?;
-    let number = streams.first().map_or(0, |stream| stream.number());
-    let parser = tools.as_ref().map(mlxcel_session::Tools::parser);
-    let mut pieces = ResponsePieces::new(&app, number, echoed, parser);
+    let Begun { streams, format, .. } = begin(&app, chat, sender).await?;
     // A response is one answer.
     let Some(mut stream) = streams.into_iter().next() else {
         return Err(ApiError::invalid("", "there is no answer"));
     };
+    let mut pieces = ResponsePieces::new(&app, &stream, echoed, &format);
     if is_stream {
         return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
     }

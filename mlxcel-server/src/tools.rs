@@ -1,12 +1,11 @@
 //! Tools as OpenAI's API has them.
 
 use mlxcel_session::mlxcel_core::one_line;
-use mlxcel_session::{FinishReason, ToolChoice, ToolParser, ToolPart, Tools};
+use mlxcel_session::{ToolChoice, Tools};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::failure::ApiError;
-use crate::fields::finish_reason;
 use crate::served::ServedModel;
 
 /// What a request says of tools.
@@ -21,7 +20,8 @@ pub(crate) struct ToolFields {
 impl ToolFields {
     /// The tools; none where there are none, or none is to be called.
     pub(crate) fn tools(self, app: &ServedModel) -> Result<Option<Tools>, ApiError> {
-        let definitions = self.tools.unwrap_or_default();
+        let mut definitions = self.tools.unwrap_or_default();
+        definitions.iter_mut().for_each(drop_nulls);
         if definitions.len() > app.limits().tools {
             return Err(ApiError::invalid("tools", format!("at most {} tools", app.limits().tools)));
         }
@@ -59,6 +59,13 @@ impl ToolFields {
     }
 }
 
+/// Leaves out the fields of a tool that say nothing: templates may print every field that is there.
+fn drop_nulls(tool: &mut Value) {
+    if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+        function.retain(|_, value| !value.is_null());
+    }
+}
+
 /// Makes objects of the arguments of earlier calls, which clients send as texts and templates print as they
 /// are.
 pub(crate) fn read_arguments(extra: &mut Map<String, Value>) {
@@ -69,106 +76,6 @@ pub(crate) fn read_arguments(extra: &mut Map<String, Value>) {
             arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
         if let Some(object) = object {
             *arguments = Value::Object(object);
-        }
-    }
-}
-
-/// An answer's text and calls, in the API's format.
-pub(crate) struct CalledTools {
-    /// None where no tools were offered.
-    parser: Option<ToolParser>,
-    /// What the ids of the calls begin with.
-    name: String,
-    calls: usize,
-}
-
-impl CalledTools {
-    /// Of the answer number `choice` to the request of a number.
-    pub(crate) fn new(parser: Option<ToolParser>, request: u64, choice: usize) -> Self {
-        Self { parser, name: format!("call_{request}_{choice}"), calls: 0 }
-    }
-
-    /// What `text` adds to the message.
-    pub(crate) fn deltas(&mut self, text: &str) -> Vec<Value> {
-        match &mut self.parser {
-            None => vec![json!({ "content": text })],
-            Some(parser) => {
-                let parts = parser.push(text);
-                self.of_parts(parts)
-            }
-        }
-    }
-
-    /// The withheld text until the end.
-    pub(crate) fn last_deltas(&mut self) -> Vec<Value> {
-        let parts = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
-        self.of_parts(parts)
-    }
-
-    fn of_parts(&mut self, parts: Vec<ToolPart>) -> Vec<Value> {
-        let mut deltas = Vec::new();
-        for part in parts {
-            match part {
-                ToolPart::Text(text) => deltas.push(json!({ "content": text })),
-                ToolPart::Reasoning(text) => deltas.push(json!({ "reasoning_content": text })),
-                ToolPart::Call(call) => {
-                    let (index, id) = (self.calls, format!("{}_{}", self.name, self.calls));
-                    self.calls += 1;
-                    deltas.push(json!({ "tool_calls": [{
-                        "index": index, "id": id, "type": "function", "function": { "name": call.name, "arguments": "" },
-                    }]}));
-                    deltas.push(json!({ "tool_calls": [{
-                        "index": index, "function": { "arguments": call.arguments },
-                    }]}));
-                }
-                _ => {}
-            }
-        }
-        deltas
-    }
-
-    /// The whole message.
-    pub(crate) fn message(&mut self, text: &str) -> Value {
-        let mut message = json!({ "role": "assistant", "content": null, "refusal": null });
-        let Some(parser) = &mut self.parser else {
-            message["content"] = text.into();
-            return message;
-        };
-        let mut parts = parser.push(text);
-        parts.extend(parser.finish());
-        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
-        for part in parts {
-            match part {
-                ToolPart::Text(text) => content.push_str(&text),
-                ToolPart::Reasoning(text) => reasoning.push_str(&text),
-                ToolPart::Call(call) => {
-                    let id = format!("{}_{}", self.name, calls.len());
-                    calls.push(json!({
-                        "id": id, "type": "function",
-                        "function": { "name": call.name, "arguments": call.arguments },
-                    }));
-                }
-                _ => {}
-            }
-        }
-        if calls.is_empty() || !content.trim().is_empty() {
-            message["content"] = content.into();
-        }
-        if !reasoning.is_empty() {
-            message["reasoning_content"] = reasoning.into();
-        }
-        self.calls = calls.len();
-        if !calls.is_empty() {
-            message["tool_calls"] = Value::Array(calls);
-        }
-        message
-    }
-
-    /// OpenAI's word for why the answer ended.
-    pub(crate) fn finish_reason(&self, reason: Option<FinishReason>) -> &'static str {
-        match finish_reason(reason) {
-            "stop" if self.calls > 0 => "tool_calls",
-            reason => reason,
         }
     }
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod harness;
+mod reasoning;
+mod scripted;
 mod startup;
 mod streams;
 mod texts;

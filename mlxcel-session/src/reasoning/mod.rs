@@ -71,6 +71,11 @@ impl ReasoningSplitter {
         Self(State::Plain)
     }
 
+    /// Whether all output is the answer.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.0, State::Plain)
+    }
+
     /// Adds a piece and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
         if piece.is_empty() {

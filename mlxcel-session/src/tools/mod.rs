@@ -14,7 +14,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use crate::chat::styles::{Call, Style};
-use crate::chat::{AnswerPart, Message, ReasoningFormat, ToolCall};
+use crate::chat::{Message, ReasoningFormat, ToolCall};
 use crate::options::Options;
 use crate::reasoning::ReasoningSplitter;
 use crate::tokenizer::Tokenizer;
@@ -190,10 +190,24 @@ impl Tools {
         Ok(())
     }
 
-    /// A parser that separates calls from text in an answer.
+    /// A parser that separates calls from text in an answer, and reasoning if the call format marks it too
+    /// (gpt-oss). Reasoning between tags is text.
     pub fn parser(&self) -> ToolParser {
+        self.parser_after(ReasoningSplitter::plain())
+    }
+
+    /// As [`parser`](Self::parser), and separates the reasoning that `splitter` finds. Pass the splitter of the
+    /// answer's stream, such as [`RequestStream::splitter`](crate::RequestStream::splitter).
+    ///
+    /// An answer that must begin with a call has no reasoning between tags, even if the prompt opens the tag.
+    pub fn parser_after(&self, splitter: ReasoningSplitter) -> ToolParser {
         let names = if self.choice == ToolChoice::None { Arc::default() } else { Arc::clone(&self.names) };
-        let splitter = self.channels().map(ReasoningFormat::splitter);
+        let must_call = matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_));
+        let splitter = match self.channels() {
+            Some(format) if splitter.is_plain() => format.splitter(),
+            None if must_call => ReasoningSplitter::plain(),
+            _ => splitter,
+        };
         ToolParser::new(self.style, names, splitter, Arc::clone(&self.calls))
     }
 
@@ -205,23 +219,13 @@ impl Tools {
     }
 
     /// As [`read`](Self::read), with the splitter of the answer's stream.
-    fn read_by(&self, answer: &str, mut splitter: ReasoningSplitter) -> (Message, Vec<ToolCall>) {
-        let mut parser = self.parser();
-        let (mut reasoning, mut parts) = (String::new(), Vec::new());
-        if self.channels().is_some() || !self.tokenizer.reads_reasoning() {
-            parts.extend(parser.push(answer));
-        } else {
-            for part in splitter.push(answer).into_iter().chain(splitter.finish()) {
-                match part {
-                    AnswerPart::Reasoning(text) => reasoning.push_str(&text),
-                    AnswerPart::Answer(text) | AnswerPart::Call { text, .. } => {
-                        parts.extend(parser.push(&text))
-                    }
-                }
-            }
-        }
+    fn read_by(&self, answer: &str, splitter: ReasoningSplitter) -> (Message, Vec<ToolCall>) {
+        // A template that reads no reasoning finds it in the content.
+        let splitter = if self.tokenizer.reads_reasoning() { splitter } else { ReasoningSplitter::plain() };
+        let mut parser = self.parser_after(splitter);
+        let mut parts = parser.push(answer);
         parts.extend(parser.finish());
-        let (mut content, mut calls) = (String::new(), Vec::new());
+        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
         for part in parts {
             match part {
                 ToolPart::Text(text) => content.push_str(&text),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sha2::{Digest, Sha256};
 
 use super::attempt::{Attempt, Found, is_object};
-use crate::chat::styles::Style;
+use crate::chat::styles::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
 use crate::reasoning::ReasoningSplitter;
 
@@ -16,7 +16,8 @@ use crate::reasoning::ReasoningSplitter;
 pub enum ToolPart {
     /// Text outside of calls.
     Text(String),
-    /// Reasoning, if the call format marks it too (gpt-oss).
+    /// Reasoning: of [`Tools::parser`](super::Tools::parser) only if the call format marks it too (gpt-oss), of
+    /// [`Tools::parser_after`](super::Tools::parser_after) what its splitter finds.
     Reasoning(String),
     /// A complete call.
     Call(ToolCall),
@@ -41,8 +42,8 @@ pub struct ToolParser {
     /// How many bytes were looked at.
     #[cfg(test)]
     work: usize,
-    /// Of a style whose calls are in channels.
-    channels: Option<ReasoningSplitter>,
+    /// Separates reasoning, and calls in channels.
+    splitter: ReasoningSplitter,
     /// The call in a channel that is being read.
     open_call: Option<(String, String)>,
     /// How many calls were found by this parser and by others of the same tools.
@@ -62,7 +63,7 @@ impl ToolParser {
     pub(super) fn new(
         style: &'static Style,
         names: Arc<[String]>,
-        channels: Option<ReasoningSplitter>,
+        splitter: ReasoningSplitter,
         calls: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -73,7 +74,7 @@ impl ToolParser {
             attempt: None,
             #[cfg(test)]
             work: 0,
-            channels,
+            splitter,
             open_call: None,
             calls,
         }
@@ -81,26 +82,20 @@ impl ToolParser {
 
     /// Adds a piece of the answer and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<ToolPart> {
-        if let Some(channels) = &mut self.channels {
-            let read = channels.push(piece);
-            let mut parts = Vec::new();
-            read.into_iter().for_each(|part| self.take_channel(part, &mut parts));
-            return parts;
-        }
-        self.held.push_str(piece);
-        self.read(false)
+        let split = self.splitter.push(piece);
+        let mut parts = Vec::new();
+        split.into_iter().for_each(|part| self.take(part, &mut parts));
+        parts
     }
 
     /// Ends the answer and returns the withheld text.
     pub fn finish(&mut self) -> Vec<ToolPart> {
-        if let Some(channels) = &mut self.channels {
-            let read = channels.finish();
-            let mut parts = Vec::new();
-            read.into_iter().for_each(|part| self.take_channel(part, &mut parts));
-            self.end_channel_call(&mut parts);
-            return parts;
-        }
-        self.read(true)
+        let split = self.splitter.finish();
+        let mut parts = Vec::new();
+        split.into_iter().for_each(|part| self.take(part, &mut parts));
+        self.end_channel_call(&mut parts);
+        parts.extend(self.read(true));
+        parts
     }
 
     /// Reads on in what is held. At the answer's end a call that is broken off is none, though one may begin
@@ -199,7 +194,7 @@ impl ToolParser {
         }
     }
 
-    fn take_channel(&mut self, part: AnswerPart, parts: &mut Vec<ToolPart>) {
+    fn take(&mut self, part: AnswerPart, parts: &mut Vec<ToolPart>) {
         if let AnswerPart::Call { to, text } = part {
             match &mut self.open_call {
                 Some((name, arguments)) if *name == to => arguments.push_str(&text),
@@ -213,7 +208,14 @@ impl ToolParser {
         self.end_channel_call(parts);
         match part {
             AnswerPart::Reasoning(text) => parts.push(ToolPart::Reasoning(text)),
-            AnswerPart::Answer(given) => text(given, parts),
+            // Calls of this style are in channels of their own.
+            AnswerPart::Answer(given) if matches!(self.style.call, Call::Channel { .. }) => {
+                text(given, parts)
+            }
+            AnswerPart::Answer(given) => {
+                self.held.push_str(&given);
+                parts.extend(self.read(false));
+            }
             AnswerPart::Call { .. } => {}
         }
     }
@@ -287,7 +289,7 @@ mod tests {
     /// What the work is for a text in pieces of `size` bytes, with what is found.
     fn work(style: &'static Style, text: &str, size: usize) -> (usize, Vec<ToolPart>) {
         let names = ["now".to_owned()];
-        let mut parser = ToolParser::new(style, names.into(), None, Arc::default());
+        let mut parser = ToolParser::new(style, names.into(), ReasoningSplitter::plain(), Arc::default());
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {

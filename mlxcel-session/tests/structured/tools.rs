@@ -4,8 +4,8 @@ use std::path::Path;
 
 use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{
-    ErrorKind, FinishReason, Grammar, Message, Options, Tokenizer, Tool, ToolCall, ToolChoice, ToolParser,
-    ToolPart, Toolbox, Tools,
+    ErrorKind, FinishReason, Grammar, Message, Options, ReasoningSplitter, Tokenizer, Tool, ToolCall,
+    ToolChoice, ToolParser, ToolPart, Toolbox, Tools,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -63,6 +63,30 @@ fn definitions() -> Vec<Value> {
         "additionalProperties": false
     }}});
     vec![weather(), now, nested]
+}
+
+#[test]
+fn a_parser_with_a_splitter_separates_reasoning_between_tags() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, template, special) = STYLES[6];
+    let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+    let splitter = || ReasoningSplitter::tags("<think>", "</think>");
+    let (reasoning, answer) =
+        ("a <tool_call>", "b<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>");
+    let said = format!("<think>{reasoning}</think>{answer}");
+    for seed in 0..20 {
+        let parts = parse(tools.parser_after(splitter()), &said, &mut Chance(seed));
+        let thought = parts.iter().filter_map(|part| match part {
+            ToolPart::Reasoning(text) => Some(text.as_str()),
+            _ => None,
+        });
+        assert_eq!((thought.collect::<String>().as_str(), text(&parts).as_str()), (reasoning, "b"));
+        assert_eq!(calls(&parts).len(), 1);
+        // A forced call leaves no room for reasoning.
+        let forced = tools.clone().with_choice(ToolChoice::Required).unwrap();
+        let parts = parse(forced.parser_after(splitter()), &said, &mut Chance(seed));
+        assert_eq!((text(&parts), calls(&parts).len()), (format!("<think>{reasoning}</think>b"), 1));
+    }
 }
 
 /// Reads a text in pieces of chance.
