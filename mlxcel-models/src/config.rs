@@ -38,7 +38,8 @@ impl Config {
     }
 }
 
-/// The fields of an object in a settings file. A field that is `null` counts as absent, as it does in Python.
+/// The fields of an object in a settings file. A field that is `null` counts as absent, but
+/// for a [`truth`](Self::truth).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
     location: &'a str,
@@ -104,6 +105,12 @@ impl<'a> Fields<'a> {
     /// A finite number above zero that must be there.
     pub(crate) fn required_positive(&self, key: &str) -> Result<f64> {
         self.positive(key)?.ok_or_else(|| self.absent(key))
+    }
+
+    /// `true` or `false`, as a condition of Python's reads them: `null` is false, and only an absent field has
+    /// the default.
+    pub(crate) fn truth(&self, key: &str, default: bool) -> Result<bool> {
+        Ok(self.flag(key)?.unwrap_or(default && !self.mentions(key)))
     }
 
     /// `true` or `false`.

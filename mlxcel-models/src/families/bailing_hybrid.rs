@@ -12,7 +12,7 @@ use super::convolution::taps;
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::kimi_delta::{KimiDelta, LINEAR};
 use super::kimi_linear::{RENAMED, renamed_sizes};
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -45,9 +45,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: None,
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 6e6,
-    interleaved: true,
+    pairs: Pairs::Adjacent,
     query_scale: None,
     indexer: None,
 };

@@ -9,7 +9,9 @@ use mlxcel_core::Result;
 use super::blocks::{normed_output, sequential};
 use super::encoder::{EncoderOutline, attention, both_ways, token_types};
 use super::roles::Roles;
-use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, positive};
+use super::settings::{
+    LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, head_dim, positive,
+};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp};
 
@@ -54,6 +56,9 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
         return Err(config.wrong("max_position_embeddings", message));
     }
     sizes.context -= offset;
+    // What other families read, and the class does not.
+    sizes.kv_heads = sizes.query_heads;
+    sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
     let activation = activation(config, "hidden_act", Activation::Gelu)?;
     let types = token_types(config)?;

@@ -10,7 +10,7 @@ use super::blocks::sequential;
 use super::experts::{
     ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, softmax_router,
 };
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -40,9 +40,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: Some(1536),
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::Adjacent,
     query_scale: None,
     indexer: None,
 };

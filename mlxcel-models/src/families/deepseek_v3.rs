@@ -8,7 +8,7 @@ use mlxcel_core::Result;
 
 use super::blocks::sequential;
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
@@ -36,9 +36,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: Some(1536),
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::AdjacentIfSet,
     query_scale: None,
     indexer: None,
 };

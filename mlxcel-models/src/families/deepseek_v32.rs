@@ -10,7 +10,7 @@ use mlxcel_core::Result;
 use super::deepseek_v3::{decoder, refuse_other_experts};
 use super::experts::{GroupedDefaults, sparse_layer_types};
 use super::indexer::IndexerDefaults;
-use super::latent::LatentDefaults;
+use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
 use super::{Conversion, Family};
@@ -37,9 +37,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: Some(1536),
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::Adjacent,
     query_scale: None,
     indexer: Some(IndexerDefaults {
         heads: 64,

@@ -7,7 +7,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::experts::{ExpertSizes, PROJECTIONS, expert_count, shared_experts, softmax_router};
+use super::experts::{ExpertSizes, PROJECTIONS, chosen_of, expert_count, shared_experts, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag};
@@ -75,12 +75,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 fn expert_sizes(config: Fields<'_>, hidden: usize) -> Result<ExpertSizes> {
-    const CHOSEN: &str = "moe_k";
     let count = expert_count(config, &["moe_num_experts", "num_experts"], 1, 64)?;
-    let chosen = config.size(CHOSEN, 1..=LARGEST_WIDTH)?.unwrap_or(6);
-    if chosen > count {
-        return Err(config.wrong(CHOSEN, format!("{chosen} of {count} experts cannot be chosen")));
-    }
+    let chosen = chosen_of(config, &["num_experts_per_tok", "moe_k"], count, 6)?;
     let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1536);
     Ok(ExpertSizes { count, chosen, hidden, width })
 }

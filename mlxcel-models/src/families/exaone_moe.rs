@@ -30,7 +30,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts"],
-    shared_key: Some("num_shared_experts"),
+    shared_keys: &["num_shared_experts"],
     scale: 2.5,
     ..GroupedDefaults::PLAIN
 };

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::roles::{OPERATION, Roles, refuse_order};
-use super::settings::{LARGEST_WIDTH, Sizes, layer_kinds};
+use super::settings::{LARGEST_WIDTH, Sizes, flag, layer_kinds};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
@@ -104,8 +104,8 @@ pub(super) fn sigmoid_router(
 pub(super) struct GroupedDefaults {
     /// Names for the number of experts, of which the first that is there counts.
     pub(super) count_keys: &'static [&'static str],
-    /// The name of the number of shared experts, if there can be such.
-    pub(super) shared_key: Option<&'static str>,
+    /// Names for the number of shared experts; none if there cannot be such.
+    pub(super) shared_keys: &'static [&'static str],
     /// Names for the number of experts chosen for each position.
     pub(super) chosen_keys: &'static [&'static str],
     /// Names for the number of groups.
@@ -126,7 +126,7 @@ impl GroupedDefaults {
     /// Those that most families have.
     pub(super) const PLAIN: Self = Self {
         count_keys: &["n_routed_experts", "num_local_experts"],
-        shared_key: Some("n_shared_experts"),
+        shared_keys: &["n_shared_experts"],
         chosen_keys: &["num_experts_per_tok"],
         groups_keys: &["n_group"],
         normalised_keys: &["norm_topk_prob"],
@@ -170,14 +170,12 @@ impl GroupedExperts {
         Ok(Self {
             experts,
             groups: expert_groups(config, experts, defaults)?,
-            normalised: config
-                .flag(present(config, defaults.normalised_keys))?
-                .unwrap_or(defaults.normalised),
+            normalised: flag(config, present(config, defaults.normalised_keys), defaults.normalised)?,
             scale: config.number("routed_scaling_factor")?.unwrap_or(defaults.scale) as f32,
             scoring: defaults.scoring,
-            shared_width: match defaults.shared_key {
-                Some(key) => shared_width(config, key, width)?,
-                None => 0,
+            shared_width: match defaults.shared_keys {
+                [] => 0,
+                keys => shared_width(config, present(config, keys), width)?,
             },
             dense_width: sizes.intermediate,
             activation,

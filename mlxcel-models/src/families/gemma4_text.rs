@@ -62,7 +62,9 @@ fn kind_sizes(config: Fields<'_>, types: &[&str], name: &str, sizes: &Sizes, sam
         let mut found: Option<Sizes> = None;
         for index in types.iter().enumerate().filter(|(_, known)| **known == name).map(|(index, _)| index) {
             let mut own = *sizes;
-            if let Some(fields) = layers.object(&index.to_string())? {
+            // transformers pads indices with zeros to equal lengths.
+            let key = layers.keys().find(|key| key.parse() == Ok(index)).unwrap_or_default();
+            if let Some(fields) = layers.object(key)? {
                 if let Some(key) =
                     fields.keys().find(|key| !matches!(*key, "head_dim" | "num_key_value_heads"))
                 {
@@ -81,7 +83,7 @@ fn kind_sizes(config: Fields<'_>, types: &[&str], name: &str, sizes: &Sizes, sam
             found = Some(own);
         }
         of_kind = found.unwrap_or(of_kind);
-    } else if name == FULL {
+    } else if name == FULL && config.get("per_layer_config").is_none() {
         of_kind.head_dim = config.size("global_head_dim", 1..=LARGEST_HEAD_DIM)?.unwrap_or(512);
         let heads = config.size("num_global_key_value_heads", 1..=LARGEST_HEAD_COUNT)?;
         of_kind.kv_heads = heads.filter(|_| same).unwrap_or(of_kind.kv_heads);

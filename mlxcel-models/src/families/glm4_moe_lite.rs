@@ -9,7 +9,7 @@ use mlxcel_core::Result;
 
 use super::deepseek_v3::decoder;
 use super::experts::{GroupedDefaults, sparse_layer_types};
-use super::latent::LatentDefaults;
+use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes};
 use super::{Conversion, Family};
@@ -35,9 +35,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 256,
     rank: 512,
     query_rank: Some(768),
-    rotated: true,
+    rotated: Rotated::OwnHead,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::AdjacentIfSet,
     query_scale: None,
     indexer: None,
 };

@@ -9,7 +9,7 @@ use mlxcel_core::Result;
 use super::deepseek_v32::sparse_decoder;
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
-use super::latent::LatentDefaults;
+use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::roles::Roles;
 use super::settings::SizeDefaults;
 use super::{Conversion, Family};
@@ -35,9 +35,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 256,
     rank: 512,
     query_rank: Some(2048),
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::Adjacent,
     query_scale: None,
     indexer: Some(IndexerDefaults { heads: 32, head_dim: 128, count: 2048, interleaved: true, shares: true }),
 };

@@ -10,7 +10,7 @@ use mlxcel_core::Result;
 use super::blocks::{pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::kimi_delta::{KimiDelta, LINEAR};
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -45,9 +45,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: None,
-    rotated: false,
+    rotated: Rotated::Never,
     theta: 10_000.0,
-    interleaved: false,
+    pairs: Pairs::Halves,
     query_scale: None,
     indexer: None,
 };
@@ -61,7 +61,7 @@ const EXPERTS: GroupedDefaults = GroupedDefaults {
 /// The names that Kimi Linear and Ling give the settings of experts.
 pub(super) const RENAMED: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts", "num_local_experts", "n_routed_experts"],
-    shared_key: Some("num_shared_experts"),
+    shared_keys: &["num_shared_experts", "n_shared_experts"],
     chosen_keys: &["num_experts_per_token", "num_experts_per_tok"],
     groups_keys: &["num_expert_group", "n_group"],
     normalised_keys: &["moe_renormalize", "norm_topk_prob"],

@@ -18,6 +18,30 @@ const LATENT_EPSILON: f32 = 1e-6;
 /// Reads a scale from settings, given the context.
 type ReadScale = fn(Fields<'_>, usize) -> Result<Option<PositionScale>>;
 
+/// How settings describe the elements that are rotated, which are always `qk_rope_head_dim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rotated {
+    /// Not at all: positions are not encoded.
+    Never,
+    /// As a head of their own, in which `partial_rotary_factor` is 1.
+    OwnHead,
+    /// The same, where the factor means nothing unless frequencies are scaled.
+    OwnHeadUnscaled,
+    /// As a part of the head, which `partial_rotary_factor` gives too.
+    PartOfHead,
+}
+
+/// Which elements are rotated together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pairs {
+    /// The first half of them with the second.
+    Halves,
+    /// Adjacent ones.
+    Adjacent,
+    /// Adjacent ones, unless `rope_interleave` is false.
+    AdjacentIfSet,
+}
+
 /// The sizes where the settings have none, from a class of settings in transformers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatentDefaults {
@@ -27,12 +51,12 @@ pub(super) struct LatentDefaults {
     pub(super) rank: usize,
     /// `None`: one projection makes queries.
     pub(super) query_rank: Option<usize>,
-    /// Whether positions are encoded.
-    pub(super) rotated: bool,
+    /// Which elements are rotated.
+    pub(super) rotated: Rotated,
     /// The base of rotary frequencies.
     pub(super) theta: f64,
-    /// Whether adjacent elements are rotated together.
-    pub(super) interleaved: bool,
+    /// Which elements are rotated together.
+    pub(super) pairs: Pairs,
     /// Reads how queries grow with positions, where the family has that.
     pub(super) query_scale: Option<ReadScale>,
     /// What indexers are like, if layers have such.
@@ -69,16 +93,25 @@ impl LatentSettings {
         let dim = |key: &str, default: usize| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(default));
         let (plain_dim, rope_dim) =
             (dim("qk_nope_head_dim", defaults.plain_dim)?, dim("qk_rope_head_dim", defaults.rope_dim)?);
-        // Settings may give the rotated part as a fraction of the head.
         let head_dim = plain_dim + rope_dim;
         let default = fraction(rope_dim, head_dim);
+        let (width, partial) = match defaults.rotated {
+            Rotated::Never | Rotated::OwnHead => (rope_dim, Partial::Whole),
+            Rotated::OwnHeadUnscaled => (rope_dim, Partial::Unscaled),
+            Rotated::PartOfHead => (head_dim, Partial::Part { key: "partial_rotary_factor", default }),
+        };
         let rope = RopeSettings {
             theta: defaults.theta,
-            interleaved: defaults.interleaved,
-            partial: Partial::Part { key: "partial_rotary_factor", default },
-            ..RopeSettings::new(rotary, head_dim, sizes.context)
+            interleaved: match defaults.pairs {
+                Pairs::Halves => false,
+                Pairs::Adjacent => true,
+                Pairs::AdjacentIfSet => flag(config, "rope_interleave", true)?,
+            },
+            partial,
+            ..RopeSettings::new(rotary, width, sizes.context)
         };
-        let rope = defaults.rotated.then(|| rope.read()).transpose()?;
+        let is_rotated = defaults.rotated != Rotated::Never;
+        let rope = is_rotated.then(|| rope.read()).transpose()?;
         if let Some(rope) = rope.as_ref().filter(|rope| rope.rotary_dim != rope_dim) {
             let message = format!("{} elements are rotated by other settings", rope.rotary_dim);
             return Err(config.wrong("qk_rope_head_dim", message));
@@ -111,11 +144,7 @@ impl LatentSettings {
             rank: config.size("kv_lora_rank", 1..=LARGEST_WIDTH)?.unwrap_or(defaults.rank),
             query_rank,
             bias: flag(config, "attention_bias", false)?,
-            scale: if defaults.rotated {
-                scale(rotary, head_dim)?
-            } else {
-                (head_dim as f64).powf(-0.5) as f32
-            },
+            scale: if is_rotated { scale(rotary, head_dim)? } else { (head_dim as f64).powf(-0.5) as f32 },
             rope,
             query_scale: defaults.query_scale.map(|read| read(rotary, sizes.context)).transpose()?.flatten(),
             latent_scale: 1.0,

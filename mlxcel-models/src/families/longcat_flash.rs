@@ -11,7 +11,7 @@ use super::blocks::{pre_norm, sequential};
 use super::experts::{
     ExpertSizes, MOST_EXPERTS, PROJECTIONS, aliased_size, chosen_of, expert_count, softmax_router,
 };
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -46,9 +46,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 512,
     query_rank: Some(1536),
-    rotated: true,
+    rotated: Rotated::OwnHeadUnscaled,
     theta: 10_000_000.0,
-    interleaved: true,
+    pairs: Pairs::Adjacent,
     query_scale: None,
     indexer: None,
 };

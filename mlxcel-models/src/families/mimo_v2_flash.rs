@@ -35,7 +35,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 
 const EXPERTS: GroupedDefaults =
-    GroupedDefaults { shared_key: None, count: 256, width: 2048, ..GroupedDefaults::PLAIN };
+    GroupedDefaults { shared_keys: &[], count: 256, width: 2048, ..GroupedDefaults::PLAIN };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,7 +5,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::sequential;
-use super::latent::{LatentDefaults, LatentSettings};
+use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -39,9 +39,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         value_dim: head_dim(config, "num_attention_heads", hidden, sizes.query_heads)?,
         rank: 256,
         query_rank: Some(768),
-        rotated: true,
+        rotated: Rotated::OwnHeadUnscaled,
         theta: 10_000.0,
-        interleaved: false,
+        pairs: Pairs::Halves,
         query_scale: None,
         indexer: None,
     };

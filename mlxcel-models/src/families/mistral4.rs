@@ -7,7 +7,7 @@ use mlxcel_core::Result;
 
 use super::deepseek_v3::decoder;
 use super::experts::GroupedDefaults;
-use super::latent::LatentDefaults;
+use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::ministral3::query_scale;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes};
@@ -35,9 +35,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     value_dim: 128,
     rank: 256,
     query_rank: Some(1024),
-    rotated: true,
+    rotated: Rotated::PartOfHead,
     theta: 10_000.0,
-    interleaved: true,
+    pairs: Pairs::AdjacentIfSet,
     query_scale: Some(query_scale),
     indexer: None,
 };

@@ -67,7 +67,7 @@ impl Sizes {
             Some(width) => width,
             None => {
                 let width = (hidden as f64 * f64::from(positive(config, "hidden_ratio", 4.0)?)) as usize;
-                width.next_multiple_of(32)
+                width.min(LARGEST_WIDTH).next_multiple_of(32)
             }
         };
         Ok(Self {

@@ -122,7 +122,7 @@ pub(super) fn head_dim(config: Fields<'_>, key: &str, hidden: usize, heads: usiz
 
 /// The flag in the field `key`.
 pub(super) fn flag(config: Fields<'_>, key: &str, default: bool) -> Result<bool> {
-    Ok(config.flag(key)?.unwrap_or(default))
+    config.truth(key, default)
 }
 
 /// The number in the field `key`, as engines want it.
@@ -203,7 +203,15 @@ pub(super) fn layer_kinds(
         return Err(config.wrong(key, format!("{} types are given for {layers} layers", types.len())));
     }
     let find = |name: &str| {
-        known.iter().copied().find(|known| *known == name).ok_or_else(|| {
+        // Names of earlier releases of transformers.
+        let current = match name {
+            "attention" => FULL,
+            "mamba" => "linear_attention",
+            "deepseek_sparse_attention" => "indexed_attention",
+            name => name,
+        };
+        let named = |name: &str| known.iter().copied().find(|known| *known == name);
+        named(name).or_else(|| named(current)).ok_or_else(|| {
             let message = format!(
                 "layers of type '{}' are not supported for this model_type; {} are",
                 name.escape_debug(),

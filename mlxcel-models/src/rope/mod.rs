@@ -8,7 +8,7 @@ mod yarn;
 
 pub use epochs::RopeEpochs;
 pub(crate) use llama3::Llama3;
-pub(crate) use settings::{Kinds, LayerRopes, Partial, RopeSettings};
+pub(crate) use settings::{Kinds, LayerRopes, Partial, ROWS_IN_PAIRS, RopeSettings};
 
 use serde::{Deserialize, Serialize};
 

@@ -10,6 +10,9 @@ use crate::config::Fields;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
+/// Whether the converter of a GGUF file has put the rows of rotated elements beside each other in pairs, whatever
+/// the family.
+pub(crate) const ROWS_IN_PAIRS: &str = "rotated_in_pairs";
 /// Explicit frequency divisors, as GGUF files have them instead of a formula.
 const FACTORS: &str = "freq_factors";
 /// The kind of scaling that leaves a part of the pairs as they are.
@@ -42,6 +45,8 @@ pub(crate) struct RopeSettings<'a> {
 pub(crate) enum Partial {
     /// Complete heads.
     Whole,
+    /// Complete heads, whatever `partial_rotary_factor` says, which only scalings read.
+    Unscaled,
     /// The fraction `partial_rotary_factor` of the rope settings object, or this key outside of it.
     Part {
         /// The key.
@@ -191,21 +196,25 @@ impl<'a> RopeSettings<'a> {
             None => theta,
         };
         // Of those whose heads turn as a whole by other settings.
-        let fits = matches!((self.kinds, self.partial), (Kinds::All | Kinds::NtkAlpha, Partial::Whole));
-        if fits && scaling.map(kind_of).transpose()?.is_some_and(|(_, kind)| kind == PROPORTIONAL) {
+        let fits = matches!(
+            (self.kinds, self.partial),
+            (Kinds::All | Kinds::NtkAlpha, Partial::Whole | Partial::Unscaled)
+        );
+        let kind = scaling.map(kind_of).transpose()?.map_or("default", |(_, kind)| kind);
+        if fits && kind == PROPORTIONAL {
             let number = |key, default| match scaling {
                 Some(scaling) => Ok(scaling.positive(key)?.unwrap_or(default)),
                 None => Ok(default),
             };
-            return self.proportional(theta, number(PARTIAL, 1.0)?, number("factor", 1.0)?);
+            let outer = self.config.positive(PARTIAL)?.unwrap_or(1.0);
+            return self.proportional(theta, number(PARTIAL, outer)?, number("factor", 1.0)?);
         }
-        let dim = self.rotated(scaling)?;
+        let dim = self.rotated(scaling, kind)?;
         let mut rope = Rope {
             rotary_dim: dim + dim % 2,
             inv_freq: frequencies(theta, dim),
             attention_factor: 1.0,
-            // A key of DeepSeek's, and of files whose converter has put rows into another order.
-            interleaved: self.config.flag("rope_interleave")?.unwrap_or(self.interleaved),
+            interleaved: self.config.flag(ROWS_IN_PAIRS)?.unwrap_or(self.interleaved),
             long: None,
         };
         let Some(scaling) = scaling else { return Ok(rope) };
@@ -344,15 +353,16 @@ impl<'a> RopeSettings<'a> {
     }
 
     /// How many elements of a head are rotated; an odd number has a pair of its own for the last.
-    fn rotated(&self, scaling: Option<Fields<'_>>) -> Result<usize> {
+    fn rotated(&self, scaling: Option<Fields<'_>>, kind: &str) -> Result<usize> {
         let inner = scaling.filter(|scaling| scaling.get(PARTIAL).is_some());
         let (fields, key) = match (inner, self.partial) {
             (Some(inner), _) => (inner, PARTIAL),
             (None, Partial::Part { key, .. } | Partial::Even { key, .. }) => (self.config, key),
-            (None, Partial::Whole | Partial::Inner { .. }) => (self.config, PARTIAL),
+            (None, Partial::Whole | Partial::Unscaled | Partial::Inner { .. }) => (self.config, PARTIAL),
         };
         let given = match (inner, self.partial) {
             (None, Partial::Inner { .. }) => None,
+            (_, Partial::Unscaled) if kind == "default" => None,
             _ => fields.number(key)?,
         };
         let factor = match (given, self.partial) {
@@ -361,8 +371,8 @@ impl<'a> RopeSettings<'a> {
                 None,
                 Partial::Part { default, .. } | Partial::Inner { default } | Partial::Even { default, .. },
             ) => default,
-            (None | Some(1.0), Partial::Whole) => 1.0,
-            (Some(factor), Partial::Whole) => {
+            (None | Some(1.0), Partial::Whole | Partial::Unscaled) => 1.0,
+            (Some(factor), Partial::Whole | Partial::Unscaled) => {
                 let message =
                     format!("rotating only {factor} of each head is not supported for this model_type");
                 return Err(fields.unsupported(key, message));
@@ -376,7 +386,7 @@ impl<'a> RopeSettings<'a> {
         // An odd number has room for the other element of its last pair.
         if dim == 0 || dim > self.head_dim || dim + dim % 2 > self.head_dim {
             let message = match self.partial {
-                Partial::Whole => "the number should be even".to_owned(),
+                Partial::Whole | Partial::Unscaled => "the number should be even".to_owned(),
                 Partial::Part { .. } | Partial::Inner { .. } | Partial::Even { .. } => {
                     format!("{factor} of them are rotated, which should be an even number")
                 }

@@ -5,13 +5,14 @@ use serde_json::{Map, Value, json};
 
 use super::super::numbers::floats;
 use super::draft::Draft;
+use crate::rope::ROWS_IN_PAIRS;
 
 /// The settings that a number of rotated elements of a head ends in.
 const ROTATED_PART: [&str; 4] = ["partial_rotary_factor", "rotary_pct", "rotary_dim", "qk_rope_head_dim"];
 
-/// Sets `rope_theta`, `rope_scaling` and `rope_interleave`.
+/// Sets `rope_theta`, `rope_scaling` and the order of rotated rows.
 pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
-    draft.set("rope_interleave", draft.architecture.rows.are_rotated_in_pairs());
+    draft.set(ROWS_IN_PAIRS, draft.architecture.rows.are_rotated_in_pairs());
     draft.copy("rope.freq_base", "rope_theta")?;
     if let Some(scaling) = scaling(draft)? {
         draft.set("rope_scaling", scaling);
@@ -80,7 +81,9 @@ fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
             (Some("yarn"), factor) => {
                 set("rope_type", json!("yarn"));
                 set("factor", factor.into());
-                set("attention_factor", draft.number("rope.scaling.yarn_attn_factor")?.into());
+                // Converters write 1 where the scale follows from the factor, as llama.cpp has it always.
+                let scale = draft.number("rope.scaling.yarn_attn_factor")?.filter(|scale| *scale != 1.0);
+                set("attention_factor", scale.into());
                 set("beta_fast", draft.number("rope.scaling.yarn_beta_fast")?.into());
                 set("beta_slow", draft.number("rope.scaling.yarn_beta_slow")?.into());
             }
