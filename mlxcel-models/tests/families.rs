@@ -5,24 +5,32 @@ use std::fs;
 use crate::common::{Draft, Written, repository};
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::{Arrangement, Attention, AttentionMask, Decoder, Mixer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A fixture with other settings: `null` removes one.
 fn with(fixture: &str, changes: Value) -> Result<Decoder> {
-    let folder = repository(&format!("fixtures/architectures/{fixture}"));
+    with_config(&format!("architectures/{fixture}"), |config| {
+        for (key, value) in changes.as_object().unwrap() {
+            match value {
+                Value::Null => {
+                    config.remove(key);
+                }
+                value => {
+                    config.insert(key.clone(), value.clone());
+                }
+            }
+        }
+    })
+}
+
+fn with_config(fixture: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<Decoder> {
+    let folder = repository(&format!("fixtures/{fixture}"));
     let written = Written { folder: tempfile::tempdir().unwrap() };
     for name in ["model.safetensors", "config.json"] {
         fs::copy(folder.join(name), written.path(name)).unwrap();
     }
     let mut config: Value = serde_json::from_slice(&fs::read(written.path("config.json")).unwrap()).unwrap();
-    for (key, value) in changes.as_object().unwrap() {
-        match value {
-            Value::Null => {
-                config.as_object_mut().unwrap().remove(key);
-            }
-            value => config[key] = value.clone(),
-        }
-    }
+    change(config.as_object_mut().unwrap());
     written.put("config.json", config.to_string().as_bytes());
     written.open()?.decoder()
 }
@@ -44,6 +52,68 @@ fn views(fixture: &str, changes: Value) -> Vec<(Option<usize>, bool)> {
         .iter()
         .map(|attention| (attention.core.window, attention.core.rope.is_some()))
         .collect()
+}
+
+/// Settings of published files, and of those that transformers writes, with others that mean the same there.
+#[test]
+fn settings_mean_what_transformers_makes_of_them() {
+    let overrides = json!({"head_dim": 16, "num_key_value_heads": 1});
+    let part = json!({"rope_type": "proportional", "partial_rotary_factor": 0.5});
+    for (fixture, written, meant) in [
+        ("glm4_moe_lite", json!({"partial_rotary_factor": 1.0}), json!({})),
+        ("deepseek_v3", json!({"partial_rotary_factor": 0.5}), json!({})),
+        ("bailing_hybrid", json!({"partial_rotary_factor": 0.5}), json!({})),
+        ("gemma4_text", json!({"per_layer_config": {"01": overrides, "04": overrides}}), json!({})),
+        ("ernie4_5_moe", json!({"num_experts_per_tok": 3}), json!({"moe_k": 3})),
+        ("deepseek_v32", json!({"layer_types": vec!["deepseek_sparse_attention"; 3]}), json!({})),
+        ("kimi_linear", json!({"num_shared_experts": null, "n_shared_experts": 1}), json!({})),
+        ("arcee", json!({"rope_interleave": true}), json!({})),
+        ("deepseek_v2", json!({"rope_interleave": false}), json!({})),
+        (
+            "arcee",
+            json!({"rope_parameters": {"rope_type": "proportional"}, "partial_rotary_factor": 0.5}),
+            json!({"rope_parameters": part}),
+        ),
+    ] {
+        let shown = written.to_string();
+        assert_eq!(with(fixture, written).unwrap(), with(fixture, meant).unwrap(), "{fixture}: {shown}");
+    }
+}
+
+#[test]
+fn a_flag_that_is_null_is_false() {
+    for (fixture, key) in [
+        ("deepseek_v3", "norm_topk_prob"),
+        ("deepseek_v3", "rope_interleave"),
+        ("qwen3_next", "norm_topk_prob"),
+    ] {
+        let with = |value: Value| {
+            with_config(&format!("architectures/{fixture}"), |config| drop(config.insert(key.into(), value)))
+        };
+        let [null, off, on] = [Value::Null, json!(false), json!(true)].map(|value| with(value).unwrap());
+        assert!(null == off && off != on, "{fixture}: {key}");
+    }
+}
+
+#[test]
+fn a_decoder_that_is_not_causal_reads_in_both_directions() {
+    let decoder = with("qwen3", json!({"is_causal": false})).unwrap();
+    assert!(decoder.is_bidirectional() && decoder.head.is_none());
+    for fixture in ["mistral", "gpt_oss", "mamba2", "deepseek_v3"] {
+        let error = with(fixture, json!({"is_causal": false})).unwrap_err();
+        let found = (error.kind(), error.context("field"));
+        assert_eq!(found, (ErrorKind::Unsupported, Some("is_causal")), "{fixture}");
+    }
+}
+
+#[test]
+fn bert_reads_no_number_of_key_heads() {
+    let bert = |changes: &[(&str, usize)]| {
+        with_config("encoders/bert", |config| {
+            config.extend(changes.iter().map(|&(key, value)| (key.to_owned(), value.into())));
+        })
+    };
+    assert_eq!(bert(&[("num_key_value_heads", 2), ("head_dim", 4)]).unwrap(), bert(&[]).unwrap());
 }
 
 #[test]

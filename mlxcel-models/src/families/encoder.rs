@@ -7,8 +7,8 @@ use super::roles::{Roles, refuse_order};
 use super::settings::Sizes;
 use crate::config::Fields;
 use crate::decoder::{
-    Attention, AttentionCore, AttentionMask, Decoder, Embedding, Layer, Linear, Norm, PositionTable,
-    TypeTable, WeightRef,
+    Attention, AttentionCore, AttentionMask, Decoder, Embedding, Layer, Linear, Mixer, Norm, Operation,
+    PositionTable, TypeTable, WeightRef,
 };
 use crate::rope::Rope;
 
@@ -129,4 +129,27 @@ pub(super) fn both_ways(scale: f32, window: Option<usize>, rope: Option<&Rope>) 
 /// The number of token types in the field `type_vocab_size`; types are bytes.
 pub(super) fn token_types(config: Fields<'_>) -> Result<usize> {
     Ok(config.size("type_vocab_size", 1..=256)?.unwrap_or(2))
+}
+
+/// Whether attention is causal, in the settings of decoders.
+pub(super) const CAUSAL: &str = "is_causal";
+
+/// `decoder` with attention in both directions, as embedding models are made of decoders (gte-Qwen2).
+pub(super) fn read_both_ways(config: Fields<'_>, mut decoder: Decoder) -> Result<Decoder> {
+    for block in decoder.layers.iter_mut().flat_map(|layer| &mut layer.blocks) {
+        let Operation::Mixer(mixer) = &mut block.operation else { continue };
+        match mixer {
+            Mixer::Attention(Attention { core, .. }) if core.mask == AttentionMask::Bidirectional => {}
+            Mixer::Attention(Attention { core, .. })
+                if (core.window, core.soft_cap, core.sinks, core.query_scale) == (None, None, None, None) =>
+            {
+                core.mask = AttentionMask::Bidirectional;
+            }
+            _ => {
+                let message = "only plain attention can read in both directions".to_owned();
+                return Err(config.unsupported(CAUSAL, message));
+            }
+        }
+    }
+    Ok(decoder)
 }

@@ -2,8 +2,9 @@
 
 use mlxcel_core::Result;
 
+use super::encoder::{CAUSAL, read_both_ways};
 use super::roles::{Roles, refuse_order};
-use super::settings::Sizes;
+use super::settings::{Sizes, flag};
 use crate::decoder::{Decoder, Embedding, Head, Layer, LayerEmbeddings, Norm, PositionTable, Streams};
 
 /// The parts of a decoder that are not its layers.
@@ -105,15 +106,23 @@ impl Roles<'_> {
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
-        let (tied, weight) = self.head(&head, table, tied)?;
-        let bias = if head_bias { Some(self.dense(&format!("{head}.bias"), &[vocabulary])?) } else { None };
+        let is_causal = flag(self.config, CAUSAL, true)?;
         // Models that wrap a text model have a head of their own, which does not scale, and seldom caps.
         let (scale, soft_cap) = match self.is_wrapped() {
             true => (1.0, logit_soft_cap.filter(|_| wrapper_caps)),
             false => (logit_scale, logit_soft_cap),
         };
+        // Where later tokens are seen, none is left to be predicted.
+        let head = if is_causal {
+            let (tied, weight) = self.head(&head, table, tied)?;
+            let bias =
+                if head_bias { Some(self.dense(&format!("{head}.bias"), &[vocabulary])?) } else { None };
+            Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap })
+        } else {
+            None
+        };
         let (model_type, notes) = self.title();
-        Ok(Decoder {
+        let decoder = Decoder {
             model_type,
             notes,
             vocabulary_size: vocabulary,
@@ -125,9 +134,10 @@ impl Roles<'_> {
             streams,
             layers,
             norm: Some(norm),
-            head: Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap }),
+            head,
             weights: self.take_weights(),
             gguf_architecture: self.gguf_architecture(),
-        })
+        };
+        if is_causal { Ok(decoder) } else { read_both_ways(self.config, decoder) }
     }
 }

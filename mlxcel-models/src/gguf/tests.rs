@@ -161,6 +161,41 @@ fn rope_settings_are_honoured_or_refused() {
     }
 }
 
+/// `config.json` of a model with these numbers in its metadata.
+fn config(architecture: &str, numbers: &[(&str, f64)]) -> serde_json::Value {
+    let folder = tempfile::tempdir().unwrap();
+    let mut draft = model(architecture);
+    for &(key, number) in numbers {
+        draft.number(&format!("{architecture}.{key}"), Kind::F32, number);
+    }
+    draft.text(&format!("{architecture}.rope.scaling.type"), "yarn");
+    draft.flag(&format!("{architecture}.attention.causal"), false);
+    write(folder.path(), "model.gguf", &draft);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let file = checkpoint.file("config.json").unwrap().unwrap();
+    serde_json::from_slice(&file).unwrap()
+}
+
+#[test]
+fn the_scale_of_yarn_follows_from_the_factor_unless_it_is_another_than_one() {
+    let scale = |written: f64| {
+        let numbers = [("rope.scaling.factor", 4.0), ("rope.scaling.yarn_attn_factor", written)];
+        config("gemma3", &numbers)["rope_scaling"]["attention_factor"].clone()
+    };
+    assert!(scale(1.0).is_null());
+    assert_eq!(scale(1.25), 1.25);
+}
+
+#[test]
+fn files_say_whether_attention_is_causal() {
+    assert_eq!(config("qwen2", &[])["is_causal"], false);
+}
+
+#[test]
+fn gemma_2_has_its_window_where_the_file_names_none() {
+    assert!(config("gemma2", &[]).get("sliding_window").is_none());
+}
+
 #[test]
 fn what_the_converter_has_computed_is_computed_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,6 +247,25 @@ fn small_files_are_made_of_metadata_unless_the_folder_has_them() {
     assert_eq!(Checkpoint::open(folder.path()).unwrap().stop_tokens(), [0]);
     // The files beside one that was named are not its own.
     assert_eq!(Checkpoint::open(folder.path().join("model.gguf")).unwrap().stop_tokens(), [2, 1]);
+}
+
+#[test]
+fn control_tokens_of_phi_3_take_the_space_behind_them() {
+    for (architecture, taken) in [("phi3", true), ("llama", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut draft = model(architecture);
+        draft.text("tokenizer.ggml.model", "llama");
+        draft.texts("tokenizer.ggml.tokens", &["<unk>", "<s>", "<|endoftext|>", "<|user|>", "a"]);
+        draft.numbers("tokenizer.ggml.token_type", Kind::I32, &[2.0, 3.0, 3.0, 3.0, 1.0]);
+        draft.numbers("tokenizer.ggml.scores", Kind::F32, &[0.0; 5]);
+        write(folder.path(), "model.gguf", &draft);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let file = checkpoint.file("tokenizer.json").unwrap().unwrap();
+        let tokenizer: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let added = tokenizer["added_tokens"].as_array().unwrap();
+        let taking = added.iter().filter(|token| token["rstrip"] == true).map(|token| &token["content"]);
+        assert_eq!(taking.eq(["<|user|>"]), taken, "{added:?}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::header::OPERATION;
 use draft::Draft;
 
 /// The key that names the architecture.
-const ARCHITECTURE: &str = "general.architecture";
+pub(super) const ARCHITECTURE: &str = "general.architecture";
 
 /// An architecture of GGUF, and the family that it is.
 pub(super) struct Architecture {

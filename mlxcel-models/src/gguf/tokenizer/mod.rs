@@ -19,6 +19,7 @@ use mlxcel_core::{Result, TokenId};
 use serde_json::{Map, Value, json};
 
 use super::Gguf;
+use super::architecture::ARCHITECTURE;
 use super::metadata::Metadata;
 use vocabulary::{Token, TokenType, Vocabulary};
 use writer::Writer;
@@ -60,12 +61,17 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
     let metadata = gguf.metadata();
     let Some(model) = model(metadata)? else { return Ok(None) };
     let vocabulary = Vocabulary::read(metadata)?;
+    // Phi-3's control tokens take the space behind them, but for those that no template writes.
+    let is_phi3 = matches!(model, Model::SentencePiece) && metadata.text(ARCHITECTURE)? == Some("phi3");
+    let takes_space = |token: &Token<'_>| {
+        is_phi3 && token.ty == TokenType::Control && !["<unk>", "<s>", "<|endoftext|>"].contains(&token.text)
+    };
     let mut out = Writer::new(metadata.location);
     out.raw("{\"version\":\"1.0\",\"added_tokens\":");
     let added = vocabulary.tokens().filter_map(|token| match token.ty {
         TokenType::Control | TokenType::UserDefined if !token.text.is_empty() => Some(json!({
             "id": token.id, "content": token.text, "special": token.ty == TokenType::Control,
-            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": takes_space(&token), "normalized": false,
         })),
         _ => None,
     });

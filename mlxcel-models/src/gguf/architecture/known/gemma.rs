@@ -124,7 +124,12 @@ const LAYER_INPUTS: &[Name] = &[
 
 fn gemma2(draft: &mut Draft<'_>) -> Result<()> {
     query_scalar(draft, 46)?;
-    draft.windows(2)
+    draft.windows(2)?;
+    // The first files do not name the window, which has one size in all models.
+    if draft.size("attention.sliding_window")?.is_none() {
+        draft.fields.remove("sliding_window");
+    }
+    Ok(())
 }
 
 fn gemma3(draft: &mut Draft<'_>) -> Result<()> {

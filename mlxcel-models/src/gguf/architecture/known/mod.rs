@@ -96,6 +96,7 @@ pub(super) const WIDTH: &str = "feed_forward_length";
 
 /// Keys that mean the same in all architectures.
 pub(super) const COMMON: &[Setting] = &[
+    ("attention.causal", "is_causal"),
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
     (WIDTH, "intermediate_size"),
