@@ -1,17 +1,19 @@
 //! Compiled programs on disk, filed under everything that they were made from.
 //!
 //! An executable is machine code of one plugin for one kind of device. It is filed under the SHA-256 sum of
-//! the program's text, the compile options, the plugin's file (its name, size and time), its versions, the
-//! platform's, and the processor; published by renaming, and checked when it is read: the sum that it begins
-//! with is that of its key and its program. What cannot be stored is compiled again; a plugin that does not
-//! serialize programs has none stored.
+//! the program's text, the options of compiler and client, the flags in the environment, the plugin's file
+//! (its name, size and time), its versions, the platform's, and the processor; published by renaming, and
+//! checked when it is read: the sum that it begins with is that of its key and its program. What cannot be
+//! stored is compiled again; a plugin that does not serialize programs has none stored.
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use etcetera::BaseStrategy as _;
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -30,6 +32,12 @@ const LIMIT: u64 = 4 << 30;
 const LONGEST: u64 = 1 << 30;
 /// What the name of an entry ends in.
 const ENDING: &str = "pjrt";
+/// What the name of an entry begins with while it is written.
+const PART: &str = ".part-";
+/// The age at which a part counts as abandoned: its process was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
+/// The variables with flags of plugins' compilers: they change programs like compile options do.
+const FLAGS: [&str; 2] = ["XLA_FLAGS", "LIBTPU_INIT_ARGS"];
 /// The length of a SHA-256 sum.
 const SUM: usize = 32;
 
@@ -57,15 +65,16 @@ impl Store {
         let file = file_identity(&platform.plugin);
         // A plugin is the same wherever it lies.
         let platform = Platform { plugin: PathBuf::new(), ..platform };
-        let identity = format!("{} {platform:?} {processor:?} {file:?}\n", env!("CARGO_PKG_VERSION"));
+        let (flags, options) = (flags(|name| env::var_os(name)), client.options());
+        let version = env!("CARGO_PKG_VERSION");
+        let identity = format!("{version} {platform:?} {processor:?} {file:?} {flags:?} {options:?}");
         Ok(Self { folder, identity: identity.into_bytes() })
     }
 
     /// The program of this text on these devices, and whether it was compiled.
     /// Fails with [`ErrorKind::Compile`] where the plugin refuses it.
     pub(crate) fn get(&self, mesh: &MeshDevices, text: &str) -> Result<(Executable, bool)> {
-        let key = Sha256::new().chain_update(&self.identity).chain_update(&mesh.options).chain_update(text);
-        let key: Key = key.finalize().into();
+        let key = key([&self.identity, &mesh.options, text.as_bytes()]);
         let name: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{name}.{ENDING}")));
         if let Some(bytes) = path.as_deref().and_then(|path| read(path, &key)) {
@@ -106,8 +115,23 @@ fn file_identity(path: &Path) -> Option<(String, u64, u128)> {
     Some((path.file_name()?.to_string_lossy().into_owned(), data.len(), written))
 }
 
+/// The flags of compilers in the environment, and if a variable names a file of flags, which.
+fn flags(variable: impl Fn(&str) -> Option<OsString>) -> [impl fmt::Debug; FLAGS.len()] {
+    FLAGS.map(|name| variable(name).map(|value| (file_identity(Path::new(&value)), value)))
+}
+
 /// What an entry is filed under.
 type Key = [u8; SUM];
+
+/// The key of a program. Each part is preceded by its length, so that different parts never have equal bytes.
+fn key(parts: [&[u8]; 3]) -> Key {
+    let mut sum = Sha256::new();
+    for part in parts {
+        sum.update((part.len() as u64).to_le_bytes());
+        sum.update(part);
+    }
+    sum.finalize().into()
+}
 
 /// What an entry begins with: a program that stands under another one's key has another sum.
 fn sum(key: &Key, program: &[u8]) -> Key {
@@ -143,7 +167,7 @@ fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
 fn write(path: &Path, key: &Key, program: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let written = fs::create_dir_all(folder).and_then(|()| {
-        let mut file = tempfile::Builder::new().prefix("part").tempfile_in(folder)?;
+        let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
         file.write_all(&sum(key, program))?;
         file.write_all(program)?;
         file.as_file().sync_all()?;
@@ -152,17 +176,26 @@ fn write(path: &Path, key: &Key, program: &[u8]) -> Result<()> {
     written.map(drop).map_err(|error| Error::io("store a compiled program", path, error))
 }
 
-/// Removes the entries that were not used for the longest time, but for `kept`, until the others fit.
+/// Removes the entries that were not used for the longest time, but for `kept`, until the others fit, and
+/// before them what killed processes left.
 fn make_room(kept: &Path) {
     let Some(entries) = kept.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
-    let mut found: Vec<(SystemTime, u64, PathBuf)> = entries
-        .flatten()
-        .filter(|entry| entry.path().extension().is_some_and(|ending| ending == ENDING))
-        .filter_map(|entry| {
-            let data = entry.metadata().ok()?;
-            Some((data.modified().ok()?, data.len(), entry.path()))
-        })
-        .collect();
+    let files = entries.flatten().filter_map(|entry| {
+        let data = entry.metadata().ok()?;
+        Some((data.modified().ok()?, data.len(), entry.path()))
+    });
+    let is_part = |path: &Path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PART))
+    };
+    let (parts, others): (Vec<_>, Vec<_>) = files.partition(|(_, _, path)| is_part(path));
+    for (written, _, part) in parts {
+        if written.elapsed().is_ok_and(|age| age >= ABANDONED) {
+            let _ = fs::remove_file(part);
+        }
+    }
+    let is_entry = |path: &Path| path.extension().is_some_and(|ending| ending == ENDING);
+    let mut found: Vec<(SystemTime, u64, PathBuf)> =
+        others.into_iter().filter(|(_, _, path)| is_entry(path)).collect();
     found.sort();
     let mut total: u64 = found.iter().map(|(_, bytes, _)| bytes).sum();
     for (_, bytes, path) in found {
@@ -194,6 +227,37 @@ mod tests {
         // Whole, and of another program.
         write(&path, &other, b"program").unwrap();
         assert!(read(&path, &key).is_none() && !path.exists());
+    }
+
+    #[test]
+    fn programs_of_other_flags_are_other_programs() {
+        let of = |name: &'static str, value: &'static str| {
+            format!("{:?}", flags(|own| (own == name).then(|| value.into())))
+        };
+        let fast = "--xla_cpu_enable_fast_math=true";
+        let found = [of("XLA_FLAGS", fast), of("LIBTPU_INIT_ARGS", fast), of("XLA_FLAGS", ""), of("", "")];
+        let distinct: BTreeSet<_> = found.iter().collect();
+        assert_eq!(distinct.len(), found.len(), "{found:?}");
+        assert_ne!(key([b"a", b"b", b"c"]), key([b"ab", b"", b"c"]));
+        assert_eq!(key([b"a", b"b", b"c"]), key([b"a", b"b", b"c"]));
+    }
+
+    #[test]
+    fn parts_of_killed_processes_are_removed_after_an_hour() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str, age: Duration| {
+            let path = folder.path().join(name);
+            let file = fs::File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+            path
+        };
+        let (written, abandoned) = (of(".part-a", ABANDONED / 2), of(".part-b", 2 * ABANDONED));
+        let (entry, other) = (of("a.pjrt", 2 * ABANDONED), of("part", 2 * ABANDONED));
+        make_room(&entry);
+        assert_eq!(
+            [&written, &abandoned, &entry, &other].map(|path| path.exists()),
+            [true, false, true, true]
+        );
     }
 
     #[cfg(unix)]

@@ -18,6 +18,8 @@ pub(crate) struct Client(Arc<Inner>);
 
 struct Inner {
     plugin: Plugin,
+    /// What it was opened with.
+    options: Vec<(String, OptionValue)>,
     raw: *mut sys::RawClient,
     devices: Vec<*mut sys::RawDevice>,
 }
@@ -56,7 +58,12 @@ impl Client {
         let mut arguments =
             sys::ClientCreate { options: named.as_ptr(), option_count: named.len(), ..Default::default() };
         plugin.call(plugin.api().client_create, &mut arguments, OPERATION)?;
-        let mut inner = Inner { plugin: plugin.clone(), raw: arguments.client, devices: Vec::new() };
+        let mut inner = Inner {
+            plugin: plugin.clone(),
+            options: options.to_vec(),
+            raw: arguments.client,
+            devices: Vec::new(),
+        };
         let mut arguments = sys::ClientDevices { client: inner.raw, ..Default::default() };
         plugin.call(plugin.api().client_addressable_devices, &mut arguments, OPERATION)?;
         // SAFETY: the list is the client's, of this many devices.
@@ -80,6 +87,11 @@ impl Client {
 
     pub(crate) fn plugin(&self) -> &Plugin {
         &self.0.plugin
+    }
+
+    /// The plugin's options that it was opened with.
+    pub(crate) fn options(&self) -> &[(String, OptionValue)] {
+        &self.0.options
     }
 
     pub(super) fn raw(&self) -> *mut sys::RawClient {
