@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::files::read_regular;
+use mlxcel_models::files::{Resumable, read_regular};
 use sha2::{Digest, Sha256};
 
 /// What stands before the name of the place in that of the work folder.
@@ -29,9 +29,10 @@ pub(super) struct Folder {
     folder: PathBuf,
     destination: PathBuf,
     parent: PathBuf,
-    is_published: bool,
     /// What the folder is written for, as errors name it.
     operation: &'static str,
+    /// Cleans up if a signal ends the process.
+    _listed: Resumable,
     _lock: Option<File>,
 }
 
@@ -52,10 +53,14 @@ impl Folder {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        expect_nothing(operation, destination)?;
         let mut work_name = std::ffi::OsString::from(PREFIX);
         work_name.push(name);
         let work = parent.join(work_name);
+        let folder = work.join(name);
+        if let Err(error) = expect_nothing(operation, destination) {
+            remove_abandoned(operation, &work, &folder);
+            return Err(error);
+        }
         let mut private = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
@@ -65,15 +70,16 @@ impl Folder {
             Ok(()) => {}
         }
         let lock = hold(operation, &work)?;
-        let folder = work.join(name);
+        let listed = [work.clone(), folder.clone()];
+        let listed = Resumable::list(&work, move || keep_complete(&listed[0], &listed[1]));
         let this = Self {
-            work,
-            folder,
             destination: destination.to_owned(),
             parent,
-            is_published: false,
             operation,
+            _listed: listed.map_err(|error| Error::io(operation, &work, error))?,
             _lock: lock,
+            work,
+            folder,
         };
         this.resume(identity, restart)?;
         Ok(this)
@@ -83,7 +89,7 @@ impl Folder {
     fn resume(&self, identity: &str, restart: bool) -> Result<()> {
         let path = self.work.join(IDENTITY);
         let is_same = read_regular(&path, LONGEST_NOTE).is_ok_and(|found| found == identity.as_bytes());
-        if !is_same && !restart && self.has_shards() {
+        if !is_same && !restart && has_shards(&self.folder) {
             let message = "interrupted work on another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
             return Err(Error::new(ErrorKind::InvalidInput, self.operation, message)
                 .with_context("path", self.work.display()));
@@ -103,13 +109,6 @@ impl Folder {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(fail(error)),
             _ => Ok(()),
         }
-    }
-
-    fn has_shards(&self) -> bool {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return false };
-        entries
-            .flatten()
-            .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
     }
 
     /// The record of the complete file `name`; `None` if it is not there.
@@ -150,25 +149,47 @@ impl Folder {
     }
 
     /// Puts the folder into its place.
-    pub(super) fn publish(mut self) -> Result<()> {
+    pub(super) fn publish(self) -> Result<()> {
         let fail = |error| Error::io(self.operation, &self.destination, error);
         expect_nothing(self.operation, &self.destination)?;
         fs::rename(&self.folder, &self.destination).map_err(fail)?;
         #[cfg(unix)]
         File::open(&self.parent).and_then(|folder| folder.sync_all()).map_err(fail)?;
-        self.is_published = true;
         Ok(())
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed, the next run removes.
-        if self.is_published || !self.has_shards() {
+        if !keep_complete(&self.work, &self.folder) {
+            // If it cannot be removed, the next run removes it.
             let _ = fs::remove_dir_all(&self.work);
-        } else {
-            let _ = fs::remove_file(self.work.join(PARTIAL));
         }
+    }
+}
+
+/// Removes the partial file of a work folder; false if no weight file is complete, or all are published, and
+/// nothing needs to be kept.
+fn keep_complete(work: &Path, folder: &Path) -> bool {
+    if !has_shards(folder) {
+        return false;
+    }
+    let _ = fs::remove_file(work.join(PARTIAL));
+    true
+}
+
+fn has_shards(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries
+        .flatten()
+        .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
+}
+
+/// Removes the work folder of a process that was killed when it had published its files, or had none.
+fn remove_abandoned(operation: &'static str, work: &Path, folder: &Path) {
+    let Ok(_lock) = expect_own(operation, work).and_then(|()| hold(operation, work)) else { return };
+    if !has_shards(folder) {
+        let _ = fs::remove_dir_all(work);
     }
 }
 

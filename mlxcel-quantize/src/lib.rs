@@ -105,7 +105,9 @@ pub struct QuantizedModule {
 ///
 /// After an error, cancellation or the end of the process, complete weight files stay in a work folder beside
 /// `out`, and the next call with the same checkpoint and options resumes with them. If no weight file is
-/// complete, nothing is left.
+/// complete, nothing is left; a program that handles signals calls
+/// [`remove_unfinished`](mlxcel_models::files::remove_unfinished) for that before it ends, and what a killed
+/// process leaves, the next call removes.
 ///
 /// # Errors
 ///

@@ -388,6 +388,61 @@ fn interrupted_quantization_resumes_with_complete_files() {
 }
 
 #[test]
+fn the_leftover_of_a_published_checkpoint_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let checkpoint = Checkpoint::open(storyteller()).unwrap();
+    quantize(&checkpoint, &out, &QuantizeOptions::default()).unwrap();
+    // As by a process that was killed after its last rename.
+    let work = folder.path().join(".mlxcel-quantize-out");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("made-from"), "").unwrap();
+    let error = quantize(&checkpoint, &out, &QuantizeOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(names(folder.path()), ["out"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_ends_early_keeps_complete_files_only() {
+    use std::process::{Command, Stdio};
+
+    // In a process of its own, since it can create no folder afterwards.
+    let Some(place) = std::env::var_os("MLXCEL_TEST_PLACE") else {
+        for at in ["0", "0.6"] {
+            let place = tempfile::tempdir().unwrap();
+            let ended = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "quantize::a_process_that_ends_early_keeps_complete_files_only"])
+                .env("MLXCEL_TEST_PLACE", place.path())
+                .env("MLXCEL_TEST_AT", at)
+                .stdout(Stdio::null())
+                .status();
+            assert!(ended.unwrap().success());
+            let left = names(place.path());
+            if at == "0" {
+                assert_eq!(left, [""; 0]);
+            } else {
+                let files = names(&place.path().join(&left[0]));
+                assert!(
+                    !files.contains(&"partial".to_owned()) && files.contains(&"out".to_owned()),
+                    "{files:?}"
+                );
+            }
+        }
+        return;
+    };
+    let at: f64 = std::env::var("MLXCEL_TEST_AT").unwrap().parse().unwrap();
+    let options = QuantizeOptions::default().with_shard_bytes(1 << 18).with_progress(move |done, total| {
+        if done as f64 > total as f64 * at {
+            mlxcel_models::files::remove_unfinished();
+            std::process::exit(0);
+        }
+    });
+    let checkpoint = Checkpoint::open(storyteller()).unwrap();
+    quantize(&checkpoint, Path::new(&place).join("out"), &options).unwrap();
+}
+
+#[test]
 fn results_do_not_depend_on_threads() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(storyteller()).unwrap();

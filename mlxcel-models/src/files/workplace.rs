@@ -7,8 +7,42 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-/// The folders that this process uses; `None` once the process is ending, after which no new one starts.
-static UNFINISHED: Mutex<Option<Vec<PathBuf>>> = Mutex::new(Some(Vec::new()));
+/// The folders that this process writes; `None` once the process is ending, after which no new one starts.
+static UNFINISHED: Mutex<Option<Vec<Entry>>> = Mutex::new(Some(Vec::new()));
+
+/// A folder that is not complete.
+struct Entry {
+    path: PathBuf,
+    /// Removes parts of it, and returns whether the others are kept.
+    keep: Box<dyn Fn() -> bool + Send>,
+}
+
+/// A folder that a later run can resume. [`remove_unfinished`] cleans it up while this exists.
+#[derive(Debug)]
+pub struct Resumable {
+    path: PathBuf,
+}
+
+impl Resumable {
+    /// Lists the folder at `path`. `keep` removes the parts that a later run cannot use, while another thread
+    /// may write to the folder, and returns whether others are left; if not, the folder is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::Interrupted`] after [`remove_unfinished`].
+    pub fn list(path: &Path, keep: impl Fn() -> bool + Send + 'static) -> io::Result<Self> {
+        let mut unfinished = unfinished();
+        let listed = unfinished.as_mut().ok_or(io::ErrorKind::Interrupted)?;
+        listed.push(Entry { path: path.to_owned(), keep: Box::new(keep) });
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+impl Drop for Resumable {
+    fn drop(&mut self) {
+        forget(&self.path);
+    }
+}
 
 /// A private temporary folder, removed on drop.
 ///
@@ -37,7 +71,7 @@ impl Workplace {
                 let mut unfinished = unfinished();
                 let listed = unfinished.as_mut().ok_or(io::ErrorKind::Interrupted)?;
                 let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
-                listed.push(folder.path().to_owned());
+                listed.push(Entry { path: folder.path().to_owned(), keep: Box::new(|| false) });
                 folder
             };
             let path = folder.path().to_owned();
@@ -62,27 +96,33 @@ impl Drop for Workplace {
     }
 }
 
-/// Removes all folders of this process, for programs that are about to exit. Writes to them fail, and no new
-/// folder can be created.
+/// Removes all folders of this process, but for the parts that a later run can resume; for programs that are
+/// about to exit. Writes to removed folders fail, and no new folder can be created.
 pub fn remove_unfinished() {
-    for path in unfinished().take().unwrap_or_default() {
-        // Its owner may add a file meanwhile.
-        for _ in 0..10 {
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-                _ => break,
-            }
+    for entry in unfinished().take().unwrap_or_default() {
+        if !(entry.keep)() {
+            remove(&entry.path);
+        }
+    }
+}
+
+/// Removes a folder to which its owner may add a file meanwhile.
+fn remove(path: &Path) {
+    for _ in 0..10 {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+            _ => break,
         }
     }
 }
 
 fn forget(path: &Path) {
     if let Some(unfinished) = unfinished().as_mut() {
-        unfinished.retain(|listed| listed != path);
+        unfinished.retain(|listed| listed.path != path);
     }
 }
 
-fn unfinished() -> std::sync::MutexGuard<'static, Option<Vec<PathBuf>>> {
+fn unfinished() -> std::sync::MutexGuard<'static, Option<Vec<Entry>>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -210,8 +250,15 @@ mod tests {
         let parent = Path::new(&parent);
         let work = [0, 1].map(|_| Workplace::begin(parent, PREFIX).unwrap());
         fs::write(work[0].path().join("half"), "half").unwrap();
+        let resumed = parent.join(format!("{PREFIX}resumed"));
+        fs::create_dir(&resumed).unwrap();
+        let half = resumed.join("half");
+        fs::write(&half, "half").unwrap();
+        let _resumable = Resumable::list(&resumed, move || fs::remove_file(&half).is_ok()).unwrap();
         remove_unfinished();
-        assert_eq!(folders(parent), 0);
+        assert_eq!((folders(parent), fs::read_dir(&resumed).unwrap().count()), (1, 0));
+        fs::remove_dir(&resumed).unwrap();
+        assert_eq!(Resumable::list(&resumed, || false).unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert!(fs::write(work[0].path().join("more"), "more").is_err());
         assert_eq!(Workplace::begin(parent, PREFIX).unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert_eq!(folders(parent), 0);
