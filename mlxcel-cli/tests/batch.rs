@@ -33,7 +33,27 @@ fn an_interrupted_batch_resumes_behind_its_answers() {
     assert_eq!(fs::read_to_string(&out).unwrap(), whole);
     assert!(String::from_utf8(output.stderr).unwrap().starts_with("4 of 5 prompts"));
     // What is no answer is left alone.
-    fs::write(&out, "my diary\n").unwrap();
-    assert_eq!(batch(&prompts, &out, &["--resume"]).status.code(), Some(2));
-    assert_eq!(fs::read_to_string(&out).unwrap(), "my diary\n");
+    for diary in ["my diary\n", "my diary"] {
+        fs::write(&out, diary).unwrap();
+        assert_eq!(batch(&prompts, &out, &["--resume"]).status.code(), Some(2));
+        assert_eq!(fs::read_to_string(&out).unwrap(), diary);
+    }
+}
+
+#[test]
+fn earlier_answers_stay_until_the_model_is_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
+    fs::write(&prompts, "Once there was a fox.\n").unwrap();
+    let earlier = "earlier answers, longer than those to come\n".repeat(100);
+    fs::write(&out, &earlier).unwrap();
+    for wrong in [["--model", "/there/is/no/model"], ["--temperature", "-1"]] {
+        assert_eq!(batch(&prompts, &out, &wrong).status.code(), Some(2), "{wrong:?}");
+        assert_eq!(fs::read_to_string(&out).unwrap(), earlier, "{wrong:?}");
+    }
+    assert_eq!(batch(&prompts, &out, &[]).status.code(), Some(0));
+    let answers = fs::read_to_string(&out).unwrap();
+    assert!(answers.starts_with("{\"index\":0,") && answers.lines().count() == 1, "{answers}");
+    #[cfg(unix)]
+    assert_eq!(batch(&prompts, Path::new("/dev/null"), &[]).status.code(), Some(0));
 }

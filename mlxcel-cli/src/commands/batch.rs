@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -115,7 +115,8 @@ impl Answer {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompts = prompts(arguments)?;
-    let (mut out, done) = output(arguments)?;
+    let answers = arguments.out.as_deref().map(|path| Answers::open(path, arguments.resume)).transpose()?;
+    let done = answers.as_ref().map_or(0, |answers| answers.done);
     if done > prompts.len() {
         let have = format!("it has {done} answers, but there are {} prompts", prompts.len());
         return Err(Failure::Usage(format!("resume: {have}")));
@@ -128,12 +129,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let options = Options::new(arguments.max_tokens).with_sampling(arguments.sampling.params(&model)?);
     let engine = Engine::new(model)?;
+    let mut out: Box<dyn Write> = match answers {
+        Some(answers) => Box::new(answers.begin()?),
+        None => Box::new(io::stdout()),
+    };
 
     let (start, bar) = (Instant::now(), bar(prompts.len()));
     bar.set_position(done as u64);
     let mut succeeded = 0;
-    let answers = engine.map(prompts[done..].iter(), |_| options.clone());
-    for (index, (_, completion)) in (done..).zip(answers) {
+    let completions = engine.map(prompts[done..].iter(), |_| options.clone());
+    for (index, (_, completion)) in (done..).zip(completions) {
         succeeded += usize::from(completion.is_ok());
         json_line(&mut *out, &Answer::of(index, completion))?;
         // For an interrupted run to be resumed behind it.
@@ -156,36 +161,79 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Where answers go, and how many are there already.
-fn output(arguments: &Arguments) -> Result<(Box<dyn Write>, usize), Failure> {
-    let Some(path) = &arguments.out else { return Ok((Box::new(io::stdout()), 0)) };
-    let failed = |error: io::Error| Failure::Usage(format!("write {}: {error}", path.display()));
-    if !arguments.resume {
-        return Ok((Box::new(File::create(path).map_err(failed)?), 0));
-    }
-    let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-    let (mut lines, mut done, mut length) = (BufReader::new(&file), 0, 0);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
-        #[derive(Deserialize)]
-        struct Written {
-            index: usize,
+/// The file of answers. It is not changed before the model is ready.
+struct Answers<'a> {
+    path: &'a Path,
+    file: File,
+    /// How many answers are there already, and their bytes.
+    done: usize,
+    length: u64,
+}
+
+impl<'a> Answers<'a> {
+    /// Opens the file, and counts the answers that are there if `resume`.
+    fn open(path: &'a Path, resume: bool) -> Result<Self, Failure> {
+        let mut options = OpenOptions::new();
+        options.read(resume).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(|error| unwritten(path, &error))?;
+        let mut answers = Self { path, file, done: 0, length: 0 };
+        if resume {
+            answers.count()?;
         }
-        if serde_json::from_slice::<Written>(&line).map_or(true, |answer| answer.index != done) {
-            let line = done + 1;
-            return Err(Failure::Usage(format!(
-                "resume {}: line {line} is not answer {done}",
-                path.display()
-            )));
-        }
-        done += 1;
-        length += line.len() as u64;
-        line.clear();
+        Ok(answers)
     }
-    // The last line may have been cut off.
-    file.set_len(length).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
-    Ok((Box::new(file), done))
+
+    fn count(&mut self) -> Result<(), Failure> {
+        let (mut lines, mut line) = (BufReader::new(&self.file), Vec::new());
+        while lines.read_until(b'\n', &mut line).map_err(|error| unwritten(self.path, &error))? > 0 {
+            let done = self.done;
+            let is_whole = line.ends_with(b"\n");
+            let is_own = if is_whole { is_answer(&line, done) } else { begins_answer(&line, done) };
+            if !is_own {
+                let (path, number) = (self.path.display(), done + 1);
+                return Err(Failure::Usage(format!("resume {path}: line {number} is not answer {done}")));
+            }
+            if is_whole {
+                self.done += 1;
+                self.length += line.len() as u64;
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    /// Removes everything behind the answers that are there: the file's earlier content, or an answer that
+    /// was cut off. Pipes and devices have nothing to remove.
+    fn begin(mut self) -> Result<File, Failure> {
+        let mut cut = || -> io::Result<()> {
+            if self.file.metadata()?.is_file() {
+                self.file.set_len(self.length)?;
+                self.file.seek(SeekFrom::End(0))?;
+            }
+            Ok(())
+        };
+        cut().map_err(|error| unwritten(self.path, &error))?;
+        Ok(self.file)
+    }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    Failure::Usage(format!("write {}: {error}", path.display()))
+}
+
+/// Whether a line is the answer number `index`.
+fn is_answer(line: &[u8], index: usize) -> bool {
+    #[derive(Deserialize)]
+    struct Written {
+        index: usize,
+    }
+    serde_json::from_slice::<Written>(line).is_ok_and(|answer| answer.index == index)
+}
+
+/// Whether a line that was cut off can be the beginning of the answer number `index`.
+fn begins_answer(line: &[u8], index: usize) -> bool {
+    let start = format!("{{\"index\":{index},");
+    line.starts_with(start.as_bytes()) || start.as_bytes().starts_with(line)
 }
 
 fn prompts(arguments: &Arguments) -> Result<Vec<Line>, Failure> {
