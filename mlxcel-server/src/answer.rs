@@ -5,6 +5,7 @@ use mlxcel_session::{
 };
 
 use crate::fields::finish_reason;
+use crate::served::ServedModel;
 
 /// Which parts the answers of a request may have.
 pub(crate) struct AnswerFormat {
@@ -20,80 +21,78 @@ pub(crate) struct AnswerFormat {
 pub(crate) struct AnswerReader {
     splitter: Splitter,
     newlines: Newlines,
-    /// What the ids of the calls begin with.
-    name: String,
-    calls: usize,
+    has_calls: bool,
 }
 
 enum Splitter {
     /// No tools are offered.
     Reasoning(ReasoningSplitter),
-    Tools(ToolParser),
+    Tools(Box<ToolParser>),
 }
 
 impl AnswerReader {
-    /// Of the answer `stream`, number `choice` of the request of a number.
-    pub(crate) fn new(format: &AnswerFormat, stream: &RequestStream, request: u64, choice: usize) -> Self {
+    /// Of the answer `stream`.
+    pub(crate) fn new(format: &AnswerFormat, stream: &RequestStream) -> Self {
         let splitter = match &format.tools {
-            Some(tools) => Splitter::Tools(tools.parser_after(stream.splitter())),
+            Some(tools) => Splitter::Tools(Box::new(tools.parser_after(stream.splitter()))),
             // The prompt may open the tag of the reasoning, which the format then replaces.
             None if format.has_format => Splitter::Reasoning(ReasoningSplitter::plain()),
             None => Splitter::Reasoning(stream.splitter()),
         };
-        let name = format!("call_{request}_{choice}");
-        Self { splitter, newlines: Newlines::default(), name, calls: 0 }
+        Self { splitter, newlines: Newlines::default(), has_calls: false }
     }
 
     /// The parts that `text` decides.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<ToolPart> {
+    pub(crate) fn push(&mut self, app: &ServedModel, text: &str) -> Vec<ToolPart> {
         let parts = match &mut self.splitter {
             Splitter::Reasoning(splitter) => splitter.push(text).into_iter().map(without_tools).collect(),
             Splitter::Tools(parser) => parser.push(text),
         };
-        self.finished(parts)
+        self.finished(app, parts)
     }
 
     /// The parts that the end decides.
-    pub(crate) fn end(&mut self) -> Vec<ToolPart> {
+    pub(crate) fn end(&mut self, app: &ServedModel) -> Vec<ToolPart> {
         let parts = match &mut self.splitter {
             Splitter::Reasoning(splitter) => splitter.finish().into_iter().map(without_tools).collect(),
             Splitter::Tools(parser) => parser.finish(),
         };
-        self.finished(parts)
+        self.finished(app, parts)
     }
 
     /// All parts of an answer that is complete.
-    pub(crate) fn whole(&mut self, text: &str) -> Vec<ToolPart> {
-        let mut parts = self.push(text);
-        parts.extend(self.end());
+    pub(crate) fn whole(&mut self, app: &ServedModel, text: &str) -> Vec<ToolPart> {
+        let mut parts = self.push(app, text);
+        parts.extend(self.end(app));
         parts
     }
 
     /// Whether it calls tools.
     pub(crate) fn has_calls(&self) -> bool {
-        self.calls > 0
+        self.has_calls
     }
 
     /// OpenAI's word for why the answer ended.
     pub(crate) fn finish_reason(&self, reason: Option<FinishReason>) -> &'static str {
         match finish_reason(reason) {
-            "stop" if self.has_calls() => "tool_calls",
+            "stop" if self.has_calls => "tool_calls",
             reason => reason,
         }
     }
 
-    fn finished(&mut self, parts: Vec<ToolPart>) -> Vec<ToolPart> {
-        parts.into_iter().filter_map(|part| self.finish(part)).collect()
+    fn finished(&mut self, app: &ServedModel, parts: Vec<ToolPart>) -> Vec<ToolPart> {
+        parts.into_iter().filter_map(|part| self.finish(app, part)).collect()
     }
 
     /// The part as clients get it; none if nothing remains of it.
-    fn finish(&mut self, part: ToolPart) -> Option<ToolPart> {
+    fn finish(&mut self, app: &ServedModel, part: ToolPart) -> Option<ToolPart> {
         match part {
             ToolPart::Reasoning(text) => self.newlines.reasoning(&text).map(ToolPart::Reasoning),
             ToolPart::Text(text) => self.newlines.answer(text).map(ToolPart::Text),
             ToolPart::Call(call) => {
-                let id = format!("{}_{}", self.name, self.calls);
-                self.calls += 1;
+                self.has_calls = true;
+                // Those of the parser repeat between requests.
+                let id = app.server.ids.next();
                 Some(ToolPart::Call(ToolCall::new(id, call.name, call.arguments)))
             }
             _ => None,

@@ -194,12 +194,11 @@ pub(crate) async fn begin(
 pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
     let Begun { streams, format, with_logprobs, is_stream, include_usage } =
         begin(&app, request, sender).await?;
-    let number = streams.first().map_or(0, |stream| stream.number());
-    let header = |object| Header::new(&app, "chatcmpl", number, object);
+    let header = |object| Header::new(&app, "chatcmpl", object);
     if is_stream {
         let header = header("chat.completion.chunk");
         let pieces = |(index, stream): (usize, ServedStream)| {
-            let answer = AnswerReader::new(&format, &stream, number, index);
+            let answer = AnswerReader::new(&format, &stream);
             (stream, ChatPieces::new(header.clone(), index, with_logprobs, answer))
         };
         let answers = streams.into_iter().enumerate().map(pieces).collect();
@@ -214,10 +213,10 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
         let logprobs = with_logprobs
             .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
             .transpose()?;
-        let mut answer = AnswerReader::new(&format, &stream, number, index);
+        let mut answer = AnswerReader::new(&format, &stream);
         choices.push(json!({
             "index": index,
-            "message": message(answer.whole(&text)),
+            "message": message(answer.whole(&app, &text)),
             "logprobs": logprobs,
             "finish_reason": answer.finish_reason(stream.finish_reason()),
         }));

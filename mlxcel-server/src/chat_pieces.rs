@@ -71,7 +71,7 @@ impl Pieces for ChatPieces {
         stream: &RequestStream,
         text: &str,
     ) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(text);
+        let parts = self.answer.push(app, text);
         let deltas = self.deltas(parts);
         let mut logprobs = if self.with_logprobs {
             let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
@@ -86,8 +86,8 @@ impl Pieces for ChatPieces {
         Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
     }
 
-    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end();
+    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
+        let parts = self.answer.end(app);
         let deltas = self.deltas(parts);
         let mut messages: Vec<_> = deltas.iter().map(|delta| self.chunk(delta, None, None)).collect();
         let reason = self.answer.finish_reason(stream.finish_reason());

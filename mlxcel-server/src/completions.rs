@@ -79,8 +79,7 @@ pub(crate) async fn complete(
         })
         .await?;
     drop((fields, sender));
-    let number = streams.first().map_or(0, |stream| stream.number());
-    let header = Header::new(&app, "cmpl", number, "text_completion");
+    let header = Header::new(&app, "cmpl", "text_completion");
     let pieces = |index: usize| {
         let echo = echoes.get(index / answers_of_each.max(1)).cloned();
         TextPieces { header: header.clone(), index, with_logprobs, echo, told: 0, offset: 0 }
@@ -117,7 +116,7 @@ fn usage_of_prompts(answers: &[Usage], answers_of_each: usize) -> Option<ApiUsag
 
 /// The prompts alone; as a stream if `stream` says whether that ends with the usage.
 fn repeat(app: &ServedModel, echoes: &[Echo], answers_of_each: usize, stream: Option<bool>) -> Response {
-    let header = Header::new(app, "cmpl", 0, "text_completion");
+    let header = Header::new(app, "cmpl", "text_completion");
     let usage = ApiUsage::of_prompts(echoes.iter().map(|echo| echo.tokens.len()).sum());
     let each = echoes.iter().flat_map(|echo| std::iter::repeat_n(echo, answers_of_each));
     let choices = each.enumerate().map(|(index, Echo { text, logprobs, .. })| {

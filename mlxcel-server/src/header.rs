@@ -15,9 +15,9 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Of the answer whose first request has this number; `prefix` begins its name.
-    pub(crate) fn new(app: &ServedModel, prefix: &str, number: u64, object: &'static str) -> Self {
-        let id = format!("{prefix}-{:x}-{number}", app.server.started);
+    /// Of a new answer; `prefix` begins its id.
+    pub(crate) fn new(app: &ServedModel, prefix: &str, object: &'static str) -> Self {
+        let id = format!("{prefix}-{}", app.server.ids.next());
         Self { id, object, created: unix_time(), model: app.name.clone() }
     }
 

@@ -66,6 +66,7 @@ mod failure;
 mod fields;
 mod header;
 mod health;
+mod ids;
 mod limits;
 mod logprobs;
 mod message_pieces;

@@ -29,13 +29,12 @@ impl MessagePieces {
         stops: Vec<String>,
         format: &AnswerFormat,
     ) -> Self {
-        let number = stream.number();
         Self {
-            id: format!("msg_{:x}_{number}", app.server.started),
+            id: format!("msg_{}", app.server.ids.next()),
             model: app.name.clone(),
             prompt_tokens: stream.prompt_tokens(),
             stops,
-            answer: AnswerReader::new(format, stream, number, 0),
+            answer: AnswerReader::new(format, stream),
             content: Vec::new(),
             open: None,
         }
@@ -150,13 +149,13 @@ impl Pieces for MessagePieces {
         vec![json!({ "type": "message_start", "message": self.whole(app, None) })]
     }
 
-    fn piece(&mut self, _: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(text);
+    fn piece(&mut self, app: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+        let parts = self.answer.push(app, text);
         Ok(self.events(parts))
     }
 
     fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end();
+        let parts = self.answer.end(app);
         let mut events = self.events(parts);
         events.extend(self.end_block());
         let (reason, stop) = self.stop(app, stream);

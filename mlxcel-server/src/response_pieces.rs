@@ -33,13 +33,12 @@ impl ResponsePieces {
         echoed: Value,
         format: &AnswerFormat,
     ) -> Self {
-        let number = stream.number();
         Self {
-            id: format!("{:x}-{number}", app.server.started),
+            id: app.server.ids.next(),
             created: unix_time(),
             model: app.name.clone(),
             echoed,
-            answer: AnswerReader::new(format, stream, number, 0),
+            answer: AnswerReader::new(format, stream),
             sent: 0,
             output: Vec::new(),
             open: None,
@@ -203,13 +202,13 @@ impl Pieces for ResponsePieces {
         ["response.created", "response.in_progress"].map(|kind| self.event(kind, response.clone())).to_vec()
     }
 
-    fn piece(&mut self, _: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(text);
+    fn piece(&mut self, app: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
+        let parts = self.answer.push(app, text);
         Ok(self.events(parts))
     }
 
-    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end();
+    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
+        let parts = self.answer.end(app);
         let mut events = self.events(parts);
         events.extend(self.end_item());
         let response = self.whole(Some(stream));

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
 use crate::failure::ApiError;
+use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::response_counts::ResponseCounts;
 use crate::spans::{RequestSpan, ServedStream};
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     /// How many requests came.
     pub(crate) requests: AtomicU64,
     pub(crate) responses: ResponseCounts,
+    pub(crate) ids: Ids,
     /// For bodies, prompts and grammars.
     pub(crate) workers: Workers,
     /// The thread that waits for texts to be embedded and scored: one for all, so that clients take turns.

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::adapters::AdapterSettings;
 use crate::body::PARSED_AT_ONCE;
+use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::origins::Origins;
 use crate::response_counts::ResponseCounts;
@@ -135,6 +136,7 @@ impl Server {
             ending: AtomicBool::default(),
             requests: AtomicU64::default(),
             responses: ResponseCounts::default(),
+            ids: Ids::new(),
             workers: Workers::start("work", WORKERS).map_err(no_thread)?,
             embedding: Workers::start("embed", 1).map_err(no_thread)?,
         });

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod harness;
+mod ids;
 mod reasoning;
 mod scripted;
 mod startup;

@@ -95,6 +95,8 @@ fn tokenizer(family: Family) -> Tokenizer {
         }));
     }
     fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+    let config = json!({ "bos_token": family.end, "eos_token": family.end });
+    fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
     let template = format!("mlxcel-session/tests/fixtures/chat_templates/{}.jinja", family.template);
     fs::copy(root.join(template), folder.path().join("chat_template.jinja")).unwrap();
     Tokenizer::open(folder.path()).unwrap()
