@@ -17,7 +17,7 @@ use crate::header::Header;
 use crate::logprobs;
 use crate::served::ServedModel;
 use crate::spans::{CHAT, RequestSpan, ServedStream};
-use crate::sse::{self, whole_text};
+use crate::sse::{self, whole_texts};
 use crate::tools::{self, ToolFields};
 
 #[derive(Deserialize)]
@@ -192,7 +192,7 @@ pub(crate) async fn begin(
 }
 
 pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
-    let Begun { streams, format, with_logprobs, is_stream, include_usage } =
+    let Begun { mut streams, format, with_logprobs, is_stream, include_usage } =
         begin(&app, request, sender).await?;
     let header = |object| Header::new(&app, "chatcmpl", object);
     if is_stream {
@@ -207,21 +207,21 @@ pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> 
             include_usage.then_some(move |answers: &[Usage]| last.message(&[], Some(ApiUsage::of(answers))));
         return sse::respond(app, answers, usage).await;
     }
-    let (mut choices, mut usages) = (Vec::new(), Vec::new());
-    for (index, mut stream) in streams.into_iter().enumerate() {
-        let text = whole_text(&mut stream).await?;
+    let texts = whole_texts(&mut streams).await?;
+    let mut choices = Vec::new();
+    for (index, (stream, text)) in streams.iter().zip(texts).enumerate() {
         let logprobs = with_logprobs
-            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, &stream, 0) })))
+            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, stream, 0) })))
             .transpose()?;
-        let mut answer = AnswerReader::new(&format, &stream);
+        let mut answer = AnswerReader::new(&format, stream);
         choices.push(json!({
             "index": index,
             "message": message(answer.whole(&app, &text)),
             "logprobs": logprobs,
             "finish_reason": answer.finish_reason(stream.finish_reason()),
         }));
-        usages.push(stream.usage());
     }
+    let usages: Vec<_> = streams.iter().map(|stream| stream.usage()).collect();
     let answer = header("chat.completion").message(&choices, Some(ApiUsage::of(&usages)));
     Ok(Json(answer).into_response())
 }

@@ -16,7 +16,7 @@ use crate::logprobs::{self, TextLogprobs};
 use crate::prompts::{OwnedPrompt, Prompts};
 use crate::served::ServedModel;
 use crate::spans::{RequestSpan, TEXT_COMPLETION};
-use crate::sse::{self, Pieces, whole_text};
+use crate::sse::{self, Pieces, whole_texts};
 
 #[derive(Deserialize)]
 pub(crate) struct CompletionRequest {
@@ -69,7 +69,7 @@ pub(crate) async fn complete(
         }
     }
     let span = RequestSpan::new(TEXT_COMPLETION, &app.name, answers_of_each);
-    let streams = app
+    let mut streams = app
         .submit(sender.share, span, move |submit| {
             prompts.iter().try_for_each(|prompt| {
                 options.iter().try_for_each(|options| {
@@ -92,20 +92,20 @@ pub(crate) async fn complete(
             .then_some(move |usages: &[Usage]| last.message(&[], usage_of_prompts(usages, answers_of_each)));
         return sse::respond(app, answers, usage).await;
     }
-    let (mut choices, mut usages) = (Vec::new(), Vec::new());
-    for (index, mut stream) in streams.into_iter().enumerate() {
-        let text = whole_text(&mut stream).await?;
+    let texts = whole_texts(&mut streams).await?;
+    let mut choices = Vec::new();
+    for (index, (stream, text)) in streams.iter().zip(texts).enumerate() {
         let mut pieces = pieces(index);
         let (prompt, own) = pieces.take_echo();
-        let logprobs = pieces.logprobs(&app, &stream)?.map(|logprobs| match own {
+        let logprobs = pieces.logprobs(&app, stream)?.map(|logprobs| match own {
             Some(own) => own.followed_by(logprobs),
             None => logprobs,
         });
         let logprobs = logprobs.map(|logprobs| json!(logprobs));
         let finish = finish_reason(stream.finish_reason());
         choices.push(pieces.choice(&format!("{prompt}{text}"), logprobs, Some(finish)));
-        usages.push(stream.usage());
     }
+    let usages: Vec<_> = streams.iter().map(|stream| stream.usage()).collect();
     Ok(Json(header.message(&choices, usage_of_prompts(&usages, answers_of_each))).into_response())
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, Stream, StreamExt};
 use mlxcel_session::{FinishReason, RequestStream, Usage};
 use serde_json::Value;
@@ -35,6 +36,15 @@ pub(crate) trait Pieces: Send + 'static {
     fn error(error: &ApiError) -> Value {
         error.json()
     }
+}
+
+/// The whole texts of answers. They are read at the same time, since an answer pauses when many of its tokens
+/// are unread.
+///
+/// # Errors
+/// The first error of any of them.
+pub(crate) async fn whole_texts(streams: &mut [ServedStream]) -> Result<Vec<String>, ApiError> {
+    try_join_all(streams.iter_mut().map(whole_text)).await
 }
 
 /// The whole text of an answer.

@@ -10,8 +10,13 @@ use tower::ServiceExt;
 
 /// An engine that runs one request at a time.
 pub(crate) fn engine() -> Engine {
+    engine_of(1)
+}
+
+/// An engine that runs so many requests at a time.
+pub(crate) fn engine_of(sequences: usize) -> Engine {
     let storyteller = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/storyteller");
-    let options = EngineOptions::default().with_sequences(1);
+    let options = EngineOptions::default().with_sequences(sequences);
     Engine::with_options(Model::open(storyteller).unwrap(), &options).unwrap()
 }
 

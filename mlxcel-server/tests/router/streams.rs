@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mlxcel_server::{Limits, Server};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::harness::{ask, begin, engine, requests, streamed, text};
+use crate::harness::{ask, begin, engine, engine_of, requests, streamed, text};
 
 #[tokio::test]
 async fn an_error_before_the_first_token_of_a_stream_has_its_own_status() {
@@ -57,6 +57,22 @@ async fn streams_begin_with_the_first_token_and_join_to_the_whole_answer() {
             events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
         let joined: String = events.filter_map(|event: Value| Some(delta(&event)?.to_owned())).collect();
         assert_eq!(Some(joined.as_str()), whole_text(&whole), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whole_answers_are_generated_together() {
+    const TOKENS: usize = 300;
+    for (path, mut body) in requests(TOKENS).into_iter().take(2) {
+        let engine = engine_of(4);
+        let router = Server::new("pip", engine.clone()).router().unwrap();
+        body["n"] = 4.into();
+        let (status, text) = ask(&router, path, Some(body.clone())).await;
+        assert_eq!(status, 200, "{path}: {text}");
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(whole["usage"]["completion_tokens"], json!(4 * TOKENS), "{path}");
+        let steps = engine.stats().steps as usize;
+        assert!(steps < TOKENS + TOKENS / 4, "{path}: {steps} steps");
     }
 }
 
