@@ -84,7 +84,8 @@ impl IreeBackend {
                     Err(error) => tracing::warn!(%error, "kept weights could not be mapped"),
                 }
             } else if let Some(new) = cache.keep_weights(&key) {
-                let made = kept::keep(new, device.threads(), checkpoint, weights, &layouts, options)?;
+                let made =
+                    kept::keep(new, device.threads(), (checkpoint, &stamp), weights, &layouts, options)?;
                 // All progress has been reported.
                 let mut quiet = options.clone();
                 quiet.progress = None;

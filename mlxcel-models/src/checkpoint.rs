@@ -185,13 +185,13 @@ impl Checkpoint {
     }
 
     /// A fingerprint of the files as they are now: of [`fingerprint`](Self::fingerprint), and of the size and
-    /// the time of modification of each weight file. `None` for embedded files, and where the system does not
-    /// tell times.
+    /// the time of modification of each weight file. `None` for embedded files, where the system does not
+    /// tell times, and within two seconds after a file was written, when it may change under the same time.
     ///
     /// It tells whether what was derived from all bytes of the files still belongs to them, unless someone
     /// changes bytes and sets the time back.
     pub fn stamp(&self) -> Option<String> {
-        self.weights.written().map(|files| fingerprint::stamp(&self.fingerprint(), &files))
+        self.weights.written().and_then(|files| fingerprint::stamp(&self.fingerprint(), &files))
     }
 
     /// The fields of `config.json`.

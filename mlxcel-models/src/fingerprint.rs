@@ -1,6 +1,6 @@
 //! Checkpoint fingerprints, cheap enough to compute at every start.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -60,8 +60,17 @@ pub(crate) fn fingerprint_of<'a>(
     hex(hash)
 }
 
-/// The same over a fingerprint, and the size and time of modification of files.
-pub(crate) fn stamp(fingerprint: &str, files: &[(usize, SystemTime)]) -> String {
+/// How long a file must be unchanged before its modification time identifies its content: the coarsest clock
+/// of a file system in use (FAT) takes steps of two seconds.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// The same over a fingerprint, and the size and time of modification of files; `None` while one of them is so
+/// new that it might change under the same time.
+pub(crate) fn stamp(fingerprint: &str, files: &[(usize, SystemTime)]) -> Option<String> {
+    let is_settled = |written: &SystemTime| written.elapsed().is_ok_and(|age| age >= SETTLED);
+    if !files.iter().all(|(_, written)| is_settled(written)) {
+        return None;
+    }
     let mut hash = Sha256::new().chain_update(fingerprint);
     for (size, written) in files {
         // A time before 1970 is told apart as its distance.
@@ -69,9 +78,25 @@ pub(crate) fn stamp(fingerprint: &str, files: &[(usize, SystemTime)]) -> String 
         hash.update((*size as u64).to_le_bytes());
         hash.update(since.as_nanos().to_le_bytes());
     }
-    hex(hash)
+    Some(hex(hash))
 }
 
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_of_files_that_cannot_change_under_the_same_time() {
+        let (now, second) = (SystemTime::now(), Duration::from_secs(1));
+        let of = |size, written| stamp("fingerprint", &[(5, UNIX_EPOCH), (size, written)]);
+        let settled = of(3, now - 10 * second);
+        assert!(settled.is_some() && of(3, UNIX_EPOCH - second).is_some());
+        assert_eq!(settled, of(3, now - 10 * second));
+        assert!(settled != of(4, now - 10 * second) && settled != of(3, now - 11 * second));
+        assert_eq!([of(3, now), of(3, now + 60 * second)], [None, None]);
+    }
 }

@@ -37,8 +37,9 @@ pub(crate) fn map(file: &File, arguments: &[WeightArgument]) -> io::Result<LaidO
     Ok(LaidOutWeights { content, places: Places::of(arguments) })
 }
 
-/// Lays the weights of a model out in `new`, and maps them; none where the file could not be written, which
-/// is logged.
+/// Lays the weights of a model out in `new`, and maps them; none where the file could not be written, or if the
+/// checkpoint has no longer the [stamp](Checkpoint::stamp) under which they are kept: then its files were
+/// written meanwhile, and some of the bytes are of the one content and some of the other. Both are logged.
 ///
 /// # Errors
 ///
@@ -46,7 +47,7 @@ pub(crate) fn map(file: &File, arguments: &[WeightArgument]) -> io::Result<LaidO
 pub(crate) fn keep(
     new: NewWeights,
     threads: usize,
-    checkpoint: &Checkpoint,
+    (checkpoint, stamp): (&Checkpoint, &str),
     arguments: &[WeightArgument],
     layouts: &Layouts,
     options: &LoadOptions,
@@ -79,9 +80,18 @@ pub(crate) fn keep(
         memory.copy_within(written..filled, 0);
         carried = filled - written;
     }
+    if !still_has(checkpoint, stamp) {
+        return Ok(not_kept("the checkpoint's files were changed while they were read"));
+    }
     let model = checkpoint.model_type();
     let finished = new.finish(sums, &format!("weights of {model}"), &layouts.to_string());
     Ok(finished.and_then(|file| map(&file, arguments)).map_or_else(not_kept, Some))
+}
+
+/// Whether the files of a checkpoint have this stamp now: what is open knows the times from when it was opened.
+fn still_has(checkpoint: &Checkpoint, stamp: &str) -> bool {
+    let now = checkpoint.path().map(Checkpoint::open).and_then(Result::ok).and_then(|now| now.stamp());
+    now.is_some_and(|now| now == stamp)
 }
 
 fn not_kept(error: impl fmt::Display) -> Option<LaidOutWeights> {

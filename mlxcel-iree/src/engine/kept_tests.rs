@@ -1,8 +1,9 @@
 //! Weights that are kept in the cache: the same bytes and the same text, mapped where there were any.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use mlxcel_core::{
     Backend, CancelToken, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, SessionOptions, TokenId,
@@ -18,6 +19,8 @@ use super::kept;
 use crate::backend::IreeBackend;
 use crate::testing::cache_dir;
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 fn storyteller() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/storyteller")
 }
@@ -31,10 +34,7 @@ fn text(engine: &IreeBackend, source: &Path) -> Vec<TokenId> {
 #[test]
 fn a_model_that_was_opened_before_is_mapped_and_says_the_same() {
     // Programs are those of other tests; the weights are this test's own, by the time of its copy.
-    let place = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        fs::copy(storyteller().join(file), place.path().join(file)).unwrap();
-    }
+    let place = copy();
     let engine = IreeBackend::new().with_cache_dir(cache_dir()).with_prefill_chunk(16);
     let expected = text(&engine.clone().with_kept_weights(u64::MAX), place.path());
     let kept = || {
@@ -43,6 +43,11 @@ fn a_model_that_was_opened_before_is_mapped_and_says_the_same() {
     };
     let before = kept().len();
     let keeping = engine.with_kept_weights(1);
+    // A file that was just written may change under the same time.
+    set_written(place.path(), SystemTime::now() + HOUR);
+    assert_eq!(text(&keeping, place.path()), expected);
+    assert_eq!(kept().len(), before);
+    set_written(place.path(), SystemTime::now() - HOUR);
     for _ in 0..3 {
         assert_eq!(text(&keeping, place.path()), expected);
         assert_eq!(kept().len(), before + 1);
@@ -55,9 +60,26 @@ fn a_model_that_was_opened_before_is_mapped_and_says_the_same() {
     Cache::open(Some(&cache_dir())).unwrap().remove(&entry).unwrap();
 }
 
+/// A copy of the storyteller, whose weights were written an hour ago.
+fn copy() -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(storyteller().join(file), place.path().join(file)).unwrap();
+    }
+    set_written(place.path(), SystemTime::now() - HOUR);
+    place
+}
+
+fn set_written(folder: &Path, at: SystemTime) {
+    let weights = File::options().write(true).open(folder.join("model.safetensors")).unwrap();
+    weights.set_modified(at).unwrap();
+}
+
 #[test]
 fn kept_weights_have_the_bytes_of_loaded_ones() {
-    let checkpoint = Arc::new(Checkpoint::open(storyteller()).unwrap());
+    let source = copy();
+    let checkpoint = Arc::new(Checkpoint::open(source.path()).unwrap());
+    let stamp = checkpoint.stamp().unwrap();
     let arguments = weight_arguments(&checkpoint.decoder().unwrap()).unwrap();
     let panels = |name: &str, rank: usize| {
         let panels = Panels { lanes: 8, contents: TensorRole::Dense(ElementType::BF16) };
@@ -70,7 +92,8 @@ fn kept_weights_have_the_bytes_of_loaded_ones() {
     let key = WeightsKey::new("test", &arguments, &layouts);
     let options = LoadOptions::default();
     let new = cache.keep_weights(&key).unwrap();
-    kept::keep(new, 2, &checkpoint, &arguments, &layouts, &options).unwrap().unwrap();
+    let of = (&*checkpoint, &*stamp);
+    kept::keep(new, 2, of, &arguments, &layouts, &options).unwrap().unwrap();
     let laid_out = kept::map(&cache.weights(&key).unwrap(), &arguments).unwrap();
     let content = (*laid_out.content).as_ref();
     assert!(content.len() > kept::WINDOW, "several windows");
@@ -89,7 +112,15 @@ fn kept_weights_have_the_bytes_of_loaded_ones() {
     cancel.cancel();
     let new = cache.keep_weights(&key).unwrap();
     let cancelled =
-        kept::keep(new, 2, &checkpoint, &arguments, &layouts, &options.with_cancel(cancel)).map(drop);
+        kept::keep(new, 2, of, &arguments, &layouts, &options.clone().with_cancel(cancel)).map(drop);
     assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled);
     assert!(cache.entries().unwrap().is_empty() && cache.weights(&key).is_none());
+
+    // Nor do weights of files that are written meanwhile.
+    for written in [SystemTime::now() - HOUR / 2, SystemTime::now()] {
+        set_written(source.path(), written);
+        let new = cache.keep_weights(&key).unwrap();
+        assert!(kept::keep(new, 2, of, &arguments, &layouts, &options).unwrap().is_none());
+        assert!(cache.entries().unwrap().is_empty());
+    }
 }
