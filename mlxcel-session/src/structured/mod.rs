@@ -151,6 +151,7 @@ impl Grammar {
             }
             Kind::Lark(grammar) => {
                 check_text(grammar)?;
+                check_embedded(grammar)?;
                 GrammarWithLexer::from_lark(grammar.to_string())
             }
             Kind::Rules(grammar) => GrammarWithLexer::from_lark(grammar.to_string()),
@@ -227,6 +228,19 @@ fn check_text(text: &str) -> Result<()> {
     }
     if deepest > DEEPEST {
         return Err(too_complex("its brackets are nested too deep").with_context("deepest", DEEPEST));
+    }
+    Ok(())
+}
+
+/// Refuses the schemas in a Lark grammar as those that are alone.
+fn check_embedded(grammar: &str) -> Result<()> {
+    const MARK: &str = "%json";
+    for (at, _) in grammar.match_indices(MARK) {
+        let rest = &grammar[at + MARK.len()..];
+        // The compiler reports a value that is not JSON.
+        if let Some(Ok(schema)) = serde_json::Deserializer::from_str(rest).into_iter().next() {
+            schema::check(&schema)?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Validates JSON schemas before they are compiled.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::Value;
@@ -12,6 +12,11 @@ const MOST_BYTES: usize = 1 << 20;
 const DEEPEST: usize = 100;
 /// How many schemas may have to be merged into one, with all the alternatives of each.
 const MOST_MERGED: u64 = 20_000;
+/// How deep schemas that are merged, and references to them, may lie in one another.
+const DEEPEST_MERGED: usize = 200;
+/// How deep the schema and the targets of all its references may lie in one another: where each refers to the
+/// next one, the compiler's recursion goes down through all of them.
+const DEEPEST_FOLLOWED: usize = 4_000;
 
 /// Refuses a schema that is too large, too deep, or that grows beyond bounds where its parts are merged.
 pub(crate) fn check(schema: &Value) -> Result<()> {
@@ -48,6 +53,9 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
     if !can_count(&factors, merges) {
         let reason = "the JSON schema's `multipleOf` together are too large, or have too many digits";
         return Err(Error::new(ErrorKind::TooComplex, "compile grammar", reason));
+    }
+    if References::of(schema).depth(schema) > DEEPEST_FOLLOWED {
+        return Err(too("nested too deeply through its references", "deepest_followed", DEEPEST_FOLLOWED));
     }
     let mut cost = Cost { root: schema, known: HashMap::new() };
     if cost.anywhere(schema) > MOST_MERGED {
@@ -105,11 +113,82 @@ fn too(how: &str, limit: &'static str, most: usize) -> Error {
         .with_context(limit, most)
 }
 
+/// What a schema refers to.
+#[derive(Default)]
+struct References<'s> {
+    targets: HashSet<&'s str>,
+    /// Names of parts of the schema: a reference may lead to another target in each of them.
+    ids: HashSet<&'s str>,
+    /// How deep each value is.
+    depths: HashMap<*const Value, usize>,
+}
+
+impl<'s> References<'s> {
+    fn of(schema: &'s Value) -> Self {
+        let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
+        let mut this = Self::default();
+        this.add(schema, if is_draft_4 { "id" } else { "$id" });
+        // The name of the whole schema does not change where references lead.
+        if let Some(id) = schema["$id"].as_str().or(schema["id"].as_str()) {
+            this.ids.remove(id);
+        }
+        this
+    }
+
+    /// Adds `value` and returns its depth. It recurses as deep as values may lie in one another.
+    fn add(&mut self, value: &'s Value, id: &str) -> usize {
+        let below = match value {
+            Value::Array(list) => list.iter().map(|value| self.add(value, id)).max(),
+            Value::Object(map) => {
+                let text = |field| map.get(field).and_then(Value::as_str);
+                self.targets.extend(["$ref", "$dynamicRef"].into_iter().filter_map(text));
+                self.ids.extend(text(id));
+                map.values().map(|value| self.add(value, id)).max()
+            }
+            _ => None,
+        };
+        let depth = 1 + below.unwrap_or_default();
+        self.depths.insert(std::ptr::from_ref(value), depth);
+        depth
+    }
+
+    /// How far a recursion into `root` goes down at most, if it follows each reference once.
+    fn depth(&self, root: &Value) -> usize {
+        let depth_of = |value: &Value| self.depths.get(&std::ptr::from_ref(value)).copied();
+        let whole = depth_of(root).unwrap_or(DEEPEST);
+        let depth_at = |target: &&str| {
+            let pointer = target.strip_prefix('#').filter(|_| self.ids.is_empty());
+            let value = pointer.and_then(|pointer| root.pointer(pointer));
+            1 + value.and_then(depth_of).unwrap_or(whole)
+        };
+        let targets: usize = self.targets.iter().map(depth_at).sum();
+        whole.saturating_add(targets.saturating_mul(1 + self.ids.len()))
+    }
+}
+
+/// What merging a schema with others takes.
+#[derive(Clone, Copy)]
+struct Merge {
+    /// How many schemas become of it.
+    schemas: u64,
+    /// How deep merged schemas and references lie in one another.
+    depth: usize,
+}
+
+impl Merge {
+    /// That of a schema with nothing to merge.
+    const NONE: Self = Self { schemas: 1, depth: 0 };
+    /// That of a schema that is refused, whatever it is a part of.
+    const ENDLESS: Self = Self { schemas: u64::MAX, depth: DEEPEST_MERGED };
+}
+
 /// Estimates how many schemas become of one where `allOf`, and references beside other fields, are merged.
+///
+/// Its recursion is bounded: a chain of references is as long as a schema has definitions.
 struct Cost<'s> {
     root: &'s Value,
     /// The cost of the targets of references; none while it is being found.
-    known: HashMap<&'s str, Option<u64>>,
+    known: HashMap<&'s str, Option<Merge>>,
 }
 
 impl<'s> Cost<'s> {
@@ -118,7 +197,7 @@ impl<'s> Cost<'s> {
         let mut most = 0;
         let mut open = vec![schema];
         while let Some(value) = open.pop() {
-            most = most.max(self.of(value));
+            most = most.max(self.of(value, 0).schemas);
             match value {
                 Value::Array(list) => open.extend(list),
                 Value::Object(map) => open.extend(map.values()),
@@ -128,38 +207,44 @@ impl<'s> Cost<'s> {
         most
     }
 
-    /// That of `schema` where it is merged with others.
-    fn of(&mut self, schema: &'s Value) -> u64 {
-        let Some(map) = schema.as_object() else { return 1 };
-        let mut cost = 1_u64;
-        for (field, value) in map {
-            let factor = match (field.as_str(), value) {
-                ("allOf", Value::Array(list)) => list
-                    .iter()
-                    .map(|part| self.of(part))
-                    .fold(1, u64::saturating_mul)
-                    .saturating_add(list.len() as u64),
-                ("anyOf" | "oneOf", Value::Array(list)) => {
-                    list.iter().map(|part| self.of(part)).fold(0, u64::saturating_add)
-                }
-                ("$ref" | "$dynamicRef", Value::String(target)) => self.of_target(target),
-                _ => 1,
-            };
-            cost = cost.saturating_mul(factor.max(1));
+    /// That of `schema` where it is merged with others, `depth` levels below where that began.
+    fn of(&mut self, schema: &'s Value, depth: usize) -> Merge {
+        let Some(map) = schema.as_object() else { return Merge::NONE };
+        if depth >= DEEPEST_MERGED {
+            return Merge::ENDLESS;
         }
-        cost
+        let mut all = Merge::NONE;
+        for (field, value) in map {
+            let parts: Vec<Merge> = match (field.as_str(), value) {
+                ("allOf" | "anyOf" | "oneOf", Value::Array(list)) => {
+                    list.iter().map(|part| self.of(part, depth + 1)).collect()
+                }
+                ("$ref" | "$dynamicRef", Value::String(target)) => vec![self.of_target(target, depth + 1)],
+                _ => continue,
+            };
+            let schemas = parts.iter().map(|part| part.schemas);
+            let factor = match field.as_str() {
+                "allOf" => schemas.fold(1, u64::saturating_mul).saturating_add(parts.len() as u64),
+                _ => schemas.fold(0, u64::saturating_add),
+            };
+            all.schemas = all.schemas.saturating_mul(factor.max(1));
+            all.depth = parts.iter().map(|part| part.depth + 1).fold(all.depth, usize::max);
+        }
+        // Targets that are known already are not followed again, but their depth counts all the same.
+        if all.depth >= DEEPEST_MERGED { Merge::ENDLESS } else { all }
     }
 
-    fn of_target(&mut self, target: &'s str) -> u64 {
+    fn of_target(&mut self, target: &'s str, depth: usize) -> Merge {
         if let Some(known) = self.known.get(target) {
             // One within itself is not merged without end: that is refused, or a definition.
-            return known.unwrap_or(1);
+            return known.unwrap_or(Merge::NONE);
         }
         let Some(schema) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) else {
-            return 1;
+            return Merge::NONE;
         };
         self.known.insert(target, None);
-        let cost = self.of(schema).saturating_add(1);
+        let mut cost = self.of(schema, depth);
+        cost.schemas = cost.schemas.saturating_add(1);
         self.known.insert(target, Some(cost));
         cost
     }

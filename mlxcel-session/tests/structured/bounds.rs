@@ -26,6 +26,47 @@ fn exponential(levels: usize, with: &str) -> Value {
     json!({ "$defs": definitions, "$ref": format!("#/$defs/d{levels}") })
 }
 
+/// A chain of definitions: each refers to the next one, as `link` says.
+fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
+    let reference = |number: usize| json!({ "$ref": format!("#/$defs/d{number}") });
+    let mut definitions: serde_json::Map<String, Value> =
+        (0..length).map(|number| (format!("d{number}"), link(reference(number + 1)))).collect();
+    definitions.insert(format!("d{length}"), json!({ "type": "null" }));
+    json!({ "$defs": definitions, "$ref": "#/$defs/d0" })
+}
+
+#[test]
+fn long_chains_of_references_are_too_complex() {
+    let tokenizer = tokenizer();
+    let plain = |next| next;
+    let field = |next| json!({ "type": "object", "properties": { "a": next } });
+    let part = |next| json!({ "allOf": [next] });
+    let beside = |mut next: Value| {
+        next["type"] = "null".into();
+        next
+    };
+    let first = |next| json!({ "prefixItems": [next] });
+    for schema in [
+        chain(20_000, plain),
+        chain(9_000, field),
+        chain(12_000, part),
+        chain(16_000, beside),
+        chain(12_000, first),
+        // Shorter ones that are merged.
+        chain(300, plain),
+        chain(150, part),
+    ] {
+        let error = say(&tokenizer, Grammar::json_schema(schema), 4, 7).unwrap_err();
+        assert_eq!((error.kind(), error.context("most_values")), (ErrorKind::TooComplex, None));
+    }
+    let embedded = format!("start: %json {}", chain(4_000, first));
+    let error = say(&tokenizer, Grammar::lark(embedded), 4, 7).unwrap_err();
+    assert_eq!(error.context("deepest_followed"), Some("4000"));
+    for schema in [chain(100, plain), chain(600, field), chain(700, first)] {
+        say(&tokenizer, Grammar::json_schema(schema), 4, 7).unwrap();
+    }
+}
+
 #[test]
 fn hostile_grammars_give_a_text_or_an_error() {
     let tokenizer = tokenizer();
