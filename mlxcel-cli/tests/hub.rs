@@ -137,6 +137,19 @@ fn models_lists_the_cache_with_families_and_sizes() {
 }
 
 #[test]
+fn adapters_are_listed_with_their_rank() {
+    let home = tempfile::tempdir().unwrap();
+    put(home.path(), "org/lora", &fixture("adapters/llama-attention"), |name| name != "oracle.json");
+    let told: Value = serde_json::from_slice(&run("models", home.path(), &["--json"]).stdout).unwrap();
+    let [lora] = &told["models"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert!(lora["adapter_rank"].as_u64() > Some(0) && lora["error"].is_null(), "{lora}");
+    let told = text(&run("models", home.path(), &[]).stdout);
+    for words in ["org/lora\n", "adapter of rank ", "0 models and 1 adapters in "] {
+        assert!(told.contains(words), "{words:?} in\n{told}");
+    }
+}
+
+#[test]
 #[cfg(feature = "portable")]
 fn load_reports_what_each_engine_does_with_the_model() {
     let home = home();

@@ -36,6 +36,8 @@ pub struct Found {
     pub commit: String,
     /// Files of the checkpoint that the cache lacks, after an incomplete download or one without weights.
     pub missing: Vec<String>,
+    /// Whether this is an adapter, not a model.
+    pub adapter: bool,
 }
 
 /// A snapshot of a repository in the cache.
@@ -146,7 +148,7 @@ impl HubCache {
             // Only config files, for instance: opening it reports what is missing.
             Err(error) if error.kind() == ErrorKind::Unsupported && name.file().is_none() => {
                 let missing = vec!["weights".to_owned()];
-                return Ok(Some(Found { path: folder, commit, missing }));
+                return Ok(Some(Found { path: folder, commit, missing, adapter: false }));
             }
             Err(error) => return Err(error.with_context("path", folder.display())),
         };
@@ -170,7 +172,7 @@ impl HubCache {
             }
             None => folder,
         };
-        Ok(Some(Found { path, commit, missing }))
+        Ok(Some(Found { path, commit, missing, adapter: selection.adapter }))
     }
 
     /// All snapshots of models in the cache, sorted by name; empty if there is no cache.

@@ -62,6 +62,8 @@ pub struct Selection {
     pub weights: Vec<String>,
     /// Whether the model is in GGUF format; the first weight file is then the one to open.
     pub gguf: bool,
+    /// Whether these are the files of an adapter, not of a model.
+    pub adapter: bool,
 }
 
 /// Selects the files of the checkpoint `name` from the `files` of a repository: config, tokenizer, templates
@@ -111,7 +113,7 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
     let adapter = ADAPTER_WEIGHTS.into_iter().find(|file| has(file));
     if let Some(weights) = adapter.filter(|_| name.label().is_none() && has(ADAPTER)) {
         let (small, weights) = (vec![ADAPTER.to_owned()], vec![weights.to_owned()]);
-        return Ok(Selection { small, weights, ..Selection::default() });
+        return Ok(Selection { small, weights, adapter: true, ..Selection::default() });
     }
     let models = models_of(files);
     let matching: Vec<_> = match name.label() {
@@ -260,10 +262,10 @@ mod tests {
             (&["adapter_config.json".to_owned()][..], &[peft[2].to_owned()][..])
         );
         let mlx = of("a/b", &["adapter_config.json", "adapters.safetensors", "config.json"]).unwrap();
-        assert_eq!(mlx.weights, ["adapters.safetensors"]);
+        assert_eq!((&*mlx.weights, mlx.adapter), (&["adapters.safetensors".to_owned()][..], true));
         let model =
             of("a/b", &["adapter_config.json", "adapters.safetensors", "config.json", SINGLE]).unwrap();
-        assert_eq!(model.weights, [SINGLE]);
+        assert_eq!((&*model.weights, model.adapter), (&[SINGLE.to_owned()][..], false));
         let pickle = of("a/b", &["adapter_config.json", "adapter_model.bin"]).unwrap_err();
         assert_eq!(pickle.kind(), ErrorKind::Unsupported);
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use mlxcel_models::Checkpoint;
+use mlxcel_models::{AdapterWeights, Checkpoint};
 use mlxcel_session::hub::{CachedSnapshot, HubCache, HubName};
 use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{LoadOptions, available_backends};
@@ -20,7 +20,7 @@ use crate::report::{Failure, json_line};
 /// A model is listed by the name that `--model` accepts, once for each snapshot, and for each GGUF model in
 /// it. Engines are asked with `--load` alone, by loading each model; without it the configuration and shapes
 /// are read, whatever the size, and a model is supported if its family and packing are known, which all
-/// engines run.
+/// engines run. An adapter is listed with its rank.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The folder of the cache; else HF_HUB_CACHE, else hub in HF_HOME, else huggingface/hub in the user's
@@ -37,7 +37,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", requires = "load")]
     backend: Vec<String>,
     /// Print one JSON object: folder, models (name, commit, path, bytes, missing; model_type, parameters,
-    /// packing, context where it is supported, else error; engines where they were asked)
+    /// packing, context where it is supported, adapter_rank where it is an adapter, else error; engines where
+    /// they were asked)
     #[arg(long)]
     json: bool,
 }
@@ -60,6 +61,9 @@ struct Listed {
     missing: Vec<String>,
     #[serde(flatten)]
     network: Option<Network>,
+    /// The rank of the adapter that it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter_rank: Option<usize>,
     /// Why it is not supported.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -116,6 +120,7 @@ impl Listed {
             bytes: snapshot.bytes,
             missing: Vec::new(),
             network: None,
+            adapter_rank: None,
             error: None,
             engines: Vec::new(),
         };
@@ -134,6 +139,13 @@ impl Listed {
         if !listed.missing.is_empty() {
             return Ok(listed);
         }
+        if found.adapter {
+            match AdapterWeights::rank(&listed.path.clone().into()) {
+                Ok(rank) => listed.adapter_rank = Some(rank),
+                Err(error) => listed.error = Some(one_line(&error)),
+            }
+            return Ok(listed);
+        }
         let inspected =
             Checkpoint::open(&listed.path).and_then(|checkpoint| Inspection::new(&checkpoint, None, 1, None));
         match inspected {
@@ -144,6 +156,17 @@ impl Listed {
             listed.engines = listed.ask(arguments, progress)?;
         }
         Ok(listed)
+    }
+
+    /// What it is, in a line.
+    fn description(&self) -> String {
+        match (&self.network, self.adapter_rank, &self.error) {
+            _ if !self.missing.is_empty() => format!("incomplete: without {}", self.missing.join(", ")),
+            (Some(network), ..) => network.description(),
+            (None, Some(rank), _) => format!("adapter of rank {rank}"),
+            (None, None, Some(error)) => format!("not supported: {error}"),
+            (None, None, None) => "not supported".to_owned(),
+        }
     }
 
     /// What each engine says.
@@ -159,6 +182,17 @@ impl Listed {
             Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
         };
         names.into_iter().map(ask).collect()
+    }
+}
+
+impl Network {
+    fn description(&self) -> String {
+        let packing = match &self.packing[..] {
+            [] => self.activations.clone(),
+            packing => packing.join(", "),
+        };
+        let (model_type, billions) = (&self.model_type, self.parameters as f64 / 1e9);
+        format!("{model_type}, {billions:.2} billion parameters, {packing}, context {}", self.context)
     }
 }
 
@@ -183,23 +217,7 @@ impl Output {
         }
         for model in &self.models {
             writeln!(out, "{:>9.2} GB  {}", model.bytes as f64 / 1e9, model.name)?;
-            let told = match (&model.network, &model.error) {
-                _ if !model.missing.is_empty() => format!("incomplete: without {}", model.missing.join(", ")),
-                (Some(network), _) => {
-                    let packing = match &network.packing[..] {
-                        [] => network.activations.clone(),
-                        packing => packing.join(", "),
-                    };
-                    let billions = network.parameters as f64 / 1e9;
-                    format!(
-                        "{}, {billions:.2} billion parameters, {packing}, context {}",
-                        network.model_type, network.context
-                    )
-                }
-                (None, Some(error)) => format!("not supported: {error}"),
-                (None, None) => "not supported".to_owned(),
-            };
-            writeln!(out, "              {told}")?;
+            writeln!(out, "              {}", model.description())?;
             for engine in &model.engines {
                 let answer = match (engine.runs, &engine.error) {
                     (Some(true), _) => "runs it".to_owned(),
@@ -209,7 +227,10 @@ impl Output {
                 writeln!(out, "              {}: {answer}", engine.engine)?;
             }
         }
-        writeln!(out, "{} models in {}", self.models.len(), self.folder.display())?;
+        let adapters = self.models.iter().filter(|model| model.adapter_rank.is_some()).count();
+        let models = self.models.len() - adapters;
+        let adapters = if adapters > 0 { format!(" and {adapters} adapters") } else { String::new() };
+        writeln!(out, "{models} models{adapters} in {}", self.folder.display())?;
         Ok(out.flush()?)
     }
 }
