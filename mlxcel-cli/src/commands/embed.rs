@@ -13,8 +13,7 @@ use crate::report::{Failure, json_line};
 
 /// Embed texts: for each a vector, pooled from the hidden states of its tokens
 ///
-/// Prints a JSON object for each text on a line of its own: text, embedding, and cosines, those of the angles
-/// to the texts before it.
+/// Prints a table of the cosines of the angles between the texts' vectors; `--json` prints the vectors too.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -28,9 +27,10 @@ pub(crate) struct Arguments {
     /// Leave vectors at the length that they have; they are scaled to length 1 otherwise
     #[arg(long)]
     raw: bool,
-    /// Print the cosines alone, as a table
+    /// Print a JSON object for each text on a line of its own: text, embedding, and cosines, those of the
+    /// angles to the texts before it
     #[arg(long)]
-    cosines: bool,
+    json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -71,13 +71,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     for (index, (text, vector)) in texts.iter().zip(&vectors).enumerate() {
         let cosines: Vec<f64> = vectors[..index].iter().map(|other| cosine(vector, other)).collect();
-        if arguments.cosines {
-            cosines.iter().try_for_each(|cosine| write!(out, "{cosine:>8.4}"))?;
-            writeln!(out, "{:>8.4}  {text}", 1.0)?;
-        } else {
+        if arguments.json {
             let output = Output { text, embedding: vector, cosines };
             json_line(&mut out, &output)?;
+        } else {
+            cosines.iter().try_for_each(|cosine| write!(out, "{cosine:>8.4}"))?;
+            writeln!(out, "{:>8.4}  {text}", 1.0)?;
         }
+    }
+    if let Some(vector) = vectors.first().filter(|_| !arguments.json) {
+        writeln!(out, "vectors of {} elements", vector.len())?;
     }
     Ok(out.flush()?)
 }
