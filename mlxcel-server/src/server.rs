@@ -114,8 +114,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name or adapters are of no model that
-    /// is served, [`Io`](ErrorKind::Io) if the folder of adapters does not exist,
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name, adapters are of no model that is
+    /// served, or the API key is empty, [`Io`](ErrorKind::Io) if the folder of adapters does not exist,
     /// [`ResourceExhausted`](ErrorKind::ResourceExhausted) if the system starts no thread, and the error
     /// of a model without tokenizer: there is no text to serve then.
     pub fn start(self) -> Result<Running> {
@@ -126,6 +126,10 @@ impl Server {
                     Error::new(ErrorKind::InvalidInput, "start server", "two models have the same name");
                 return Err(error.with_context("name", name));
             }
+        }
+        if api_key.as_ref().is_some_and(String::is_empty) {
+            let error = Error::new(ErrorKind::InvalidInput, "start server", "the API key is empty");
+            return Err(error.with_context("field", "api_key"));
         }
         adapters.check(&engines)?;
         let shared = Arc::new(Shared {

@@ -3,6 +3,7 @@
 
 mod harness;
 mod ids;
+mod keys;
 mod reasoning;
 mod scripted;
 mod startup;
