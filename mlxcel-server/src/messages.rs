@@ -20,8 +20,7 @@ use crate::sse::{self, Pieces, whole_text};
 pub(crate) struct MessageRequest {
     max_tokens: u64,
     stream: Option<bool>,
-    #[serde(default)]
-    stop_sequences: Vec<String>,
+    stop_sequences: Option<Vec<String>>,
     #[serde(flatten)]
     conversation: Conversation,
     /// What a chat has by the same name.
@@ -35,8 +34,7 @@ struct Conversation {
     model: Option<String>,
     messages: Vec<Value>,
     system: Option<Value>,
-    #[serde(default)]
-    tools: Vec<Value>,
+    tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     thinking: Option<Value>,
     /// The effort, and the format of the answer.
@@ -86,7 +84,7 @@ impl MessageRequest {
         let mut chat = self.conversation.chat()?;
         chat.extend(SAME.iter().filter_map(|&name| Some((name.to_owned(), self.same.get(name)?.clone()))));
         chat.insert("max_tokens".to_owned(), self.max_tokens.into());
-        chat.insert("stop".to_owned(), json!(self.stop_sequences));
+        chat.extend(self.stop_sequences.as_ref().map(|stops| ("stop".to_owned(), json!(stops))));
         chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
         parse(chat)
     }
@@ -107,11 +105,13 @@ impl Conversation {
             match message["role"].as_str() {
                 Some("user") => user(&message["content"], &mut messages)?,
                 Some("assistant") => messages.push(assistant(&message["content"])?),
+                Some("system") => {
+                    let text = text_of(&message["content"], "messages")?;
+                    messages.push(json!({ "role": "system", "content": text }));
+                }
                 _ => {
-                    return Err(ApiError::invalid(
-                        "messages",
-                        "the role of a message must be user or assistant",
-                    ));
+                    let reason = "the role of a message must be user, assistant or system";
+                    return Err(ApiError::invalid("messages", reason));
                 }
             }
         }
@@ -120,7 +120,8 @@ impl Conversation {
         let is_begun = self.messages.last().is_some_and(|message| message["role"] == "assistant");
         chat.insert("continue_final_message".to_owned(), is_begun.into());
         chat.insert("messages".to_owned(), messages.into());
-        chat.insert("tools".to_owned(), self.tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?.into());
+        let tools = self.tools.iter().flatten().map(tool).collect::<Result<Vec<_>, _>>()?;
+        chat.insert("tools".to_owned(), tools.into());
         if let Some(choice) = &self.tool_choice {
             chat.insert("tool_choice".to_owned(), tool_choice(choice)?);
             let is_parallel = choice["disable_parallel_tool_use"] != true;
@@ -157,6 +158,9 @@ fn text_of(content: &Value, param: &str) -> Result<String, ApiError> {
     }
 }
 
+/// What the result of a tool that failed begins with.
+const FAILED: &str = "Error: ";
+
 /// Adds what a user says: results of tools are messages of their own.
 fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let Value::Array(blocks) = content else {
@@ -169,10 +173,14 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
             text.push_str(&text_of(&Value::Array(vec![block.clone()]), "messages")?);
             continue;
         }
-        let result = match &block["content"] {
+        let mut result = match &block["content"] {
             Value::Null => String::new(),
             content => text_of(content, "messages")?,
         };
+        if block["is_error"] == true {
+            // Templates have no field for it.
+            result.insert_str(0, FAILED);
+        }
         messages.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": result }));
     }
     if !text.is_empty() || blocks.is_empty() {
@@ -236,7 +244,7 @@ pub(crate) async fn answer(
     let Some(mut stream) = streams.into_iter().next() else {
         return Err(ApiError::invalid("", "there is no answer"));
     };
-    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences, &format);
+    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences.unwrap_or_default(), &format);
     if is_stream {
         return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
     }
