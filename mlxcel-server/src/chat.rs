@@ -26,14 +26,12 @@ pub(crate) struct ChatRequest {
     logprobs: Option<bool>,
     top_logprobs: Option<u16>,
     /// Variables of the chat template, as other servers take them.
-    #[serde(default)]
-    chat_template_kwargs: Map<String, Value>,
+    chat_template_kwargs: Option<Map<String, Value>>,
     /// Templates of models that have such levels look at it.
     reasoning_effort: Option<String>,
     modalities: Option<Vec<String>>,
     /// Whether the answer goes on where the last message ends.
-    #[serde(default)]
-    continue_final_message: bool,
+    continue_final_message: Option<bool>,
     #[serde(flatten)]
     tools: ToolFields,
     #[serde(flatten)]
@@ -102,6 +100,8 @@ impl ChatMessage {
         };
         let mut message = Message::new(self.role, text);
         message.extra = self.extra;
+        // Clients send fields that say nothing, and templates may ask only whether a field is there.
+        message.extra.retain(|_, value| !value.is_null());
         tools::read_arguments(&mut message.extra);
         Ok(message)
     }
@@ -134,11 +134,12 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
     }
     let mut messages: Vec<Message> =
         request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
+    name_system_messages(app, &mut messages)?;
     let mut chat = ChatOptions::default();
-    if request.continue_final_message {
+    if request.continue_final_message == Some(true) {
         chat = chat.with_generation_prompt(false).with_continue_final_message(true);
     }
-    chat.variables = request.chat_template_kwargs;
+    chat.variables = request.chat_template_kwargs.unwrap_or_default();
     chat.variables
         .extend(request.reasoning_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
     let fields = request.fields;
@@ -159,6 +160,20 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
         }
     }
     Ok((Prepared { messages, options, format: AnswerFormat { tools, has_format } }, fields))
+}
+
+/// Makes messages of the developer those of the system, unless the template reads that role: others leave such
+/// messages out, or fail.
+fn name_system_messages(app: &ServedModel, messages: &mut [Message]) -> Result<(), ApiError> {
+    const DEVELOPER: &str = "developer";
+    let template = app.tokenizer()?.chat_template();
+    if template.is_some_and(|template| template.spells(DEVELOPER)) {
+        return Ok(());
+    }
+    for message in messages.iter_mut().filter(|message| message.role == DEVELOPER) {
+        "system".clone_into(&mut message.role);
+    }
+    Ok(())
 }
 
 /// How many tokens the prompt of a chat has.

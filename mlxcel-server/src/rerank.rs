@@ -18,8 +18,7 @@ pub(crate) struct RerankRequest {
     query: String,
     documents: Vec<Document>,
     top_n: Option<usize>,
-    #[serde(default)]
-    return_documents: bool,
+    return_documents: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -88,7 +87,7 @@ pub(crate) async fn rerank(
     scores.truncate(request.top_n.unwrap_or(usize::MAX));
     let result = |(index, score): (usize, f32)| {
         let mut result = json!({ "index": index, "relevance_score": score });
-        if request.return_documents {
+        if request.return_documents == Some(true) {
             result["document"] = json!({ "text": documents[index] });
         }
         result

@@ -38,7 +38,8 @@ impl Asked for ResponseRequest {
     const REQUIRED: &'static str = "input";
 
     fn fields() -> Vec<&'static str> {
-        const FIELDS: [&str; 11] = [
+        // The last event has the usage, whatever `stream_options` say.
+        const FIELDS: [&str; 12] = [
             "model",
             "input",
             "instructions",
@@ -50,6 +51,7 @@ impl Asked for ResponseRequest {
             "previous_response_id",
             "include",
             "stream",
+            "stream_options",
         ];
         [&FIELDS[..], &SAME].concat()
     }
@@ -111,7 +113,7 @@ impl ResponseRequest {
             Input::Text(text) => messages.push(json!({ "role": "user", "content": text })),
             Input::Items(items) => {
                 for item in items {
-                    messages.extend(message(item)?);
+                    add(item, &mut messages)?;
                 }
             }
         }
@@ -119,29 +121,39 @@ impl ResponseRequest {
     }
 }
 
-/// An item of the input as a message; none for what has no part in the conversation.
-fn message(item: &Value) -> Result<Option<Value>, ApiError> {
-    let kind = item["type"].as_str().unwrap_or("message");
-    Ok(Some(match kind {
+/// Adds an item of the input to the conversation.
+fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    match item["type"].as_str().unwrap_or("message") {
         "message" => {
-            let role = match item["role"].as_str() {
-                Some("developer") => "system",
-                Some(role) => role,
-                None => return Err(ApiError::invalid("input", "a message without a role")),
+            let Some(role) = item["role"].as_str() else {
+                return Err(ApiError::invalid("input", "a message without a role"));
             };
-            json!({ "role": role, "content": content(&item["content"])? })
+            messages.push(json!({ "role": role, "content": content(&item["content"])? }));
         }
         "function_call" => {
             let function = json!({ "name": item["name"], "arguments": item["arguments"] });
             let call = json!({ "id": item["call_id"], "type": "function", "function": function });
-            json!({ "role": "assistant", "content": null, "tool_calls": [call] })
+            add_call(call, messages);
         }
-        "function_call_output" => json!({
+        "function_call_output" => messages.push(json!({
             "role": "tool", "tool_call_id": item["call_id"], "content": content(&item["output"])?,
-        }),
-        "reasoning" => return Ok(None),
+        })),
+        // It has no part in the conversation.
+        "reasoning" => {}
         other => return Err(ApiError::unsupported("input", &format!("an item of type {other:?}"))),
-    }))
+    }
+    Ok(())
+}
+
+/// Adds a call to the assistant's turn: its text and its calls are one message of a chat.
+fn add_call(call: Value, messages: &mut Vec<Value>) {
+    match messages.last_mut().filter(|last| last["role"] == "assistant") {
+        None => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
+        Some(turn) => match turn["tool_calls"].as_array_mut() {
+            None => turn["tool_calls"] = json!([call]),
+            Some(calls) => calls.push(call),
+        },
+    }
 }
 
 fn content(content: &Value) -> Result<String, ApiError> {

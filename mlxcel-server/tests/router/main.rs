@@ -5,6 +5,7 @@ mod harness;
 mod ids;
 mod keys;
 mod reasoning;
+mod requests;
 mod scripted;
 mod startup;
 mod streams;

@@ -133,8 +133,8 @@ impl ChatTemplate {
         self.templates.iter().map(|named| named.name.as_str())
     }
 
-    /// Whether a template spells `text` out.
-    pub(crate) fn spells(&self, text: &str) -> bool {
+    /// Whether the source of a template contains `text`, such as the name of a role or a variable that it reads.
+    pub fn spells(&self, text: &str) -> bool {
         self.templates.iter().any(|named| named.source.contains(text))
     }
 

@@ -1,0 +1,166 @@
+//! What clients may send, and the prompts that it becomes.
+
+use axum::Router;
+use mlxcel_server::Server;
+use serde_json::{Value, json};
+
+use crate::harness::{ask, engine};
+use crate::scripted::{Family, GPT_OSS, LLAMA3, MISTRAL, QWEN3, Scripted};
+
+/// The prompt that a request becomes.
+async fn prompt(family: Family, path: &str, body: Value) -> String {
+    let model = Scripted::new(family, "yes");
+    let router = Server::new("pip", model.engine()).router().unwrap();
+    expect_answer(&router, path, body).await;
+    model.take_fed()
+}
+
+async fn expect_answer(router: &Router, path: &str, body: Value) {
+    let (status, text) = ask(router, path, Some(body)).await;
+    assert_eq!(status, 200, "{path}: {text}");
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+#[tokio::test]
+async fn messages_of_the_developer_are_those_of_the_system() {
+    for (path, list) in [("/v1/chat/completions", "messages"), ("/v1/responses", "input")] {
+        for (family, expected) in [
+            (QWEN3, "<|im_start|>system\nBe brief.<|im_end|>"),
+            (MISTRAL, "[INST] Be brief.\n\nHi[/INST]"),
+            (GPT_OSS, "<|start|>developer<|message|># Instructions\n\nBe brief."),
+        ] {
+            let body = json!({ list: [{ "role": "developer", "content": "Be brief." }, user("Hi")] });
+            let prompt = prompt(family, path, body).await;
+            assert!(prompt.contains(expected), "{path} {}: {prompt}", family.template);
+        }
+    }
+}
+
+#[tokio::test]
+async fn null_fields_of_messages_are_not_given() {
+    let answer = json!({ "role": "assistant", "content": "Hi", "tool_calls": null, "refusal": null });
+    let body = json!({ "messages": [user("Hi"), answer, user("Bye")] });
+    let prompt = prompt(LLAMA3, "/v1/chat/completions", body).await;
+    assert!(prompt.contains("Bye"), "{prompt}");
+}
+
+#[tokio::test]
+async fn calls_in_a_row_are_one_turn() {
+    let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "now", "arguments": "{}" });
+    let output = |id: &str| json!({ "type": "function_call_output", "call_id": id, "output": "noon" });
+    let said = json!({ "role": "assistant", "content": "Wait" });
+    for (items, expected) in [
+        (vec![call("000000001"), call("000000002")], "assistant\n<tool_call>"),
+        (vec![said, call("000000001"), call("000000002")], "assistant\nWait\n<tool_call>"),
+    ] {
+        let results = vec![output("000000001"), output("000000002")];
+        let input = [vec![user("Hi")], items, results, vec![user("Bye")]].concat();
+        let prompt = prompt(QWEN3, "/v1/responses", json!({ "input": input })).await;
+        assert!(prompt.contains(expected), "{prompt}");
+        assert_eq!(prompt.matches("<tool_call>").count(), 2, "{prompt}");
+        // The answer's turn is the other one.
+        assert_eq!(prompt.matches("<|im_start|>assistant").count(), 2, "{prompt}");
+    }
+}
+
+#[tokio::test]
+async fn anthropics_messages_have_the_system_and_results_of_tools_that_failed() {
+    let call = json!({ "type": "tool_use", "id": "000000001", "name": "now", "input": {} });
+    let result =
+        json!({ "type": "tool_result", "tool_use_id": "000000001", "content": "no clock", "is_error": true });
+    let messages = json!([
+        user("Hi"), { "role": "assistant", "content": [call] }, { "role": "user", "content": [result] },
+        { "role": "system", "content": [{ "type": "text", "text": "Be brief." }] }, user("Bye"),
+    ]);
+    let body = json!({ "messages": messages, "max_tokens": 9 });
+    let prompt = prompt(QWEN3, "/v1/messages", body).await;
+    assert!(prompt.contains("<|im_start|>system\nBe brief.<|im_end|>"), "{prompt}");
+    assert!(prompt.contains("<tool_response>\nError: no clock\n</tool_response>"), "{prompt}");
+}
+
+#[tokio::test]
+async fn null_means_not_given() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let messages = json!([user("Hi")]);
+    for (path, required, optional) in [
+        (
+            "/v1/chat/completions",
+            json!({ "messages": messages, "max_tokens": 2 }),
+            &[
+                "chat_template_kwargs",
+                "continue_final_message",
+                "tools",
+                "tool_choice",
+                "parallel_tool_calls",
+                "modalities",
+                "logprobs",
+                "top_logprobs",
+                "reasoning_effort",
+                "response_format",
+                "stop",
+                "n",
+                "seed",
+                "stream",
+                "stream_options",
+                "logit_bias",
+                "temperature",
+                "functions",
+                "ignore_eos",
+            ][..],
+        ),
+        (
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 2 }),
+            &[
+                "stop_sequences",
+                "tools",
+                "tool_choice",
+                "system",
+                "thinking",
+                "output_config",
+                "stream",
+                "temperature",
+                "top_k",
+            ],
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": "Hi", "max_output_tokens": 2 }),
+            &[
+                "instructions",
+                "text",
+                "tools",
+                "tool_choice",
+                "reasoning",
+                "previous_response_id",
+                "include",
+                "stream",
+                "stream_options",
+                "temperature",
+                "parallel_tool_calls",
+            ],
+        ),
+        (
+            "/v1/completions",
+            json!({ "prompt": "Hi", "max_tokens": 2 }),
+            &["echo", "suffix", "best_of", "logprobs"],
+        ),
+        ("/v1/embeddings", json!({ "input": "Hi" }), &["encoding_format", "dimensions"]),
+    ] {
+        let mut body = required;
+        for field in optional {
+            body[field] = Value::Null;
+        }
+        expect_answer(&router, path, body).await;
+    }
+    // This model does not rank; the fields are read before that.
+    let body = json!({ "query": "a", "documents": ["b"], "top_n": null, "return_documents": null });
+    let (_, text) = ask(&router, "/v1/rerank", Some(body)).await;
+    let error: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(error["error"]["code"], "unsupported", "{text}");
+    let body = json!({ "input": "Hi", "max_output_tokens": 2, "stream": true, "stream_options": { "include_obfuscation": false } });
+    expect_answer(&router, "/v1/responses", body).await;
+}
