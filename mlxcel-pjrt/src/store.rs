@@ -19,6 +19,7 @@ use etcetera::BaseStrategy as _;
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::files::read_regular;
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use crate::ffi::{Client, Executable};
 use crate::mesh::MeshDevices;
@@ -163,11 +164,24 @@ fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// A new file in `folder`, to be renamed once it is written. It has the permissions of any other new file, so
+/// that a store that one user filled, as the build of an image does, serves others.
+fn new_part(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        // The process's umask applies.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.prefix(PART).tempfile_in(folder)
+}
+
 /// Publishes an entry: readers see none, or all of it.
 fn write(path: &Path, key: &Key, program: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let written = fs::create_dir_all(folder).and_then(|()| {
-        let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+        let mut file = new_part(folder)?;
         file.write_all(&sum(key, program))?;
         file.write_all(program)?;
         file.as_file().sync_all()?;
@@ -258,6 +272,18 @@ mod tests {
             [&written, &abandoned, &entry, &other].map(|path| path.exists()),
             [true, false, true, true]
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn other_users_may_read_entries() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let (entry, plain) = (folder.path().join("a.pjrt"), folder.path().join("plain"));
+        write(&entry, &[1; SUM], b"program").unwrap();
+        fs::write(&plain, "").unwrap();
+        let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&entry), mode(&plain));
     }
 
     #[cfg(unix)]

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use mlxcel_models::files::{open_regular, read_bounded};
 use sha2::{Digest, Sha256};
 
-use super::evict::PART;
+use super::evict::new_part;
 use super::key::{Key, ProgramSum};
 
 /// The first bytes of every entry; the last of them is the version of the layout.
@@ -127,7 +127,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 pub(super) fn write_text(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+    let mut file = new_part(folder)?;
     file.write_all(text.as_bytes())?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
@@ -222,7 +222,7 @@ pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Re
     header.extend_from_slice(label.as_bytes());
     let checksum = Sha256::new().chain_update(&header).chain_update(content.artifact).finalize();
 
-    let mut file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+    let mut file = new_part(folder)?;
     file.write_all(MAGIC)?;
     file.write_all(&checksum)?;
     file.write_all(&header)?;

@@ -5,11 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tempfile::NamedTempFile;
+
 use super::list::Pruned;
 use super::lock::Lock;
 
 /// What the names of files begin with that are being written.
-pub(super) const PART: &str = ".part-";
+const PART: &str = ".part-";
 
 /// Entries used this recently count as in use: opening a model reads several entries in succession.
 const IN_USE: Duration = Duration::from_secs(60);
@@ -23,6 +25,19 @@ pub(super) struct Stored {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) last_used: SystemTime,
+}
+
+/// A new file in `folder`, to be renamed once it is written. It has the permissions of any other new file, so
+/// that a cache that one user filled, as the build of an image does, serves others.
+pub(super) fn new_part(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        // The process's umask applies.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.prefix(PART).tempfile_in(folder)
 }
 
 /// The files in `folder` whose names `is_wanted`; those that vanish meanwhile are left out. No folder, no

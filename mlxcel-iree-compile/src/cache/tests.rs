@@ -281,6 +281,19 @@ fn a_failed_compilation_leaves_no_files() {
 }
 
 #[test]
+fn other_users_may_read_entries() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bench = Bench::new();
+    bench.get("program");
+    fs::write(bench.path("plain"), "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    let note = fs::read_dir(bench.path("cache/compilers")).unwrap().next().unwrap().unwrap();
+    for written in [bench.entry(), note.path()] {
+        assert_eq!(mode(&written), mode(&bench.path("plain")), "{}", written.display());
+    }
+}
+
+#[test]
 fn a_configured_cache_folder_must_be_writable() {
     let bench = Bench::new();
     // A folder cannot be created below a file, for any user.

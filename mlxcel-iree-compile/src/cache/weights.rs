@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::entry::{Label, open};
-use super::evict::{self, PART};
+use super::evict;
 use super::key::Parts;
 use super::lock::Lock;
 use super::{Cache, WEIGHTS};
@@ -113,7 +113,7 @@ impl Cache {
             if !lock.is_free() {
                 return Ok(None);
             }
-            let file = tempfile::Builder::new().prefix(PART).tempfile_in(folder)?;
+            let file = evict::new_part(folder)?;
             let path = weights_path(folder, key);
             Ok(Some(NewWeights { file, path, bytes: key.bytes, limit: self.limit, lock }))
         };
@@ -334,6 +334,14 @@ mod tests {
         assert!(cache.weights(&key).is_none());
         let path = keep(&cache, &key);
         assert!(cache.weights(&key).is_some());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            fs::write(folder.path().join("plain"), "").unwrap();
+            let plain = fs::metadata(folder.path().join("plain")).unwrap().permissions().mode();
+            assert_eq!(mode, plain, "other users may read them");
+        }
         assert!(cache.weights(&WeightsKey { bytes: 5, ..key.clone() }).is_none(), "of other weights");
         assert!(!path.exists());
 
