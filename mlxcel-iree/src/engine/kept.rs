@@ -37,8 +37,8 @@ pub(crate) fn map(file: &File, arguments: &[WeightArgument]) -> io::Result<LaidO
     Ok(LaidOutWeights { content, places: Places::of(arguments) })
 }
 
-/// Lays the weights of a model out in `new`, and maps them; none where the file could not be written, or if the
-/// checkpoint has no longer the [stamp](Checkpoint::stamp) under which they are kept: then its files were
+/// Lays the weights of a model out in `new`, and maps them; none where the file could not be written, or if
+/// the checkpoint has no longer the [stamp](Checkpoint::stamp) under which they are kept: then its files were
 /// written meanwhile, and some of the bytes are of the one content and some of the other. Both are logged.
 ///
 /// # Errors
@@ -88,7 +88,8 @@ pub(crate) fn keep(
     Ok(finished.and_then(|file| map(&file, arguments)).map_or_else(not_kept, Some))
 }
 
-/// Whether the files of a checkpoint have this stamp now: what is open knows the times from when it was opened.
+/// Whether the files of a checkpoint have this stamp now; the one that is open knows only the times at which
+/// it was opened.
 fn still_has(checkpoint: &Checkpoint, stamp: &str) -> bool {
     let now = checkpoint.path().map(Checkpoint::open).and_then(Result::ok).and_then(|now| now.stamp());
     now.is_some_and(|now| now == stamp)
