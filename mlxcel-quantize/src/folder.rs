@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::files::{Resumable, read_regular};
+use mlxcel_models::files::{Resumable, place_of, read_regular};
 use sha2::{Digest, Sha256};
 
 /// What stands before the name of the place in that of the work folder.
@@ -45,14 +45,7 @@ impl Folder {
         identity: &str,
         restart: bool,
     ) -> Result<Self> {
-        let name = destination.file_name().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, operation, "this is not a valid folder name")
-                .with_context("path", destination.display())
-        })?;
-        let parent = match destination.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let (parent, name) = place_of(operation, destination)?;
         let mut work_name = std::ffi::OsString::from(PREFIX);
         work_name.push(name);
         let work = parent.join(work_name);
@@ -66,7 +59,7 @@ impl Folder {
         std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
         match private.create(&work) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => expect_own(operation, &work)?,
-            Err(error) => return Err(Error::io(operation, &parent, error)),
+            Err(error) => return Err(Error::io(operation, parent, error)),
             Ok(()) => {}
         }
         let lock = hold(operation, &work)?;
@@ -74,7 +67,7 @@ impl Folder {
         let listed = Resumable::list(&work, move || keep_complete(&listed[0], &listed[1]));
         let this = Self {
             destination: destination.to_owned(),
-            parent,
+            parent: parent.to_owned(),
             operation,
             _listed: listed.map_err(|error| Error::io(operation, &work, error))?,
             _lock: lock,

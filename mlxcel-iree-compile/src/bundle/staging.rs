@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mlxcel_core::{Control, Error, ErrorKind, Result};
 use mlxcel_iree_target::hex;
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST};
-use mlxcel_models::files::Workplace;
+use mlxcel_models::files::{Workplace, place_of};
 use sha2::{Digest, Sha256};
 
 pub(super) const OPERATION: &str = "write bundle";
@@ -33,14 +33,7 @@ pub(super) struct Staging {
 impl Staging {
     /// Begins a folder that will stand at `destination`.
     pub(super) fn begin(destination: &Path, replace: bool) -> Result<Self> {
-        let name = destination.file_name().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, OPERATION, "this is not a valid folder name")
-                .with_context("path", destination.display())
-        })?;
-        let parent = match destination.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
+        let (parent, name) = place_of(OPERATION, destination)?;
         check_destination(destination, replace)?;
         let fail = |error| Error::io(OPERATION, parent, error);
         let outer = Workplace::begin(parent, PREFIX).map_err(fail)?;

@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, Result};
 
 pub use json::parse_json;
-pub use workplace::{Resumable, Workplace, remove_unfinished};
+pub use workplace::{Resumable, Workplace, place_of, remove_unfinished};
 
 const OPERATION: &str = "open checkpoint";
 

@@ -1,14 +1,30 @@
 //! Temporary folders for output that appears atomically.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use mlxcel_core::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
 /// The folders that this process writes; `None` once the process is ending, after which no new one starts.
 static UNFINISHED: Mutex<Option<Vec<Entry>>> = Mutex::new(Some(Vec::new()));
+
+/// The folder in which `destination` is to appear, and its name there; errors name `operation`.
+///
+/// # Errors
+///
+/// [`InvalidInput`](ErrorKind::InvalidInput) for a path without a name, such as `/`.
+pub fn place_of<'a>(operation: &'static str, destination: &'a Path) -> Result<(&'a Path, &'a OsStr)> {
+    let name = destination.file_name().ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, operation, "this is not a valid folder name")
+            .with_context("path", destination.display())
+    })?;
+    let parent = destination.parent().filter(|parent| *parent != Path::new(""));
+    Ok((parent.unwrap_or(Path::new(".")), name))
+}
 
 /// A folder that is not complete.
 struct Entry {
