@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mlxcel_session::ErrorKind;
 
 use crate::adapters::Acquired;
+use crate::body::Sender;
 use crate::failure::ApiError;
 use crate::served::ServedModel;
 
@@ -34,10 +35,18 @@ impl ServedModel {
         self.name.strip_suffix(self.adapter.as_ref()?)?.strip_suffix(':')
     }
 
-    /// The adapter of this model's requests, if it has one, for a request of `client`.
-    pub(crate) async fn acquire_adapter(&self, client: u64) -> Result<Option<Acquired>, ApiError> {
+    /// The adapter of this model's requests, if it has one, for the request of `sender`.
+    pub(crate) async fn acquire_adapter(&self, sender: &mut Sender) -> Result<Option<Acquired>, ApiError> {
         let (Some(adapters), Some(name)) = (&self.adapters, &self.adapter) else { return Ok(None) };
-        match adapters.acquire(client, name, self.limits().time).await {
+        let acquired = match adapters.loaded(name) {
+            Ok(Some(acquired)) => Ok(acquired),
+            Ok(None) => {
+                sender.wait_in(&self.server.waiting)?;
+                adapters.acquire(sender.share.client, name, self.limits().time).await
+            }
+            Err(error) => Err(error),
+        };
+        match acquired {
             Ok(acquired) => Ok(Some(acquired)),
             // It was unloaded since the request came.
             Err(error) if error.kind() == ErrorKind::NotFound && !adapters.contains(name) => {

@@ -89,12 +89,15 @@ impl Drop for Waits<'_> {
 }
 
 impl Adapters {
+    /// The handle of an adapter, if it is loaded.
+    pub(crate) fn loaded(&self, name: &str) -> Result<Option<Acquired>> {
+        let adapter = self.pool.loaded(name)?;
+        Ok(adapter.map(|adapter| Acquired { adapter, waited: Duration::ZERO }))
+    }
+
     /// The handle of an adapter, which is loaded if it is not, within `patience`.
     pub(crate) async fn acquire(&self, client: u64, name: &str, patience: Duration) -> Result<Acquired> {
         let started = Instant::now();
-        if let Some(adapter) = self.pool.loaded(name)? {
-            return Ok(Acquired { adapter, waited: Duration::ZERO });
-        }
         let busy = || {
             let message = "requests need all slots for adapters; try again later";
             Error::new(ErrorKind::ResourceExhausted, "acquire adapter", message)

@@ -198,7 +198,7 @@ pub(crate) async fn begin(
     let (Prepared { messages, options, format }, fields) = prepare(app, request, top)?;
     let span = RequestSpan::new(CHAT, &app.name, options.len());
     let streams = app
-        .submit(sender.share, span, move |submit| {
+        .submit(sender, span, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
         .await?;

@@ -41,7 +41,7 @@ impl Asked for CompletionRequest {
 }
 
 pub(crate) async fn complete(
-    Body { request, app, sender }: Body<CompletionRequest>,
+    Body { request, app, mut sender }: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
     let top = request.logprobs.unwrap_or(0);
@@ -59,18 +59,24 @@ pub(crate) async fn complete(
         return Err(ApiError::invalid("n", format!("prompts times n are at most {}", limits.rows)));
     }
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
+    let wants_none = fields.wants_none();
     let mut echoes = Vec::new();
     if request.echo == Some(true) {
+        // Prompts take no more than the body did; a schema may.
+        if !fields.has_format() {
+            sender.leave_room();
+        }
         echoes = echo::echoes(&app, sender.share, &prompts, request.logprobs).await?;
         // What is continued are the very tokens that are repeated.
         prompts = echoes.iter().map(|echo| OwnedPrompt::Tokens(echo.tokens.clone())).collect();
-        if fields.wants_none() {
+        if wants_none {
             return Ok(repeat(&app, &echoes, answers_of_each, is_stream.then_some(include_usage)));
         }
     }
+    drop(fields);
     let span = RequestSpan::new(TEXT_COMPLETION, &app.name, answers_of_each);
     let mut streams = app
-        .submit(sender.share, span, move |submit| {
+        .submit(sender, span, move |submit| {
             prompts.iter().try_for_each(|prompt| {
                 options.iter().try_for_each(|options| {
                     submit(Request::new(prompt.as_prompt()).with_options(options.clone()))
@@ -78,7 +84,6 @@ pub(crate) async fn complete(
             })
         })
         .await?;
-    drop((fields, sender));
     let header = Header::new(&app, "cmpl", "text_completion");
     let pieces = |index: usize| {
         let echo = echoes.get(index / answers_of_each.max(1)).cloned();

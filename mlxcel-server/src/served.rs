@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{Engine, Error, Request, SamplingParams, Share, Tokenizer};
+use mlxcel_session::{Engine, Error, Request, SamplingParams, Tokenizer};
 use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
+use crate::body::Sender;
 use crate::failure::ApiError;
 use crate::ids::Ids;
 use crate::limits::Limits;
@@ -21,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) api_key: Option<String>,
     /// Room for the bytes of bodies that are parsed at the same time.
     pub(crate) parsing: Arc<Semaphore>,
+    /// Room for the bytes of parsed bodies that wait for adapters.
+    pub(crate) waiting: Arc<Semaphore>,
     /// Seconds since 1970.
     pub(crate) started: u64,
     /// Whether no more requests are taken.
@@ -106,11 +109,11 @@ impl ServedModel {
         Ok(self.engine.model().tokenizer()?)
     }
 
-    /// Submits requests for a client, which takes the time of encoding their prompts and compiling their
-    /// grammars.
+    /// Submits the requests of a body, which takes the time of waiting for an adapter, encoding their prompts
+    /// and compiling their grammars.
     pub(crate) async fn submit<F>(
         self: &Arc<Self>,
-        share: Share,
+        mut sender: Sender,
         span: RequestSpan,
         make: F,
     ) -> Result<Vec<ServedStream>, ApiError>
@@ -119,7 +122,8 @@ impl ServedModel {
             + Send
             + 'static,
     {
-        let (engine, adapter) = (self.engine.clone(), self.acquire_adapter(share.client).await?);
+        let adapter = self.acquire_adapter(&mut sender).await?;
+        let (engine, share) = (self.engine.clone(), sender.share);
         let span = Arc::new(span);
         let submit = move || {
             let mut streams = Vec::new();

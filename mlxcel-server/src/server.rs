@@ -136,6 +136,7 @@ impl Server {
             limits,
             api_key,
             parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)),
+            waiting: Arc::new(Semaphore::new(PARSED_AT_ONCE)),
             started: unix_time(),
             ending: AtomicBool::default(),
             requests: AtomicU64::default(),

@@ -1,6 +1,7 @@
 //! The router, without a listener.
 #![allow(clippy::unwrap_used)]
 
+mod adapters;
 mod harness;
 mod ids;
 mod keys;
