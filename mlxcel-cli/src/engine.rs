@@ -1,13 +1,13 @@
 //! The engine that a subcommand runs on, with what only some engines can do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 #[cfg(feature = "iree")]
 use mlxcel_session::iree::{IreeBackend, profile::Profiler};
 #[cfg(feature = "pjrt")]
 use mlxcel_session::pjrt::{PjrtBackend, profile::Profiler as PassProfiler};
-use mlxcel_session::{Backend, LoadOptions, ModelSource, hub, select_backend};
+use mlxcel_session::{Backend, ModelSource, available_backends, select_backend};
 
 use crate::report::Failure;
 
@@ -21,16 +21,19 @@ pub(crate) struct ChosenEngine {
     passes: Option<PassProfiler>,
 }
 
-/// Where the model that the user names is: at that path, or by its name in the Hugging Face cache; with
-/// feature `hub` it is downloaded if the cache lacks it.
-///
-/// # Errors
-///
-/// Those of [`hub::locate`].
-pub(crate) fn locate(model: &Path, load: &LoadOptions) -> Result<PathBuf, Failure> {
-    match hub::locate(model, load)? {
-        ModelSource::Folder(path) => Ok(path),
-        _ => Ok(model.to_owned()),
+/// The names of the engines that are asked for, or of all that are compiled in.
+pub(crate) fn names(asked: &[String]) -> Vec<String> {
+    match asked {
+        [] => available_backends().into_iter().map(str::to_owned).collect(),
+        names => names.to_vec(),
+    }
+}
+
+/// The folder or file of a model; none for the bundled model.
+pub(crate) fn path(source: &ModelSource) -> Option<&Path> {
+    match source {
+        ModelSource::Folder(path) => Some(path),
+        _ => None,
     }
 }
 
@@ -49,6 +52,7 @@ pub(crate) struct EngineChoice<'a> {
     /// Over how many devices the model is spread.
     pub(crate) mesh: Option<usize>,
     /// The folder whose bundle is trusted; engines that run no bundles take no notice.
+    #[cfg_attr(not(feature = "iree"), expect(dead_code, reason = "only the engine iree runs bundles"))]
     pub(crate) trust: Option<&'a Path>,
 }
 

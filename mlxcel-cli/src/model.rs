@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mlxcel_session::{LoadOptions, Model, ModelSource, Precision};
+use mlxcel_session::{LoadOptions, Model, ModelSource, Precision, hub};
 
 use crate::bundled;
-use crate::engine::{ChosenEngine, EngineChoice, locate};
+use crate::engine::{ChosenEngine, EngineChoice, path};
 use crate::report::Failure;
 
 /// Where the model is.
@@ -63,10 +63,10 @@ impl SourceArguments {
     ///
     /// # Errors
     ///
-    /// Those of [`locate`].
+    /// Those of [`hub::locate`].
     pub(crate) fn locate(&self, load: &LoadOptions) -> Result<ModelSource, Failure> {
         let Some(model) = &self.model else { return Ok(bundled::storyteller()) };
-        Ok(ModelSource::Folder(locate(model, load)?))
+        Ok(hub::locate(model.as_path(), load)?)
     }
 }
 
@@ -98,10 +98,7 @@ impl ModelArguments {
     pub(crate) fn open_on(&self, load: LoadOptions, profile: bool) -> Result<(ChosenEngine, Model), Failure> {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
-        let trust = match &source {
-            ModelSource::Folder(folder) if self.trust_bundle => Some(&**folder),
-            _ => None,
-        };
+        let trust = path(&source).filter(|_| self.trust_bundle);
         let choice = EngineChoice {
             name: self.backend.as_deref(),
             profile,

@@ -1,13 +1,13 @@
 //! Describes a checkpoint: its network, weights, memory, and which engines run it.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_session::{LoadOptions, Precision, available_backends};
+use mlxcel_session::{LoadOptions, ModelSource, Precision, hub};
 
-use crate::engine::{EngineChoice, locate};
+use crate::engine::{EngineChoice, names, path};
 use crate::inspection::{CacheType, EngineAnswer, Inspection};
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
@@ -62,8 +62,8 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let load = progress.watch(LoadOptions::default());
-    let model = locate(&arguments.model, &load)?;
-    let checkpoint = Checkpoint::open(&model)?;
+    let model = hub::locate(arguments.model.as_path(), &load)?;
+    let checkpoint = Checkpoint::from_source(&model)?;
     let capacity = arguments.context.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
     let sequences = usize::from(arguments.sequences);
     let mut inspection = Inspection::new(&checkpoint, capacity, sequences, arguments.kv_cache)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut load = LoadOptions::default().with_precision(arguments.precision);
         load.capacity = capacity;
         let engine = mlxcel_session::pjrt::PjrtBackend::new().with_mesh(devices);
-        write!(out, "\n{}", engine.inspect(&model.as_path().into(), &load)?)?;
+        write!(out, "\n{}", engine.inspect(&model, &load)?)?;
     }
     Ok(out.flush()?)
 }
@@ -88,14 +88,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// What each engine says.
 fn engines(
     arguments: &Arguments,
-    model: &Path,
+    model: &ModelSource,
     capacity: Option<usize>,
     progress: &Progress,
 ) -> Result<Vec<EngineAnswer>, Failure> {
-    let names = match &arguments.backend[..] {
-        [] => available_backends().into_iter().map(str::to_owned).collect(),
-        names => names.to_vec(),
-    };
+    let names = names(&arguments.backend);
     if arguments.no_load {
         return Ok(names.iter().map(|name| EngineAnswer::not_asked(name)).collect());
     }
@@ -103,9 +100,9 @@ fn engines(
     load.capacity = capacity;
     let load = progress.watch(load);
     let ask = |name: String| {
-        let trust = arguments.trust_bundle.then_some(model);
+        let trust = path(model).filter(|_| arguments.trust_bundle);
         let engine = EngineChoice { name: Some(&name), trust, ..EngineChoice::default() }.select()?;
-        let loaded = engine.backend.load(&model.into(), &load);
+        let loaded = engine.backend.load(model, &load);
         Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
     };
     let answers = names.into_iter().map(ask).collect();

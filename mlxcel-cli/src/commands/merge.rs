@@ -7,10 +7,9 @@ use std::time::Instant;
 use clap::Args;
 use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge};
-use mlxcel_session::LoadOptions;
+use mlxcel_session::{LoadOptions, hub};
 use serde::Serialize;
 
-use crate::engine::locate;
 use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
 
@@ -68,7 +67,7 @@ struct Output {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let [model, adapter] = [&arguments.model, &arguments.adapter]
-        .map(|path| locate(path, &progress.watch(LoadOptions::default())));
+        .map(|path| hub::locate(path.as_path(), &progress.watch(LoadOptions::default())));
     let (model, adapter) = (model?, adapter?);
     let started = Instant::now();
     let shown = progress.clone();
@@ -81,8 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None if arguments.dequantize => MergedWeights::Unpacked,
         None => MergedWeights::AsStored,
     };
-    let merged =
-        Checkpoint::open(&model).and_then(|checkpoint| merge(&checkpoint, adapter, &arguments.out, &options));
+    let merged = Checkpoint::from_source(&model)
+        .and_then(|checkpoint| merge(&checkpoint, adapter, &arguments.out, &options));
     progress.close();
     let merged = merged?;
     let output = Output {

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mlxcel_models::{AdapterWeights, Checkpoint};
+use mlxcel_session::LoadOptions;
 use mlxcel_session::hub::{CachedSnapshot, HubCache, HubName};
 use mlxcel_session::mlxcel_core::one_line;
-use mlxcel_session::{LoadOptions, available_backends};
 use serde::Serialize;
 
-use crate::engine::EngineChoice;
+use crate::engine::{self, EngineChoice};
 use crate::inspection::{EngineAnswer, Inspection};
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
@@ -171,17 +171,13 @@ impl Listed {
 
     /// What each engine says.
     fn ask(&self, arguments: &Arguments, progress: &Progress) -> Result<Vec<EngineAnswer>, Failure> {
-        let names = match &arguments.backend[..] {
-            [] => available_backends().into_iter().map(str::to_owned).collect(),
-            names => names.to_vec(),
-        };
         let load = progress.watch(LoadOptions::default());
         let ask = |name: String| {
             let engine = EngineChoice { name: Some(&name), ..EngineChoice::default() }.select()?;
             let loaded = engine.backend.load(&self.path.clone().into(), &load);
             Ok(EngineAnswer::of(engine.backend.name(), loaded.as_deref()))
         };
-        names.into_iter().map(ask).collect()
+        engine::names(&arguments.backend).into_iter().map(ask).collect()
     }
 }
 

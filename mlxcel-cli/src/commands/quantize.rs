@@ -1,7 +1,7 @@
 //! Quantizes a checkpoint: a folder a fraction of the size, which every engine opens that reads such weights.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
@@ -10,10 +10,10 @@ use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
 };
-use mlxcel_session::{LoadOptions, Model, ScoreOptions};
+use mlxcel_session::{LoadOptions, Model, ModelSource, ScoreOptions, hub};
 use serde::Serialize;
 
-use crate::engine::{EngineChoice, locate};
+use crate::engine::EngineChoice;
 use crate::input;
 use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
@@ -126,21 +126,21 @@ struct Perplexity {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
     let progress = Progress::new();
-    let model = locate(&arguments.model, &progress.watch(LoadOptions::default()))?;
+    let model = hub::locate(arguments.model.as_path(), &progress.watch(LoadOptions::default()))?;
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
     let shown = progress.clone();
     let options = arguments
         .options()
         .with_progress(move |done, total| shown.show_written(Work::Quantizing, done, total));
-    let written =
-        Checkpoint::open(&model).and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
+    let written = Checkpoint::from_source(&model)
+        .and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
     progress.close();
     let written = written?;
     let seconds = started.elapsed().as_secs_f64();
     let perplexity = match (text, before) {
         (Some(text), Some(before)) => {
-            let after = arguments.score(&arguments.out, &text)?;
+            let after = arguments.score(&arguments.out.as_path().into(), &text)?;
             Some(Perplexity { after: after.perplexity, ..before.told() })
         }
         _ => None,
@@ -190,15 +190,15 @@ impl Arguments {
         options
     }
 
-    /// The perplexity of the beginning of `text` to the model in `folder`, in windows that overlap by half.
-    fn score(&self, folder: &Path, text: &str) -> Result<Scored, Failure> {
+    /// The perplexity of the beginning of `text` to the model in `source`, in windows that overlap by half.
+    fn score(&self, source: &ModelSource, text: &str) -> Result<Scored, Failure> {
         let progress = Progress::new();
-        let checkpoint = Checkpoint::open(folder)?;
+        let checkpoint = Checkpoint::from_source(source)?;
         let limit = checkpoint.decoder()?.context_length;
         drop(checkpoint);
         let load = LoadOptions::default().with_capacity(self.context.min(limit));
         let engine = EngineChoice { name: self.backend.as_deref(), ..EngineChoice::default() }.select()?;
-        let model = Model::load(&engine.backend, folder, &progress.watch(load))?;
+        let model = Model::load(&engine.backend, source.clone(), &progress.watch(load))?;
         progress.close();
         let tokenizer = model.tokenizer()?;
         let mut tokens = tokenizer.tokens_before().to_vec();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use clap::Args;
 use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
 use mlxcel_session::mlxcel_core::Model;
-use mlxcel_session::{LoadOptions, ModelSource, Precision, TokenId, Tokenizer, available_backends};
+use mlxcel_session::{LoadOptions, ModelSource, Precision, TokenId, Tokenizer};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineChoice;
+use crate::engine::{EngineChoice, names, path};
 use crate::model::SourceArguments;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
@@ -176,10 +176,7 @@ type Engine = (String, Arc<dyn Model>);
 
 /// The engines to compare; at least one.
 fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> Result<Vec<Engine>, Failure> {
-    let names = match &arguments.backend[..] {
-        [] => available_backends().into_iter().map(str::to_owned).collect(),
-        names => names.to_vec(),
-    };
+    let names = names(&arguments.backend);
     if names.is_empty() {
         return Err(Failure::Usage("no engine is compiled in".to_owned()));
     }
@@ -190,7 +187,7 @@ fn engines(arguments: &Arguments, source: &ModelSource, progress: &Progress) -> 
     for name in names {
         let choice = EngineChoice {
             name: Some(&name),
-            trust: folder(source).filter(|_| arguments.trust_bundle),
+            trust: path(source).filter(|_| arguments.trust_bundle),
             mesh: arguments.mesh.filter(|_| name == "pjrt"),
             ..EngineChoice::default()
         };
@@ -323,20 +320,12 @@ fn python() -> Option<PathBuf> {
     folders.map(|folder| folder.join("python3")).find(|program| program.is_file())
 }
 
-/// The folder of the checkpoint; none for the bundled model.
-fn folder(source: &ModelSource) -> Option<&Path> {
-    match source {
-        ModelSource::Folder(folder) => Some(folder),
-        _ => None,
-    }
-}
-
 fn transformers(
     arguments: &Arguments,
     source: &ModelSource,
     prompts: &[Vec<TokenId>],
 ) -> Result<Answer, Failure> {
-    let Some(folder) = folder(source) else {
+    let Some(folder) = path(source) else {
         return Ok(Answer::NotAsked("the bundled model is not a folder".to_owned()));
     };
     // If named explicitly, Python must run; if merely found, it may fail.
