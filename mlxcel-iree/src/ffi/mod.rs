@@ -29,5 +29,5 @@ pub(crate) use argument::{Argument, Constants};
 pub(crate) use buffer::Buffer;
 pub(crate) use device::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 pub(crate) use memory::{ALIGNMENT, HostMemory, MappedFile, copying_threads};
-pub(crate) use profile::DispatchEvent;
+pub(crate) use profile::{DispatchEvent, Events};
 pub(crate) use program::{CallError, Function, Program};
