@@ -231,7 +231,7 @@ fn a_failed_ahead_compilation_is_an_error_only_when_the_program_is_needed() {
     let sequence = session.open().unwrap();
     workshop.put("fail");
     feed(&mut *session, sequence, &text[..2040]).unwrap();
-    workshop.wait_for("all fail", || workshop.started().len() == AT_LOAD + 3);
+    workshop.wait_for("all fail", || workshop.started().len() >= AT_LOAD + 3);
     for token in text[2040..2048].chunks(1) {
         feed(&mut *session, sequence, token).unwrap();
     }

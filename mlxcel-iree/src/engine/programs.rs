@@ -70,12 +70,7 @@ impl Programs {
         let making = Arc::new(Making { device, source, writer, progress, table: ProgramTable::default() });
         let ahead = Ahead::new({
             let making = Arc::clone(&making);
-            move |shape, cancel| {
-                // If it fails again, the thread that needs the program gets the error.
-                if let Err(error) = making.make_once(shape, Some(cancel), &|_| {}) {
-                    tracing::debug!(program = %shape, %error, "a program was not compiled ahead");
-                }
-            }
+            move |shape, cancel| making.make_once(shape, Some(cancel), &|_| {}).map(drop)
         });
         Self { making, ahead }
     }
