@@ -248,6 +248,10 @@ impl TextGeneration {
             let token = self.generation.next_ready();
             return self.take_chosen(token);
         }
+        // A text that has ended without its last forced tokens is not complete.
+        if !self.is_forced() {
+            return Ok(None);
+        }
         let Some(token) = self.constraint.as_mut().and_then(Constrained::next_forced) else {
             return Ok(None);
         };

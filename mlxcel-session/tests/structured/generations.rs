@@ -113,6 +113,24 @@ fn speculation_changes_no_token_under_grammars() {
 }
 
 #[test]
+fn a_text_without_its_last_forced_tokens_is_truncated() {
+    let tokenizer = tokenizer();
+    let choice = "once upon a time there was a fox";
+    let whole = say(&tokenizer, Grammar::choices([choice]), 100, 1).unwrap();
+    assert_eq!((whole.text.as_str(), whole.finish_reason), (choice, FinishReason::Stop));
+    let model = Random::new(&tokenizer, 1).model(&tokenizer);
+    let engine = Engine::new(model).unwrap();
+    for tokens in 1..=whole.tokens.len() {
+        let expected = if tokens < whole.tokens.len() { FinishReason::Length } else { FinishReason::Stop };
+        let cut = say(&tokenizer, Grammar::choices([choice]), tokens, 1).unwrap();
+        assert_eq!((cut.tokens.len(), cut.finish_reason), (tokens, expected));
+        let options = hot(tokens, 1).with_grammar(Grammar::choices([choice]));
+        let batched = engine.generate("x", &options).unwrap().complete().unwrap();
+        assert_eq!((batched.text, batched.finish_reason), (cut.text, expected));
+    }
+}
+
+#[test]
 fn a_truncated_text_is_reported() {
     let tokenizer = tokenizer();
     for tokens in 1..30 {
