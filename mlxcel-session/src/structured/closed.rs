@@ -1,5 +1,7 @@
 //! Closes the objects of a schema: no fields but those that it names.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
@@ -20,6 +22,9 @@ const MOST_ALTERNATIVES: usize = 64;
 
 /// Keywords that combine a schema with others that apply to the same value.
 const COMBINING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
+/// Keywords that say nothing of a value.
+const SAYS_NOTHING: [&str; 7] =
+    ["title", "description", "default", "examples", "$schema", "$defs", "definitions"];
 /// Keywords that say which further fields an object may have.
 const FURTHER: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "patternProperties"];
 
@@ -35,47 +40,118 @@ pub(super) fn close(schema: Value) -> Value {
 }
 
 /// Sets `additionalProperties` to false for every object that names fields and does not say which others it
-/// may have. An object that names none, or is combined with others, stays open: written by hand, it may mean
-/// that.
+/// may have. An object that names none, or requires others, or is combined with others, stays open: written by
+/// hand, it may mean that.
 pub(crate) fn close_fields(schema: Value) -> Value {
     close_which(schema, Which::Fields)
 }
 
 fn close_which(mut schema: Value, which: Which) -> Value {
     let root = schema.clone();
-    close_at(&mut schema, &root, which, true);
+    let open = open_targets(&root, which);
+    Closing { root: &root, which, open }.close_at(&mut schema, "", true);
     schema
 }
 
-/// Closes what is nested in `schema`, and itself if it `may` be closed.
-fn close_at(schema: &mut Value, root: &Value, which: Which, may: bool) {
-    let Value::Object(object) = schema else { return };
-    let is_combined = COMBINING.iter().any(|keyword| object.contains_key(*keyword));
-    let mut may_below = true;
-    if may && which.holds(object) {
-        if is_combined {
-            may_below = which != Which::Fields && write_out(object, root);
-        } else if FURTHER.iter().all(|keyword| !object.contains_key(*keyword)) {
-            object.insert("additionalProperties".to_owned(), false.into());
-        }
-    } else if is_combined {
-        may_below = may;
-    }
-    for (keyword, value) in object {
-        match (keyword.as_str(), value) {
-            ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
-                schemas.values_mut().for_each(|schema| close_at(schema, root, which, true));
+/// The targets, as JSON pointers, of references whose objects are combined with others: they stay open.
+fn open_targets(root: &Value, which: Which) -> HashSet<String> {
+    let (mut open, mut combined) = (HashSet::new(), Vec::new());
+    let mut values = vec![root];
+    while let Some(value) = values.pop() {
+        match value {
+            Value::Array(list) => values.extend(list),
+            Value::Object(object) => {
+                values.extend(object.values());
+                let is_written_out = which.writes_out(object) && written_out(object, root).is_some();
+                if !is_alone(object) && !is_written_out {
+                    combined.push(object);
+                }
             }
-            ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(|schema| close_at(schema, root, which, may_below));
-            }
-            ("prefixItems" | "items", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(|schema| close_at(schema, root, which, true));
-            }
-            ("items" | "additionalProperties" | "contains", schema) => close_at(schema, root, which, true),
             _ => {}
         }
     }
+    while let Some(object) = combined.pop() {
+        for keyword in COMBINING {
+            match object.get(keyword) {
+                Some(Value::Array(parts)) => combined.extend(parts.iter().filter_map(Value::as_object)),
+                Some(Value::String(target)) => {
+                    let pointer = target.strip_prefix('#').unwrap_or(target);
+                    if open.insert(pointer.to_owned()) {
+                        combined.extend(root.pointer(pointer).and_then(Value::as_object));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    open
+}
+
+/// Whether no more than one schema applies to a value of `object`, apart from its type.
+fn is_alone(object: &Object) -> bool {
+    let mut combining = object.iter().filter(|(keyword, _)| COMBINING.contains(&keyword.as_str()));
+    let Some((keyword, value)) = combining.next() else { return true };
+    let is_one = keyword != "allOf" || value.as_array().is_some_and(|parts| parts.len() == 1);
+    let says = |keyword: &String| keyword != "type" && !SAYS_NOTHING.contains(&keyword.as_str());
+    is_one && object.keys().filter(|keyword| says(keyword)).count() == 1
+}
+
+/// Closes the objects of a schema.
+struct Closing<'s> {
+    /// The schema as it was.
+    root: &'s Value,
+    which: Which,
+    open: HashSet<String>,
+}
+
+impl Closing<'_> {
+    /// Closes what is nested in `schema`, which is at `place`, and itself if it `may` be closed.
+    fn close_at(&self, schema: &mut Value, place: &str, may: bool) {
+        let Value::Object(object) = schema else { return };
+        let may = may && !self.open.contains(place);
+        let is_combined = COMBINING.iter().any(|keyword| object.contains_key(*keyword));
+        let may_below =
+            may && (self.which.writes_out(object) && write_out(object, self.root) || is_alone(object));
+        if may && !is_combined && self.which.holds(object) && names_all(object) {
+            object.insert("additionalProperties".to_owned(), false.into());
+        }
+        for (keyword, value) in object {
+            let place = format!("{place}/{keyword}");
+            match (keyword.as_str(), value) {
+                ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
+                    for (name, schema) in schemas {
+                        let name = name.replace('~', "~0").replace('/', "~1");
+                        self.close_at(schema, &format!("{place}/{name}"), true);
+                    }
+                }
+                ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
+                    self.close_each(schemas, &place, may_below);
+                }
+                ("prefixItems" | "items", Value::Array(schemas)) => self.close_each(schemas, &place, true),
+                ("items" | "additionalProperties" | "contains", schema) => {
+                    self.close_at(schema, &place, true)
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn close_each(&self, schemas: &mut [Value], place: &str, may: bool) {
+        for (number, schema) in schemas.iter_mut().enumerate() {
+            self.close_at(schema, &format!("{place}/{number}"), may);
+        }
+    }
+}
+
+/// Whether an object has no fields but those that it names.
+fn names_all(object: &Object) -> bool {
+    let is_named = |name: &Value| {
+        name.as_str()
+            .is_some_and(|name| object.get("properties").is_some_and(|known| known.get(name).is_some()))
+    };
+    let required = object.get("required").and_then(Value::as_array);
+    FURTHER.iter().all(|keyword| !object.contains_key(*keyword))
+        && required.is_none_or(|required| required.iter().all(is_named))
 }
 
 impl Which {
@@ -89,15 +165,18 @@ impl Which {
         };
         is_object || schema.contains_key("properties")
     }
+
+    /// Whether an object that is combined with others is to be written out.
+    fn writes_out(self, schema: &Object) -> bool {
+        let is_combined = COMBINING.iter().any(|keyword| schema.contains_key(*keyword));
+        self != Self::Fields && is_combined && self.holds(schema)
+    }
 }
 
 /// Replaces an object that is combined with others by its alternatives; false if it has no such form, or is
 /// open.
 fn write_out(object: &mut Object, root: &Value) -> bool {
-    if FURTHER.iter().any(|keyword| object.get(*keyword).is_some_and(|value| *value != false)) {
-        return false;
-    }
-    let Some(mut written) = alternatives(object, root, DEEPEST) else { return false };
+    let Some(mut written) = written_out(object, root) else { return false };
     for alternative in &mut written {
         alternative.insert("additionalProperties".to_owned(), false.into());
     }
@@ -115,6 +194,14 @@ fn write_out(object: &mut Object, root: &Value) -> bool {
     true
 }
 
+/// The alternatives of an object that is combined with others; `None` if it has no such form, or is open.
+fn written_out(object: &Object, root: &Value) -> Option<Vec<Object>> {
+    if FURTHER.iter().any(|keyword| object.get(*keyword).is_some_and(|value| *value != false)) {
+        return None;
+    }
+    alternatives(object, root, DEEPEST)
+}
+
 /// The objects without combining keywords that `schema` is one of; `None` if it is not one of some.
 fn alternatives(schema: &Object, root: &Value, depth: usize) -> Option<Vec<Object>> {
     let depth = depth.checked_sub(1)?;
@@ -127,7 +214,7 @@ fn alternatives(schema: &Object, root: &Value, depth: usize) -> Option<Vec<Objec
             ("properties" | "required", _) => {
                 own.insert(keyword.clone(), value.clone());
             }
-            ("title" | "description" | "default" | "examples" | "$schema" | "$defs" | "definitions", _) => {}
+            (keyword, _) if SAYS_NOTHING.contains(&keyword) => {}
             ("additionalProperties" | "unevaluatedProperties", Value::Bool(false)) => {}
             ("$ref", Value::String(target)) => sources.push(of(root.pointer(target.strip_prefix('#')?)?)?),
             ("allOf", Value::Array(parts)) => {
@@ -272,5 +359,32 @@ mod tests {
 
         let combined = json!({ "properties": { "a": true }, "anyOf": [{ "properties": { "b": true } }] });
         assert_eq!(close_fields(combined.clone()), combined);
+        let requires = json!({ "properties": { "a": true }, "required": ["a", "b"] });
+        assert_eq!(close_fields(requires.clone()), requires);
+    }
+
+    #[test]
+    fn of_a_schema_by_hand_combined_objects_stay_open() {
+        let (a, b) = (json!({ "properties": { "a": true } }), json!({ "properties": { "b": true } }));
+        for combined in [
+            json!({ "allOf": [a, b] }),
+            json!({ "required": ["b"], "anyOf": [a, b] }),
+            json!({ "allOf": [{ "anyOf": [a] }, b] }),
+            json!({ "allOf": [{ "$ref": "#/$defs/a" }, b], "$defs": { "a": a } }),
+            json!({ "$ref": "#/$defs/a", "properties": { "b": true }, "$defs": { "a": a } }),
+            json!({ "$ref": "#/$defs/a", "allOf": [b], "$defs": { "a": { "$ref": "#/$defs/c~1d" }, "c/d": a } }),
+            json!({ "properties": { "x": { "allOf": [{ "$ref": "#/$defs/a" }, b] } }, "additionalProperties": true, "$defs": { "a": a } }),
+        ] {
+            assert_eq!(close_fields(combined.clone()), combined);
+        }
+        let schema = json!({
+            "type": "object", "description": "one schema applies", "allOf": [{ "$ref": "#/$defs/a" }],
+            "$defs": { "a": a, "b": { "allOf": [{ "properties": { "c": b } }, {}] } }
+        });
+        let mut closed = schema.clone();
+        for pointer in ["/$defs/a", "/$defs/b/allOf/0/properties/c"] {
+            closed.pointer_mut(pointer).unwrap()["additionalProperties"] = false.into();
+        }
+        assert_eq!(close_fields(schema), closed);
     }
 }

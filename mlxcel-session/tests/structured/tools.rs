@@ -128,6 +128,26 @@ fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<Fi
     (said.text, Some(said.finish_reason))
 }
 
+/// Parameters that are combined of parts, each of which names some of the fields.
+#[test]
+fn combined_parameters_can_be_satisfied() {
+    let part = |field: &str| json!({ "type": "object", "properties": { field: { "type": "integer" } }, "required": [field] });
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer(folder.path(), "<tool_call>{{ tools }}", &[]);
+    for parameters in [
+        json!({ "allOf": [part("a"), part("b")] }),
+        json!({ "allOf": [{ "$ref": "#/$defs/a" }, part("b")], "$defs": { "a": part("a") } }),
+        json!({ "$ref": "#/$defs/a", "properties": { "b": {} }, "required": ["b"], "$defs": { "a": part("a") } }),
+    ] {
+        let function = json!({ "type": "function", "function": { "name": "add", "parameters": parameters } });
+        let tools = Tools::new(&tokenizer, [function]).unwrap().with_choice(ToolChoice::Required).unwrap();
+        let mut options = hot(4, 1);
+        tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
+        let model = Random::new(&tokenizer, 1).model(&tokenizer);
+        model.generate("x", &options).unwrap().complete().unwrap();
+    }
+}
+
 #[test]
 fn tool_calls_admitted_by_a_grammar_are_parsed() {
     for (style, template, special) in STYLES {
