@@ -394,7 +394,8 @@ impl Model {
 
 impl Drop for TextStream<'_> {
     fn drop(&mut self) {
-        // Rejected drafts are not part of the text.
+        // Neither rejected drafts nor those that nobody took are part of the text.
+        self.generation.leave();
         if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
             tracing::debug!(%error, "rejected draft tokens remain in a sequence");
         }

@@ -60,6 +60,12 @@ impl TextGeneration {
         format.splitter_after(tokenizer, prompt)
     }
 
+    /// Ends it as cancelled, unless it has ended: accepted draft tokens that were not
+    /// [taken](Self::next_ready) are not part of its text then, and are [rewound](Self::rewind).
+    pub(crate) fn leave(&mut self) {
+        self.generation.end(FinishReason::Cancelled);
+    }
+
     /// Cancels the generation from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
