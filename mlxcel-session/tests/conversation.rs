@@ -4,11 +4,13 @@
 use std::fs;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::support::{Replay, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
-    Capabilities, ChatOptions, Conversation, ErrorKind, Message, Model, Options, Tokenizer, WhenFull,
+    Capabilities, ChatOptions, Conversation, DraftContext, DraftSource, Drafter, ErrorKind, Message, Model,
+    Options, Result, Speculation, TokenId, Tokenizer, WhenFull,
 };
 
 fn engine() -> ReferenceBackend {
@@ -158,6 +160,79 @@ fn a_saved_conversation_resumes_from_its_file() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     let error = conversation.save(folder.path().join("no/such/folder")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_saved_cache_is_restored_by_a_model_with_one_sequence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let mut capabilities = engine().model().unwrap().capabilities().clone();
+    capabilities.sequences = 1;
+    let model = model(&engine().with_capabilities(capabilities));
+    let mut conversation = model.conversation().unwrap();
+    say(&mut conversation, "Tell me a story.");
+    conversation.save_with_cache(&path).unwrap();
+    let mut restored = model.restore_conversation(&path).unwrap();
+    assert_eq!(restored.position().unwrap(), conversation.position().unwrap());
+    assert_eq!(say(&mut restored, "And then?"), say(&mut conversation, "And then?"));
+}
+
+/// Drafts the same tokens as long as that is right.
+#[derive(Clone, Debug)]
+struct Known(Arc<Vec<TokenId>>);
+
+impl DraftSource for Known {
+    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Known {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
+        // The first token is the last of `tokens`.
+        let next = self.0.iter().position(|token| tokens.last() == Some(token)).map_or(0, |at| at + 1);
+        Ok(self.0.iter().skip(next).take(most).copied().collect())
+    }
+}
+
+#[test]
+fn an_interrupted_speculative_answer_is_saved_without_tokens_that_nobody_took() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let model = model(&engine());
+    let options = Options::new(20);
+    let known = model.conversation().unwrap().say("Hello", &options).unwrap().complete().unwrap().tokens;
+    let speculation = Speculation::new(Known(Arc::new(known))).with_width(6);
+    let mut conversation = model.conversation().unwrap();
+    let speculating = options.with_speculation(speculation);
+    let mut stream = conversation.say("Hello", &speculating).unwrap();
+    for _ in 0..2 {
+        stream.next_token().unwrap().unwrap();
+    }
+    assert!(stream.usage().accepted_tokens > 1, "{:?}", stream.usage());
+    drop(stream);
+    conversation.save_with_cache(&path).unwrap();
+    let mut restored = model.restore_conversation(&path).unwrap();
+    assert_eq!(restored.messages(), conversation.messages());
+    assert_eq!(say(&mut restored, "And then?"), say(&mut conversation, "And then?"));
+}
+
+#[test]
+fn a_conversation_goes_on_after_its_sequence_could_not_be_replaced() {
+    // Without rewinding, another prompt needs another sequence.
+    let replay = Replay::oracle().with_capabilities(Capabilities::new(1, 1024).with_logits(true));
+    let model = replay.model();
+    let mut conversation = model.conversation().unwrap();
+    say(&mut conversation, "Hello");
+    conversation.undo();
+    replay.is_full.store(true, Ordering::SeqCst);
+    let error = conversation.say("Hi", &options()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
+    assert_eq!(conversation.position().unwrap(), 0);
+    replay.is_full.store(false, Ordering::SeqCst);
+    let expected = fresh(&model, &[Message::user("Hi")]);
+    assert_eq!(say(&mut conversation.fork().unwrap(), "Hi"), expected);
+    assert_eq!(say(&mut conversation, "Hi"), expected);
 }
 
 #[test]

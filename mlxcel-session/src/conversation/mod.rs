@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use mlxcel_core::{
-    Error, ErrorKind, InferenceSession, Result, SequenceId, SequenceOptions, SessionOptions, StateIdentity,
-    TokenId,
+    Error, ErrorKind, InferenceSession, Result, SequenceId, SequenceOptions, SequenceState, SessionOptions,
+    StateIdentity, TokenId,
 };
 
 use crate::chat::{ChatOptions, Message};
@@ -57,7 +57,8 @@ pub enum WhenFull {
 pub struct Conversation {
     model: Model,
     session: SharedSession,
-    sequence: SequenceId,
+    /// None if no other one could be opened in place of the last one.
+    sequence: Option<SequenceId>,
     messages: Vec<Message>,
     /// What the sequence was opened with: the adapter of the last answer.
     options: SequenceOptions,
@@ -71,6 +72,13 @@ pub struct Conversation {
     asked: Option<ReasoningSplitter>,
 }
 
+/// An answer that is about to be generated.
+struct Prepared {
+    generation: TextGeneration,
+    sequence: SequenceId,
+    splitter: ReasoningSplitter,
+}
+
 /// The messages that are left where turns were forgotten, and how many those are.
 struct Left {
     messages: Vec<Message>,
@@ -79,9 +87,7 @@ struct Left {
 
 impl Conversation {
     pub(crate) fn new(model: Model) -> Result<Self> {
-        // Fails early where there is no template.
-        model.tokenizer()?.render_chat(&[Message::user("")], &ChatOptions::default())?;
-        let mut session = SharedSession::new(model.engine().open_session(&SessionOptions::default())?);
+        let mut session = open_session(&model)?;
         let sequence = session.open()?;
         Ok(Self::on(model, session, sequence))
     }
@@ -90,7 +96,7 @@ impl Conversation {
         Self {
             model,
             session,
-            sequence,
+            sequence: Some(sequence),
             messages: Vec::new(),
             options: SequenceOptions::default(),
             when_full: WhenFull::default(),
@@ -106,17 +112,14 @@ impl Conversation {
         let engine = model.engine();
         let identity = StateIdentity::of_sequence(engine.info(), options);
         let (messages, cache) = saved::read(path, &identity, engine.capabilities())?;
-        let mut conversation = Self::new(model)?;
-        conversation.messages = messages;
-        if let Some((tokens, snapshot)) = cache {
-            let sequence = conversation.session.restore_with(&snapshot, options)?;
-            conversation.session.close(conversation.sequence)?;
-            conversation.sequence = sequence;
-            conversation.tokens = tokens;
-            conversation.options.clone_from(options);
-        } else if *options != conversation.options {
-            conversation.reopen(options)?;
-        }
+        let mut session = open_session(&model)?;
+        let (sequence, tokens) = match cache {
+            Some((tokens, snapshot)) => (session.restore_with(&snapshot, options)?, tokens),
+            None => (session.open_with(options)?, Vec::new()),
+        };
+        let mut conversation = Self::on(model, session, sequence);
+        (conversation.messages, conversation.tokens) = (messages, tokens);
+        conversation.options.clone_from(options);
         Ok(conversation)
     }
 
@@ -178,7 +181,12 @@ impl Conversation {
     ///
     /// The errors of [`InferenceSession::state`].
     pub fn position(&self) -> Result<usize> {
-        Ok(self.session.state(self.sequence)?.position)
+        Ok(self.state()?.map_or(0, |(_, state)| state.position))
+    }
+
+    /// The sequence and its state, if there is one.
+    fn state(&self) -> Result<Option<(SequenceId, SequenceState)>> {
+        self.sequence.map(|sequence| Ok((sequence, self.session.state(sequence)?))).transpose()
     }
 
     /// Adds the user message `text` and generates the answer. [`Options::chat`] sets how the prompt is
@@ -220,8 +228,9 @@ impl Conversation {
     /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn fork(&mut self) -> Result<Self> {
         self.settle();
-        let state = self.session.state(self.sequence)?;
-        let (session, sequence, position) = self.branch(state.poisoned, state.position)?;
+        let held = self.state()?.filter(|(_, state)| !state.poisoned);
+        let (session, sequence, position) =
+            self.branch(held.map(|(sequence, state)| (sequence, state.position)))?;
         let mut branch = Self::on(self.model.clone(), session, sequence);
         branch.messages.clone_from(&self.messages);
         branch.tokens = self.tokens[..position.min(self.tokens.len())].to_vec();
@@ -230,12 +239,13 @@ impl Conversation {
         Ok(branch)
     }
 
-    /// A sequence for a branch, and how many tokens it holds.
-    fn branch(&mut self, poisoned: bool, position: usize) -> Result<(SharedSession, SequenceId, usize)> {
+    /// A sequence for a branch, and how many tokens it holds: as many as the one that is `held`, if it can be
+    /// copied.
+    fn branch(&mut self, held: Option<(SequenceId, usize)>) -> Result<(SharedSession, SequenceId, usize)> {
         let capabilities = self.session.capabilities();
-        let (fork, snapshot) = (capabilities.fork && !poisoned, capabilities.snapshot && !poisoned);
-        if fork {
-            match self.session.fork(self.sequence) {
+        let (fork, snapshot) = (capabilities.fork, capabilities.snapshot);
+        if let Some((sequence, position)) = held.filter(|_| fork) {
+            match self.session.fork(sequence) {
                 Ok(sequence) => return Ok((self.session.clone(), sequence, position)),
                 // A session of its own has room.
                 Err(error) if error.kind() == ErrorKind::CapacityExceeded => {}
@@ -244,8 +254,8 @@ impl Conversation {
         }
         let session = self.model.engine().open_session(&SessionOptions::default())?;
         let mut session = SharedSession::new(session);
-        if snapshot {
-            let copy = self.session.snapshot(self.sequence)?;
+        if let Some((sequence, position)) = held.filter(|_| snapshot) {
+            let copy = self.session.snapshot(sequence)?;
             let sequence = session.restore_with(&copy, &self.options)?;
             return Ok((session, sequence, position));
         }
@@ -275,7 +285,8 @@ impl Conversation {
     /// [`InferenceSession::snapshot`] and [`save`](Self::save).
     pub fn save_with_cache(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.settle();
-        let snapshot = self.session.snapshot(self.sequence)?;
+        let Some(sequence) = self.sequence else { return self.save(path) };
+        let snapshot = self.session.snapshot(sequence)?;
         let held = &self.tokens[..snapshot.position().min(self.tokens.len())];
         saved::write(path.as_ref(), &self.messages, Some((held, &snapshot)))
     }
@@ -303,10 +314,10 @@ impl Conversation {
     fn answer(&mut self, question: usize, stay: usize, options: &Options) -> Result<TextStream<'_>> {
         let later = self.messages.split_off(question + 1);
         match self.begin(options) {
-            Ok((generation, splitter)) => {
+            Ok(Prepared { generation, sequence, splitter }) => {
                 self.asked = Some(splitter);
                 let session = Box::new(self.session.clone());
-                Ok(TextStream::new(session, self.sequence, generation, Some(&mut self.record)))
+                Ok(TextStream::new(session, sequence, generation, Some(&mut self.record)))
             }
             Err(error) => {
                 self.messages.extend(later);
@@ -317,18 +328,19 @@ impl Conversation {
     }
 
     /// Prepares the sequence to answer the messages.
-    fn begin(&mut self, options: &Options) -> Result<(TextGeneration, ReasoningSplitter)> {
+    fn begin(&mut self, options: &Options) -> Result<Prepared> {
         let (prompt, kept) = self.fitting(options)?;
         let detokenizer = Detokenizer::new(self.model.tokenizer()?.clone(), options.skip_special_tokens);
         let mut generation = TextGeneration::new(&self.model, &prompt, options, Some(detokenizer))?;
         let splitter = generation.splitter()?;
-        generation.set_computed(self.hold(&prompt, generation.sequence_options())?);
+        let (sequence, computed) = self.hold(&prompt, generation.sequence_options())?;
+        generation.set_computed(computed);
         self.tokens = prompt;
         if let Some(left) = kept {
             self.messages = left.messages;
             self.forgotten += left.forgotten;
         }
-        Ok((generation, splitter))
+        Ok(Prepared { generation, sequence, splitter })
     }
 
     /// The prompt, and what is left where turns have to be forgotten for it.
@@ -369,41 +381,47 @@ impl Conversation {
         Err(error)
     }
 
-    /// How much of `prompt` the sequence holds for these `options`, after what does not belong to it is
+    /// The sequence and how much of `prompt` it holds for these `options`, after what does not belong to it is
     /// forgotten.
-    fn hold(&mut self, prompt: &[TokenId], options: &SequenceOptions) -> Result<usize> {
-        if self.options != *options {
-            // What was computed with another adapter is of no use.
-            return self.reopen(options);
-        }
-        let state = self.session.state(self.sequence)?;
+    fn hold(&mut self, prompt: &[TokenId], options: &SequenceOptions) -> Result<(SequenceId, usize)> {
+        // What was computed with another adapter is of no use.
+        let held = self.state()?.filter(|(_, state)| self.options == *options && !state.poisoned);
+        let Some((sequence, state)) = held else { return self.reopen(options) };
         self.tokens.truncate(state.position);
-        let same = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
         // The last token is computed again where all are held: what follows it is wanted.
-        let common = same.min(prompt.len().saturating_sub(1));
-        if common == state.position && !state.poisoned {
-            return Ok(common);
+        let common = self
+            .tokens
+            .iter()
+            .zip(prompt)
+            .take_while(|(held, wanted)| held == wanted)
+            .count()
+            .min(prompt.len().saturating_sub(1));
+        if common == state.position {
+            return Ok((sequence, common));
         }
-        if self.session.capabilities().rewind && !state.poisoned {
-            self.session.rewind(self.sequence, common)?;
-            return Ok(common);
+        if self.session.capabilities().rewind {
+            self.session.rewind(sequence, common)?;
+            return Ok((sequence, common));
         }
         self.reopen(options)
     }
 
     /// An empty sequence in place of the old one.
-    fn reopen(&mut self, options: &SequenceOptions) -> Result<usize> {
+    fn reopen(&mut self, options: &SequenceOptions) -> Result<(SequenceId, usize)> {
         let opened = self.session.open_with(options);
         // Without room for both, the old one goes first.
         let opened = match opened {
-            Err(error) if error.kind() == ErrorKind::CapacityExceeded => None,
+            Err(error) if error.kind() == ErrorKind::CapacityExceeded && self.sequence.is_some() => None,
             opened => Some(opened?),
         };
-        self.session.close(self.sequence)?;
+        if let Some(old) = self.sequence.take() {
+            self.session.close(old)?;
+        }
         self.tokens.clear();
-        self.sequence = opened.map_or_else(|| self.session.open_with(options), Ok)?;
+        let sequence = opened.map_or_else(|| self.session.open_with(options), Ok)?;
+        self.sequence = Some(sequence);
         self.options.clone_from(options);
-        Ok(0)
+        Ok((sequence, 0))
     }
 }
 
@@ -411,8 +429,14 @@ impl Drop for Conversation {
     fn drop(&mut self) {
         // Branches may go on in the session; what this one held is free. A session that failed has nothing to
         // free.
-        let _ = self.session.close(self.sequence);
+        let _ = self.sequence.map(|sequence| self.session.close(sequence));
     }
+}
+
+/// A session of `model`; fails early if it has no template for messages.
+fn open_session(model: &Model) -> Result<SharedSession> {
+    model.tokenizer()?.render_chat(&[Message::user("")], &ChatOptions::default())?;
+    Ok(SharedSession::new(model.engine().open_session(&SessionOptions::default())?))
 }
 
 /// The message that an answer becomes, with separate reasoning if the template supports it.

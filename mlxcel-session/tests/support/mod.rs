@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mlxcel_session::mlxcel_core::{
@@ -48,6 +49,8 @@ pub struct Replay {
     pub capabilities: Capabilities,
     pub texts: Arc<Vec<Vec<TokenId>>>,
     pub fed: Arc<Mutex<Fed>>,
+    /// Whether its sessions have no room for another sequence.
+    pub is_full: Arc<AtomicBool>,
 }
 
 impl Replay {
@@ -59,6 +62,7 @@ impl Replay {
             capabilities: Capabilities::new(1, 1024).with_logits(true).with_rewind(true),
             texts: Arc::new(texts),
             fed: Arc::default(),
+            is_full: Arc::default(),
         }
     }
 
@@ -132,7 +136,8 @@ impl InferenceSession for ReplaySession {
     }
 
     fn open(&mut self) -> Result<SequenceId> {
-        if self.open.len() == self.engine.capabilities.sequences {
+        let is_full = self.engine.is_full.load(Ordering::SeqCst);
+        if is_full || self.open.len() == self.engine.capabilities.sequences {
             return Err(Error::new(ErrorKind::CapacityExceeded, "open", "the session is full"));
         }
         self.opened += 1;
