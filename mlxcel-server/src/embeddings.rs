@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::prompts::Prompts;
 use crate::spans::{EMBEDDINGS, RequestSpan};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct EmbeddingRequest {
     model: Option<String>,
-    input: Input,
+    input: Prompts,
     encoding_format: Option<Format>,
     dimensions: Option<usize>,
 }
@@ -35,23 +36,14 @@ impl Asked for EmbeddingRequest {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<TokenId>),
-    ManyTokens(Vec<Vec<TokenId>>),
-}
-
 /// Texts, or their tokens.
 enum Texts {
     Words(Vec<String>),
     Tokens(Vec<Vec<TokenId>>),
 }
 
-impl Input {
-    /// Its texts, some at a time.
+impl Prompts {
+    /// The texts to embed, some at a time.
     fn parts(self) -> Vec<Texts> {
         fn cut<T>(texts: Vec<T>, of: impl Fn(Vec<T>) -> Texts) -> Vec<Texts> {
             let mut texts = texts.into_iter().peekable();

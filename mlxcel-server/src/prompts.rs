@@ -1,9 +1,9 @@
-//! The prompts of a completion.
+//! The prompts of a completion, and the input of embeddings.
 
 use mlxcel_session::{Prompt, TokenId};
 use serde::Deserialize;
 
-/// The prompts of a completion: texts or tokens, one or several.
+/// Texts or tokens, one or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Prompts {
