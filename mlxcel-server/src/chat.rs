@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{AnswerFormat, AnswerReader};
 use crate::body::{Asked, Body, Sender};
 use crate::chat_pieces::{ChatPieces, message};
+use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
@@ -65,40 +66,15 @@ impl Asked for ChatRequest {
 #[derive(Deserialize)]
 struct ChatMessage {
     role: String,
-    #[serde(default)]
-    content: Option<Content>,
+    content: Option<Value>,
     #[serde(flatten)]
     extra: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Deserialize)]
-struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-}
-
 impl ChatMessage {
     fn into_message(self) -> Result<Message, ApiError> {
-        let text = match self.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
-                let text = parts.into_iter().map(|part| match (part.kind.as_str(), part.text) {
-                    ("text", Some(text)) => Ok(text),
-                    _ => Err(ApiError::unsupported("messages", "content that is not text")),
-                });
-                text.collect::<Result<Vec<_>, _>>()?.concat()
-            }
-        };
-        let mut message = Message::new(self.role, text);
+        let text = self.content.map(|content| text_of(&content, &["text"], "messages")).transpose()?;
+        let mut message = Message::new(self.role, text.unwrap_or_default());
         message.extra = self.extra;
         // Clients send fields that say nothing, and templates may ask only whether a field is there.
         message.extra.retain(|_, value| !value.is_null());

@@ -60,6 +60,7 @@ mod chat;
 mod chat_pieces;
 mod client;
 mod completions;
+mod content;
 mod echo;
 mod embeddings;
 mod failure;

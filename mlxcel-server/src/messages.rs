@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
+use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
 use crate::message_pieces::MessagePieces;
 use crate::sse::{self, Pieces, whole_text};
@@ -143,20 +144,13 @@ impl Conversation {
     }
 }
 
-/// The text of content, which is a text or a list of blocks of text.
+/// The text of content.
 fn text_of(content: &Value, param: &str) -> Result<String, ApiError> {
-    match content {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(blocks) => {
-            let texts = blocks.iter().map(|block| match (block["type"].as_str(), block["text"].as_str()) {
-                (Some("text"), Some(text)) => Ok(text),
-                _ => Err(ApiError::unsupported(param, "content that is not text")),
-            });
-            texts.collect::<Result<Vec<_>, _>>().map(|texts| texts.concat())
-        }
-        _ => Err(ApiError::invalid(param, "content must be a text or a list of blocks")),
-    }
+    content::text_of(content, &TEXT, param)
 }
+
+/// The parts of content that are text.
+const TEXT: [&str; 1] = ["text"];
 
 /// What the result of a tool that failed begins with.
 const FAILED: &str = "Error: ";
@@ -170,7 +164,7 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let mut text = String::new();
     for block in blocks {
         if block["type"] != "tool_result" {
-            text.push_str(&text_of(&Value::Array(vec![block.clone()]), "messages")?);
+            text.push_str(text_of_part(block, &TEXT, "messages")?);
             continue;
         }
         let mut result = match &block["content"] {
@@ -202,7 +196,7 @@ fn assistant(content: &Value) -> Result<Value, ApiError> {
                 let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
                 calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
             }
-            _ => text.push_str(&text_of(&Value::Array(vec![block.clone()]), "messages")?),
+            _ => text.push_str(text_of_part(block, &TEXT, "messages")?),
         }
     }
     let mut message = json!({ "role": "assistant", "content": text });

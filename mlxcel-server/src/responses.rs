@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
+use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::response_pieces::ResponsePieces;
 use crate::sse::{self, Pieces, whole_text};
@@ -156,18 +157,9 @@ fn add_call(call: Value, messages: &mut Vec<Value>) {
     }
 }
 
+/// The text of content.
 fn content(content: &Value) -> Result<String, ApiError> {
-    match content {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let text = parts.iter().map(|part| match (part["type"].as_str(), part["text"].as_str()) {
-                (Some("input_text" | "output_text" | "text"), Some(text)) => Ok(text),
-                _ => Err(ApiError::unsupported("input", "content that is not text")),
-            });
-            text.collect::<Result<Vec<_>, _>>().map(|parts| parts.concat())
-        }
-        _ => Err(ApiError::invalid("input", "content must be a text or a list of parts")),
-    }
+    text_of(content, &["input_text", "output_text", "text"], "input")
 }
 
 pub(crate) async fn respond(
