@@ -5,6 +5,7 @@ use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result
 use crate::composites::{LATENT_ATTENTION, rows_attribute};
 use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
 
+use super::row;
 use super::slots::{self, Slots};
 
 /// The operands of [`latent_attention`]: a pass of `N` tokens, row after row.
@@ -162,7 +163,7 @@ fn decompose<'d>(
         let q = b.transpose(q, &[1, 0, 2])?;
         let own = b.slice(entry, &[start, 0, 0], &[end, 1, width])?;
         let element = b.ty(cache).element;
-        let own = b.convert(own, element)?;
+        let own = row::saturated(b, own, element)?;
         let own = b.transpose(own, &[1, 0, 2])?;
         let position = b.slice(positions, &[index], &[index + 1])?;
         let position = b.reshape(position, &[])?;

@@ -5,6 +5,9 @@ use mlxcel_stablehlo::{Builder, Comparison, ElementType, Result, Value};
 /// The bytes of the scale behind values that are kept in 8 bits.
 const SCALE_BYTES: usize = 4;
 
+/// The greatest finite float16.
+const LARGEST_F16: f64 = 65504.0;
+
 /// How many elements `element` has for `d` values, if caches may be of it.
 pub(super) fn width(element: ElementType, d: usize) -> Option<usize> {
     match element {
@@ -16,7 +19,7 @@ pub(super) fn width(element: ElementType, d: usize) -> Option<usize> {
 /// `x` (`[.., d]` f32) as a cache of `element` keeps it.
 pub(super) fn pack<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) -> Result<Value<'d>> {
     if element != ElementType::I8 {
-        return b.convert(x, element);
+        return saturated(b, x, element);
     }
     let shape = b.shape(x);
     let last = shape.len() - 1;
@@ -40,6 +43,20 @@ pub(super) fn pack<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) 
     let bytes = b.convert(multiples, ElementType::I8)?;
     let scale = b.bitcast_convert(scale, ElementType::I8)?;
     b.concatenate(&[bytes, scale], last)
+}
+
+/// `x` (f32) as floats of `element`, the greatest finite one in place of an infinity that only the conversion
+/// would make. Attention multiplies hidden values by zero: an infinity among them would be no number for every
+/// token of the row, also where it belongs to a padding or dropped position.
+pub(super) fn saturated<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) -> Result<Value<'d>> {
+    // bfloat16 has the range of f32.
+    if element != ElementType::F16 {
+        return b.convert(x, element);
+    }
+    let least = b.splat(ElementType::F32, -LARGEST_F16, &[])?;
+    let most = b.splat(ElementType::F32, LARGEST_F16, &[])?;
+    let x = b.clamp(least, x, most)?;
+    b.convert(x, element)
 }
 
 /// What [`pack`] made, as floats: `[.., d]`.

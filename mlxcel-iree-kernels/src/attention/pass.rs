@@ -240,6 +240,7 @@ fn pack(
         return for_each(w, width, lanes, |w, at| {
             let [from_at, to_at] = [from_at, cache_at].map(|start| w.arith("at", "addi", start, at));
             let value = from.load(w, "value", &from_at, lanes);
+            let value = if cache.element == ElementType::F16 { saturated(w, value, lanes) } else { value };
             cache.store(w, &value, &to_at);
         });
     }
@@ -274,6 +275,13 @@ fn pack(
     let scale = w.bitcast("scale", &scale, Type::vector(4, "i8"));
     let to_at = w.offset("at", cache_at, width);
     cache.view.store(w, &scale, &[&to_at]);
+}
+
+/// Values of a float16 cache without infinities of its own: hidden ones are multiplied by zero.
+fn saturated(w: &mut Writer, value: Operand, lanes: usize) -> Operand {
+    let [least, most] = ["-65504.0", "65504.0"].map(|value| w.constant(value, Type::vector(lanes, "f32")));
+    let value = w.arith("value", "maximumf", &value, &least);
+    w.arith("value", "minimumf", &value, &most)
 }
 
 /// The scale of a position in an 8-bit cache, in all lanes; none for caches of floats.

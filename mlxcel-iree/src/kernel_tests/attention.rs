@@ -404,6 +404,25 @@ fn long_caches_are_read_in_parts() {
 }
 
 #[test]
+fn tokens_do_not_depend_on_hidden_values_that_overflow_the_cache() {
+    let case = Case { rows: vec![5], positions: vec![3], cache: F16, pairs: 0, ..Case::default() };
+    let module = module(std::slice::from_ref(&case));
+    let mut operands = case.operands(0.0);
+    let mut last = as_f32(operands[2].ty(), operands[2].bytes());
+    let hidden = last.len() - case.groups * case.width;
+    last[hidden..].fill(1e6);
+    operands[2] = tensor(&operands[2].ty().shape, F32, &last);
+    let decomposed: Vec<_> =
+        evaluated(&module, &operands).iter().map(|result| result.bytes().to_vec()).collect();
+    let kernel = on_device(&module, &crate::testing::host(), &operands);
+    for (what, results) in [("decomposition", decomposed), ("kernel", kernel)] {
+        let mixed: &[f32] = bytemuck::cast_slice(&results[0]);
+        let before = mixed.len() - case.heads * case.width;
+        assert!(mixed[..before].iter().all(|value| value.is_finite()), "{what}: {mixed:?}");
+    }
+}
+
+#[test]
 fn a_row_that_does_not_fit_is_written_at_the_end() {
     let case = Case { rows: vec![4], positions: vec![62], length: 64, ..Case::default() };
     let module = module(std::slice::from_ref(&case));
