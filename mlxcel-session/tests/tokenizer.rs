@@ -133,6 +133,17 @@ fn sentencepiece() -> Tokenizer {
 }
 
 #[test]
+fn tokens_are_found_behind_gaps_between_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = serde_json::json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "ab": 9}, "unk_token": "a"}});
+    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    assert_eq!(tokenizer.tokens_containing("b"), [1, 9]);
+}
+
+#[test]
 fn truncation_settings_of_tokenizer_json_are_ignored() {
     let tokenizer = sentencepiece();
     assert_eq!(

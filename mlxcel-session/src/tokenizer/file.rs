@@ -261,6 +261,13 @@ impl Checked {
         self.tokenizer.get_vocab_size(true)
     }
 
+    /// All ids, ascending; there may be gaps between them.
+    pub(super) fn ids(&self) -> Vec<TokenId> {
+        let mut ids = Vec::from_iter(self.tokenizer.get_vocab(true).into_values());
+        ids.sort_unstable();
+        ids
+    }
+
     pub(super) fn token_id(&self, token: &str) -> Option<TokenId> {
         self.tokenizer.token_to_id(token)
     }

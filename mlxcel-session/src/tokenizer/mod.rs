@@ -266,7 +266,7 @@ impl Tokenizer {
     pub fn tokens_containing(&self, text: &str) -> Vec<TokenId> {
         let text = text.as_bytes();
         let contains = |bytes: Vec<u8>| text.is_empty() || bytes.windows(text.len()).any(|part| part == text);
-        let tokens = 0..TokenId::try_from(self.vocabulary_size()).unwrap_or(TokenId::MAX);
+        let tokens = self.0.tokenizer.ids().into_iter();
         tokens.filter(|&token| self.token_bytes(token).is_some_and(contains)).collect()
     }
 
