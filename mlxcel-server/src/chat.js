@@ -37,9 +37,9 @@ async function* events(response) {
 async function answer() {
   running = new AbortController();
   byId("send").textContent = "Stop";
-  const reasoning = show("reasoning", "");
   const element = show("assistant", "");
   let text = "";
+  let reasoning = null;
   try {
     const response = await fetch("v1/chat/completions", {
       method: "POST",
@@ -58,7 +58,11 @@ async function answer() {
       if (event.error) throw new Error(event.error.message);
       for (const choice of event.choices) {
         // It is shown, and is no part of the next turn.
-        reasoning.textContent += choice.delta.reasoning_content ?? "";
+        if (choice.delta.reasoning_content) {
+          reasoning ??= show("reasoning", "");
+          element.before(reasoning);
+          reasoning.textContent += choice.delta.reasoning_content;
+        }
         text += choice.delta.content ?? "";
         element.textContent = text;
         element.scrollIntoView({ block: "end" });
