@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
+use crate::engine::guard::work_for_all_engines;
 use crate::model::Model;
 
 /// Starts a [`Constraint`] for each generation; pass one to
@@ -26,7 +27,8 @@ pub trait ConstraintSource: fmt::Debug + Send + Sync {
 /// Limits the tokens of one text: follows it token by token and says which tokens may come next.
 ///
 /// When tokens are sampled on the host, its masks are computed on another thread while the engine computes
-/// the logits; when the engine samples, while the tokens of other requests are processed.
+/// the logits; when the engine samples, while the tokens of other requests are processed. On that thread, as
+/// on that of an [`Engine`](crate::Engine), waiting for an engine is an error.
 pub trait Constraint: Send {
     /// The tokens that may come next, including the model's stop tokens if the text may end here.
     ///
@@ -104,6 +106,8 @@ impl Slot {
         static THREAD: LazyLock<Option<Sender<Arc<Slot>>>> = LazyLock::new(|| {
             let (sender, slots) = mpsc::channel::<Arc<Slot>>();
             let run = move || {
+                // The engine whose request a mask is for waits for it.
+                work_for_all_engines();
                 for slot in slots {
                     // The generation may have ended meanwhile.
                     if Arc::strong_count(&slot) > 1 {

@@ -29,6 +29,16 @@ pub(super) fn discard<T>(value: T) {
     }
 }
 
+std::thread_local! {
+    /// Whether this thread works for requests of all engines.
+    static FOR_ALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that this thread runs code of requests of all engines, any of which may wait for it.
+pub(crate) fn work_for_all_engines() {
+    FOR_ALL.set(true);
+}
+
 thread_local! {
     static ENGINE: Cell<Option<EngineId>> = const { Cell::new(None) };
 }
@@ -52,9 +62,9 @@ impl EngineId {
         ENGINE.with(|current| current.set(engine));
     }
 
-    /// Whether code of a request of this engine runs on this thread, so that waiting for the engine would
+    /// Whether code of a request of this engine may run on this thread, so that waiting for the engine would
     /// never end.
     pub(super) fn is_waiting_for_us(self) -> bool {
-        Self::current() == Some(self)
+        FOR_ALL.get() || Self::current() == Some(self)
     }
 }

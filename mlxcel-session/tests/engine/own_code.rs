@@ -151,6 +151,47 @@ impl SamplingStep for Waits {
     }
 }
 
+impl ConstraintSource for Waits {
+    fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
+        let follows = Follows { panics: Panics::Step, vocabulary: model.info().vocabulary_size, accepted: 0 };
+        Ok(Box::new(WaitingMask { engine: self.0.get().unwrap().clone(), follows }))
+    }
+}
+
+/// Waits for its own engine, for the masks after the first.
+struct WaitingMask {
+    engine: Engine,
+    follows: Follows,
+}
+
+impl Constraint for WaitingMask {
+    fn mask(&mut self) -> Result<TokenMask> {
+        if self.follows.accepted > 0 {
+            self.engine.generate_tokens(&[1, 2], &Options::new(2))?.complete()?;
+        }
+        self.follows.mask()
+    }
+    fn accept(&mut self, token: TokenId) -> Result<()> {
+        self.follows.accept(token)
+    }
+    fn is_complete(&mut self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_mask_that_waits_for_its_own_engine_is_an_error() {
+    let engine = Engine::new(reference(2)).unwrap();
+    for number in 0..20 {
+        let waits = Waits::default();
+        waits.0.set(engine.clone()).unwrap();
+        let options = Options::new(4).with_constraint(waits);
+        let error = engine.generate_tokens(&prompt(number, 4), &options).unwrap().complete().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    engine.check().unwrap();
+}
+
 #[test]
 fn a_step_that_waits_for_its_own_engine_is_an_error() {
     let engine = Engine::new(reference(2)).unwrap();
