@@ -54,6 +54,7 @@ impl TextGeneration {
         model: &Model,
         prompt: &[TokenId],
         options: &Options,
+        deadline: Option<Instant>,
         detokenizer: Option<Detokenizer>,
     ) -> Result<Self> {
         let (info, capabilities) = (model.info(), model.capabilities());
@@ -111,14 +112,7 @@ impl TextGeneration {
             .with_stop_tokens(stop_tokens)
             .with_cancel(cancel.clone())
             .with_top(options.top_logprobs);
-        // A limit beyond what the clock can tell is none.
-        generate.deadline = match options.time_limit {
-            Some(_) if !Stopwatch::HAS_CLOCK => {
-                let message = "this platform has no clock; limit the text with max_tokens or a cancel token";
-                return Err(Error::unsupported("limit the time of a generation", message));
-            }
-            limit => limit.and_then(|limit| Instant::now().checked_add(limit)),
-        };
+        generate.deadline = deadline;
         let generation = Generation::new(prompt, capabilities.context, generate, choice)?;
         let mut sequence = SequenceOptions::default();
         sequence.adapter.clone_from(&options.adapter);
@@ -488,7 +482,8 @@ impl Model {
     /// can apply, [`ErrorKind::Cancelled`] if the options' cancel token was already cancelled, and the
     /// errors of [`Tokenizer::encode_chat`](crate::Tokenizer::encode_chat).
     pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
+        let deadline = options.deadline()?;
         let (tokens, detokenizer) = prompt.into().encode(self, options)?;
-        TextGeneration::new(self, &tokens, options, detokenizer)
+        TextGeneration::new(self, &tokens, options, deadline, detokenizer)
     }
 }

@@ -3,9 +3,9 @@
 mod sampling;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mlxcel_core::{Adapter, CancelToken, SamplingParams, TokenId};
+use mlxcel_core::{Adapter, CancelToken, Error, Result, SamplingParams, Stopwatch, TokenId};
 
 use crate::chat::ChatOptions;
 use crate::constraint::ConstraintSource;
@@ -50,8 +50,8 @@ pub struct Options {
     /// [`constraint`](Self::constraint) draft tokens are verified with the masks that it gives
     /// [ahead](crate::Constraint::masks_ahead).
     pub speculation: Option<Speculation>,
-    /// The maximum duration, including time in a queue. The generation ends at the first token or prompt
-    /// chunk after it.
+    /// The maximum duration from the call on, including time for the prompt and the constraint and time in a
+    /// queue. The generation ends at the first token or prompt chunk after it.
     pub time_limit: Option<Duration>,
     /// How many of the most likely tokens are reported at each position.
     pub top_logprobs: u16,
@@ -138,6 +138,18 @@ impl Options {
     pub fn with_speculation(mut self, speculation: Speculation) -> Self {
         self.speculation = Some(speculation);
         self
+    }
+
+    /// When a generation that is requested now has to end. Ask for it first: what is done before the first
+    /// token, such as compiling a grammar, takes of the time limit too.
+    pub(crate) fn deadline(&self) -> Result<Option<Instant>> {
+        let Some(limit) = self.time_limit else { return Ok(None) };
+        if !Stopwatch::HAS_CLOCK {
+            let message = "this platform has no clock; limit the text with max_tokens or a cancel token";
+            return Err(Error::unsupported("limit the time of a generation", message));
+        }
+        // A limit beyond what the clock can tell is none.
+        Ok(Instant::now().checked_add(limit))
     }
 
     /// Sets the maximum duration, including time in a queue.

@@ -329,9 +329,10 @@ impl Conversation {
 
     /// Prepares the sequence to answer the messages.
     fn begin(&mut self, options: &Options) -> Result<Prepared> {
+        let deadline = options.deadline()?;
         let (prompt, kept) = self.fitting(options)?;
         let detokenizer = Detokenizer::new(self.model.tokenizer()?.clone(), options.skip_special_tokens);
-        let mut generation = TextGeneration::new(&self.model, &prompt, options, Some(detokenizer))?;
+        let mut generation = TextGeneration::new(&self.model, &prompt, options, deadline, Some(detokenizer))?;
         let splitter = generation.splitter()?;
         let (sequence, computed) = self.hold(&prompt, generation.sequence_options())?;
         generation.set_computed(computed);

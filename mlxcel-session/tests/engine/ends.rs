@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{FaultPoint, Faults};
+use mlxcel_session::mlxcel_core::{FaultPoint, Faults, TokenMask};
 use mlxcel_session::{
-    AnswerPart, CancelToken, Engine, EngineOptions, ErrorKind, FinishReason, Options, Request,
+    AnswerPart, CancelToken, Constraint, ConstraintSource, Engine, EngineOptions, ErrorKind, FinishReason,
+    Model, Options, Request, Result, TokenId,
 };
 
 use crate::engine::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
@@ -284,4 +285,47 @@ fn async_streams_and_their_parts_implement_futures_stream() {
         other => panic!("{other:?}"),
     });
     assert_eq!(parts.collect::<String>(), case.completion);
+}
+
+/// A constraint that allows every token and takes its time to begin.
+#[derive(Debug)]
+struct Slow(Duration);
+
+struct Anything(usize);
+
+impl ConstraintSource for Slow {
+    fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
+        std::thread::sleep(self.0);
+        Ok(Box::new(Anything(model.info().vocabulary_size)))
+    }
+}
+
+impl Constraint for Anything {
+    fn mask(&mut self) -> Result<TokenMask> {
+        Ok(TokenMask::allowing(self.0, 0..self.0 as TokenId))
+    }
+    fn accept(&mut self, _: TokenId) -> Result<()> {
+        Ok(())
+    }
+    fn is_complete(&mut self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn time_limits_include_the_beginning_of_a_constraint() {
+    let model = reference(2);
+    let engine = Engine::new(model.clone()).unwrap();
+    let limit = Duration::from_millis(20);
+    let slow = Options::new(8).with_constraint(Slow(2 * limit));
+    let limited = slow.clone().with_time_limit(limit);
+    let tokens = prompt(1, 4);
+    let request = Request::new(&tokens).with_options(slow).with_deadline(Instant::now() + limit);
+    for completion in [
+        model.generate_tokens(&tokens, &limited).unwrap().complete().unwrap(),
+        engine.generate_tokens(&tokens, &limited).unwrap().complete().unwrap(),
+        engine.submit(request).unwrap().complete().unwrap(),
+    ] {
+        assert_eq!((completion.tokens.len(), completion.finish_reason), (0, FinishReason::TimeLimit));
+    }
 }
