@@ -334,6 +334,11 @@ impl TextGeneration {
         }
     }
 
+    /// Sets how many tokens its sequence holds after a row of its own failed.
+    pub(crate) fn set_position(&mut self, tokens: usize) {
+        self.generation.set_computed(tokens);
+    }
+
     /// Adds the duration of a step with one of its rows, of which `compile` was spent compiling, to its
     /// [`usage`](Self::usage). Call it before accepting the step's result.
     pub fn spend(&mut self, step: Duration, compile: Duration) {

@@ -84,7 +84,7 @@ impl Scheduler {
         let room = state.map_or(0, |state| state.remaining());
         // Tokens computed before the stop remain.
         if let Some(state) = state {
-            entry.generation.set_computed(state.position);
+            entry.generation.set_position(state.position);
             if let Err(error) = entry.generation.rewind(&mut *self.session, *sequence) {
                 return Fate::Over(Err(error));
             }
