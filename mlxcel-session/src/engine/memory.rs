@@ -63,17 +63,21 @@ impl Scheduler {
     }
 
     /// Makes room after a row found no memory for its cache: the youngest request of the least priority loses
-    /// its sequence, and is computed again once another has ended. A request that is alone with all the
-    /// memory ends with `error`.
+    /// its sequence, and is computed again once another has ended. A request that is alone with texts waits
+    /// until they are computed, and one that is alone with all the memory ends with `error`.
     ///
     /// This comes to an end: every time one request less has a sequence, and one more only after another has
-    /// ended.
+    /// ended. Texts end, and no others begin meanwhile.
     pub(super) fn relieve(&mut self, error: Error) {
         let youngest = (0..self.running.len()).max_by_key(|&index| {
             let entry = &self.running[index].entry;
             (Reverse(entry.priority), entry.number)
         });
         let Some(youngest) = youngest else { return };
+        if self.running.len() == 1 && self.text_sequences() > 0 {
+            self.texts_pause = true;
+            return;
+        }
         let mut request = self.running.remove(youngest);
         if self.running.is_empty() {
             self.leave(request, Err(error));

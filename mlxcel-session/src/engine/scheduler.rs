@@ -64,6 +64,8 @@ pub(super) struct Scheduler {
     pub(super) waiting: Vec<Entry>,
     /// Calls with texts to embed or to score.
     pub(super) jobs: Vec<Job>,
+    /// Whether no text begins before a request has had a step without texts, because it needs their memory.
+    pub(super) texts_pause: bool,
     /// Requests whose last word is to be said.
     ended: Vec<(Sender, End)>,
     /// The most requests with a sequence: less than the limit while memory is short.
@@ -87,6 +89,7 @@ impl Scheduler {
             running: Vec::new(),
             waiting: Vec::new(),
             jobs: Vec::new(),
+            texts_pause: false,
             ended: Vec::new(),
             most: limits.sequences,
             stats: EngineStats::default(),

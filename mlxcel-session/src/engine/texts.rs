@@ -77,7 +77,8 @@ impl Scheduler {
         self.jobs.iter().flat_map(|job| job.begun.iter().map(move |begun| fed(job, begun))).sum()
     }
 
-    /// Gives free sequences to texts: all of them, but only one while requests wait.
+    /// Gives free sequences to texts: all of them, but only one while requests wait, and none while one
+    /// [needs their memory](Self::relieve).
     pub(super) fn admit_texts(&mut self) {
         for job in &mut self.jobs {
             if job.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -86,6 +87,10 @@ impl Scheduler {
         }
         self.close_texts();
         let held = self.text_sequences();
+        if self.texts_pause {
+            self.texts_pause = held > 0;
+            return;
+        }
         let free = self.limits.sequences.saturating_sub(self.running.len() + held);
         let mut most = if self.waiting.is_empty() { free } else { free.min(1_usize.saturating_sub(held)) };
         for job in &mut self.jobs {
@@ -111,7 +116,8 @@ impl Scheduler {
         for (number, job) in jobs.iter().enumerate() {
             for (begun, Begun { text, sequence, is_fed }) in job.begun.iter().enumerate() {
                 let text = &job.texts[*text];
-                let row = if *is_fed { text.row(*sequence) } else { text.first(*sequence) };
+                let mut row = if *is_fed { text.row(*sequence) } else { text.first(*sequence) };
+                row.cancel = job.cancel.as_ref();
                 if rows.is_empty() || row.tokens.len() <= left {
                     left = left.saturating_sub(row.tokens.len());
                     rows.push((TextPlace { job: number, begun }, row));

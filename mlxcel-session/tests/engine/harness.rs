@@ -75,6 +75,8 @@ pub struct Faulty {
     inner: Arc<dyn EngineModel>,
     /// How many tokens all sequences of a session may hold together.
     pub memory: usize,
+    /// Whether the first row of a step finds no memory if there are others.
+    pub is_crowded: bool,
     /// The step that panics.
     pub panics_at: Option<usize>,
     /// The step that answers an error instead of running.
@@ -90,6 +92,7 @@ impl Faulty {
         Self {
             inner: Arc::clone(model.engine()),
             memory: usize::MAX,
+            is_crowded: false,
             panics_at: None,
             fails_at: None,
             open: Arc::default(),
@@ -158,8 +161,10 @@ impl InferenceSession for FaultySession {
         let mut used: usize = self.held.values().sum();
         let fits: Vec<bool> = rows
             .iter()
-            .map(|row| {
-                let fits = used + row.tokens.len() <= self.model.memory;
+            .enumerate()
+            .map(|(number, row)| {
+                let is_crowded = self.model.is_crowded && number == 0 && rows.len() > 1;
+                let fits = used + row.tokens.len() <= self.model.memory && !is_crowded;
                 used += if fits { row.tokens.len() } else { 0 };
                 fits
             })

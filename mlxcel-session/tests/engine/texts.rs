@@ -83,6 +83,40 @@ fn texts_wait_for_a_sequence_and_requests_go_on_behind_them() {
 }
 
 #[test]
+fn a_request_waits_for_memory_that_texts_hold() {
+    let model = endless(&ReferenceBackend::new().with_chunk(8).with_delay(Duration::from_millis(1)), 4);
+    let mut faulty = Faulty::new(&model);
+    faulty.is_crowded = true;
+    let engine = Engine::new(faulty.model()).unwrap();
+    let options = Options::new(40);
+    let stream = engine.generate_tokens(&prompt(1, 400), &options).unwrap();
+    wait_until(&engine, |stats| stats.computed_tokens > 0);
+    for _ in 0..3 {
+        let vectors = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap();
+        assert_eq!(vectors, model.embed_tokens(&texts(), &EmbedOptions::default()).unwrap());
+    }
+    let completion = stream.complete().unwrap();
+    assert_eq!(completion.tokens, alone(&model, &prompt(1, 400), &options).tokens);
+    assert_eq!(completion.usage.reused_tokens, 0, "it computed all tokens itself");
+    assert_eq!(engine.stats().preempted, 0);
+}
+
+#[test]
+fn a_cancelled_text_does_not_run_to_its_end() {
+    let pass = Duration::from_millis(5);
+    let model = endless(&ReferenceBackend::new().with_chunk(8).with_delay(pass), 2);
+    let engine = Engine::new(model).unwrap();
+    let cancel = CancelToken::new();
+    let options = EmbedOptions::default().with_cancel(cancel.clone());
+    std::thread::scope(|scope| {
+        let embedding = scope.spawn(|| engine.embed_tokens(&[prompt(1, 1000)], &options));
+        std::thread::sleep(4 * pass);
+        cancel.cancel();
+        assert_eq!(embedding.join().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+    });
+}
+
+#[test]
 fn a_failed_call_leaves_requests_and_sequences_alone() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
