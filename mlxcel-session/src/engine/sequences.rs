@@ -59,7 +59,8 @@ impl Scheduler {
     }
 
     /// Whether a running request is about to compute a beginning of the prompt of `entry` that is longer than
-    /// a chunk: then it is quicker to wait for that and copy it.
+    /// a chunk: then it is quicker to wait for that and copy it. Not for one of a lower priority, which may
+    /// have to wait for others itself.
     pub(super) fn is_being_computed(&self, entry: &Entry) -> bool {
         let wanted = entry.generation.tokens().tokens();
         self.copies
@@ -68,6 +69,7 @@ impl Scheduler {
                 let (prompt, computed) = (generation.prompt_length(), generation.computed());
                 let least = computed.saturating_add(self.limits.chunk.max(LEAST_SHARED));
                 prompt >= least
+                    && request.entry.priority >= entry.priority
                     && request.entry.generation.sequence_options() == entry.generation.sequence_options()
                     && !request.is_paused()
                     && common(&generation.tokens()[..prompt], wanted).min(wanted.len() - 1) >= least

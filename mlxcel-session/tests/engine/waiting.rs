@@ -166,6 +166,27 @@ fn higher_priorities_start_first_and_ties_by_arrival() {
 }
 
 #[test]
+fn a_request_does_not_wait_for_a_prefix_of_a_lower_priority() {
+    let model = endless(&ReferenceBackend::new().with_chunk(16).with_delay(PASS), 3);
+    let engine = Engine::new(model).unwrap();
+    let submit = |number, priority| {
+        let tokens = prompt(number, 800);
+        let request = Request::new(&tokens).with_options(Options::new(1)).with_priority(priority);
+        engine.submit(request).unwrap()
+    };
+    let low = submit(1, 0);
+    wait_until(&engine, |stats| stats.computed_tokens > 0);
+    // The first one advances only after this one.
+    let middle = submit(2, 1);
+    let urgent = submit(1, 2);
+    assert_eq!(urgent.complete().unwrap().tokens.len(), 1);
+    assert_eq!(engine.stats().generated_tokens, 1, "it is the first to end");
+    for stream in [middle, low] {
+        assert_eq!(stream.complete().unwrap().tokens.len(), 1);
+    }
+}
+
+#[test]
 fn a_slow_reader_pauses_only_its_own_request() {
     for sequences in [1, 2] {
         let model = reference(sequences);
