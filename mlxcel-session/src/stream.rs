@@ -277,7 +277,10 @@ impl<'a> TextStream<'a> {
         let Some(branch) = cache.branch(&identity, tokens, rewind) else { return Ok(()) };
         if self.generation.advance_to(&mut *self.session, self.sequence, branch)? {
             let held = &self.generation.tokens().tokens()[..branch];
-            cache.keep(info, &mut *self.session, self.sequence, &options, held)?;
+            if let Err(error) = cache.keep(info, &mut *self.session, self.sequence, &options, held) {
+                // Others compute it again.
+                tracing::debug!(%error, "a prefix was not stored");
+            }
         }
         Ok(())
     }
