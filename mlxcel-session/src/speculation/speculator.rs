@@ -1,9 +1,9 @@
 //! The drafting state of one generation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mlxcel_core::{Capabilities, Result, SamplingParams, SamplingPlace, TokenId};
+use mlxcel_core::{Capabilities, Result, SamplingParams, SamplingPlace, Stopwatch, TokenId};
 
 use super::governor::{Costs, Governor, Record};
 use super::{DraftContext, Drafter, Speculation};
@@ -58,7 +58,7 @@ impl Speculator {
         self.drafted_by = None;
         self.disturbed = false;
         self.taken = Duration::ZERO;
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let drafts = self.draft_by_any(tokens, most.min(self.speculation.most));
         self.taken = start.elapsed();
         drafts
