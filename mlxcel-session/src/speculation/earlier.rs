@@ -18,7 +18,7 @@ const END: TokenId = TokenId::MAX;
 /// in earlier texts. Useful for many similar requests.
 ///
 /// It learns every finished text and keeps the most recent ones, up to the given number of tokens, in a
-/// suffix automaton (Blumer et al., 1985) of about 100 bytes per token.
+/// suffix automaton (Blumer et al., 1985) of about 230 bytes per token.
 #[derive(Clone, Debug)]
 pub struct EarlierTexts {
     inner: Arc<Mutex<Texts>>,

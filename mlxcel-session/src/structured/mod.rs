@@ -34,8 +34,10 @@ const DEEPEST: usize = 100;
 ///
 /// Only tokens that can continue a text of the grammar are sampled, and forced tokens are fed together
 /// without sampling. So a text that ends with [`FinishReason::Stop`](crate::FinishReason::Stop) always
-/// matches the whole grammar, for any model and sampling; with another reason, such as
-/// [`Length`](crate::FinishReason::Length), it may be incomplete. Special tokens are never part of it.
+/// matches the whole grammar, for any model and sampling, unless
+/// [`Options::stop_tokens`](crate::Options::stop_tokens) names a token that the grammar allows within a text;
+/// with another reason, such as [`Length`](crate::FinishReason::Length), it may be incomplete. Special tokens
+/// are never part of it.
 /// Sampling, penalties and the other [`Options`](crate::Options) work as usual, in streams and in an
 /// [`Engine`](crate::Engine). Disable the reasoning of models that reason before they
 /// answer ([`ChatOptions::with_thinking`](crate::ChatOptions::with_thinking)), because the grammar applies
