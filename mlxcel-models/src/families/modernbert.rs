@@ -41,8 +41,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let default = |index| if index % every == 0 { FULL } else { SLIDING };
     let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
     // Half of it on either side, and the position itself.
-    let local = config.size("local_attention", 0..=LARGEST_CONTEXT)?.unwrap_or(128);
+    let local = match config.size("sliding_window", 0..=LARGEST_CONTEXT / 2)? {
+        Some(side) => 2 * side,
+        None => config.size("local_attention", 0..=LARGEST_CONTEXT)?.unwrap_or(128),
+    };
     let windows = layer_windows(config, &types, Some(local / 2 + 1))?;
+    const SCALING: &str = "rope_scaling";
+    if config.object(SCALING)?.is_some() {
+        let message = "scaling of layers of both types is supported in rope_parameters alone".to_owned();
+        return Err(config.unsupported(SCALING, message));
+    }
     let rope = RopeSettings {
         theta_key: "global_rope_theta",
         theta: 160_000.0,
