@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::header::MAGIC;
-use super::split::{GgufSplit, gguf_models};
+use super::split::{files_of, gguf_models};
 use crate::bytes::FileBytes;
 use crate::files;
 
@@ -70,11 +70,7 @@ impl Place {
             return Ok(None);
         };
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let names = match GgufSplit::parse(name) {
-            Some(split) => split.all().collect(),
-            None => vec![name.to_owned()],
-        };
-        Ok(Some(Self { root: Root::File(folder), path: Some(path.to_owned()), names }))
+        Ok(Some(Self { root: Root::File(folder), path: Some(path.to_owned()), names: files_of(name) }))
     }
 
     /// The only model among files, if there is one.
@@ -92,10 +88,7 @@ impl Place {
             .with_context("path", shown)
             .with_context("files", models.join(", ")));
         };
-        let names = match GgufSplit::parse(model) {
-            Some(split) => split.all().collect(),
-            None => vec![model.clone()],
-        };
+        let names = files_of(model);
         let path = match &root {
             Root::Folder(folder) => Some(folder.clone()),
             Root::File(_) | Root::Embedded(_) => None,

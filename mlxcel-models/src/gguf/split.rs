@@ -33,6 +33,14 @@ impl<'a> GgufSplit<'a> {
     }
 }
 
+/// The names of all files of the model that the file `name` is of.
+pub(super) fn files_of(name: &str) -> Vec<String> {
+    match GgufSplit::parse(name) {
+        Some(split) => split.all().collect(),
+        None => vec![name.to_owned()],
+    }
+}
+
 /// The models among the names of a folder's files: of one that is split, its first file. Projectors of images
 /// lie beside the models that they are for.
 pub fn gguf_models(names: &[String]) -> Vec<String> {
