@@ -37,10 +37,6 @@ std::optional<array> maybe(const array* a) {
   return a ? std::optional<array>(*a) : std::nullopt;
 }
 
-std::optional<float> maybe(const float* value) {
-  return value ? std::optional<float>(*value) : std::nullopt;
-}
-
 std::optional<int> positive(int32_t value) {
   return value > 0 ? std::optional<int>(value) : std::nullopt;
 }
@@ -199,8 +195,8 @@ Handle full(Integers shape, float value, ElementCode element) {
   return give(mx::full(shape_of(shape), array(value, dtype), dtype));
 }
 
-Handle arange(int32_t start, int32_t stop, int32_t step, ElementCode element) {
-  return give(mx::arange(start, stop, step, dtype_of(element)));
+Handle arange(int32_t start, int32_t stop, ElementCode element) {
+  return give(mx::arange(start, stop, 1, dtype_of(element)));
 }
 
 void evaluate(const Arrays& list) {
@@ -342,8 +338,8 @@ Handle argmax(const array& a, int32_t axis, bool keep) {
   return give(mx::argmax(a, axis, keep));
 }
 
-Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive) {
-  return give(mx::cumsum(a, axis, reverse, inclusive));
+Handle cumsum(const array& a, int32_t axis, bool inclusive) {
+  return give(mx::cumsum(a, axis, /* reverse */ false, inclusive));
 }
 
 Handle sort(const array& a, int32_t axis) {
@@ -366,14 +362,13 @@ Handle layer_norm(const array& x, const array* weight, const array* bias, float 
   return give(mx::fast::layer_norm(x, maybe(weight), maybe(bias), eps));
 }
 
-Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
-            const array* freqs) {
-  return give(mx::fast::rope(x, dims, traditional, maybe(base), scale, offset, maybe(freqs)));
+// Halves of the rotated dimensions are pairs, and the divisors of positions take the place of a base.
+Handle rope(const array& x, int32_t dims, int32_t offset, const array& freqs) {
+  return give(mx::fast::rope(x, dims, false, std::nullopt, 1.0f, offset, freqs));
 }
 
-Handle rope_at(const array& x, int32_t dims, bool traditional, const float* base, float scale, const array& offset,
-               const array* freqs) {
-  return give(mx::fast::rope(x, dims, traditional, maybe(base), scale, offset, maybe(freqs)));
+Handle rope_at(const array& x, int32_t dims, const array& offset, const array& freqs) {
+  return give(mx::fast::rope(x, dims, false, std::nullopt, 1.0f, offset, freqs));
 }
 
 Handle attention(const array& queries, const array& keys, const array& values, float scale, bool causal,

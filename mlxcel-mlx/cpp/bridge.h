@@ -76,7 +76,7 @@ Handle from_bytes(rust::Slice<const uint8_t> bytes, Integers shape, ElementCode 
 Handle from_region(rust::Box<Region> region, rust::Slice<const uint8_t> bytes, Integers shape, ElementCode element);
 Handle scalar(float value, ElementCode element);
 Handle full(Integers shape, float value, ElementCode element);
-Handle arange(int32_t start, int32_t stop, int32_t step, ElementCode element);
+Handle arange(int32_t start, int32_t stop, ElementCode element);
 void evaluate(const Arrays& list);
 void evaluate_async(const Arrays& list);
 void read(const array& a, rust::Slice<uint8_t> out);
@@ -113,7 +113,7 @@ Handle gather_mm(const array& a, const array& b, const array& indices, bool sort
 Handle reduce(ReduceCode code, const array& a, Integers axes, bool keep);
 Handle softmax(const array& a, int32_t axis);
 Handle argmax(const array& a, int32_t axis, bool keep);
-Handle cumsum(const array& a, int32_t axis, bool reverse, bool inclusive);
+Handle cumsum(const array& a, int32_t axis, bool inclusive);
 Handle sort(const array& a, int32_t axis);
 Handle argsort(const array& a, int32_t axis);
 Handle partition(const array& a, int32_t kth, int32_t axis);
@@ -121,10 +121,8 @@ Handle partition(const array& a, int32_t kth, int32_t axis);
 // Fused operations
 Handle rms_norm(const array& x, const array* weight, float eps);
 Handle layer_norm(const array& x, const array* weight, const array* bias, float eps);
-Handle rope(const array& x, int32_t dims, bool traditional, const float* base, float scale, int32_t offset,
-            const array* freqs);
-Handle rope_at(const array& x, int32_t dims, bool traditional, const float* base, float scale, const array& offset,
-               const array* freqs);
+Handle rope(const array& x, int32_t dims, int32_t offset, const array& freqs);
+Handle rope_at(const array& x, int32_t dims, const array& offset, const array& freqs);
 Handle attention(const array& queries, const array& keys, const array& values, float scale, bool causal,
                  const array* mask, const array* sinks);
 

@@ -56,7 +56,7 @@ impl Array {
 
     /// `start`, `start + 1` and so on, up to but not including `stop`.
     pub(crate) fn arange(start: i32, stop: i32, dtype: DType) -> Result<Self> {
-        Self::made(sys::arange(start, stop, 1, dtype.code()), "count")
+        Self::made(sys::arange(start, stop, dtype.code()), "count")
     }
 }
 

@@ -3,7 +3,7 @@
 use mlxcel_core::Result;
 
 use super::{Array, size};
-use crate::ffi::{self, RopeTerms, sys};
+use crate::ffi::{self, sys};
 
 /// Which keys a query attends to.
 #[derive(Clone, Copy, Debug)]
@@ -20,28 +20,10 @@ pub(crate) enum Mask<'a> {
 /// How positions rotate queries and keys: `mlx.core.fast.rope`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rope<'a> {
-    /// How many of each head's dimensions are rotated.
+    /// How many of each head's dimensions are rotated: each of the first half with one of the second.
     pub(crate) dims: usize,
-    /// Whether pairs are adjacent elements instead of halves.
-    pub(crate) traditional: bool,
-    /// The base of the angles' wavelengths; `None` if `freqs` are set.
-    pub(crate) base: Option<f32>,
-    /// The factor of positions.
-    pub(crate) scale: f32,
-    /// `dims / 2` divisors of the position, in float32; `None` if `base` is set.
-    pub(crate) freqs: Option<&'a Array>,
-}
-
-impl Rope<'_> {
-    fn terms(&self) -> Result<RopeTerms<'_>> {
-        Ok(RopeTerms {
-            dims: size(self.dims, "rope")?,
-            traditional: self.traditional,
-            base: self.base,
-            scale: self.scale,
-            freqs: self.freqs.map(Array::tensor),
-        })
-    }
+    /// `dims / 2` divisors of the position, in float32.
+    pub(crate) freqs: &'a Array,
 }
 
 impl Array {
@@ -71,13 +53,16 @@ impl Array {
     /// Rotary embedding of `[…, positions, head]` (Su et al. 2021), with the first position `offset`.
     pub(crate) fn rope(&self, rope: &Rope<'_>, offset: usize) -> Result<Self> {
         const OPERATION: &str = "rope";
-        Self::made(ffi::rope(self.tensor(), &rope.terms()?, size(offset, OPERATION)?), OPERATION)
+        let (dims, offset) = (size(rope.dims, OPERATION)?, size(offset, OPERATION)?);
+        Self::made(sys::rope(self.tensor(), dims, offset, rope.freqs.tensor()), OPERATION)
     }
 
     /// Like [`rope`](Self::rope), with the first position in an array of integers: one, or one per entry of
     /// the first axis.
     pub(crate) fn rope_at(&self, rope: &Rope<'_>, offset: &Self) -> Result<Self> {
-        Self::made(ffi::rope_at(self.tensor(), &rope.terms()?, offset.tensor()), "rope")
+        const OPERATION: &str = "rope";
+        let dims = size(rope.dims, OPERATION)?;
+        Self::made(sys::rope_at(self.tensor(), dims, offset.tensor(), rope.freqs.tensor()), OPERATION)
     }
 
     /// `softmax(scale · q @ kᵀ + mask) @ v`, this array being the queries: `[rows, heads, queries, head]`,

@@ -38,7 +38,7 @@ impl Array {
 
     /// Cumulative sums along the axis; `inclusive` of the element itself.
     pub(crate) fn cumsum(&self, axis: i32, inclusive: bool) -> Result<Self> {
-        Self::made(sys::cumsum(self.tensor(), axis, false, inclusive), "cumsum")
+        Self::made(sys::cumsum(self.tensor(), axis, inclusive), "cumsum")
     }
 
     /// The elements in ascending order.

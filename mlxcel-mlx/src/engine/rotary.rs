@@ -66,13 +66,7 @@ impl Rotary {
                 Ok(RotaryAt::Tables { cos: of(&cos)?, sin: of(&sin)? })
             }
             Self::Fused { dims, freqs } => {
-                let rope = array::Rope {
-                    dims: *dims,
-                    traditional: false,
-                    base: None,
-                    scale: 1.0,
-                    freqs: Some(freqs),
-                };
+                let rope = array::Rope { dims: *dims, freqs };
                 let decoding = spans.iter().all(|span| span.count == 1);
                 Ok(RotaryAt::Fused { rope, positions: decoding.then(|| positions(spans)).transpose()? })
             }

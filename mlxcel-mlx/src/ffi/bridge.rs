@@ -119,7 +119,7 @@ pub(crate) mod sys {
         ) -> Result<UniquePtr<Tensor>>;
         fn scalar(value: f32, element: ElementCode) -> Result<UniquePtr<Tensor>>;
         fn full(shape: &[i32], value: f32, element: ElementCode) -> Result<UniquePtr<Tensor>>;
-        fn arange(start: i32, stop: i32, step: i32, element: ElementCode) -> Result<UniquePtr<Tensor>>;
+        fn arange(start: i32, stop: i32, element: ElementCode) -> Result<UniquePtr<Tensor>>;
         fn evaluate(list: &Arrays) -> Result<()>;
         fn evaluate_async(list: &Arrays) -> Result<()>;
         fn read(a: &Tensor, out: &mut [u8]) -> Result<()>;
@@ -166,7 +166,7 @@ pub(crate) mod sys {
         fn reduce(code: ReduceCode, a: &Tensor, axes: &[i32], keep: bool) -> Result<UniquePtr<Tensor>>;
         fn softmax(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn argmax(a: &Tensor, axis: i32, keep: bool) -> Result<UniquePtr<Tensor>>;
-        fn cumsum(a: &Tensor, axis: i32, reverse: bool, inclusive: bool) -> Result<UniquePtr<Tensor>>;
+        fn cumsum(a: &Tensor, axis: i32, inclusive: bool) -> Result<UniquePtr<Tensor>>;
         fn sort(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn argsort(a: &Tensor, axis: i32) -> Result<UniquePtr<Tensor>>;
         fn partition(a: &Tensor, kth: i32, axis: i32) -> Result<UniquePtr<Tensor>>;
@@ -182,28 +182,8 @@ pub(crate) mod sys {
             bias: *const Tensor,
             eps: f32,
         ) -> Result<UniquePtr<Tensor>>;
-        /// # Safety
-        /// Pointers are null or to live values.
-        unsafe fn rope(
-            x: &Tensor,
-            dims: i32,
-            traditional: bool,
-            base: *const f32,
-            scale: f32,
-            offset: i32,
-            freqs: *const Tensor,
-        ) -> Result<UniquePtr<Tensor>>;
-        /// # Safety
-        /// Pointers are null or to live values.
-        unsafe fn rope_at(
-            x: &Tensor,
-            dims: i32,
-            traditional: bool,
-            base: *const f32,
-            scale: f32,
-            offset: &Tensor,
-            freqs: *const Tensor,
-        ) -> Result<UniquePtr<Tensor>>;
+        fn rope(x: &Tensor, dims: i32, offset: i32, freqs: &Tensor) -> Result<UniquePtr<Tensor>>;
+        fn rope_at(x: &Tensor, dims: i32, offset: &Tensor, freqs: &Tensor) -> Result<UniquePtr<Tensor>>;
         /// # Safety
         /// Pointers are null or to live arrays.
         unsafe fn attention(

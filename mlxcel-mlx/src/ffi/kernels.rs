@@ -3,10 +3,9 @@
 // For the macro's expanded code.
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments, missing_docs, unreachable_pub)]
 
-use std::ptr;
-
 use super::Handle;
 use super::error::Caught;
+use super::nullable::pointer;
 use super::sys::Tensor;
 
 pub(crate) use bound::{
@@ -114,10 +113,6 @@ pub(crate) struct AffineTensor<'a> {
     pub(crate) biases: &'a Tensor,
     pub(crate) group_size: i32,
     pub(crate) bits: i32,
-}
-
-fn pointer(a: Option<&Tensor>) -> *const Tensor {
-    a.map_or(ptr::null(), ptr::from_ref)
 }
 
 pub(crate) fn kernel_linear(

@@ -10,7 +10,7 @@ use super::sys::{Arrays, ElementCode, Tensor};
 use super::{Handle, sys};
 
 /// A pointer to the array, or null.
-fn pointer(a: Option<&Tensor>) -> *const Tensor {
+pub(super) fn pointer(a: Option<&Tensor>) -> *const Tensor {
     a.map_or(ptr::null(), ptr::from_ref)
 }
 
@@ -23,22 +23,6 @@ pub(crate) struct PackedTensor<'a> {
     pub(crate) group_size: i32,
     pub(crate) bits: i32,
     pub(crate) mode: &'a str,
-}
-
-/// The parameters of rotary embeddings: see `mlx.core.fast.rope`.
-#[derive(Clone, Copy)]
-pub(crate) struct RopeTerms<'a> {
-    pub(crate) dims: i32,
-    pub(crate) traditional: bool,
-    pub(crate) base: Option<f32>,
-    pub(crate) scale: f32,
-    pub(crate) freqs: Option<&'a Tensor>,
-}
-
-impl RopeTerms<'_> {
-    fn base(&self) -> *const f32 {
-        self.base.as_ref().map_or(ptr::null(), ptr::from_ref)
-    }
 }
 
 pub(crate) fn rms_norm(x: &Tensor, weight: Option<&Tensor>, eps: f32) -> Caught<Handle> {
@@ -54,20 +38,6 @@ pub(crate) fn layer_norm(
 ) -> Caught<Handle> {
     // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe { sys::layer_norm(x, pointer(weight), pointer(bias), eps) }
-}
-
-pub(crate) fn rope(x: &Tensor, terms: &RopeTerms<'_>, offset: i32) -> Caught<Handle> {
-    let freqs = pointer(terms.freqs);
-    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into
-    // `terms`.
-    unsafe { sys::rope(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
-}
-
-pub(crate) fn rope_at(x: &Tensor, terms: &RopeTerms<'_>, offset: &Tensor) -> Caught<Handle> {
-    let freqs = pointer(terms.freqs);
-    // SAFETY: the pointers are null or made from references that outlive the call, `base` from one into
-    // `terms`.
-    unsafe { sys::rope_at(x, terms.dims, terms.traditional, terms.base(), terms.scale, offset, freqs) }
 }
 
 pub(crate) fn attention(
