@@ -207,10 +207,7 @@ impl PassOps<'_> {
         if is_shared {
             self.visible.insert(slot, seen);
         }
-        match &mixed[..] {
-            [only] => Ok(only.clone()),
-            several => concatenate(several, 0),
-        }
+        concatenate(&mixed, 0)
     }
 }
 

@@ -46,10 +46,7 @@ impl PassOps<'_> {
             self.filled[number].push(slot, LayerState::Fixed(state))?;
             outputs.push(output);
         }
-        match &outputs[..] {
-            [only] => Ok(only.clone()),
-            several => concatenate(several, 0),
-        }
+        concatenate(&outputs, 0)
     }
 
     /// [`Ops::convolve`](mlxcel_models::walk::Ops::convolve).
@@ -145,7 +142,7 @@ impl PassOps<'_> {
                 };
                 outputs.push(output.transpose(&[1, 0, 2])?);
             }
-            Ok((joined(&outputs)?, state))
+            Ok((concatenate(&outputs, 0)?, state))
         })
     }
 
@@ -196,7 +193,7 @@ impl PassOps<'_> {
                 };
                 outputs.push(output.transpose(&[1, 0, 2])?);
             }
-            Ok((joined(&outputs)?, state))
+            Ok((concatenate(&outputs, 0)?, state))
         })
     }
 
@@ -240,7 +237,7 @@ impl PassOps<'_> {
                 };
                 outputs.push(result.transpose(&[1, 0, 2])?);
             }
-            Ok((joined(&outputs)?, state))
+            Ok((concatenate(&outputs, 0)?, state))
         })
     }
 }
@@ -282,7 +279,7 @@ impl PassOps<'_> {
                 let tokens = last - first;
                 state = part(&states, tokens - 1, tokens)?.reshape(&state.shape())?;
             }
-            Ok((joined(&outputs)?, state))
+            Ok((concatenate(&outputs, 0)?, state))
         })
     }
 }
@@ -340,12 +337,4 @@ fn to_end(sums: &Array) -> Result<Array> {
 fn at_end(from_start: &Array) -> Result<Array> {
     let tokens = from_start.dim(1);
     from_start.slice_axis(1, tokens - 1, tokens)
-}
-
-/// Concatenates the outputs of chunks (`[tokens, heads, width]`).
-fn joined(outputs: &[Array]) -> Result<Array> {
-    match outputs {
-        [only] => Ok(only.clone()),
-        several => concatenate(several, 0),
-    }
 }

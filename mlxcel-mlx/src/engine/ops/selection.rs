@@ -80,7 +80,7 @@ fn highest(
         let weights = weights.slice_axis(0, start, end)?.astype(DType::F32)?.expand_dims(&[1])?;
         scores.push(weights.matmul(&query.matmul(&keys)?.maximum(&zero)?)?.squeeze(&[1])?);
     }
-    let scores = if let [only] = &scores[..] { only.clone() } else { concatenate(&scores, 0)? };
+    let scores = concatenate(&scores, 0)?;
     if span.count == 1 {
         return Ok(Selected::Positions(top(&scores, count)?.reshape(&[count])?));
     }
