@@ -92,8 +92,8 @@ impl Profiler {
     }
 }
 
-/// What `device` did since it was last asked. That this cannot be read is no failure of the pass, whose results
-/// and states are right.
+/// What `device` did since it was last asked. That this cannot be read is no failure of the pass, whose
+/// results and states are right.
 fn events(device: &Device) -> Events {
     device.take_events().unwrap_or_else(|error| {
         tracing::warn!(%error, "the dispatches of a pass could not be read and are missing in the profile");

@@ -46,8 +46,8 @@ pub(super) fn pack<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) 
 }
 
 /// `x` (f32) as floats of `element`, the greatest finite one in place of an infinity that only the conversion
-/// would make. Attention multiplies hidden values by zero: an infinity among them would be no number for every
-/// token of the row, also where it belongs to a padding or dropped position.
+/// would make. Attention multiplies hidden values by zero: an infinity among them would be no number for
+/// every token of the row, also where it belongs to a padding or dropped position.
 pub(super) fn saturated<'d>(b: &mut Builder<'d>, x: Value<'d>, element: ElementType) -> Result<Value<'d>> {
     // bfloat16 has the range of f32.
     if element != ElementType::F16 {

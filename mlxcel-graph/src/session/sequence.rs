@@ -215,9 +215,9 @@ impl<E: Executor> Shared<E> {
         Ok(States { groups, length, written: sequence.computed, spare: 0 })
     }
 
-    /// Makes the states of `sequence` fit programs of `length`, which has room for it, and with them the copies
-    /// from before its draft tokens: a row with many of those takes several passes, whose lengths may differ.
-    /// Those whose size is another then are copied; the others stay.
+    /// Makes the states of `sequence` fit programs of `length`, which has room for it, and with them the
+    /// copies from before its draft tokens: a row with many of those takes several passes, whose lengths may
+    /// differ. Those whose size is another then are copied; the others stay.
     /// After an error all are as they were.
     pub(super) fn resize(&self, sequence: &mut Sequence<E::State>, length: usize) -> Result<()> {
         let Sequence { computed, states: Some(states), kept, .. } = sequence else {

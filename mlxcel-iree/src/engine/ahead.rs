@@ -104,8 +104,8 @@ impl<T: Clone + Display + Eq + Hash + Send + 'static> Ahead<T> {
         Self(Arc::new(Shared { make: Box::new(make), cancel: CancelToken::new(), queue }))
     }
 
-    /// Queues `thing`, unless it was announced before and did not fail. If the system cannot start a thread, it
-    /// is not made.
+    /// Queues `thing`, unless it was announced before and did not fail. If the system cannot start a thread,
+    /// it is not made.
     pub(super) fn make(&self, thing: &T) {
         let mut queue = self.0.queue();
         match queue.told.get_mut(thing) {
