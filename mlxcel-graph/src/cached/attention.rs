@@ -3,7 +3,7 @@
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::composites::{CACHED_ATTENTION, rows_attribute};
-use crate::layers::{AttentionScores, MaskedOperands, heads_first, masked_attention, rope};
+use crate::layers::{AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention, rope};
 
 use super::row;
 use super::slots::{self, Slots};
@@ -249,7 +249,7 @@ fn decompose<'d>(
         results.push(cache);
         start = end;
     }
-    let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
+    let mixed = join_rows(b, &mixed)?;
     results.insert(0, mixed);
     Ok(results)
 }

@@ -3,7 +3,7 @@
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::composites::{LATENT_ATTENTION, rows_attribute};
-use crate::layers::{AttentionScores, MaskedOperands, masked_attention, rope};
+use crate::layers::{AttentionScores, MaskedOperands, join_rows, masked_attention, rope};
 
 use super::row;
 use super::slots::{self, Slots};
@@ -185,7 +185,7 @@ fn decompose<'d>(
         results.push(cache);
         start = end;
     }
-    let mixed = if let [only] = mixed[..] { only } else { b.concatenate(&mixed, 0)? };
+    let mixed = join_rows(b, &mixed)?;
     results.insert(0, mixed);
     Ok(results)
 }

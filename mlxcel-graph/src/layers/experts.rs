@@ -25,8 +25,8 @@ pub fn expert_linear<'f>(
     out: ElementType,
 ) -> Result<Value<'f>> {
     const OP: &str = "expert_linear";
-    let operands = Operands { x, experts, bias, out };
-    let shown = [("weight", weight)];
+    let operands = ExpertOperands { x, experts, bias, out };
+    let shown = [("weight".to_owned(), weight)];
     if !b.ty(weight).element.is_float() {
         return Err(operands.refusal(b, OP, &shown, ErrorKind::Element, "weight must be of floats"));
     }
@@ -96,25 +96,25 @@ pub fn block_linear<'f>(
     b.convert(sum, out)
 }
 
-/// What there is beside the weight.
-struct Operands<'f> {
-    x: Value<'f>,
-    experts: Value<'f>,
-    bias: Option<Value<'f>>,
-    out: ElementType,
+/// The operands of [`expert_linear`] beside the weight, and the type of the result.
+pub(crate) struct ExpertOperands<'f> {
+    pub(crate) x: Value<'f>,
+    pub(crate) experts: Value<'f>,
+    pub(crate) bias: Option<Value<'f>>,
+    pub(crate) out: ElementType,
 }
 
-impl<'f> Operands<'f> {
+impl<'f> ExpertOperands<'f> {
     fn named(&self) -> impl Iterator<Item = (&'static str, Value<'f>)> {
         [("x", self.x), ("experts", self.experts)].into_iter().chain(self.bias.map(|bias| ("bias", bias)))
     }
 
     /// Refuses what does not fit a weight of `[E, N, K]`, which is `shown` where it does not.
-    fn check(
+    pub(crate) fn check(
         &self,
         b: &Builder<'f>,
         op: &str,
-        shown: &[(&'static str, Value<'f>)],
+        shown: &[(String, Value<'f>)],
         [count, outputs, inputs]: [usize; 3],
     ) -> Result<()> {
         let refuse = |kind, detail: &str| Err(self.refusal(b, op, shown, kind, detail));
@@ -147,18 +147,19 @@ impl<'f> Operands<'f> {
         &self,
         b: &Builder<'f>,
         op: &str,
-        weight: &[(&'static str, Value<'f>)],
+        weight: &[(String, Value<'f>)],
         kind: ErrorKind,
         detail: &str,
     ) -> Error {
-        let shown = weight.iter().copied().chain(self.named());
-        let shown = shown.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).collect();
+        let named = self.named().map(|(name, value)| (name.to_owned(), value));
+        let shown = weight.iter().cloned().chain(named);
+        let shown = shown.map(|(name, value)| (name, b.ty(value).clone())).collect();
         Error::new(kind, op, detail).with_operands(shown)
     }
 }
 
 /// `experts` as indices of `count` matrices: an empty block has the first.
-fn chosen<'d>(b: &mut Builder<'d>, experts: Value<'d>, count: usize) -> Result<Value<'d>> {
+pub(crate) fn chosen<'d>(b: &mut Builder<'d>, experts: Value<'d>, count: usize) -> Result<Value<'d>> {
     let least = b.scalar(0i32)?;
     // A weight of more experts than i32 counts has no memory to be in.
     let most = b.scalar(i32::try_from(count - 1).unwrap_or(i32::MAX))?;

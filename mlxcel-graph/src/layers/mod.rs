@@ -16,10 +16,13 @@ mod rope;
 mod routing;
 mod text_attention;
 
+use mlxcel_stablehlo::{Builder, Result, Value};
+
 pub use activation::activate;
 pub(crate) use attention::heads_first;
 pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
 pub use embedding::embedding;
+pub(crate) use experts::{ExpertOperands, chosen};
 pub use experts::{block_linear, expert_linear};
 pub use generalized_delta_rule::generalized_delta_rule;
 pub use linear::linear;
@@ -31,3 +34,8 @@ pub use rope::{deinterleave, rope};
 pub(crate) use routing::count_true;
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};
 pub use text_attention::{TextAttentionOperands, TextRanges, text_attention};
+
+/// The results of rows one behind the other along their first dimension; that of a single row as it is.
+pub(crate) fn join_rows<'f>(b: &mut Builder<'f>, rows: &[Value<'f>]) -> Result<Value<'f>> {
+    if let [only] = rows { Ok(*only) } else { b.concatenate(rows, 0) }
+}

@@ -4,6 +4,7 @@
 use mlxcel_stablehlo::{Attribute, Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE, rows_attribute};
+use crate::layers::join_rows;
 
 /// The rows of a pass of `N` tokens, with their states.
 #[derive(Clone, Copy, Debug)]
@@ -330,7 +331,7 @@ pub(super) fn each_row<'f>(
         results.push(result);
         start += tokens;
     }
-    let results = if let [only] = results[..] { only } else { b.concatenate(&results, 0)? };
+    let results = join_rows(b, &results)?;
     Ok((results, states))
 }
 

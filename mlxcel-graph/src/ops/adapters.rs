@@ -59,7 +59,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             parts.push(self.b.reshape(wide, &[count * size, linear.outputs])?);
             (row, token) = (row + count, token + count * size);
         }
-        let added = if let [only] = parts[..] { only } else { self.b.concatenate(&parts, 0)? };
+        let added = layers::join_rows(self.b, &parts)?;
         self.b.add(y, added)
     }
 }

@@ -22,7 +22,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
     /// `x / √(mean(x²) + epsilon)` over the last dimension.
     pub(super) fn rms_normalise(&mut self, x: Value<'f>, epsilon: f32) -> Result<Value<'f>> {
         let squares = self.b.multiply(x, x)?;
-        let mean = self.mean(squares)?;
+        let mean = self.mean_of_last(squares)?;
         self.divided_by_root(x, mean, epsilon)
     }
 
@@ -30,16 +30,16 @@ impl<'f> GraphOps<'_, '_, 'f> {
     pub(super) fn layer_normalise(&mut self, x: Value<'f>, epsilon: f32) -> Result<Value<'f>> {
         let shape = self.b.shape(x);
         let last = shape.len() - 1;
-        let mean = self.mean(x)?;
+        let mean = self.mean_of_last(x)?;
         let mean = self.b.expand(mean, &shape, &[last])?;
         let centred = self.b.subtract(x, mean)?;
         let squares = self.b.multiply(centred, centred)?;
-        let variance = self.mean(squares)?;
+        let variance = self.mean_of_last(squares)?;
         self.divided_by_root(centred, variance, epsilon)
     }
 
     /// The mean over the last dimension, which the result lacks.
-    fn mean(&mut self, x: Value<'f>) -> Result<Value<'f>> {
+    pub(super) fn mean_of_last(&mut self, x: Value<'f>) -> Result<Value<'f>> {
         let shape = self.b.shape(x);
         let last = shape.len() - 1;
         let sum = self.b.sum(x, &[last])?;

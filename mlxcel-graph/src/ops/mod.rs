@@ -57,7 +57,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             let offset = self.b.iota(TensorType::new(ElementType::I32, [tokens]), 0)?;
             parts.push(self.b.add(first, offset)?);
         }
-        if let [only] = parts[..] { Ok(only) } else { self.b.concatenate(&parts, 0) }
+        layers::join_rows(self.b, &parts)
     }
 
     /// The number of tokens of each row without padding: `[rows]` i32.
@@ -264,9 +264,11 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn mean(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
-        let width = self.b.shape(*x).last().copied().unwrap_or(1);
-        let sum = Ops::sum(self, x)?;
-        Ops::scale(self, &sum, (width as f32).recip())
+        let mut shape = self.b.shape(*x);
+        let last = shape.len() - 1;
+        let mean = self.mean_of_last(*x)?;
+        shape[last] = 1;
+        self.b.reshape(mean, &shape)
     }
 
     fn sqrt(&mut self, x: &Value<'f>) -> Result<Value<'f>> {

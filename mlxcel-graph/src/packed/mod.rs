@@ -11,7 +11,7 @@ use mlxcel_models::{Packing, Part};
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::composites::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
-use crate::layers::block_linear;
+use crate::layers::{ExpertOperands, block_linear, chosen};
 
 const ATTRIBUTE: &str = "packing";
 
@@ -102,17 +102,9 @@ pub fn packed_expert_linear<'f>(
     const OP: &str = "packed_expert_linear";
     let (leading, [outputs, inputs]) = weight.check(b, OP, 1)?;
     let count = leading[0];
-    check_floats(b, OP, x, bias, out)?;
-    let (x_type, expert_type) = (b.ty(x), b.ty(experts));
-    let blocks = expert_type.elements();
-    let x_fits =
-        matches!(x_type.shape[..], [of, _, columns] if (of == blocks || of == 1) && columns == inputs);
-    let experts_fit = expert_type.element == ElementType::I32 && expert_type.rank() == 1 && count > 0;
-    if !x_fits || !experts_fit || bias.is_some_and(|bias| b.ty(bias).shape != [count, outputs]) {
-        let detail =
-            "x must be [R, B, K] or [1, B, K], experts [R] of i32 and bias [E, N] for a weight of [E, N, K]";
-        return Err(weight.refusal(b, OP, detail));
-    }
+    let shown: Vec<_> = weight.named().collect();
+    ExpertOperands { x, experts, bias, out }.check(b, OP, &shown, [count, outputs, inputs])?;
+    let blocks = b.ty(experts).elements();
     let packing = weight.packing;
     let parts = weight.parts.len();
     let operands: Vec<_> =
@@ -120,9 +112,7 @@ pub fn packed_expert_linear<'f>(
     let results = b.composite(PACKED_EXPERT_LINEAR, &operands, &attributes(packing), |b, args| {
         let x = b.convert(args[0], ElementType::F32)?;
         let experts = args[parts + 1];
-        let least = b.scalar(0i32)?;
-        let most = b.scalar(i32::try_from(count - 1).unwrap_or(i32::MAX))?;
-        let chosen = b.clamp(least, experts, most)?;
+        let chosen = chosen(b, experts, count)?;
         let mut taken = Vec::with_capacity(parts);
         for &part in &args[1..=parts] {
             let &[_, rows, width] = &b.shape(part)[..] else { continue };
@@ -213,9 +203,14 @@ impl<'f> PackedWeight<'f> {
         Ok((front.to_vec(), [rows, columns]))
     }
 
+    /// The parts with their names, for errors.
+    fn named(&self) -> impl Iterator<Item = (String, Value<'f>)> {
+        let parts = self.parts.iter().zip(operand_parts(&self.packing));
+        parts.map(|(&part, name)| (format!("{name:?}"), part))
+    }
+
     fn refusal(&self, b: &Builder<'f>, op: &'static str, detail: &str) -> Error {
-        let shown = self.parts.iter().zip(operand_parts(&self.packing));
-        let shown = shown.map(|(&part, name)| (format!("{name:?}"), b.ty(part).clone())).collect();
+        let shown = self.named().map(|(name, part)| (name, b.ty(part).clone())).collect();
         Error::new(ErrorKind::Shape, op, detail).with_operands(shown)
     }
 }
