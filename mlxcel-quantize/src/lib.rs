@@ -48,7 +48,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use merge::{MergeOptions, Merged, MergedWeights, merge};
-pub use options::{QuantizeOptions, WriteProgressFn};
+pub use options::{QuantizeOptions, WriteOptions, WriteProgressFn};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
@@ -138,7 +138,7 @@ fn write(
     let mut work = Work::new(checkpoint, options, plan.bytes_before);
     work.check()?;
     let identity = identity(checkpoint, &plan, &config, purpose)?;
-    let folder = Folder::begin(OPERATION, out, &identity, options.restart)?;
+    let folder = Folder::begin(OPERATION, out, &identity, options.write.restart)?;
     for name in checkpoint.side_files()? {
         work.check()?;
         if let Some(content) = checkpoint.file(&name)?

@@ -11,14 +11,14 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use mlxcel_core::{CancelToken, Error, ModelSource, Result};
+use mlxcel_core::{Error, ModelSource, Result};
 use mlxcel_models::{AdapterChanges, Checkpoint};
 use sha2::{Digest, Sha256};
 
 use crate::folder::{Folder, hex};
-use crate::options::{QuantizeOptions, WriteProgressFn};
+use crate::options::{QuantizeOptions, WriteOptions};
 use crate::plan::{INDEX, Purpose};
 use crate::workers::{BLOCK, COPIED, TASK, Workers, check_threads};
 use product::Change;
@@ -34,8 +34,8 @@ pub enum MergedWeights {
     AsStored,
     /// As floats: packed weights are unpacked, in the type of their scales or of the model's activations.
     Unpacked,
-    /// Packed by these options, whose threads, progress and tokens are those of [`MergeOptions`]. The sums
-    /// are packed once, from float32.
+    /// Packed by these options, whose [`write`](QuantizeOptions::write) is that of [`MergeOptions`]. The sums are
+    /// packed once, from float32.
     Packed(QuantizeOptions),
 }
 
@@ -45,14 +45,8 @@ pub enum MergedWeights {
 pub struct MergeOptions {
     /// How weights are written.
     pub weights: MergedWeights,
-    /// Discards the unfinished output of an earlier run.
-    pub restart: bool,
-    /// The number of threads; defaults to one per core.
-    pub threads: Option<usize>,
-    /// Called with the number of processed bytes of the weights, and the total.
-    pub progress: Option<WriteProgressFn>,
-    /// Cancels the work.
-    pub cancel: Option<CancelToken>,
+    /// How the files are written.
+    pub write: WriteOptions,
 }
 
 impl MergeOptions {
@@ -63,31 +57,10 @@ impl MergeOptions {
         self
     }
 
-    /// Sets whether to discard the unfinished output of an earlier run.
+    /// Sets how the files are written.
     #[must_use]
-    pub fn with_restart(mut self, restart: bool) -> Self {
-        self.restart = restart;
-        self
-    }
-
-    /// Sets the number of threads.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Reports progress, on the calling thread.
-    #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(progress));
-        self
-    }
-
-    /// Sets the token that cancels the work.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
+    pub fn with_write(mut self, write: WriteOptions) -> Self {
+        self.write = write;
         self
     }
 }
@@ -135,7 +108,7 @@ pub fn merge(
     out: impl AsRef<Path>,
     options: &MergeOptions,
 ) -> Result<Merged> {
-    check_threads(OPERATION, options.threads)?;
+    check_threads(OPERATION, options.write.threads)?;
     checkpoint.expect_own_weights()?;
     let decoder = checkpoint.decoder()?;
     if decoder.gguf_architecture.is_some() {
@@ -163,15 +136,14 @@ pub fn merge(
     let changes = product::changes(checkpoint, &adapter)?;
     let files: Vec<_> = checkpoint.weight_files().collect();
     let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
-    let MergeOptions { threads, cancel, progress, .. } = options;
-    let workers = Workers::new(OPERATION, *threads, cancel.as_ref(), progress.as_ref(), bytes);
+    let workers = Workers::new(OPERATION, &options.write, bytes);
     workers.check()?;
 
     let mut hash = Sha256::new();
     for part in [env!("CARGO_PKG_VERSION"), OPERATION, &checkpoint.fingerprint(), &adapter.identity] {
         hash.update(part);
     }
-    let folder = Folder::begin(OPERATION, out.as_ref(), &hex(hash), options.restart)?;
+    let folder = Folder::begin(OPERATION, out.as_ref(), &hex(hash), options.write.restart)?;
     let mut names = checkpoint.side_files()?;
     names.extend(["config.json", INDEX].map(str::to_owned));
     for name in names {
@@ -206,10 +178,7 @@ fn written_anew(
     packs: bool,
 ) -> Result<Merged> {
     let mut packing = packing.clone();
-    packing.restart = options.restart;
-    packing.threads = options.threads;
-    packing.progress.clone_from(&options.progress);
-    packing.cancel.clone_from(&options.cancel);
+    packing.write.clone_from(&options.write);
     let written = crate::write(checkpoint, out, &packing, Purpose { packs, adapter: Some(adapter) })?;
     let tensors = adapter.modules.keys().map(|module| format!("{module}.weight")).collect();
     Ok(Merged { tensors, files: written.files, resumed: written.resumed, bytes: written.bytes })

@@ -19,20 +19,10 @@ const LEAST_SHARD_BYTES: u64 = 1 << 16;
 /// Called with the number of processed bytes of the weights, and the total.
 pub type WriteProgressFn = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4
-/// bits in groups of 64.
-#[derive(Clone)]
+/// How the files of a checkpoint are written, by [`quantize`](super::quantize) and [`merge`](super::merge()).
+#[derive(Clone, Default)]
 #[non_exhaustive]
-pub struct QuantizeOptions {
-    /// The packing of modules without a recipe or override.
-    pub scheme: Scheme,
-    /// Bit widths that differ by module. A recipe replaces the scheme's bits.
-    pub recipe: Option<Recipe>,
-    /// Overrides for some modules. The last match wins, and takes precedence over a recipe.
-    pub overrides: Vec<Override>,
-    /// The maximum bytes of a weight file; larger checkpoints are sharded between tensors, and an
-    /// interrupted run resumes after the last complete file. Defaults to 5 GiB.
-    pub shard_bytes: u64,
+pub struct WriteOptions {
     /// Discards the unfinished output of an earlier run.
     pub restart: bool,
     /// The number of threads; defaults to one per core.
@@ -43,45 +33,7 @@ pub struct QuantizeOptions {
     pub cancel: Option<CancelToken>,
 }
 
-impl QuantizeOptions {
-    /// Affine values of `bits` bits in groups of `group_size`.
-    pub fn new(bits: usize, group_size: usize) -> Self {
-        Self::of(Scheme { mode: Mode::Affine, bits, group_size })
-    }
-
-    /// The same scheme for all modules, such as [`Scheme::of_mode`] of [`Mode::Mxfp4`].
-    pub fn of(scheme: Scheme) -> Self {
-        Self {
-            scheme,
-            recipe: None,
-            overrides: Vec::new(),
-            shard_bytes: SHARD_BYTES,
-            restart: false,
-            threads: None,
-            progress: None,
-            cancel: None,
-        }
-    }
-
-    /// A recipe, in groups of `group_size`.
-    pub fn of_recipe(recipe: Recipe, group_size: usize) -> Self {
-        Self { recipe: Some(recipe), ..Self::new(recipe.bits(), group_size) }
-    }
-
-    /// Adds an override for some modules.
-    #[must_use]
-    pub fn with_override(mut self, named: Override) -> Self {
-        self.overrides.push(named);
-        self
-    }
-
-    /// Sets the maximum bytes of a weight file.
-    #[must_use]
-    pub fn with_shard_bytes(mut self, bytes: u64) -> Self {
-        self.shard_bytes = bytes;
-        self
-    }
-
+impl WriteOptions {
     /// Sets whether to discard the unfinished output of an earlier run.
     #[must_use]
     pub fn with_restart(mut self, restart: bool) -> Self {
@@ -109,6 +61,77 @@ impl QuantizeOptions {
         self.cancel = Some(cancel);
         self
     }
+}
+
+impl fmt::Debug for WriteOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteOptions")
+            .field("restart", &self.restart)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4
+/// bits in groups of 64.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct QuantizeOptions {
+    /// The packing of modules without a recipe or override.
+    pub scheme: Scheme,
+    /// Bit widths that differ by module. A recipe replaces the scheme's bits.
+    pub recipe: Option<Recipe>,
+    /// Overrides for some modules. The last match wins, and takes precedence over a recipe.
+    pub overrides: Vec<Override>,
+    /// The maximum bytes of a weight file; larger checkpoints are sharded between tensors, and an
+    /// interrupted run resumes after the last complete file. Defaults to 5 GiB.
+    pub shard_bytes: u64,
+    /// How the files are written.
+    pub write: WriteOptions,
+}
+
+impl QuantizeOptions {
+    /// Affine values of `bits` bits in groups of `group_size`.
+    pub fn new(bits: usize, group_size: usize) -> Self {
+        Self::of(Scheme { mode: Mode::Affine, bits, group_size })
+    }
+
+    /// The same scheme for all modules, such as [`Scheme::of_mode`] of [`Mode::Mxfp4`].
+    pub fn of(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            recipe: None,
+            overrides: Vec::new(),
+            shard_bytes: SHARD_BYTES,
+            write: WriteOptions::default(),
+        }
+    }
+
+    /// A recipe, in groups of `group_size`.
+    pub fn of_recipe(recipe: Recipe, group_size: usize) -> Self {
+        Self { recipe: Some(recipe), ..Self::new(recipe.bits(), group_size) }
+    }
+
+    /// Adds an override for some modules.
+    #[must_use]
+    pub fn with_override(mut self, named: Override) -> Self {
+        self.overrides.push(named);
+        self
+    }
+
+    /// Sets the maximum bytes of a weight file.
+    #[must_use]
+    pub fn with_shard_bytes(mut self, bytes: u64) -> Self {
+        self.shard_bytes = bytes;
+        self
+    }
+
+    /// Sets how the files are written.
+    #[must_use]
+    pub fn with_write(mut self, write: WriteOptions) -> Self {
+        self.write = write;
+        self
+    }
 
     pub(super) fn check(&self) -> Result<()> {
         check_scheme(self.scheme)?;
@@ -131,7 +154,7 @@ impl QuantizeOptions {
                 format_args!("{LEAST_SHARD_BYTES} or more"),
             ));
         }
-        check_threads(OPERATION, self.threads)
+        check_threads(OPERATION, self.write.threads)
     }
 }
 
@@ -167,8 +190,7 @@ impl fmt::Debug for QuantizeOptions {
             .field("recipe", &self.recipe)
             .field("overrides", &self.overrides)
             .field("shard_bytes", &self.shard_bytes)
-            .field("restart", &self.restart)
-            .field("threads", &self.threads)
-            .finish_non_exhaustive()
+            .field("write", &self.write)
+            .finish()
     }
 }

@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use mlxcel_core::{CancelToken, Control, Error, ErrorKind, LoadOptions, Result};
+use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 
-use crate::options::WriteProgressFn;
+use crate::options::{WriteOptions, WriteProgressFn};
 
 /// Bytes of address space that threads leave for their work.
 const KEPT_ROOM: usize = 64 << 20;
@@ -42,17 +42,12 @@ pub(crate) struct Workers<'a> {
 }
 
 impl<'a> Workers<'a> {
-    /// So many threads, or one per core, for `total` bytes.
-    pub(crate) fn new(
-        operation: &'static str,
-        threads: Option<usize>,
-        cancel: Option<&'a CancelToken>,
-        progress: Option<&'a WriteProgressFn>,
-        total: u64,
-    ) -> Self {
+    /// The threads that the options ask for, for `total` bytes.
+    pub(crate) fn new(operation: &'static str, options: &'a WriteOptions, total: u64) -> Self {
         let of_machine = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let control = cancel.map(Control::cancelled_by).unwrap_or_default();
-        Self { operation, threads: threads.unwrap_or_else(of_machine), control, done: 0, total, progress }
+        let threads = options.threads.unwrap_or_else(of_machine);
+        let control = options.cancel.as_ref().map(Control::cancelled_by).unwrap_or_default();
+        Self { operation, threads, control, done: 0, total, progress: options.progress.as_ref() }
     }
 
     /// Fails if the work is to end.

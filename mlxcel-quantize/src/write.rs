@@ -22,8 +22,7 @@ pub(super) struct Work<'a> {
 
 impl<'a> Work<'a> {
     pub(super) fn new(checkpoint: &'a Checkpoint, options: &'a QuantizeOptions, total: u64) -> Self {
-        let QuantizeOptions { threads, cancel, progress, .. } = options;
-        let workers = Workers::new(OPERATION, *threads, cancel.as_ref(), progress.as_ref(), total);
+        let workers = Workers::new(OPERATION, &options.write, total);
         Self { checkpoint, workers }
     }
 

@@ -8,7 +8,7 @@ use half::bf16;
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
-use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge, quantize};
+use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge, quantize};
 use serde_json::{Value, json};
 
 fn fixtures() -> PathBuf {
@@ -108,7 +108,13 @@ fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
     {
         let (from, out) = (base(name), folder.path().join(name));
         let checkpoint = Checkpoint::open(&from).unwrap();
-        let merged = merge(&checkpoint, adapter, &out, &MergeOptions::default().with_threads(3)).unwrap();
+        let merged = merge(
+            &checkpoint,
+            adapter,
+            &out,
+            &MergeOptions::default().with_write(WriteOptions::default().with_threads(3)),
+        )
+        .unwrap();
         let [before, after] = [&from, &out].map(|folder| tensors(&folder.join("model.safetensors")));
         let mut changed = Vec::new();
         for (tensor, (shape, values)) in &after {
@@ -254,11 +260,12 @@ fn shards_stay_shards_and_interrupted_work_is_resumed() {
     let checkpoint = Checkpoint::open(&sharded).unwrap();
     let cancel = CancelToken::new();
     let (token, first) = (cancel.clone(), fs::metadata(sharded.join("model-0.safetensors")).unwrap().len());
-    let stopped = MergeOptions::default().with_cancel(cancel).with_progress(move |done, _| {
+    let write = WriteOptions::default().with_cancel(cancel).with_progress(move |done, _| {
         if done > first {
             token.cancel();
         }
     });
+    let stopped = MergeOptions::default().with_write(write);
     let error = merge(&checkpoint, adapter("llama-all"), &out, &stopped).unwrap_err();
     assert_eq!((error.kind(), out.exists()), (ErrorKind::Cancelled, false));
     // With another adapter what is there is of no use.
@@ -313,7 +320,7 @@ fn what_cannot_be_merged_is_refused_by_name() {
     let error = refused(&base("llama"), &huge);
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.context("tensor").is_some() && Float::of(mlxcel_models::ElementType::BF16).is_some());
-    let threads = MergeOptions::default().with_threads(0);
+    let threads = MergeOptions::default().with_write(WriteOptions::default().with_threads(0));
     let checkpoint = Checkpoint::open(base("llama")).unwrap();
     let error = merge(&checkpoint, adapter("llama-all"), &out, &threads).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("threads")));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::packing::{Packing, Part, Scale, decode_row};
 use mlxcel_models::{Checkpoint, ElementType, TensorView, WeightRef};
-use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
+use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, WriteOptions, quantize};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -57,9 +57,10 @@ fn every_tensor_equals_mlxs() {
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&seen);
-    let options = QuantizeOptions::default()
+    let write = WriteOptions::default()
         .with_threads(3)
         .with_progress(move |done, total| reported.lock().unwrap().push((done, total)));
+    let options = QuantizeOptions::default().with_write(write);
     let written = quantize(&checkpoint, &out, &options).unwrap();
     let seen = seen.lock().unwrap();
     assert!(seen.is_sorted(), "{seen:?}");
@@ -349,12 +350,12 @@ fn interrupted_quantization_resumes_with_complete_files() {
     let interrupt = |at: f64| {
         let cancel = CancelToken::new();
         let cancels = cancel.clone();
-        let options = options.clone().with_cancel(cancel).with_progress(move |done, total| {
+        let write = WriteOptions::default().with_cancel(cancel).with_progress(move |done, total| {
             if done as f64 > total as f64 * at {
                 cancels.cancel();
             }
         });
-        let error = quantize(&checkpoint, &out, &options).unwrap_err();
+        let error = quantize(&checkpoint, &out, &options.clone().with_write(write)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         assert!(!out.exists());
     };
@@ -382,7 +383,8 @@ fn interrupted_quantization_resumes_with_complete_files() {
 
     fs::remove_dir_all(&out).unwrap();
     interrupt(0.6);
-    let fresh = quantize(&checkpoint, &out, &wider.with_restart(true)).unwrap();
+    let fresh =
+        quantize(&checkpoint, &out, &wider.with_write(WriteOptions::default().with_restart(true))).unwrap();
     assert_eq!(fresh.resumed, 0);
     assert_eq!(names(folder.path()), ["out", "whole"]);
 }
@@ -432,12 +434,13 @@ fn a_process_that_ends_early_keeps_complete_files_only() {
         return;
     };
     let at: f64 = std::env::var("MLXCEL_TEST_AT").unwrap().parse().unwrap();
-    let options = QuantizeOptions::default().with_shard_bytes(1 << 18).with_progress(move |done, total| {
+    let write = WriteOptions::default().with_progress(move |done, total| {
         if done as f64 > total as f64 * at {
             mlxcel_models::files::remove_unfinished();
             std::process::exit(0);
         }
     });
+    let options = QuantizeOptions::default().with_shard_bytes(1 << 18).with_write(write);
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     quantize(&checkpoint, Path::new(&place).join("out"), &options).unwrap();
 }
@@ -448,7 +451,8 @@ fn results_do_not_depend_on_threads() {
     let checkpoint = Checkpoint::open(storyteller()).unwrap();
     let [one, many] = [1, 5].map(|threads| {
         let out = folder.path().join(threads.to_string());
-        quantize(&checkpoint, &out, &QuantizeOptions::new(5, 32).with_threads(threads)).unwrap()
+        let write = WriteOptions::default().with_threads(threads);
+        quantize(&checkpoint, &out, &QuantizeOptions::new(5, 32).with_write(write)).unwrap()
     });
     assert_eq!(one, many);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mlxcel_core::{Error, ErrorKind};
 use mlxcel_models::Checkpoint;
-use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, quantize};
+use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, WriteOptions, quantize};
 use serde_json::{Map, Value, json};
 
 use super::draw::Random;
@@ -140,7 +140,8 @@ impl Packing {
                     QuantizeChoice::Scheme(scheme) => QuantizeOptions::of(scheme),
                     QuantizeChoice::Recipe(recipe, group) => QuantizeOptions::of_recipe(recipe, group),
                 };
-                match quantize(&Checkpoint::open(from)?, to, &options.with_threads(1)) {
+                let options = options.with_write(WriteOptions::default().with_threads(1));
+                match quantize(&Checkpoint::open(from)?, to, &options) {
                     Ok(_) => Ok(true),
                     // Without a matrix whose rows are whole groups there is nothing to pack.
                     Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(false),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge};
+use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge};
 use mlxcel_session::{LoadOptions, hub};
 use serde::Serialize;
 
@@ -71,10 +71,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (model, adapter) = (model?, adapter?);
     let started = Instant::now();
     let shown = progress.clone();
-    let mut options = MergeOptions::default()
+    let mut write = WriteOptions::default()
         .with_restart(arguments.restart)
         .with_progress(move |done, total| shown.show_written(Work::Merging, done, total));
-    options.threads = arguments.threads;
+    write.threads = arguments.threads;
+    let mut options = MergeOptions::default().with_write(write);
     options.weights = match arguments.bits {
         Some(bits) => MergedWeights::Packed(QuantizeOptions::new(bits, arguments.group_size.unwrap_or(64))),
         None if arguments.dequantize => MergedWeights::Unpacked,

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{
-    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
+    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, WriteOptions, quantize,
 };
 use mlxcel_session::{LoadOptions, Model, ModelSource, ScoreOptions, hub};
 use serde::Serialize;
@@ -130,9 +130,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
     let shown = progress.clone();
-    let options = arguments
-        .options()
+    let mut write = WriteOptions::default()
+        .with_restart(arguments.restart)
         .with_progress(move |done, total| shown.show_written(Work::Quantizing, done, total));
+    write.threads = arguments.threads;
+    let options = arguments.options().with_write(write);
     let written = Checkpoint::from_source(&model)
         .and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));
     progress.close();
@@ -180,10 +182,9 @@ impl Arguments {
             bits: self.bits.or(self.recipe.map(Recipe::bits)).unwrap_or(default.bits),
             group_size: self.group_size.unwrap_or(default.group_size),
         };
-        let mut options = QuantizeOptions::of(scheme).with_restart(self.restart);
+        let mut options = QuantizeOptions::of(scheme);
         options.recipe = self.recipe;
         options.overrides.clone_from(&self.tensor);
-        options.threads = self.threads;
         if let Some(megabytes) = self.shard_size {
             options.shard_bytes = megabytes.saturating_mul(1_000_000);
         }

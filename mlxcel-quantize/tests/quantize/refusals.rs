@@ -21,14 +21,15 @@ fn impossible_requests_are_rejected_and_leave_no_files() {
         (QuantizeOptions::default().with_override("*.o_porj=8".parse().unwrap()), "tensor"),
         (mixed, "recipe"),
         (QuantizeOptions::default().with_shard_bytes(10), "shard_bytes"),
-        (QuantizeOptions::default().with_threads(0), "threads"),
+        (QuantizeOptions::default().with_write(WriteOptions::default().with_threads(0)), "threads"),
     ] {
         let error = refused(&checkpoint, &options);
         assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some(field)));
     }
     let cancel = CancelToken::new();
     let cancels = cancel.clone();
-    let options = QuantizeOptions::default().with_cancel(cancel).with_progress(move |_, _| cancels.cancel());
+    let write = WriteOptions::default().with_cancel(cancel).with_progress(move |_, _| cancels.cancel());
+    let options = QuantizeOptions::default().with_write(write);
     assert_eq!(refused(&checkpoint, &options).kind(), ErrorKind::Cancelled);
 }
 
