@@ -131,8 +131,8 @@ impl HubCache {
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if the name does not select one of several GGUF models;
-    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index or list of modules; [`Io`](ErrorKind::Io) if
-    /// the cache cannot be read.
+    /// [`Corrupt`](ErrorKind::Corrupt) for an invalid shard index or list of modules; [`Io`](ErrorKind::Io)
+    /// if the cache cannot be read.
     pub fn find(&self, name: &HubName) -> Result<Option<Found>> {
         let repo = self.repo_folder(name);
         let Some(commit) = commit(&repo, name.revision())? else { return Ok(None) };

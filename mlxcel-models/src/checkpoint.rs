@@ -205,8 +205,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`Io`](ErrorKind::Io) for a folder that cannot be listed; [`Corrupt`](ErrorKind::Corrupt) for an invalid
-    /// `modules.json`.
+    /// [`Io`](ErrorKind::Io) for a folder that cannot be listed; [`Corrupt`](ErrorKind::Corrupt) for an
+    /// invalid `modules.json`.
     pub fn side_files(&self) -> Result<Vec<String>> {
         let mut names: BTreeSet<String> =
             self.source.names()?.into_iter().filter(|name| is_side_file(name)).collect();

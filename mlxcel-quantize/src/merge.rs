@@ -34,8 +34,8 @@ pub enum MergedWeights {
     AsStored,
     /// As floats: packed weights are unpacked, in the type of their scales or of the model's activations.
     Unpacked,
-    /// Packed by these options, whose [`write`](QuantizeOptions::write) is that of [`MergeOptions`]. The sums are
-    /// packed once, from float32.
+    /// Packed by these options, whose [`write`](QuantizeOptions::write) is that of [`MergeOptions`]. The sums
+    /// are packed once, from float32.
     Packed(QuantizeOptions),
 }
 
