@@ -292,11 +292,12 @@ impl TextGeneration {
         }
     }
 
-    /// As [`mlxcel_core::Generation::advance_to`].
+    /// Computes the prompt until `sequence` holds the first `tokens` tokens. Returns false if the generation
+    /// ended before.
     ///
     /// # Errors
     ///
-    /// The same errors.
+    /// The errors of [`advance`](Self::advance).
     pub fn advance_to<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,

@@ -251,27 +251,6 @@ impl Generation {
         Ok(None)
     }
 
-    /// Computes the prompt until `sequence` holds the first `tokens` tokens. Returns false if the generation
-    /// ended before.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`advance`](Self::advance).
-    pub fn advance_to<S: InferenceSession + ?Sized>(
-        &mut self,
-        session: &mut S,
-        sequence: SequenceId,
-        tokens: usize,
-    ) -> Result<bool> {
-        while self.computed() < tokens.min(self.prompt_length - 1) {
-            if self.poll_end() {
-                return Ok(false);
-            }
-            self.run_row(session, sequence, tokens - self.computed())?;
-        }
-        Ok(true)
-    }
-
     /// Runs its next row, of at most `most` tokens.
     fn run_row<S: InferenceSession + ?Sized>(
         &mut self,

@@ -23,11 +23,6 @@ impl TextGeneration {
         std::mem::take(&mut self.text)
     }
 
-    /// Whether [`take_text`](Self::take_text) has text.
-    pub fn has_text(&self) -> bool {
-        !self.text.is_empty()
-    }
-
     /// Tokens and time spent so far.
     pub fn usage(&self) -> Usage {
         self.usage
