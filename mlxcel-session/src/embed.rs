@@ -4,7 +4,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Pooling, Result, RowResult, Tok
 use mlxcel_models::text_head::{TextHead, normalized};
 
 use crate::model::Model;
-use crate::texts::{self, TextAnswer, TextRow};
+use crate::texts::{self, TextAnswer, TextRow, only, wrong_kind};
 
 const OPERATION: &str = "embed text";
 
@@ -235,7 +235,7 @@ impl Model {
         let head = self.embedding_head(options);
         let normalizes = options.normalize.unwrap_or(head.is_none_or(TextHead::normalizes));
         let vector = |(tokens, result): (&Vec<TokenId>, RowResult)| {
-            let RowResult::Hidden(mut vector) = result else { return Err(no_vector()) };
+            let RowResult::Hidden(mut vector) = result else { return Err(wrong_kind()) };
             if let Some(head) = head {
                 vector = head.apply(&vector, tokens.len())?;
             }
@@ -244,12 +244,4 @@ impl Model {
         };
         texts.iter().zip(results).map(vector).collect()
     }
-}
-
-pub(crate) fn only(mut vectors: Vec<Vec<f32>>) -> Result<Vec<f32>> {
-    vectors.pop().ok_or_else(no_vector)
-}
-
-fn no_vector() -> Error {
-    Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
 }

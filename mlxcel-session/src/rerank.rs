@@ -1,10 +1,10 @@
 //! Reranking: how well documents answer a query.
 
-use mlxcel_core::{CancelToken, Capabilities, Error, ErrorKind, Result, RowResult, TokenId};
+use mlxcel_core::{CancelToken, Capabilities, Error, Result, RowResult, TokenId};
 use mlxcel_models::text_head::TextHead;
 
 use crate::model::Model;
-use crate::texts::{self, TextAnswer, TextRow};
+use crate::texts::{self, TextAnswer, TextRow, wrong_kind};
 
 const OPERATION: &str = "rerank";
 
@@ -173,9 +173,7 @@ impl Model {
                 }
                 _ => None,
             };
-            let logit = logit.ok_or_else(|| {
-                Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
-            })?;
+            let logit = logit.ok_or_else(wrong_kind)?;
             Ok(if options.probabilities { (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32 } else { logit })
         };
         rows.iter().zip(results).map(score).collect()

@@ -6,7 +6,7 @@ use mlxcel_core::{
 };
 
 use crate::model::Model;
-use crate::texts::{self, TextAnswer, TextRow, control};
+use crate::texts::{self, TextAnswer, TextRow, control, only, wrong_kind};
 
 const OPERATION: &str = "score text";
 
@@ -202,7 +202,7 @@ pub(crate) fn scores(
     let score = |tokens: &Vec<TokenId>| {
         let mut score = TextScore { tokens: tokens.clone(), logprobs: vec![None], top: vec![Vec::new()] };
         while score.logprobs.len() < tokens.len() {
-            let (row, result) = results.next().ok_or_else(other_answer)?;
+            let (row, result) = results.next().ok_or_else(wrong_kind)?;
             for position in positions(result, row.tokens.len())? {
                 score.logprobs.push(position.following);
                 score.top.push(position.top);
@@ -211,10 +211,6 @@ pub(crate) fn scores(
         Ok(score)
     };
     texts.iter().map(score).collect()
-}
-
-pub(crate) fn only(mut scores: Vec<TextScore>) -> Result<TextScore> {
-    scores.pop().ok_or_else(other_answer)
 }
 
 /// A part of a text that is scored together.
@@ -322,12 +318,8 @@ fn positions(result: RowResult, tokens: usize) -> Result<Vec<PositionResult>> {
             positions.pop();
             Ok(positions)
         }
-        _ => Err(other_answer()),
+        _ => Err(wrong_kind()),
     }
-}
-
-fn other_answer() -> Error {
-    Error::new(ErrorKind::Internal, OPERATION, "the engine returned a result of the wrong kind")
 }
 
 #[cfg(test)]

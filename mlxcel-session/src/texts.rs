@@ -109,6 +109,16 @@ pub(crate) fn complete(results: Vec<Option<RowResult>>) -> Result<Vec<RowResult>
     })
 }
 
+/// The only one of the results of one text.
+pub(crate) fn only<T>(mut results: Vec<T>) -> Result<T> {
+    results.pop().ok_or_else(wrong_kind)
+}
+
+/// The error for a result that does not answer its row.
+pub(crate) fn wrong_kind() -> Error {
+    Error::new(ErrorKind::Internal, "compute texts", "the engine returned a result of the wrong kind")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

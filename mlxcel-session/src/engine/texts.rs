@@ -6,11 +6,11 @@ use super::Engine;
 use super::channel::thread_is_gone;
 use super::guard::EngineId;
 use super::scheduler::Scheduler;
-use crate::embed::{self, EmbedOptions};
+use crate::embed::EmbedOptions;
 use crate::rerank::RerankOptions;
 use crate::score::{self, ScoreOptions, TextScore};
 use crate::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use crate::texts::{TextRow, complete, in_order};
+use crate::texts::{TextRow, complete, in_order, only};
 
 /// Texts of one call.
 pub(super) struct Job {
@@ -140,9 +140,7 @@ impl Scheduler {
                         Ok(result) => job.results[text] = Some(result),
                         Err(error) => job.fail(error),
                     }
-                    if let Err(error) = self.session.close(sequence) {
-                        tracing::warn!(%sequence, %error, "a sequence was not closed");
-                    }
+                    self.close(sequence);
                 }
             }
         }
@@ -151,13 +149,9 @@ impl Scheduler {
 
     /// Closes the sequences of calls that failed, and replies to those that are over.
     fn close_texts(&mut self) {
-        for job in self.jobs.iter_mut().filter(|job| job.error.is_some()) {
-            for Begun { sequence, .. } in job.begun.drain(..) {
-                if let Err(error) = self.session.close(sequence) {
-                    tracing::warn!(%sequence, %error, "a sequence was not closed");
-                }
-            }
-        }
+        let failed = self.jobs.iter_mut().filter(|job| job.error.is_some());
+        let left: Vec<Begun> = failed.flat_map(|job| job.begun.drain(..)).collect();
+        left.into_iter().for_each(|begun| self.close(begun.sequence));
         while let Some(over) = self.jobs.iter().position(Job::is_over) {
             let job = self.jobs.remove(over);
             let results = job.error.map_or_else(|| complete(job.results), Err);
@@ -182,7 +176,7 @@ impl Engine {
     ///
     /// The errors of [`embed_all`](Self::embed_all).
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
-        embed::only(self.embed_all(&[text], options)?)
+        only(self.embed_all(&[text], options)?)
     }
 
     /// The embeddings of several texts, in order, as [`Model::embed_all`](crate::Model::embed_all), computed
@@ -235,7 +229,7 @@ impl Engine {
     ///
     /// The errors of [`score_all`](Self::score_all).
     pub fn score(&self, text: &str, options: &ScoreOptions) -> Result<TextScore> {
-        score::only(self.score_all(&[text], options)?)
+        only(self.score_all(&[text], options)?)
     }
 
     /// As [`score`](Self::score) for several texts, in order, scheduled as by [`embed_all`](Self::embed_all).
