@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Adapter, AdapterSlots, CancelToken, Error, ErrorKind, ModelSource, Result};
 
 use crate::model::Model;
+use crate::sync::unpoisoned;
 
 /// How often a call that waits looks for idle adapters: requests that end notify nobody here.
 const LOOK: Duration = Duration::from_millis(10);
@@ -236,7 +237,7 @@ impl fmt::Debug for AdapterPool {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 
@@ -340,8 +341,7 @@ impl<'a> Turn<'a> {
                 let error = Error::new(ErrorKind::ResourceExhausted, ACQUIRE, message);
                 return Err(named(error.with_context("slots", shared.slots), name));
             }
-            let waited = shared.changed.wait_timeout(state, left.min(pause));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(shared.changed.wait_timeout(state, left.min(pause))).0;
         }
     }
 }

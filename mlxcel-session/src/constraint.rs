@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
 use crate::engine::guard::work_for_all_engines;
 use crate::model::Model;
+use crate::sync::unpoisoned;
 
 /// Starts a [`Constraint`] for each generation; pass one to
 /// [`Options::with_constraint`](crate::Options::with_constraint). With the feature `structured`, `Grammar`
@@ -75,11 +76,6 @@ pub trait Constraint: Send {
 
 type Shared = Arc<Mutex<Box<dyn Constraint>>>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What panicked is caught where it is shared, and answers an error from then on.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The mask for one position of a text, computed on first use.
 struct Slot {
     constraint: Shared,
@@ -89,7 +85,7 @@ struct Slot {
 impl Slot {
     fn mask(&self) -> &Result<TokenMask> {
         self.mask.get_or_init(|| {
-            let mask = lock(&self.constraint).mask()?;
+            let mask = unpoisoned(self.constraint.lock()).mask()?;
             if mask.is_empty() {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
@@ -151,7 +147,7 @@ impl Constrained {
     /// The masks for the next token and behind each of `draft_tokens`, as far as these can be verified.
     pub(crate) fn masks_ahead(&self, draft_tokens: &[TokenId]) -> Result<Vec<TokenMask>> {
         let mut masks = vec![self.mask()?];
-        masks.extend(lock(&self.constraint).masks_ahead(draft_tokens)?);
+        masks.extend(unpoisoned(self.constraint.lock()).masks_ahead(draft_tokens)?);
         masks.truncate(draft_tokens.len() + 1);
         Ok(masks)
     }
@@ -159,7 +155,7 @@ impl Constrained {
     /// Follows the text by a token that was chosen; begins the mask for the next one.
     pub(crate) fn accept(&mut self, token: TokenId) -> Result<()> {
         {
-            let mut constraint = lock(&self.constraint);
+            let mut constraint = unpoisoned(self.constraint.lock());
             constraint.accept(token)?;
             for token in constraint.forced()? {
                 constraint.accept(token)?;

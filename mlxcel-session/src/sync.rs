@@ -5,6 +5,8 @@
 //! goes on: a test that is run by [`explore`] goes through thousands of interleavings, and fails if one of
 //! them is wrong, deadlocks or never ends. Outside of it these operations panic.
 
+use std::sync::{LockResult, PoisonError};
+
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::AtomicBool;
 #[cfg(not(test))]
@@ -18,6 +20,12 @@ pub(crate) use explored::{Condvar, FOREVER, Mutex, MutexGuard, explore, explore_
 pub(crate) use shuttle::sync::{atomic::AtomicBool, mpsc};
 #[cfg(test)]
 pub(crate) use shuttle::{thread, thread_local};
+
+/// What a lock or a wait returned. A thread that panicked with the lock left nothing broken: what these locks
+/// protect is whole after every statement, or answers an error from then on.
+pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What shuttle does not have: time limits of condition variables.
 #[cfg(test)]

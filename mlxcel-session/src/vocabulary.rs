@@ -1,6 +1,6 @@
 //! A model's vocabulary for grammars: the bytes of each token, and tokenization of a text.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
@@ -9,6 +9,7 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use mlxcel_core::{Error, ErrorKind, Result, TokenId};
 
+use crate::sync::unpoisoned;
 use crate::tokenizer::Tokenizer;
 
 /// What the parser of a text may take. Some 15 million units of a lexer's fuel and 20 million items are a
@@ -40,7 +41,7 @@ impl Vocabulary {
         size: usize,
         stops: &[TokenId],
     ) -> Result<Arc<ParserFactory>> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = unpoisoned(self.0.lock());
         if let Some(factory) = &*made {
             return Ok(Arc::clone(factory));
         }

@@ -17,6 +17,7 @@ use crate::detokenize::Detokenizer;
 use crate::generation::TextGeneration;
 use crate::model::Model;
 use crate::options::Options;
+use crate::prefix::common;
 use crate::reasoning::ReasoningSplitter;
 use crate::stream::{Record, TextStream};
 use crate::tokenizer::Tokenizer;
@@ -390,13 +391,7 @@ impl Conversation {
         let Some((sequence, state)) = held else { return self.reopen(options) };
         self.tokens.truncate(state.position);
         // The last token is computed again where all are held: what follows it is wanted.
-        let common = self
-            .tokens
-            .iter()
-            .zip(prompt)
-            .take_while(|(held, wanted)| held == wanted)
-            .count()
-            .min(prompt.len().saturating_sub(1));
+        let common = common(&self.tokens, prompt).min(prompt.len().saturating_sub(1));
         if common == state.position {
             return Ok((sequence, common));
         }

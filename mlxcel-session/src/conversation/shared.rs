@@ -1,13 +1,13 @@
 //! A session that several conversations share: branches of one are sequences of one session.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use mlxcel_core::{
     Capabilities, Control, InferenceSession, Result, Row, SequenceId, SequenceOptions, SequenceState,
     SessionStats, Snapshot, StepOutput,
 };
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, unpoisoned};
 
 /// A session behind a lock, which is held for a step at a time.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl SharedSession {
 
     /// The session; one that panicked is left as it is, and says by itself which sequences are usable.
     fn lock(&self) -> MutexGuard<'_, Box<dyn InferenceSession>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.session.lock())
     }
 }
 

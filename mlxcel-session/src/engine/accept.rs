@@ -1,6 +1,6 @@
 //! Handles the results of a step.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, RowResult, SampledToken};
@@ -9,6 +9,7 @@ use super::channel::Item;
 use super::guard::{EngineId, caught};
 use super::scheduler::{Running, Scheduler};
 use crate::generation::TextGeneration;
+use crate::sync::unpoisoned;
 
 /// Sampling this many logits on one thread takes less time than starting other threads.
 const FEW_LOGITS: usize = 1 << 16;
@@ -177,7 +178,7 @@ fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<Sampl
         let mut drawn = Vec::new();
         loop {
             let part = {
-                let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut left = unpoisoned(left.lock());
                 let at = left.len().saturating_sub(share);
                 left.split_off(at)
             };

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use mlxcel_core::SequenceOptions;
 
-use super::bell::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, unpoisoned};
 
 /// The maximum number of adapters with counters of their own: over months, a server may load any number.
 const MOST: usize = 256;
@@ -68,7 +67,7 @@ impl AdapterCounts {
     fn count(&self, options: &SequenceOptions, change: impl FnOnce(&mut AdapterStats)) {
         let Some(adapter) = &options.adapter else { return };
         let identity = adapter.identity();
-        let mut counts = lock(&self.0);
+        let mut counts = unpoisoned(self.0.lock());
         let Counts { adapters, others, clock } = &mut *counts;
         *clock += 1;
         if let Some((used, stats)) = adapters.get_mut(identity) {
@@ -88,7 +87,7 @@ impl AdapterCounts {
 
     /// The counters, by identity; those of others last, if there are any.
     pub(super) fn read(&self) -> Vec<AdapterStats> {
-        let counts = lock(&self.0);
+        let counts = unpoisoned(self.0.lock());
         let others = Some(&counts.others).filter(|others| others.requests + others.generated_tokens > 0);
         counts.adapters.values().map(|(_, stats)| stats).chain(others).cloned().collect()
     }

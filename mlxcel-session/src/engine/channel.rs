@@ -2,15 +2,15 @@
 //! a final result.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
 
-use super::bell::{Bell, lock};
+use super::bell::Bell;
 use super::guard::EngineId;
-use crate::sync::{AtomicBool, Condvar, Mutex};
+use crate::sync::{AtomicBool, Condvar, Mutex, unpoisoned};
 use crate::usage::Usage;
 
 /// A token, the text that became whole by it, and what the request took so far.
@@ -84,7 +84,7 @@ pub(super) fn channel(capacity: usize, bell: Arc<Bell>) -> (Sender, Receiver) {
 impl Shared {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let waker = {
-            let mut state = lock(&self.state);
+            let mut state = unpoisoned(self.state.lock());
             change(&mut state);
             state.waker.take()
         };
@@ -166,7 +166,7 @@ pub(super) struct Receiver(Arc<Shared>);
 impl Receiver {
     /// Waits for the next event; none after the end.
     pub(super) fn receive(&self) -> Option<Event> {
-        let mut state = lock(&self.0.state);
+        let mut state = unpoisoned(self.0.state.lock());
         loop {
             match self.0.take(&mut state) {
                 None if state.ended => return None,
@@ -174,7 +174,7 @@ impl Receiver {
                     state.ended = true;
                     return Some(Event::End(End::lost(waits_for_itself())));
                 }
-                None => state = self.0.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = unpoisoned(self.0.arrived.wait(state)),
                 event => return event,
             }
         }
@@ -182,7 +182,7 @@ impl Receiver {
 
     /// The next event; where it has not come, the task is woken when it does.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        let mut state = lock(&self.0.state);
+        let mut state = unpoisoned(self.0.state.lock());
         match self.0.take(&mut state) {
             None if state.ended => Poll::Ready(None),
             None => {

@@ -38,9 +38,8 @@ pub use stream::RequestStream;
 use crate::chat::Message;
 use crate::model::Model;
 use crate::options::Options;
-use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
-use bell::lock;
+use crate::sync::{Mutex, unpoisoned};
 use queue::Queue;
 use scheduler::Scheduler;
 use stream::About;
@@ -266,7 +265,7 @@ impl Life {
         self.queue.close(Error::new(ErrorKind::Cancelled, "submit request", "the engine was dropped"));
         self.queue.stop.cancel();
         self.queue.bell.ring();
-        let Some(thread) = lock(&self.thread).take() else { return };
+        let Some(thread) = unpoisoned(self.thread.lock()).take() else { return };
         // A task that the thread wakes, or code of a request, may drop the last stream there.
         let is_ours = guard::EngineId::of(&self.queue.bell).is_waiting_for_us();
         if !is_ours {

@@ -1,13 +1,13 @@
 //! The bounded queue of requests to the engine's thread; it closes when that thread ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 
 use super::adapters::AdapterCounts;
-use super::bell::{Bell, lock};
+use super::bell::Bell;
 use super::channel::{Receiver, Sender, channel, thread_is_gone};
 use super::guard::EngineId;
 use super::options::Limits;
@@ -15,7 +15,7 @@ use super::request::Share;
 use super::stats::EngineStats;
 use super::texts::Job;
 use crate::generation::TextGeneration;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, unpoisoned};
 
 /// A request that has no sequence.
 pub(super) struct Entry {
@@ -126,11 +126,10 @@ impl Queue {
         patience: Duration,
         unread_tokens: usize,
     ) -> Result<(u64, Receiver)> {
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         if !patience.is_zero() && !EngineId::of(&self.bell).is_waiting_for_us() {
             let full = |state: &mut State| state.closed.is_none() && self.is_full(state);
-            let waited = self.room.wait_timeout_while(state, patience, full);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(self.room.wait_timeout_while(state, patience, full)).0;
         }
         if let Some(error) = &state.closed {
             return Err(error.clone());
@@ -180,7 +179,7 @@ impl Queue {
     /// Takes the requests that arrived, for the thread, and the clients whose newest request is displaced.
     /// They count as queued until it publishes what became of them.
     pub(super) fn take(&self) -> (Vec<Entry>, Vec<u64>) {
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         let taken = std::mem::take(&mut state.arrived);
         state.stats.queued += taken.len();
         (taken, std::mem::take(&mut state.displaced))
@@ -188,7 +187,7 @@ impl Queue {
 
     /// Adds a call with texts.
     pub(super) fn push_job(&self, job: Job) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
@@ -200,13 +199,13 @@ impl Queue {
 
     /// Takes the calls with texts that arrived, for the thread.
     pub(super) fn take_jobs(&self) -> Vec<Job> {
-        std::mem::take(&mut lock(&self.state).jobs)
+        std::mem::take(&mut unpoisoned(self.state.lock()).jobs)
     }
 
     /// Publishes what the thread has done: these requests `wait` for their first sequence, and `free`
     /// sequences are left for others.
     pub(super) fn publish(&self, waiting: Waiting, free: usize, stats: &EngineStats) {
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         state.stats = *stats;
         let before = state.waiting.all();
         state.waiting = waiting;
@@ -222,7 +221,7 @@ impl Queue {
     }
 
     pub(super) fn stats(&self) -> EngineStats {
-        let state = lock(&self.state);
+        let state = unpoisoned(self.state.lock());
         let mut stats = state.stats;
         stats.queued += state.arrived.len();
         stats.submitted = state.submitted;
@@ -233,26 +232,26 @@ impl Queue {
 
     /// Takes no more requests; the first reason stays.
     pub(super) fn close(&self, reason: Error) {
-        lock(&self.state).closed.get_or_insert(reason);
+        unpoisoned(self.state.lock()).closed.get_or_insert(reason);
         self.room.notify_all();
         self.bell.ring();
     }
 
     /// Why no more requests are taken.
     pub(super) fn closed(&self) -> Option<Error> {
-        lock(&self.state).closed.clone()
+        unpoisoned(self.state.lock()).closed.clone()
     }
 
     /// Whether the thread may end where it has no requests.
     pub(super) fn is_closed_and_empty(&self) -> bool {
-        let state = lock(&self.state);
+        let state = unpoisoned(self.state.lock());
         state.closed.is_some() && state.arrived.is_empty() && state.jobs.is_empty()
     }
 
     /// Says that the thread has panicked: no more requests are taken, and all that there are count as failed.
     pub(super) fn fail(&self) {
         self.close(thread_is_gone());
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         let lost = state.stats.queued + state.stats.running + state.arrived.len();
         state.stats.failed += lost as u64;
         (state.stats.queued, state.stats.running, state.stats.paused) = (0, 0, 0);
@@ -261,7 +260,7 @@ impl Queue {
 
     /// Says that the thread has ended. Requests that it has not seen end with an error.
     pub(super) fn end(&self) {
-        let mut state = lock(&self.state);
+        let mut state = unpoisoned(self.state.lock());
         let lost = (std::mem::take(&mut state.arrived), std::mem::take(&mut state.jobs));
         state.waiting = Waiting::default();
         state.done = true;
@@ -273,11 +272,10 @@ impl Queue {
 
     /// Waits for the end of the thread, at most for `limit`; false where it has not ended.
     pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
-        let state = lock(&self.state);
+        let state = unpoisoned(self.state.lock());
         if EngineId::of(&self.bell).is_waiting_for_us() {
             return state.done;
         }
-        let waited = self.done.wait_timeout_while(state, limit, |state| !state.done);
-        waited.unwrap_or_else(PoisonError::into_inner).0.done
+        unpoisoned(self.done.wait_timeout_while(state, limit, |state| !state.done)).0.done
     }
 }

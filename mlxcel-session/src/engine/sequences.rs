@@ -4,6 +4,7 @@ use mlxcel_core::{InferenceSession, Result, SequenceId, SequenceOptions, StateId
 
 use super::queue::Entry;
 use super::scheduler::{Running, Scheduler};
+use crate::prefix::common;
 
 /// The shortest common beginning that is worth a copy of a sequence.
 const LEAST_SHARED: usize = 16;
@@ -125,9 +126,4 @@ impl Scheduler {
 /// Whether `session` copies the beginnings of sequences.
 pub(super) fn copies(session: &dyn InferenceSession) -> bool {
     session.capabilities().fork && session.capabilities().rewind
-}
-
-/// How many tokens `one` and `other` have in common from their beginning.
-fn common(one: &[TokenId], other: &[TokenId]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }

@@ -79,7 +79,7 @@ impl Map {
 }
 
 /// How many first tokens two lists share.
-fn common(a: &[TokenId], b: &[TokenId]) -> usize {
+pub(crate) fn common(a: &[TokenId], b: &[TokenId]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 

@@ -6,14 +6,15 @@ mod map;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use mlxcel_core::{
     ErrorKind, InferenceSession, ModelInfo, Result, SequenceId, SequenceOptions, Snapshot, StateIdentity,
     TokenId,
 };
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, unpoisoned};
+pub(crate) use map::common;
 use map::{Entry, Map};
 
 /// The shortest prefix that is worth a copy.
@@ -244,8 +245,7 @@ impl PrefixCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What a panicking thread left is whole: every change is made in one go.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.lock())
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mlxcel_core::{Result, TokenId};
 
 use super::{DraftContext, DraftSource, Drafter};
+use crate::sync::unpoisoned;
 
 /// How many of the last tokens are looked up.
 const LOOKED_UP: usize = 16;
@@ -39,7 +40,7 @@ impl EarlierTexts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Texts> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.inner.lock())
     }
 }
 

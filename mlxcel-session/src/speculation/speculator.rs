@@ -1,12 +1,12 @@
 //! The drafting state of one generation.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mlxcel_core::{Capabilities, Result, SamplingParams, SamplingPlace, Stopwatch, TokenId};
 
-use super::governor::{Costs, Governor, Record};
+use super::governor::{Governor, Record};
 use super::{DraftContext, Drafter, Speculation};
+use crate::sync::unpoisoned;
 
 /// Draft tokens for one generation.
 pub(crate) struct Speculator {
@@ -69,7 +69,10 @@ impl Speculator {
         while let Some((drafter, record)) = self.drafters.get_mut(index) {
             let width = match self.speculation.width {
                 Some(width) => width.min(most),
-                None => self.governor.width(&lock(&self.speculation.costs), record, most),
+                None => {
+                    let costs = unpoisoned(self.speculation.costs.lock());
+                    self.governor.width(&costs, record, most)
+                }
             };
             let drafts = if width > 0 { drafter.draft(tokens, width) } else { Ok(Vec::new()) };
             match drafts {
@@ -108,7 +111,7 @@ impl Speculator {
             record.add(drafted, accepted);
         }
         if !self.disturbed {
-            let mut costs = lock(&self.speculation.costs);
+            let mut costs = unpoisoned(self.speculation.costs.lock());
             self.governor.observe(&mut costs, self.taken.as_secs_f64(), drafted, accepted);
         }
         self.taken = Duration::ZERO;
@@ -124,8 +127,4 @@ impl std::fmt::Debug for Speculator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Speculator").field("speculation", &self.speculation).finish_non_exhaustive()
     }
-}
-
-fn lock(costs: &Arc<Mutex<Costs>>) -> MutexGuard<'_, Costs> {
-    costs.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
@@ -15,6 +15,8 @@ use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::{Matcher, ParserFactory};
 use mlxcel_core::{Error, ErrorKind, Result};
+
+use crate::sync::unpoisoned;
 
 /// How long a grammar may wait and be compiled together.
 const TIME: Duration = Duration::from_secs(10);
@@ -33,10 +35,9 @@ struct Running;
 impl Running {
     /// Waits for a place until `limit` is over.
     fn begin(limit: Duration) -> Result<Self> {
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = unpoisoned(RUNNING.lock());
         let full = |running: &mut usize| *running >= MOST_AT_ONCE;
-        let (mut running, _) =
-            ENDED.wait_timeout_while(running, limit, full).unwrap_or_else(PoisonError::into_inner);
+        let (mut running, _) = unpoisoned(ENDED.wait_timeout_while(running, limit, full));
         if *running >= MOST_AT_ONCE {
             return Err(exhausted("too many grammars are being compiled; try again later"));
         }
@@ -47,7 +48,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *unpoisoned(RUNNING.lock()) -= 1;
         ENDED.notify_one();
     }
 }

@@ -10,7 +10,7 @@ mod schema;
 mod typed;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::{JsonCompileOptions, ParserFactory};
@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::constraint::{Constraint, ConstraintSource};
 use crate::model::Model;
+use crate::sync::unpoisoned;
 pub(crate) use closed::close_fields;
 use matcher::Follower;
 pub(crate) use schema::check as check_schema;
@@ -177,7 +178,7 @@ impl ConstraintSource for Grammar {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
         let (size, stops) = (model.info().vocabulary_size, model.stop_tokens());
         let factory = model.vocabulary().factory(model.tokenizer()?, size, &stops)?;
-        let mut compiled = self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = unpoisoned(self.compiled.0.lock());
         let known = compiled.as_ref().filter(|(of, _)| of.ptr_eq(&Arc::downgrade(&factory)));
         if let Some((_, follower)) = known {
             return Ok(Box::new(follower.for_another()));
