@@ -152,7 +152,7 @@ impl<S: Iterator<Item = Result<String>>> Iterator for AnswerParts<S> {
 }
 
 /// How much of the end of `text` may be the beginning of `mark`, in bytes.
-fn begun(text: &str, mark: &str) -> usize {
+pub(crate) fn begun(text: &str, mark: &str) -> usize {
     let most = mark.len().saturating_sub(1).min(text.len());
     let possible = (1..=most).rev().find(|&length| {
         text.is_char_boundary(text.len() - length) && mark.starts_with(&text[text.len() - length..])

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::attempt::{Attempt, Found, is_object};
 use crate::chat::styles::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
-use crate::reasoning::ReasoningSplitter;
+use crate::reasoning::{ReasoningSplitter, begun};
 
 /// A part of an answer that may call tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,16 +268,6 @@ fn merge(parts: Vec<ToolPart>) -> Vec<ToolPart> {
         }
     }
     merged
-}
-
-/// How much of the end of `text` may be the beginning of `mark`, in bytes.
-fn begun(text: &str, mark: &str) -> usize {
-    let most = mark.len().saturating_sub(1).min(text.len());
-    let is_begun = |length: &usize| {
-        let at = text.len() - length;
-        text.is_char_boundary(at) && mark.starts_with(&text[at..])
-    };
-    (1..=most).rev().find(is_begun).unwrap_or(0)
 }
 
 #[cfg(test)]
