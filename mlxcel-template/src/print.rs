@@ -80,12 +80,22 @@ pub(super) fn float(value: f64) -> String {
     }
     let magnitude = value.abs();
     if value == 0.0 || (1e-4..1e16).contains(&magnitude) {
-        return format!("{value:?}");
+        let text = format!("{value:?}");
+        let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        return even(format!("{value:.decimals$}"), text, value);
     }
     let text = format!("{value:e}");
+    let decimals = text.bytes().take_while(|&byte| byte != b'e').filter(u8::is_ascii_digit).count() - 1;
+    let text = even(format!("{value:.decimals$e}"), text, value);
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
     format!("{digits}e{sign}{exponent:0>2}")
+}
+
+/// Of two shortest texts that are equally near to a float, Python prints the one that ends in an even digit;
+/// the standard library does so only for a given number of digits, whose text need not read back.
+fn even(rounded: String, shortest: String, value: f64) -> String {
+    if rounded.parse() == Ok(value) { rounded } else { shortest }
 }
 
 fn write_quoted(out: &mut TextBuilder, text: &Text<'_>) -> Result<()> {
@@ -102,7 +112,7 @@ fn write_quoted(out: &mut TextBuilder, text: &Text<'_>) -> Result<()> {
                 out.push_as("\\", origin)?;
                 out.push_char(character, origin)?;
             }
-            _ if character == ' ' || is_printable(character) => out.push_char(character, origin)?,
+            _ if is_printable(character) => out.push_char(character, origin)?,
             _ => {
                 escaped.clear();
                 // A string takes what is written to it.
@@ -118,10 +128,17 @@ fn write_quoted(out: &mut TextBuilder, text: &Text<'_>) -> Result<()> {
     out.push_char(quote, Origin::Template)
 }
 
+/// Whether Python's `repr` writes a character as it is. It escapes control and format characters, spaces other
+/// than the usual one, and code points that are private or not assigned.
 fn is_printable(character: char) -> bool {
-    let formats = matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e000}'..='\u{f8ff}');
-    !character.is_control() && !character.is_whitespace() && !formats
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
+    // The standard library's `Debug` escapes the same characters. It also escapes a combining character, but
+    // only at the start of a text.
+    let mut text = [b' '; 5];
+    let length = character.encode_utf8(&mut text[1..]).len();
+    std::str::from_utf8(&text[..=length]).is_ok_and(|text| text.escape_debug().nth(1) != Some('\\'))
 }
 
 /// `json.dumps(value)`, inside `depth` others.
