@@ -8,7 +8,7 @@ use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
 use super::meter::DictBuilder;
 use super::operate::name_undefined;
-use super::value::{Function, Value};
+use super::value::{Function, Text, Value};
 
 /// How many numbers `range` gives at most, as in transformers' Jinja.
 const MOST_RANGE: i128 = 100_000;
@@ -143,6 +143,9 @@ impl<'a> Evaluator<'a> {
         match function {
             Function::Range => {
                 let [first, second, step] = values.take("range", ["start", "stop", "step"])?;
+                if first.is_undefined() || values.positional.iter().any(Value::is_undefined) {
+                    return Err(TemplateError::new("'range' takes ints"));
+                }
                 let (from, to) = match second {
                     Value::Undefined => (0, first.int_or(0)?),
                     _ => (first.int_or(0)?, second.int_or(0)?),
@@ -151,7 +154,7 @@ impl<'a> Evaluator<'a> {
             }
             Function::Dict => {
                 let mut dict = DictBuilder::new(&self.meter)?;
-                for (key, value) in self.entries(values)? {
+                for (key, value) in self.entries("dict", values)? {
                     dict.set(key, value)?;
                 }
                 Ok(dict.finish())
@@ -160,11 +163,11 @@ impl<'a> Evaluator<'a> {
                 self.kept.grow(64)?;
                 self.namespaces.push(Vec::new());
                 let index = self.namespaces.len() - 1;
-                if !values.positional.is_empty() {
-                    return Err(TemplateError::new("'namespace' takes arguments with names"));
-                }
-                for (name, value) in &values.named {
-                    self.set_in_namespace(index, name, value.clone())?;
+                for (name, value) in self.entries("namespace", values)? {
+                    let Value::Text(Text::Borrowed(name, _)) = name else {
+                        return Err(TemplateError::new("'namespace' takes names that are written out"));
+                    };
+                    self.set_in_namespace(index, name, value)?;
                 }
                 Ok(Value::Namespace(index))
             }
@@ -182,17 +185,33 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// What `dict` is called with: another dictionary, and entries by name.
-    fn entries(&self, values: &Values<'a>) -> Result<Vec<(Value<'a>, Value<'a>)>> {
-        let named = values.named.iter().map(|(name, value)| (Value::text(name), value.clone()));
+    /// What `dict` or `namespace` is called with: a dictionary or a list of pairs, and entries by name.
+    fn entries(&self, callee: &str, values: &Values<'a>) -> Result<Vec<(Value<'a>, Value<'a>)>> {
+        let fault = || {
+            TemplateError::new(format!(
+                "'{callee}' takes a dictionary or a list of pairs, and arguments with names"
+            ))
+        };
+        let mut entries = Vec::new();
         match values.positional.as_slice() {
-            [] => Ok(named.collect()),
+            [] => {}
             [Value::Dict(dict)] => {
                 self.meter.work(dict.entries.len())?;
-                Ok(dict.entries.iter().cloned().chain(named).collect())
+                entries.extend(dict.entries.iter().cloned());
             }
-            _ => Err(TemplateError::new("'dict' takes a dictionary and arguments with names")),
+            [Value::Seq(pairs)] => {
+                self.meter.work(pairs.items.len())?;
+                for pair in &pairs.items {
+                    match self.iterate(pair)?.items.as_slice() {
+                        [key, value] => entries.push((key.clone(), value.clone())),
+                        _ => return Err(fault()),
+                    }
+                }
+            }
+            _ => return Err(fault()),
         }
+        entries.extend(values.named.iter().map(|(name, value)| (Value::text(name), value.clone())));
+        Ok(entries)
     }
 
     fn range(&self, from: i128, to: i128, step: i128) -> Result<Value<'a>> {
@@ -219,16 +238,16 @@ impl<'a> Evaluator<'a> {
         if format.len() > MOST_FORMAT {
             return Err(TemplateError::new("the format of a date is too long"));
         }
-        let formatted = match self.now {
-            Some(now) => jiff::fmt::strtime::format(format, now),
+        let now = match self.now {
+            Some(now) => now,
             None if !Stopwatch::HAS_CLOCK => {
                 return Err(TemplateError::new(
                     "the template asks for the date, and this platform has no clock: set the date in ChatOptions",
                 ));
             }
-            None => jiff::fmt::strtime::format(format, &jiff::Zoned::now()),
+            None => &jiff::Zoned::now(),
         };
-        formatted
+        jiff::fmt::strtime::format(in_locale_c(format), now)
             .map_err(|error| TemplateError::new(format!("strftime_now does not know this format: {error}")))
     }
 
@@ -254,4 +273,21 @@ impl<'a> Evaluator<'a> {
         }
         Ok(Value::Bool(false))
     }
+}
+
+/// The format with what it leaves to the locale written out, as in Python's. The time has no zone there.
+fn in_locale_c(format: &str) -> String {
+    let mut out = String::new();
+    let mut characters = format.chars();
+    while let Some(character) = characters.next() {
+        let directive = if character == '%' { characters.next() } else { None };
+        match directive {
+            Some('c') => out.push_str("%a %b %e %H:%M:%S %Y"),
+            Some('x') => out.push_str("%m/%d/%y"),
+            Some('z' | 'Z') => {}
+            Some(directive) => out.extend([character, directive]),
+            None => out.push(character),
+        }
+    }
+    out
 }
