@@ -6,7 +6,6 @@ use super::arguments::Values;
 use super::ast::Binary;
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
-use super::origin::Origin;
 use super::value::Value;
 
 impl<'a> Evaluator<'a> {
@@ -46,7 +45,7 @@ impl<'a> Evaluator<'a> {
                 let [reverse, sensitive, attribute] =
                     values.take(name, ["reverse", "case_sensitive", "attribute"])?;
                 let items = self.iterate(&value)?;
-                let keys = self.keys(&items.items, &attribute, sensitive.is_true())?;
+                let keys = self.sort_keys(&items.items, &attribute, sensitive.is_true())?;
                 self.in_order(&items.items, &keys, reverse.is_true())
             }
             "unique" => {
@@ -164,28 +163,50 @@ impl<'a> Evaluator<'a> {
         Ok(value)
     }
 
-    /// What items are ordered by.
+    /// What items are compared by.
     fn keys(
         &self,
         items: &[Value<'a>],
         attribute: &Value<'a>,
         case_sensitive: bool,
     ) -> Result<Vec<Value<'a>>> {
-        let key = |item: &Value<'a>| {
-            let Some(attribute) = attribute.given() else { return self.folded(item, case_sensitive) };
-            self.meter.read(attribute.as_text().map_or(0, str::len))?;
-            match attribute.as_text().filter(|paths| paths.contains(',')) {
-                None => self.folded(&self.path(item, attribute)?, case_sensitive),
-                Some(paths) => {
-                    let mut several = self.list()?;
-                    for name in paths.split(',') {
-                        let mut path = self.builder()?;
-                        path.push_as(name, Origin::Input)?;
-                        several.push(self.folded(&self.path(item, &path.finish())?, case_sensitive)?)?;
-                    }
-                    Ok(several.finish())
+        let key = |item: &Value<'a>| match attribute.given() {
+            None => self.folded(item, case_sensitive),
+            Some(attribute) => self.folded(&self.path(item, attribute)?, case_sensitive),
+        };
+        items.iter().map(key).collect()
+    }
+
+    /// What items are sorted by: lists of one or several attributes, of which Python compares the first that
+    /// differs.
+    fn sort_keys(
+        &self,
+        items: &[Value<'a>],
+        attribute: &Value<'a>,
+        case_sensitive: bool,
+    ) -> Result<Vec<Value<'a>>> {
+        let mut paths = self.list()?;
+        match attribute.given() {
+            None => {}
+            Some(Value::Text(text)) => {
+                let mut start = 0;
+                for path in text.split(',') {
+                    paths.push(self.part(text, start..start + path.len())?)?;
+                    start += path.len() + 1;
                 }
             }
+            Some(attribute) => paths.push(attribute.clone())?,
+        }
+        let paths = paths.items();
+        let key = |item: &Value<'a>| {
+            let mut several = self.list()?;
+            if paths.is_empty() {
+                several.push(self.folded(item, case_sensitive)?)?;
+            }
+            for path in paths.iter() {
+                several.push(self.folded(&self.path(item, path)?, case_sensitive)?)?;
+            }
+            Ok(several.finish())
         };
         items.iter().map(key).collect()
     }

@@ -296,10 +296,7 @@ impl<'a> Value<'a> {
             }
             (Self::Namespace(a), Value::Namespace(b)) | (Self::Macro(a), Value::Macro(b)) => a == b,
             (Self::Function(a), Value::Function(b)) => a == b,
-            _ => match (self.as_int(), other.as_int()) {
-                (Some(a), Some(b)) => a == b,
-                _ => matches!((self.as_float(), other.as_float()), (Some(a), Some(b)) if a == b),
-            },
+            _ => self.order_of_numbers(other).is_some_and(|order| order == Some(Ordering::Equal)),
         })
     }
 
@@ -314,21 +311,40 @@ impl<'a> Value<'a> {
             }
             (Self::Seq(a), Value::Seq(b)) if a.tuple == b.tuple => {
                 for (a, b) in a.items.iter().zip(&b.items) {
-                    match a.order(b, meter)? {
-                        Ordering::Equal => {}
-                        unequal => return Ok(unequal),
+                    // Equal items need not have an order.
+                    if !a.equals(b, meter)? {
+                        return a.order(b, meter);
                     }
                 }
                 return Ok(a.items.len().cmp(&b.items.len()));
             }
             _ => {}
         }
-        if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
-            return Ok(a.cmp(&b));
+        match self.order_of_numbers(other) {
+            Some(order) => Ok(order.unwrap_or(Ordering::Less)),
+            None => {
+                let (a, b) = (self.type_name(), other.type_name());
+                Err(TemplateError::new(format!("{a} and {b} have no order")))
+            }
         }
-        if let (Some(a), Some(b)) = (self.as_float(), other.as_float()) {
-            return Ok(a.partial_cmp(&b).unwrap_or(Ordering::Less));
-        }
-        Err(TemplateError::new(format!("{} and {} have no order", self.type_name(), other.type_name())))
+    }
+
+    /// The exact order of two numbers, which one that is not a number does not have.
+    fn order_of_numbers(&self, other: &Value<'_>) -> Option<Option<Ordering>> {
+        let exact = |int: i128, float: f64| {
+            // What lies within is an integer of 128 bits, and a fraction.
+            if float.abs() < 1.7e38 {
+                let order = int.cmp(&(float as i128));
+                Some(order.then_with(|| 0f64.total_cmp(&(float.fract() + 0.0))))
+            } else {
+                0f64.partial_cmp(&float)
+            }
+        };
+        Some(match (self.as_int(), other.as_int()) {
+            (Some(a), Some(b)) => Some(a.cmp(&b)),
+            (Some(a), None) => exact(a, other.as_float()?),
+            (None, Some(b)) => exact(b, self.as_float()?).map(Ordering::reverse),
+            (None, None) => self.as_float()?.partial_cmp(&other.as_float()?),
+        })
     }
 }
