@@ -73,6 +73,7 @@ impl<'a> Evaluator<'a> {
             }
             Value::Seq(seq) => seq.items.len(),
             Value::Dict(dict) => dict.entries.len(),
+            Value::Loop(index) if *index < self.loops.len() => self.loops[*index].items.items.len(),
             _ => return Err(TemplateError::new(format!("{} has no length", value.type_name()))),
         };
         Ok(Value::Int(length as i128))
@@ -95,21 +96,36 @@ impl<'a> Evaluator<'a> {
             "int" => {
                 let [default, base] = values.take(name, ["default", "base"])?;
                 let base = u32::try_from(base.int_or(10)?).unwrap_or(0);
+                let finite = |value: f64| value.is_finite().then_some(value);
                 let parsed = match value {
-                    Value::Text(text) => numbers::parse_int(text, base)
-                        .or_else(|| numbers::parse_float(text).and_then(numbers::truncate)),
-                    Value::Float(value) => numbers::truncate(*value),
+                    Value::Text(text) => match numbers::parse_int(text, base) {
+                        Some(value) => Some(value),
+                        None => {
+                            numbers::parse_float(text).and_then(finite).map(numbers::truncate).transpose()?
+                        }
+                    },
+                    Value::Float(value) if !value.is_nan() => Some(numbers::truncate(*value)?),
+                    Value::Undefined => return Err(TemplateError::new("'int' does not take undefined")),
                     value => value.as_int(),
                 };
-                Ok(parsed.map_or_else(|| default.given().cloned().unwrap_or(Value::Int(0)), Value::Int))
+                Ok(match (parsed, default) {
+                    (Some(value), _) => Value::Int(value),
+                    (None, Value::Undefined) => Value::Int(0),
+                    (None, default) => default,
+                })
             }
             "float" => {
                 let [default] = values.take(name, ["default"])?;
                 let parsed = match value {
                     Value::Text(text) => numbers::parse_float(text),
+                    Value::Undefined => return Err(TemplateError::new("'float' does not take undefined")),
                     value => value.as_float(),
                 };
-                Ok(parsed.map_or_else(|| default.given().cloned().unwrap_or(Value::Float(0.0)), Value::Float))
+                Ok(match (parsed, default) {
+                    (Some(value), _) => Value::Float(value),
+                    (None, Value::Undefined) => Value::Float(0.0),
+                    (None, default) => default,
+                })
             }
             _ => {
                 let [precision, method] = values.take(name, ["precision", "method"])?;
@@ -117,13 +133,27 @@ impl<'a> Evaluator<'a> {
                     return Err(TemplateError::new(format!("'round' does not take {}", value.type_name())));
                 };
                 let precision = precision.int_or(0)?;
-                let unit = 10f64.powi(precision.clamp(-400, 400) as i32);
+                let scaled = |to_int: fn(f64) -> f64| {
+                    let unit = 10f64.powi(precision.clamp(-400, 400) as i32);
+                    let scaled = to_int(number * unit);
+                    // As an integer between, which has no negative zero.
+                    if scaled.is_finite() {
+                        Ok(Value::Float((scaled + 0.0) / unit))
+                    } else {
+                        Err(TemplateError::new("'round' does not take a number that is not finite"))
+                    }
+                };
                 match method.text_or("common")? {
-                    // Python leaves an integer one.
-                    "common" if value.as_int().is_some() && precision >= 0 => Ok(value.clone()),
-                    "common" => Ok(Value::Float(numbers::round(number, precision))),
-                    "ceil" => Ok(Value::Float((number * unit).ceil() / unit)),
-                    "floor" => Ok(Value::Float((number * unit).floor() / unit)),
+                    "common" => Ok(match value.as_int() {
+                        // Python leaves an integer one.
+                        Some(int) if precision >= 0 => Value::Int(int),
+                        Some(int) => {
+                            Value::Int(numbers::round_int(int, precision.unsigned_abs().min(99) as u32)?)
+                        }
+                        None => Value::Float(numbers::round(number, precision)),
+                    }),
+                    "ceil" => scaled(f64::ceil),
+                    "floor" => scaled(f64::floor),
                     _ => Err(TemplateError::new("the method is common, ceil or floor")),
                 }
             }
@@ -143,7 +173,10 @@ impl<'a> Evaluator<'a> {
                 let count = count.given().map_or(Ok(-1), |count| count.int_or(-1))?;
                 self.replace(&text, &old, &new, count)
             }
-            "indent" => self.indent(&text, values),
+            "indent" => match value {
+                Value::Text(_) => self.indent(&text, values),
+                _ => Err(TemplateError::new(format!("'indent' does not take {}", value.type_name()))),
+            },
             "center" => {
                 let [width] = values.take(name, ["width"])?;
                 self.pad(&text, width.count_or(80)?, &SPACE, Side::Both)
@@ -152,7 +185,7 @@ impl<'a> Evaluator<'a> {
                 if !values.named.is_empty() {
                     return Err(TemplateError::new("'format' takes no arguments with names"));
                 }
-                self.printf(&text, &values.positional)
+                self.printf(&text, &values.positional, true)
             }
             "truncate" => self.truncate(&text, values),
             _ => {
@@ -161,9 +194,7 @@ impl<'a> Evaluator<'a> {
                     "upper" => self.upper(&text),
                     "lower" => self.lower(&text),
                     "capitalize" => self.capitalize(&text),
-                    "title" => self.title(&text, |c| {
-                        super::lexer::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<')
-                    }),
+                    "title" => self.title_words(&text),
                     "wordcount" => {
                         self.meter.read(text.len())?;
                         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -193,8 +224,9 @@ impl<'a> Evaluator<'a> {
         if first.is_true() {
             out.repeat(&unit, count)?;
         }
-        // A line break at the end stays, as if a line followed that is empty.
-        let ends = text.ends_with(['\n', '\r']);
+        // A line break at the end stays, as if a line followed that is empty. Jinja adds another first, which
+        // makes one of both if the text ends with a carriage return.
+        let ends = text.ends_with(|c| c != '\r' && strings::is_line_break(c));
         let lines = strings::lines(text).chain(ends.then_some(text.len()..text.len()));
         for (index, line) in lines.enumerate() {
             if index > 0 {

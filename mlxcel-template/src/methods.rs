@@ -87,7 +87,8 @@ impl<'a> Evaluator<'a> {
             Value::Dict(dict) => match name {
                 "get" => {
                     let [key, default] = values.take(name, ["key", "default"])?;
-                    let default = if default.is_undefined() { Value::None } else { default };
+                    let is_given = values.positional.len() > 1 || !values.named.is_empty();
+                    let default = if is_given { default } else { Value::None };
                     Ok(dict.get(&key, &self.meter)?.unwrap_or(default))
                 }
                 "copy" => Ok(value.clone()),
@@ -150,17 +151,23 @@ impl<'a> Evaluator<'a> {
                 self.split(text, &separator, count.int_or(-1)?, name == "rsplit")
             }
             "splitlines" => {
-                let [] = values.take(name, [])?;
+                let [keep] = values.take(name, ["keepends"])?;
                 let mut list = self.list()?;
-                for line in strings::lines(text) {
-                    list.push(self.part(text, line)?)?;
+                let mut lines = strings::lines(text).peekable();
+                while let Some(line) = lines.next() {
+                    // A line begins where the break of the one before it ends.
+                    let next = lines.peek().map_or(text.len(), |next| next.start);
+                    list.push(self.part(text, line.start..if keep.is_true() { next } else { line.end })?)?;
                 }
                 Ok(list.finish())
             }
             "startswith" | "endswith" => {
-                let [affix] = values.take(name, ["affix"])?;
+                let [affix, start, end] = values.take(name, ["affix", "start", "end"])?;
+                let part = self.range_of(text, &start, &end)?.map(|(_, range)| &text[range]);
                 let meets = |affix: &str| {
-                    if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) }
+                    part.is_some_and(|text| {
+                        if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) }
+                    })
                 };
                 match &affix {
                     Value::Seq(seq) if seq.tuple => {
@@ -192,8 +199,11 @@ impl<'a> Evaluator<'a> {
                 self.join(text, &items.items)
             }
             "find" | "rfind" | "index" | "rindex" => {
-                let [part] = values.take(name, ["sub"])?;
-                let found = strings::find(text, part.text_or("")?, name.starts_with('r'));
+                let [part, start, end] = values.take(name, ["sub", "start", "end"])?;
+                let part = required(name, &part)?;
+                let found = self.range_of(text, &start, &end)?.and_then(|(before, range)| {
+                    Some(before + strings::find(&text[range], part, name.starts_with('r'))?)
+                });
                 match found {
                     Some(at) => Ok(Value::Int(at as i128)),
                     None if name.ends_with("find") => Ok(Value::Int(-1)),
@@ -201,10 +211,12 @@ impl<'a> Evaluator<'a> {
                 }
             }
             "count" => {
-                let [part] = values.take(name, ["sub"])?;
-                let part = part.text_or("")?;
-                let count =
-                    if part.is_empty() { text.chars().count() + 1 } else { text.matches(part).count() };
+                let [part, start, end] = values.take(name, ["sub", "start", "end"])?;
+                let part = required(name, &part)?;
+                let count = self.range_of(text, &start, &end)?.map_or(0, |(_, range)| {
+                    let text = &text[range];
+                    if part.is_empty() { text.chars().count() + 1 } else { text.matches(part).count() }
+                });
                 Ok(Value::Int(count as i128))
             }
             "format" => self.format(text, values),
@@ -235,7 +247,7 @@ impl<'a> Evaluator<'a> {
             }
             "removeprefix" | "removesuffix" => {
                 let [affix] = values.take(name, ["affix"])?;
-                let affix = affix.text_or("")?;
+                let affix = required(name, &affix)?;
                 if name == "removeprefix" && text.starts_with(affix) {
                     self.part(text, affix.len()..text.len())
                 } else if name == "removesuffix" && text.ends_with(affix) {
@@ -271,33 +283,52 @@ impl<'a> Evaluator<'a> {
         }
     }
 
+    /// The part of a text from character `start` to `end`, and how many characters are before it; none if it
+    /// starts after the end.
+    fn range_of(
+        &self,
+        text: &Text<'a>,
+        start: &Value<'a>,
+        end: &Value<'a>,
+    ) -> Result<Option<(usize, std::ops::Range<usize>)>> {
+        if start.given().is_none() && end.given().is_none() {
+            return Ok(Some((0, 0..text.len())));
+        }
+        self.meter.read(4 * text.len())?;
+        let length = text.chars().count() as i128;
+        let bound = |bound: &Value<'a>, default: i128| {
+            let bound = bound.given().map_or(Ok(default), |bound| bound.int_or(default))?;
+            Ok(if bound < 0 { bound.saturating_add(length).max(0) } else { bound })
+        };
+        let (start, end) = (bound(start, 0)?, bound(end, length)?.min(length));
+        if start > end {
+            return Ok(None);
+        }
+        let at = |index: i128| {
+            let mut starts = text.char_indices().map(|(at, _)| at);
+            starts.nth(index as usize).unwrap_or(text.len())
+        };
+        Ok(Some((start as usize, at(start)..at(end))))
+    }
+
     /// The methods without arguments.
     fn plain_text_method(&mut self, text: &Text<'a>, name: &str) -> Result<Value<'a>> {
         let all = |holds: fn(char) -> bool| Ok(Value::Bool(!text.is_empty() && text.chars().all(holds)));
         match name {
             "upper" => self.upper(text),
-            "lower" | "casefold" => self.lower(text),
+            "lower" => self.lower(text),
+            "casefold" => self.casefold(text),
             "capitalize" => self.capitalize(text),
-            "title" => self.title(text, |before| !before.is_alphabetic()),
-            "swapcase" => self.map_text(text, |character, out| {
-                if character.is_uppercase() {
-                    out.extend(character.to_lowercase());
-                } else {
-                    out.extend(character.to_uppercase());
-                }
-            }),
+            "title" => self.title(text),
+            "swapcase" => self.swapcase(text),
             "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit()),
             "isnumeric" => all(char::is_numeric),
             "isalpha" => all(char::is_alphabetic),
             "isalnum" => all(char::is_alphanumeric),
             "isspace" => all(super::lexer::is_space),
             "isascii" => Ok(Value::Bool(text.is_ascii())),
-            "isupper" => {
-                Ok(Value::Bool(text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)))
-            }
-            "islower" => {
-                Ok(Value::Bool(text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)))
-            }
+            "isupper" => Ok(Value::Bool(strings::is_upper(text))),
+            "islower" => Ok(Value::Bool(strings::is_lower(text))),
             _ => Err(TemplateError::new(format!("the method '{name}' is not supported"))),
         }
     }
@@ -336,6 +367,11 @@ impl<'a> Evaluator<'a> {
         out.push_part(text, start..text.len())?;
         Ok(out.finish())
     }
+}
+
+/// An argument that is a text, and has no default.
+fn required<'v>(name: &str, value: &'v Value<'_>) -> Result<&'v str> {
+    value.as_text().ok_or_else(|| TemplateError::new(format!("'{name}' does not take {}", value.type_name())))
 }
 
 fn changes(name: &str) -> TemplateError {

@@ -22,9 +22,9 @@ pub(super) fn binary<'a>(operator: Binary, left: &Value<'_>, right: &Value<'_>) 
         Binary::Subtract => a - b,
         Binary::Multiply => a * b,
         Binary::Divide => a / b,
-        Binary::FloorDivide => (a / b).floor(),
+        Binary::FloorDivide => floor_divide(a, b),
         Binary::Remainder => floor_remainder(a, b),
-        Binary::Power => a.powf(b),
+        Binary::Power => return power(a, b),
     }))
 }
 
@@ -45,7 +45,7 @@ fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
         Binary::Remainder => {
             a.checked_rem_euclid(b).map(|rest| if b < 0 && rest != 0 { rest + b } else { rest })
         }
-        Binary::Power if b < 0 => return Ok(Value::Float((a as f64).powf(b as f64))),
+        Binary::Power if b < 0 => return power(a as f64, b as f64),
         Binary::Power => match a {
             0 | 1 => Some(if b == 0 { 1 } else { a }),
             -1 => Some(if b % 2 == 0 { 1 } else { -1 }),
@@ -55,10 +55,40 @@ fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
     value.map(Value::Int).ok_or_else(|| TemplateError::new("an integer is too large"))
 }
 
+fn power<'a>(a: f64, b: f64) -> Result<Value<'a>> {
+    if a == 0.0 && b < 0.0 {
+        return Err(TemplateError::new("zero cannot be raised to a negative power"));
+    }
+    let value = a.powf(b);
+    match (a.is_finite() && b.is_finite(), value) {
+        (true, value) if value.is_nan() => Err(TemplateError::new("complex numbers are not supported")),
+        (true, value) if value.is_infinite() => Err(TemplateError::new("a float is too large")),
+        _ => Ok(Value::Float(value)),
+    }
+}
+
 /// The remainder with the sign of the divisor.
 fn floor_remainder(a: f64, b: f64) -> f64 {
     let rest = a % b;
-    if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+    if rest == 0.0 {
+        return 0f64.copysign(b);
+    }
+    if (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+}
+
+/// The quotient that belongs to [`floor_remainder`], as Python computes it: the floor of `a / b` may be one too
+/// many.
+fn floor_divide(a: f64, b: f64) -> f64 {
+    let rest = a % b;
+    let mut quotient = (a - rest) / b;
+    if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+        quotient -= 1.0;
+    }
+    if quotient == 0.0 {
+        return 0f64.copysign(a / b);
+    }
+    let floor = quotient.floor();
+    if quotient - floor > 0.5 { floor + 1.0 } else { floor }
 }
 
 fn sign(operator: Binary) -> &'static str {
@@ -77,29 +107,54 @@ fn sign(operator: Binary) -> &'static str {
 pub(super) fn parse_int(text: &str, radix: u32) -> Option<i128> {
     let text = text.trim_matches(super::lexer::is_space);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let digits = match radix {
-        16 => digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).unwrap_or(digits),
-        8 => digits.strip_prefix("0o").unwrap_or(digits),
-        2 => digits.strip_prefix("0b").unwrap_or(digits),
-        _ => digits,
+    let prefixes = match radix {
+        16 => ["0x", "0X"],
+        8 => ["0o", "0O"],
+        2 => ["0b", "0B"],
+        _ => [""; 2],
     };
-    if !(2..=36).contains(&radix) || digits.len() > 60 || digits.starts_with(['+', '-', '_']) {
+    let prefixed = prefixes.iter().find_map(|prefix| digits.strip_prefix(prefix)).unwrap_or(digits);
+    if !(2..=36).contains(&radix) || prefixed.len() > 60 || prefixed.starts_with(['+', '-']) {
         return None;
     }
-    let value = i128::from_str_radix(&digits.replace('_', ""), radix).ok()?;
+    // An underscore may follow a prefix.
+    without_underscores(digits, |byte| byte.is_ascii_alphanumeric())?;
+    let value = i128::from_str_radix(&prefixed.replace('_', ""), radix).ok()?;
     Some(if text.starts_with('-') { -value } else { value })
 }
 
 /// Python's `float(text)`.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(super::lexer::is_space);
-    if text.len() > 400 { None } else { text.parse().ok() }
+    if text.len() > 400 {
+        return None;
+    }
+    without_underscores(text, |byte| byte.is_ascii_digit())?.parse().ok()
 }
 
-/// Python's `int(value)` of a float.
-pub(super) fn truncate(value: f64) -> Option<i128> {
+/// `text` without its underscores; none if one of them is not between two digits.
+fn without_underscores(text: &str, is_digit: fn(&u8) -> bool) -> Option<String> {
+    let bytes = text.as_bytes();
+    let between = |at: usize| {
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        before.is_some_and(is_digit) && bytes.get(at + 1).is_some_and(is_digit)
+    };
+    text.match_indices('_').all(|(at, _)| between(at)).then(|| text.replace('_', ""))
+}
+
+/// Python's `int(value)` of a finite float.
+pub(super) fn truncate(value: f64) -> Result<i128> {
     // What lies within is exact in both.
-    (value.abs() < 1e38).then_some(value as i128)
+    if value.abs() < 1e38 { Ok(value as i128) } else { Err(TemplateError::new("an integer is too large")) }
+}
+
+/// Python's `round(value, -digits)` of an integer: ties go to the even multiple.
+pub(super) fn round_int(value: i128, digits: u32) -> Result<i128> {
+    let Some(unit) = 10i128.checked_pow(digits) else { return Ok(0) };
+    let (quotient, above) = (value.div_euclid(unit), value.rem_euclid(unit));
+    let up = above > unit - above || (above == unit - above && quotient % 2 != 0);
+    let rounded = (quotient + i128::from(up)).checked_mul(unit);
+    rounded.ok_or_else(|| TemplateError::new("an integer is too large"))
 }
 
 /// Python's `round(value, digits)`.
@@ -114,5 +169,5 @@ pub(super) fn round(value: f64, digits: i128) -> f64 {
         return format!("{value:.*}", digits as usize).parse().unwrap_or(value);
     }
     let unit = 10f64.powi(-digits);
-    if unit.is_infinite() { 0.0 } else { (value / unit).round_ties_even() * unit }
+    if unit.is_infinite() { 0f64.copysign(value) } else { (value / unit).round_ties_even() * unit }
 }

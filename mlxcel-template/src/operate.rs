@@ -215,11 +215,12 @@ impl<'a> Evaluator<'a> {
                 Ok(list.into_seq(seq.tuple))
             }
             (Binary::Remainder, Value::Text(format), _) => {
-                let arguments = match right {
-                    Value::Seq(seq) if seq.tuple => seq.items.clone(),
-                    _ => vec![right.clone()],
-                };
-                self.printf(format, &arguments)
+                match right {
+                    Value::Seq(seq) if seq.tuple => self.printf(format, &seq.items, true),
+                    // Python takes what has items for fields by name, which need not all be used.
+                    Value::Seq(_) | Value::Dict(_) => self.printf(format, std::slice::from_ref(right), false),
+                    _ => self.printf(format, std::slice::from_ref(right), true),
+                }
             }
             _ => numbers::binary(operator, left, right),
         }

@@ -1,9 +1,10 @@
 //! Tests: `value is name`.
 
 use super::arguments::Values;
-use super::ast::Comparison;
+use super::ast::{Binary, Comparison};
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
+use super::strings;
 use super::value::Value;
 
 impl<'a> Evaluator<'a> {
@@ -15,14 +16,14 @@ impl<'a> Evaluator<'a> {
             let [other] = values.take(name, ["other"])?;
             return self.compare(comparison, value, &other);
         }
-        if matches!(name, "divisibleby" | "sameas") {
+        if name == "sameas" {
             let [other] = values.take(name, ["other"])?;
-            return match (name, value.as_int(), other.as_int()) {
-                ("sameas", ..) => Ok(std::mem::discriminant(value) == std::mem::discriminant(&other)
-                    && value.equals(&other, &self.meter)?),
-                (_, Some(value), Some(by)) if by != 0 => Ok(value.checked_rem(by).unwrap_or(0) == 0),
-                _ => Err(TemplateError::new("'divisibleby' takes an int that is not zero")),
-            };
+            return Ok(std::mem::discriminant(value) == std::mem::discriminant(&other)
+                && value.equals(&other, &self.meter)?);
+        }
+        if name == "divisibleby" {
+            let [by] = values.take(name, ["num"])?;
+            return self.leaves(value, &by, 0);
         }
         let [] = values.take(name, [])?;
         Ok(match name {
@@ -40,21 +41,25 @@ impl<'a> Evaluator<'a> {
             "boolean" => matches!(value, Value::Bool(_)),
             "true" => matches!(value, Value::Bool(true)),
             "false" => matches!(value, Value::Bool(false)),
-            "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method),
-            "even" | "odd" => {
-                let value =
-                    value.as_int().ok_or_else(|| TemplateError::new(format!("'{name}' takes an int")))?;
-                (value % 2 == 0) == (name == "even")
+            // What is undefined has a method to be called, which raises the error.
+            "callable" => {
+                matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method | Value::Undefined)
             }
+            "even" => self.leaves(value, &Value::Int(2), 0)?,
+            "odd" => self.leaves(value, &Value::Int(2), 1)?,
             "upper" | "lower" => {
                 let text = self.text_of(value)?;
                 self.meter.read(text.len())?;
-                let wrong = |c: char| if name == "upper" { c.is_lowercase() } else { c.is_uppercase() };
-                text.chars().any(char::is_alphabetic) && !text.chars().any(wrong)
+                if name == "upper" { strings::is_upper(&text) } else { strings::is_lower(&text) }
             }
             "escaped" => false,
             _ => return Err(TemplateError::new(format!("there is no test '{name}'"))),
         })
+    }
+
+    /// Whether `value % by == rest`.
+    fn leaves(&mut self, value: &Value<'a>, by: &Value<'a>, rest: i128) -> Result<bool> {
+        self.binary(Binary::Remainder, value, by)?.equals(&Value::Int(rest), &self.meter)
     }
 }
 

@@ -8,8 +8,14 @@ use super::strings::{SPACE, ZERO};
 use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
-    /// Python's `format % arguments`, for strings and numbers.
-    pub(super) fn printf(&mut self, format: &Text<'a>, arguments: &[Value<'a>]) -> Result<Value<'a>> {
+    /// Python's `format % arguments`, for strings and numbers. `uses_all` says whether an argument that the
+    /// format does not use is an error.
+    pub(super) fn printf(
+        &mut self,
+        format: &Text<'a>,
+        arguments: &[Value<'a>],
+        uses_all: bool,
+    ) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         let mut arguments = arguments.iter();
         let mut start = 0;
@@ -42,8 +48,11 @@ impl<'a> Evaluator<'a> {
                 'r' => write_repr(&mut piece, value)?,
                 'd' | 'i' | 'u' | 'x' | 'X' | 'f' | 'F' => {
                     let text = number_text(kind, value, precision)?;
-                    if flags.contains('+') && !text.starts_with('-') {
-                        piece.push("+")?;
+                    if flags.contains('#') {
+                        return Err(TemplateError::new("the flag '#' of a format is not supported"));
+                    }
+                    if flags.contains(['+', ' ']) && !text.starts_with('-') {
+                        piece.push(if flags.contains('+') { "+" } else { " " })?;
                     }
                     piece.push_as(&text, Origin::Template)?;
                 }
@@ -60,7 +69,7 @@ impl<'a> Evaluator<'a> {
                 out.push_part(&text, 0..end)?;
                 out.repeat(&SPACE, missing)?;
             } else if flags.contains('0') && !matches!(kind, 's' | 'r') {
-                let sign = usize::from(text.starts_with(['-', '+']));
+                let sign = usize::from(text.starts_with(['-', '+', ' ']));
                 out.push_part(&text, 0..sign)?;
                 out.repeat(&ZERO, missing)?;
                 out.push_part(&text, sign..end)?;
@@ -69,7 +78,7 @@ impl<'a> Evaluator<'a> {
                 out.push_part(&text, 0..end)?;
             }
         }
-        if arguments.next().is_some() {
+        if uses_all && arguments.next().is_some() {
             return Err(TemplateError::new("a format has too many arguments"));
         }
         out.push_part(format, start..format.len())?;
@@ -88,22 +97,24 @@ fn number(text: &str) -> Result<(usize, &str)> {
 fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Result<String> {
     let no_number =
         || TemplateError::new(format!("the format '%{kind}' does not take {}", value.type_name()));
+    if precision.is_some_and(|precision| precision > 1000) {
+        return Err(TemplateError::new("a precision is too large"));
+    }
     if matches!(kind, 'f' | 'F') {
-        let precision = precision.unwrap_or(6);
-        if precision > 1000 {
-            return Err(TemplateError::new("a precision is too large"));
-        }
-        return Ok(format!("{:.precision$}", value.as_float().ok_or_else(no_number)?));
+        let text = format!("{:.*}", precision.unwrap_or(6), value.as_float().ok_or_else(no_number)?);
+        return Ok(if kind == 'f' { text.to_lowercase() } else { text.to_uppercase() });
     }
     let value = match value {
-        Value::Float(value) if !matches!(kind, 'x' | 'X') => super::numbers::truncate(*value),
-        value => value.as_int(),
+        Value::Float(value) if value.is_finite() && !matches!(kind, 'x' | 'X') => {
+            super::numbers::truncate(*value)?
+        }
+        value => value.as_int().ok_or_else(no_number)?,
     };
-    let value = value.ok_or_else(no_number)?;
     let (sign, magnitude) = if value < 0 { ("-", value.unsigned_abs()) } else { ("", value.unsigned_abs()) };
-    Ok(match kind {
-        'x' => format!("{sign}{magnitude:x}"),
-        'X' => format!("{sign}{magnitude:X}"),
-        _ => format!("{sign}{magnitude}"),
-    })
+    let digits = match kind {
+        'x' => format!("{magnitude:x}"),
+        'X' => format!("{magnitude:X}"),
+        _ => format!("{magnitude}"),
+    };
+    Ok(format!("{sign}{digits:0>width$}", width = precision.unwrap_or(0)))
 }

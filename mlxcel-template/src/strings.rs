@@ -3,6 +3,7 @@
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
 use super::lexer::is_space;
+use super::meter::Charge;
 use super::origin::Origin;
 use super::value::{Text, Value};
 
@@ -28,22 +29,64 @@ impl<'a> Evaluator<'a> {
     }
 
     pub(super) fn lower(&self, text: &Text<'a>) -> Result<Value<'a>> {
-        self.map_text(text, |character, out| out.extend(character.to_lowercase()))
+        let mut lower = self.lowercase(text)?;
+        self.map_text(text, |character, out| lower.push(character, out))
     }
 
-    pub(super) fn capitalize(&self, text: &Text<'a>) -> Result<Value<'a>> {
-        let mut first = true;
-        self.map_text(text, |character, out| {
-            if std::mem::take(&mut first) {
-                out.extend(character.to_uppercase());
-            } else {
-                out.extend(character.to_lowercase());
+    /// `text.casefold()`, but for Cherokee, which Python folds to capitals.
+    pub(super) fn casefold(&self, text: &Text<'a>) -> Result<Value<'a>> {
+        self.map_text(text, |character, out| match character {
+            'ı' => out.push(character),
+            _ => {
+                let upper = character.to_lowercase().flat_map(char::to_uppercase);
+                out.extend(upper.flat_map(char::to_lowercase));
             }
         })
     }
 
-    /// Capitals at the beginning of words, which are what `begins` says, by the character before.
-    pub(super) fn title(&self, text: &Text<'a>, begins: impl Fn(char) -> bool) -> Result<Value<'a>> {
+    pub(super) fn swapcase(&self, text: &Text<'a>) -> Result<Value<'a>> {
+        let mut lower = self.lowercase(text)?;
+        self.map_text(text, |character, out| {
+            if character.is_uppercase() {
+                lower.push(character, out);
+            } else if character.is_lowercase() {
+                out.extend(character.to_uppercase());
+            } else {
+                out.push(character);
+            }
+        })
+    }
+
+    pub(super) fn capitalize(&self, text: &Text<'a>) -> Result<Value<'a>> {
+        let mut first = true;
+        let mut lower = self.lowercase(text)?;
+        self.map_text(text, |character, out| {
+            if std::mem::take(&mut first) {
+                lower.skip(character);
+                push_title(character, out);
+            } else {
+                lower.push(character, out);
+            }
+        })
+    }
+
+    /// The method `title`: capitals at the beginning of words, which are runs of characters with case.
+    pub(super) fn title(&self, text: &Text<'a>) -> Result<Value<'a>> {
+        let mut in_word = false;
+        let mut lower = self.lowercase(text)?;
+        self.map_text(text, |character, out| {
+            if in_word {
+                lower.push(character, out);
+            } else {
+                lower.skip(character);
+                push_title(character, out);
+            }
+            in_word = is_cased(character);
+        })
+    }
+
+    /// The filter `title`, whose words begin after spaces, hyphens and opening brackets.
+    pub(super) fn title_words(&self, text: &Text<'a>) -> Result<Value<'a>> {
         let mut at_start = true;
         self.map_text(text, |character, out| {
             if at_start {
@@ -51,8 +94,27 @@ impl<'a> Evaluator<'a> {
             } else {
                 out.extend(character.to_lowercase());
             }
-            at_start = begins(character);
+            at_start = is_space(character) || matches!(character, '-' | '(' | '{' | '[' | '<');
         })
+    }
+
+    fn lowercase(&self, text: &Text<'a>) -> Result<Lowercase> {
+        const SIGMA: char = 'Σ';
+        if !text.contains(SIGMA) {
+            return Ok(Lowercase { sigmas: Vec::new().into_iter() });
+        }
+        self.meter.read(4 * text.len())?;
+        let _held = Charge::new(&self.meter, 4 * text.len())?;
+        let lower = text.to_lowercase();
+        let mut lower = lower.chars();
+        let mut sigmas = Vec::new();
+        for character in text.chars() {
+            let written = lower.nth(character.to_lowercase().count() - 1);
+            if character == SIGMA {
+                sigmas.push(written.unwrap_or('σ'));
+            }
+        }
+        Ok(Lowercase { sigmas: sigmas.into_iter() })
     }
 
     /// `text.strip(characters)`, on the selected sides; whitespace by default.
@@ -249,6 +311,71 @@ impl<'a> Evaluator<'a> {
     }
 }
 
+/// The characters of a text in lower case, one after the other.
+struct Lowercase {
+    /// What each capital sigma becomes, which depends on the characters around it.
+    sigmas: std::vec::IntoIter<char>,
+}
+
+impl Lowercase {
+    /// Writes the lower case of the next character.
+    fn push(&mut self, character: char, out: &mut String) {
+        match if character == 'Σ' { self.sigmas.next() } else { None } {
+            Some(sigma) => out.push(sigma),
+            None => out.extend(character.to_lowercase()),
+        }
+    }
+
+    /// Passes over the next character.
+    fn skip(&mut self, character: char) {
+        if character == 'Σ' {
+            self.sigmas.next();
+        }
+    }
+}
+
+/// Writes the title case of a character, which the standard library does not have.
+fn push_title(character: char, out: &mut String) {
+    match character {
+        'Ǆ' | 'ǅ' | 'ǆ' => out.push('ǅ'),
+        'Ǉ' | 'ǈ' | 'ǉ' => out.push('ǈ'),
+        'Ǌ' | 'ǋ' | 'ǌ' => out.push('ǋ'),
+        'Ǳ' | 'ǲ' | 'ǳ' => out.push('ǲ'),
+        // Georgian has capitals only for texts that are all capitals.
+        '\u{10d0}'..='\u{10ff}' => out.push(character),
+        // Greek with an iota below, such as ᾀ, whose capital writes the iota after it.
+        '\u{1f80}'..='\u{1faf}' => {
+            out.push(char::from_u32(u32::from(character) | 8).unwrap_or(character));
+        }
+        // Of several characters, as of ß, only the first is a capital.
+        _ => {
+            let mut upper = character.to_uppercase();
+            out.extend(upper.next());
+            out.extend(upper.flat_map(char::to_lowercase));
+        }
+    }
+}
+
+fn is_titlecase(character: char) -> bool {
+    matches!(character, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ' | '\u{1f88}'..='\u{1f8f}' | '\u{1f98}'..='\u{1f9f}'
+        | '\u{1fa8}'..='\u{1faf}' | '\u{1fbc}' | '\u{1fcc}' | '\u{1ffc}')
+}
+
+/// Whether a character has case, as letters of Greek have and Chinese ones have not.
+fn is_cased(character: char) -> bool {
+    character.is_lowercase() || character.is_uppercase() || is_titlecase(character)
+}
+
+/// Python's `text.isupper()`.
+pub(super) fn is_upper(text: &str) -> bool {
+    text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_titlecase(c))
+}
+
+/// Python's `text.islower()`.
+pub(super) fn is_lower(text: &str) -> bool {
+    text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_titlecase(c))
+}
+
 /// The default fill character and separator.
 pub(super) const SPACE: Text<'static> = Text::Borrowed(" ", Origin::Template);
 
@@ -263,6 +390,11 @@ pub(super) enum Side {
     Both,
 }
 
+/// Whether a character ends a line for Python.
+pub(super) fn is_line_break(character: char) -> bool {
+    matches!(character, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 /// Where the lines of Python's `text.splitlines()` are.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut start = 0;
@@ -271,9 +403,7 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = std::ops::Range<usize>> 
         if rest.is_empty() {
             return None;
         }
-        let breaks =
-            |c: char| matches!(c, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
-        let length = rest.find(breaks).unwrap_or(rest.len());
+        let length = rest.find(is_line_break).unwrap_or(rest.len());
         let line = start..start + length;
         let after = &rest[length..];
         start = line.end

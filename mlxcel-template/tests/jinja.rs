@@ -1,0 +1,294 @@
+//! What Jinja makes of templates, as transformers 5.23 configures it. The expectations are its renderings with
+//! Python 3.11; [`ERROR`] is an error.
+
+#![allow(clippy::unwrap_used)]
+
+use mlxcel_template::{Template, Variable};
+use serde_json::{Value, json};
+
+const ERROR: &str = "an error";
+
+/// Renders each expression of `cases` with `variables`, and compares the texts.
+fn expect(variables: &Value, cases: &[(&str, &str)]) {
+    let variables: Vec<_> = variables
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, value)| (name.as_str(), Variable::Json(value)))
+        .collect();
+    let now = "2025-07-06T10:15:03[UTC]".parse().unwrap();
+    let wrong: Vec<_> = cases
+        .iter()
+        .filter_map(|(expression, expected)| {
+            let source = format!("{{{{ {expression} }}}}");
+            let rendered = Template::parse(&source).and_then(|t| t.render(&variables, Some(&now)));
+            let got = rendered.map_or(ERROR.to_owned(), |rendered| rendered.text);
+            (got != *expected).then(|| format!("{expression}\n  expected {expected}\n  got      {got}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn repr_escapes_what_python_does_not_print() {
+    let chars = json!({"chars": ["\u{600}", "\u{e0067}", "\u{e000}", "\u{f0000}", "\u{ffff}", "\u{ad}", "\u{301}", "é", "中", "😀", "\u{3000}", "\u{7f}"]});
+    expect(
+        &chars,
+        &[
+            (
+                "chars",
+                "['\\u0600', '\\U000e0067', '\\ue000', '\\U000f0000', '\\uffff', '\\xad', '\u{301}', 'é', '中', '😀', '\\u3000', '\\x7f']",
+            ),
+            ("chars[:1]|string", "['\\u0600']"),
+        ],
+    );
+}
+
+#[test]
+fn letters_without_case_neither_are_capitals_nor_belong_to_words() {
+    expect(
+        &json!({}),
+        &[
+            ("'a中b'.title()", "A中B"),
+            ("'中' is upper", "False"),
+            ("'中' is lower", "False"),
+            ("'A中1'.isupper()", "True"),
+            ("'ǅ'.isupper() or 'ǅ'.islower()", "False"),
+            ("'aǅ' is lower", "False"),
+        ],
+    );
+}
+
+#[test]
+fn case_follows_the_characters_around() {
+    expect(
+        &json!({}),
+        &[
+            ("'ΟΔΟΣ ΣΑΣ'|lower", "οδος σας"),
+            ("'ΟΔΟΣ'.capitalize()", "Οδος"),
+            ("'ΟΔΟΣ ΣΑΣ'.title()", "Οδος Σας"),
+            ("'οδοΣ'.swapcase()", "ΟΔΟς"),
+            ("'ßa'|capitalize", "Ssa"),
+            ("'ﬁn'.title()", "Fin"),
+            ("'ǆ'.capitalize()", "ǅ"),
+            ("'გა'|capitalize", "გა"),
+            ("'ᾀ'.title()", "ᾈ"),
+            ("'ǅ'.swapcase()", "ǅ"),
+            ("'Straße ſ ẞ ı'.casefold()", "strasse s ss ı"),
+        ],
+    );
+}
+
+#[test]
+fn floats_print_the_digits_that_python_chooses() {
+    expect(
+        // Exactly between .12 and .13.
+        &json!({"tie": -1_666_787_860_581_705.0 / 8.0}),
+        &[
+            ("tie", "-208348482572713.12"),
+            ("2 ** -25", "2.9802322387695312e-08"),
+            ("2.0 ** -1017", "7.120236347223045e-307"),
+            ("[tie]|tojson", "[-208348482572713.12]"),
+            ("5e-324", "5e-324"),
+            ("1e23", "1e+23"),
+        ],
+    );
+    // The digits that JSON had.
+    let parsed: Value =
+        serde_json::from_str(r#"{"x": [0.009953199718421867, 5.778692717301646e-43]}"#).unwrap();
+    expect(&parsed, &[("x", "[0.009953199718421867, 5.778692717301646e-43]")]);
+}
+
+#[test]
+fn integers_round_to_integers() {
+    expect(
+        &json!({}),
+        &[
+            ("7|round(-1)", "10"),
+            ("[25|round(-1), 35|round(-1), -25|round(-1), 1|round(-50)]", "[20, 40, -20, 0]"),
+            ("true|round", "1"),
+            ("-0.2|round(0, 'ceil')", "0.0"),
+            ("(-0.001)|round(2, 'ceil')", "0.0"),
+            ("1e308|round(1, 'floor')", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn int_and_float_read_numbers_as_python_does() {
+    expect(
+        &json!({"inf": "inf", "huge": "1e300"}),
+        &[
+            ("['1_0'|int, '1_0.5'|int, '1_'|int(7), '1__0'|int(7), '_1'|int(7)]", "[10, 10, 7, 7, 7]"),
+            ("['0x_1f'|int(7, 16), '0B1'|int(7, 2), '1_0.5'|float, '1_'|float(2)]", "[31, 1, 10.5, 2]"),
+            ("['x'|int(none), 'x'|float(none), inf|int(7), 'nan'|int(7)]", "[None, None, 7, 7]"),
+            ("missing|int", ERROR),
+            ("missing|float(1)", ERROR),
+            ("inf|float|int", ERROR),
+            // Python has the integer; ours have 128 bits.
+            ("huge|int(7)", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn division_of_floats_rounds_down() {
+    expect(
+        &json!({}),
+        &[
+            (
+                "[1 // 0.1, 1 % 0.1, 7.5 // -2, -1 % 0.5, 0.0 // -3]",
+                "[9.0, 0.09999999999999995, -4.0, 0.0, -0.0]",
+            ),
+            (
+                "[2.5 is odd, 3.0 is odd, 2.5 is even, 4.0 is even, 7.5 is divisibleby 2.5]",
+                "[False, True, False, True, True]",
+            ),
+            ("1e17 // -7", "-1.4285714285714288e+16"),
+            ("0 ** -1", ERROR),
+            ("1e200 ** 2", ERROR),
+            ("3 is divisibleby 0", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn integers_and_floats_compare_exactly() {
+    expect(
+        &json!({"big": 9007199254740993_i64}),
+        &[
+            (
+                "[big == 9007199254740992.0, big > 9007199254740992.0, big in [9007199254740992.0]]",
+                "[False, True, False]",
+            ),
+            (
+                "[1 == 1.0, 1 < 1.5, -1 > -1.5, 0 == -0.0, 1e300 > big, true == 1.0]",
+                "[True, True, True, True, True, True]",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn lists_compare_by_the_first_items_that_differ() {
+    let rows =
+        json!({"rows": [{"n": "b"}, {"n": "a", "k": null}], "l": [{"k": null, "v": 2}, {"k": null, "v": 1}]});
+    expect(
+        &rows,
+        &[
+            ("[none, 1] < [none, 2]", "True"),
+            ("[none, none]|sort", "[None, None]"),
+            ("l|sort(attribute='k')|map(attribute='v')|list", "[2, 1]"),
+            ("l|sort(attribute='k,v')|map(attribute='v')|list", "[1, 2]"),
+            ("rows|sort(attribute='none')|map(attribute='n')|list", "['b', 'a']"),
+            ("rows|unique(attribute='n,k')|list|length", "1"),
+            ("[1, none]|sort", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn dict_and_namespace_take_entries_by_position() {
+    expect(
+        &json!({"d": {"a": 1}}),
+        &[
+            ("dict([('a', 1), ['b', 2]], c=3)", "{'a': 1, 'b': 2, 'c': 3}"),
+            ("dict(d.items(), a=2)", "{'a': 2}"),
+            ("namespace({'a': 1}, b=2).a", "1"),
+            ("namespace(d).a", "1"),
+            ("dict([1])", ERROR),
+            ("dict([(1, 2, 3)])", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn strings_are_searched_within_bounds() {
+    expect(
+        &json!({"s": "äbcabc"}),
+        &[
+            ("[s.find('b', 2), s.find('b', 5), s.rfind('b', 0, -2), s.index('c', -2)]", "[4, -1, 1, 5]"),
+            ("[s.count('b', 2), s.count('', 2, 4), s.find('', 9), s.find('', 6)]", "[1, 3, -1, 6]"),
+            (
+                "[s.startswith('b', 1), s.endswith('a', 0, 4), s.startswith(('x', 'b'), 4), s.startswith('', 9)]",
+                "[True, True, True, False]",
+            ),
+            ("s.index('b', 5)", ERROR),
+            ("s.find()", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn splitlines_keeps_line_breaks_if_asked() {
+    expect(
+        &json!({"s": "a\r\nb\n\nc"}),
+        &[
+            ("s.splitlines(true)", "['a\\r\\n', 'b\\n', '\\n', 'c']"),
+            ("s.splitlines(keepends=false)", "['a', 'b', '', 'c']"),
+            ("'a\\n'.splitlines(true)", "['a\\n']"),
+        ],
+    );
+}
+
+#[test]
+fn formats_have_signs_and_precisions() {
+    expect(
+        &json!({"inf": "inf", "nan": "nan"}),
+        &[
+            ("'% d|%+d|% 05d|%.3d|%.3x' % (1, 1, 1, 7, 10)", " 1|+1| 0001|007|00a"),
+            ("'%f %F' % (nan|float, inf|float)", "nan INF"),
+            ("'%%' % []", "%"),
+            ("'a' % {'b': 1}", "a"),
+            ("'a' % (1,)", ERROR),
+            ("'a' % 1", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn dates_have_no_locale_and_no_zone() {
+    expect(
+        &json!({}),
+        &[
+            ("strftime_now('%c')", "Sun Jul  6 10:15:03 2025"),
+            ("strftime_now('%x %%c [%z%Z]')", "07/06/25 %c []"),
+        ],
+    );
+}
+
+#[test]
+fn lines_are_indented_up_to_the_last_line_break() {
+    expect(
+        &json!({"r": "a\r", "separator": "a\u{2029}b\u{2028}", "tab": "a\u{b}"}),
+        &[
+            (
+                "[r|indent, separator|indent(1), tab|indent, 'a\n'|indent]",
+                "['a', 'a\\n b\\n', 'a\\n', 'a\\n']",
+            ),
+            ("missing|indent", ERROR),
+            ("none|indent", ERROR),
+            ("5|indent", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn undefined_arguments_are_not_missing() {
+    expect(
+        &json!({"d": {}}),
+        &[
+            ("d.get('a', missing) is defined", "False"),
+            ("d.get('a', missing) ~ d.get('a')", "None"),
+            ("range(missing)", ERROR),
+            ("range(1, missing)", ERROR),
+            ("missing is callable", "True"),
+        ],
+    );
+}
+
+#[test]
+fn a_loop_has_a_length() {
+    let template = Template::parse("{% for i in 'abc' %}{{ loop|length }}{% endfor %}").unwrap();
+    assert_eq!(template.render(&[], None).unwrap().text, "333");
+}
