@@ -152,6 +152,33 @@ fn reasoning_formats_are_detected_from_template_or_vocabulary() {
     }
 }
 
+#[test]
+fn reasoning_between_tags_of_published_models_is_split() {
+    for (template, answer) in [
+        ("<|channel>thought {{ '<channel|>' }}", "<|channel>thought\nHm.<channel|>Yes."),
+        ("<longcat_think></longcat_think>", "<longcat_think>\nHm.</longcat_think>Yes."),
+        ("◁think▷◁/think▷", "◁think▷\nHm.◁/think▷Yes."),
+        ("<|inner_prefix|><|inner_suffix|>", "<|inner_prefix|>\nHm.<|inner_suffix|>Yes."),
+        ("<thought></thought>", "<thought>\nHm.</thought>Yes."),
+        (
+            "<thinking></thinking>Here are my reasoning steps:\n[BEGIN FINAL RESPONSE]",
+            "Here are my reasoning steps:\nHm.[BEGIN FINAL RESPONSE]Yes.",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(storyteller().join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let splitter = tokenizer.reasoning().unwrap().splitter();
+        for size in 1..answer.len() {
+            let pieces: Vec<char> = answer.chars().collect();
+            let pieces: Vec<String> = pieces.chunks(size).map(String::from_iter).collect();
+            let [reasoning, answer, _] = split(splitter.clone(), pieces.iter().map(String::as_str));
+            assert_eq!((reasoning.trim(), answer.as_str()), ("Hm.", "Yes."), "{template}");
+        }
+    }
+}
+
 /// What becomes of an answer after the prompt of `messages`.
 fn after(tokenizer: &Tokenizer, messages: &[Message], go_on: bool, answer: &str) -> [String; 3] {
     let options = ChatOptions::default().with_continue_final_message(go_on);

@@ -3,7 +3,7 @@
 use super::{ChatTemplate, marks};
 
 /// Tags around reasoning that models are trained on.
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 12] = [
     // DeepSeek R1, Qwen 3, SmolLM3, GLM, Granite 3.3
     ("<think>", "</think>"),
     // Magistral
@@ -12,10 +12,22 @@ const TAGS: [(&str, &str); 6] = [
     ("<seed:think>", "</seed:think>"),
     // Command A
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Apriel
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     // Phi 4 reasoning, with its own template
     ("<thinking>", "</thinking>"),
     // Granite 3.2
     ("Here is my thought process:", "Here is my response:"),
+    // Gemma 4, with the name of the channel
+    ("<|channel>thought\n", "<channel|>"),
+    // LongCat
+    ("<longcat_think>", "</longcat_think>"),
+    // Kimi VL
+    ("◁think▷", "◁/think▷"),
+    // Apertus
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    // EXAONE Deep
+    ("<thought>", "</thought>"),
 ];
 
 /// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels
@@ -30,6 +42,11 @@ pub(crate) enum ReasoningMarks {
     Channels,
 }
 
+/// The token that a tag begins with: all of it but the name of a channel.
+fn token_of(open: &str) -> &str {
+    open.strip_suffix("thought\n").unwrap_or(open)
+}
+
 impl ReasoningFormat {
     /// The format whose marks the template spells out, or the vocabulary has.
     pub(crate) fn find(
@@ -41,7 +58,7 @@ impl ReasoningFormat {
             return Some(Self(ReasoningMarks::Channels));
         }
         let tags = |known: &dyn Fn(&str) -> bool| {
-            let found = TAGS.into_iter().find(|(open, close)| known(open) && known(close));
+            let found = TAGS.into_iter().find(|(open, close)| known(token_of(open)) && known(close));
             found.map(|(open, close)| Self(ReasoningMarks::Tags { open, close }))
         };
         tags(&spells).or_else(|| tags(&has_token))
@@ -50,7 +67,7 @@ impl ReasoningFormat {
     /// The texts that mark parts. They are shown where special tokens are left out, too.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &'static str> {
         let marks = match self.0 {
-            ReasoningMarks::Tags { open, close } => vec![open, close],
+            ReasoningMarks::Tags { open, close } => vec![token_of(open), close],
             ReasoningMarks::Channels => marks::ALL.to_vec(),
         };
         marks.into_iter()
