@@ -8,7 +8,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// Tells the calls of a conversation apart: nine letters and digits, which all families accept.
+    /// Tells the calls of a conversation apart: nine letters and digits, which all families accept, or for Kimi,
+    /// which renders ids alone, `functions.NAME:NUMBER`.
     pub id: String,
     /// The name of the tool, one of those offered.
     pub name: String,

@@ -6,7 +6,8 @@ use std::ops::Range;
 use serde_json::value::RawValue;
 
 use super::{LONGEST_NAME, is_of_name};
-use crate::chat::styles::{Call, Style};
+use crate::chat::styles::{Argument, Call, Id, Style};
+use crate::reasoning::begun;
 
 /// The deepest nesting of arguments.
 const DEEPEST: usize = 128;
@@ -22,8 +23,19 @@ pub(super) enum Found<T> {
 /// A call that was read.
 #[derive(Clone, Debug)]
 pub(super) struct FoundCall {
+    /// The id that templates render, if the family has its own.
+    pub(super) id: Option<String>,
     pub(super) name: String,
-    pub(super) arguments: String,
+    pub(super) arguments: Arguments,
+}
+
+/// The arguments of a call that was read.
+#[derive(Clone, Debug)]
+pub(super) enum Arguments {
+    /// A JSON object.
+    Object(String),
+    /// Names and values as they were between tags.
+    Tagged(Vec<(String, String)>),
 }
 
 /// What is expected of a text from its beginning on, and how much of it came.
@@ -35,8 +47,15 @@ pub(super) struct Attempt {
     /// How many bytes were read.
     at: usize,
     name: String,
+    /// Where the id is, and whether it is the call's number.
+    id: Range<usize>,
+    is_numbered: bool,
     /// Where the object is.
     object: Range<usize>,
+    /// The texts between tags, in turn the name and the value of an argument.
+    texts: Vec<String>,
+    /// Where the last of them ends.
+    passed: usize,
     call: Option<FoundCall>,
 }
 
@@ -55,12 +74,20 @@ enum Expected {
     Literal(&'static str),
     /// A bare name.
     Name,
+    /// The id of the call behind the name.
+    Id(Id),
+    /// Letters and digits.
+    Word,
     /// A JSON object, with any space in front.
     Object(Json),
     /// That the object has the name and the arguments in these fields.
     Fields(&'static str, &'static str),
     /// That the object is the arguments.
     Arguments,
+    /// Any number of arguments between tags.
+    Tagged(Argument),
+    /// Text up to this mark, and where it begins if it did.
+    Text(&'static str, Option<usize>),
 }
 
 impl Attempt {
@@ -81,18 +108,37 @@ impl Attempt {
                 Expected::Fields(name, arguments),
                 Expected::Literal(after),
             ]),
-            Some(&Call::Named { before, between, after }) => expected.extend([
+            Some(&Call::Named { before, id, between, after }) => expected.extend([
                 Expected::Literal(before),
                 Expected::Name,
+                Expected::Id(id),
                 Expected::Literal(between),
                 Expected::Object(Json::default()),
                 Expected::Arguments,
                 Expected::Literal(after),
             ]),
+            Some(&Call::Tagged { before, between, argument, after }) => expected.extend([
+                Expected::Literal(before),
+                Expected::Name,
+                Expected::Literal(between),
+                Expected::Tagged(argument),
+                Expected::Literal(after),
+            ]),
             Some(Call::Channel { .. }) | None => {}
         }
         expected.reverse();
-        Self { kind, expected, at: 0, name: String::new(), object: 0..0, call: None }
+        Self {
+            kind,
+            expected,
+            at: 0,
+            name: String::new(),
+            id: 0..0,
+            is_numbered: matches!(call, Some(Call::Named { id: Id::Number, .. })),
+            object: 0..0,
+            texts: Vec::new(),
+            passed: 0,
+            call: None,
+        }
     }
 
     /// What to try where this is not it.
@@ -108,6 +154,24 @@ impl Attempt {
     /// How many bytes were read.
     pub(super) fn at(&self) -> usize {
         self.at
+    }
+
+    /// Whether nothing is missing but what is written behind a call: some models leave that out at the end of
+    /// an answer.
+    pub(super) fn is_whole(&self) -> bool {
+        self.call.is_some() && self.expected.iter().all(|expected| matches!(expected, Expected::Literal(_)))
+    }
+
+    pub(super) fn into_call(self) -> Option<FoundCall> {
+        self.call
+    }
+
+    /// How many bytes are text if this is no call: those up to the last end of a text between tags, and all if
+    /// such a text has no end. A call within them would be an argument's value, and each attempt at one would
+    /// read as far.
+    pub(super) fn passed(&self) -> usize {
+        let in_text = matches!(self.expected.last(), Some(Expected::Text(..)));
+        if in_text { self.at } else { self.passed }
     }
 
     /// Reads on in `text`, of which the bytes that were read before are the same. Found is the call, of one
@@ -133,6 +197,10 @@ impl Attempt {
                     }
                 }
                 Expected::Name => {
+                    if self.name.is_empty() {
+                        self.at = text.len() - rest.trim_start().len();
+                    }
+                    let rest = &text[self.at..];
                     let end = rest.find(|character: char| !is_of_name(character));
                     let letters = &rest[..end.unwrap_or(rest.len())];
                     self.at += letters.len();
@@ -144,6 +212,39 @@ impl Attempt {
                         None => return Found::Begun,
                         Some(_) if names.contains(&self.name) => {}
                         Some(_) => return Found::Not,
+                    }
+                }
+                &mut Expected::Id(Id::None) => {}
+                &mut Expected::Id(id) => {
+                    let (begin, must) = match id {
+                        Id::May(begin) => (begin, false),
+                        Id::Number | Id::None => (":", true),
+                    };
+                    let found = rest.trim_start();
+                    self.at = text.len() - found.len();
+                    if found.starts_with(begin) {
+                        self.at += begin.len();
+                        self.id = self.at..self.at;
+                        self.expected.pop();
+                        self.expected.push(Expected::Word);
+                        continue;
+                    }
+                    if begin.starts_with(found) {
+                        return Found::Begun;
+                    }
+                    if must {
+                        return Found::Not;
+                    }
+                }
+                Expected::Word => {
+                    let end = rest.find(|character: char| !character.is_ascii_alphanumeric());
+                    self.at += end.unwrap_or(rest.len());
+                    self.id.end = self.at;
+                    if self.id.len() > LONGEST_NAME {
+                        return Found::Not;
+                    }
+                    if end.is_none() {
+                        return Found::Begun;
                     }
                 }
                 Expected::Object(json) => {
@@ -167,12 +268,63 @@ impl Attempt {
                         return Found::Not;
                     }
                     let name = std::mem::take(&mut self.name);
-                    self.call = Some(FoundCall { name, arguments: arguments.to_owned() });
+                    let id = Some(&text[self.id.clone()]).filter(|id| self.is_numbered && !id.is_empty());
+                    let id = id.map(|number| format!("functions.{name}:{number}"));
+                    let arguments = Arguments::Object(arguments.to_owned());
+                    self.call = Some(FoundCall { id, name, arguments });
+                }
+                &mut Expected::Tagged(argument) => {
+                    let found = rest.trim_start();
+                    self.at = text.len() - found.len();
+                    if found.starts_with(argument.open) {
+                        self.at += argument.open.len();
+                        self.expected.extend([
+                            Expected::Text(argument.close.trim(), None),
+                            Expected::Literal(argument.middle),
+                            Expected::Text(argument.named, None),
+                        ]);
+                        continue;
+                    }
+                    if argument.open.starts_with(found) {
+                        return Found::Begun;
+                    }
+                    let name = std::mem::take(&mut self.name);
+                    let fields = argument.fields(&self.texts);
+                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Tagged(fields) });
+                }
+                Expected::Text(mark, begin) => {
+                    let begin = *begin.get_or_insert(self.at);
+                    let Some(length) = rest.find(*mark) else {
+                        self.at = text.len() - begun(rest, mark);
+                        return Found::Begun;
+                    };
+                    self.at += length;
+                    self.texts.push(text[begin..self.at].to_owned());
+                    self.at += mark.len();
+                    self.passed = self.at;
                 }
             }
             self.expected.pop();
         }
         Found::Whole(self.call.take())
+    }
+}
+
+impl Argument {
+    /// Names and values of the texts between tags.
+    fn fields(&self, texts: &[String]) -> Vec<(String, String)> {
+        let value = |mut text: &str| {
+            // They are of the tags.
+            if self.middle.ends_with('\n') || self.close.starts_with('\n') {
+                text = text.strip_prefix('\n').unwrap_or(text);
+                text = text.strip_suffix('\n').unwrap_or(text);
+            }
+            // As MiniCPM writes text with characters that XML reserves.
+            let data = text.trim().strip_prefix("<![CDATA[").and_then(|text| text.strip_suffix("]]>"));
+            data.unwrap_or(text).to_owned()
+        };
+        let pairs = texts.chunks_exact(2);
+        pairs.map(|pair| (pair[0].trim().to_owned(), value(&pair[1]))).collect()
     }
 }
 
@@ -226,10 +378,12 @@ pub(super) fn is_object(text: &str) -> bool {
 fn fields(object: &str, name: &str, arguments: &str) -> Option<FoundCall> {
     let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
     let name = serde_json::from_str(fields.get(name)?.get()).ok()?;
-    let arguments = fields.get(arguments)?.get();
+    // Models of either field write the other one, too.
+    let arguments =
+        [arguments, "arguments", "parameters"].into_iter().find_map(|field| fields.get(field))?.get();
     let arguments = match serde_json::from_str::<String>(arguments) {
         Ok(text) => text,
         Err(_) => arguments.to_owned(),
     };
-    is_object(&arguments).then_some(FoundCall { name, arguments })
+    is_object(&arguments).then_some(FoundCall { id: None, name, arguments: Arguments::Object(arguments) })
 }

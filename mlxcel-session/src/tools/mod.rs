@@ -6,6 +6,7 @@ mod grammar;
 mod parser;
 mod tool;
 mod toolbox;
+mod values;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::chat::styles::{Call, Style};
+use crate::chat::styles::{Argument, Call, Style};
 use crate::chat::{Message, ReasoningFormat, ToolCall};
 use crate::options::Options;
 use crate::reasoning::ReasoningSplitter;
@@ -68,7 +69,7 @@ pub enum ToolChoice {
 #[derive(Clone, Debug)]
 pub struct Tools {
     style: &'static Style,
-    definitions: Vec<Value>,
+    definitions: Arc<[Value]>,
     names: Arc<[String]>,
     choice: ToolChoice,
     parallel: bool,
@@ -107,7 +108,7 @@ impl Tools {
         }
         Ok(Self {
             style: Style::of(tokenizer.chat_template()),
-            definitions,
+            definitions: definitions.into(),
             names: names.into(),
             choice: ToolChoice::Auto,
             parallel: true,
@@ -148,7 +149,8 @@ impl Tools {
     }
 
     /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`,
-    /// `granite`, `hermes` (also Qwen), `llama3`, `gemma`, or `generic`.
+    /// `granite`, `kimi`, `command`, `nemotron`, `tool-calls`, `minicpm`, `longcat`, `minimax`, `seed`,
+    /// `qwen-coder`, `glm`, `hermes` (also Qwen 2.5 and 3), `llama3`, `gemma`, or `generic`.
     pub fn style(&self) -> &'static str {
         self.style.name
     }
@@ -208,7 +210,7 @@ impl Tools {
             None if must_call => ReasoningSplitter::plain(),
             _ => splitter,
         };
-        ToolParser::new(self.style, names, splitter, Arc::clone(&self.calls))
+        ToolParser::new(self.style, names, Arc::clone(&self.definitions), splitter, Arc::clone(&self.calls))
     }
 
     /// The message that a whole answer becomes, and the calls in it. Append the message to the conversation,
@@ -258,11 +260,15 @@ impl Tools {
                 let object = json!({ name: "NAME", arguments: { "ARGUMENT": "VALUE" } });
                 format!("{}{before}{object}{after}{}", self.style.open, self.style.close)
             }
-            Call::Named { before, between, after } => {
+            Call::Named { before, between, after, .. } => {
                 let arguments = json!({ "ARGUMENT": "VALUE" });
                 format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
             }
             Call::Channel { before, between } => format!("{before}NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
+            Call::Tagged { before, between, argument: Argument { open, named, middle, close }, after } => {
+                let arguments = format!("{open}ARGUMENT{named}{middle}VALUE{close}");
+                format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
+            }
         };
         let tools = self.definitions.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
         format!("You can call these tools:\n{tools}\n\nTo call one, answer only in this form:\n{example}")

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::attempt::{Attempt, Found, is_object};
+use super::attempt::{Arguments, Attempt, Found, FoundCall, is_object};
+use super::values;
 use crate::chat::styles::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
 use crate::reasoning::{ReasoningSplitter, begun};
@@ -34,6 +36,8 @@ pub enum ToolPart {
 pub struct ToolParser {
     style: &'static Style,
     names: Arc<[String]>,
+    /// The tools, in OpenAI's format.
+    definitions: Arc<[Value]>,
     place: Place,
     /// What is not given yet.
     held: String,
@@ -63,12 +67,14 @@ impl ToolParser {
     pub(super) fn new(
         style: &'static Style,
         names: Arc<[String]>,
+        definitions: Arc<[Value]>,
         splitter: ReasoningSplitter,
         calls: Arc<AtomicU64>,
     ) -> Self {
         Self {
             style,
             names,
+            definitions,
             place: Place::Start,
             held: String::new(),
             attempt: None,
@@ -112,7 +118,7 @@ impl ToolParser {
                 Found::Whole(call) => {
                     given += attempt.at();
                     self.place = Place::Calls;
-                    parts.extend(call.map(|call| self.call(call.name, call.arguments)));
+                    parts.extend(call.map(|call| self.found(call)));
                     if attempt.ends_calls() {
                         self.place = Place::Text;
                     }
@@ -120,6 +126,11 @@ impl ToolParser {
                 Found::Begun if !is_end => {
                     self.attempt = Some(attempt);
                     break;
+                }
+                Found::Begun if attempt.is_whole() => {
+                    given += attempt.at();
+                    self.place = Place::Calls;
+                    parts.extend(attempt.into_call().map(|call| self.found(call)));
                 }
                 Found::Begun | Found::Not => self.refuse(&attempt, &held, &mut given, &mut parts),
             }
@@ -171,7 +182,8 @@ impl ToolParser {
         } else {
             // The mark is a part of the text.
             let rest = &held[*given..];
-            let length = self.style.trigger().len().max(rest.chars().next().map_or(0, char::len_utf8));
+            let least = self.style.trigger().len().max(attempt.passed());
+            let length = least.max(rest.chars().next().map_or(0, char::len_utf8));
             self.place = Place::Text;
             self.give_text(&rest[..length], parts);
             *given += length;
@@ -220,9 +232,22 @@ impl ToolParser {
         }
     }
 
-    fn call(&self, name: String, arguments: String) -> ToolPart {
+    fn found(&self, call: FoundCall) -> ToolPart {
+        let arguments = match call.arguments {
+            Arguments::Object(object) => object,
+            Arguments::Tagged(fields) => {
+                let functions = || self.definitions.iter().map(|definition| &definition["function"]);
+                let function = functions().find(|function| function["name"] == call.name);
+                values::object(&fields, function.map_or(&Value::Null, |function| &function["parameters"]))
+            }
+        };
+        self.call(call.id, call.name, arguments)
+    }
+
+    fn call(&self, own_id: Option<String>, name: String, arguments: String) -> ToolPart {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        ToolPart::Call(ToolCall { id: id(number, &name, &arguments), name, arguments })
+        let id = own_id.unwrap_or_else(|| id(number, &name, &arguments));
+        ToolPart::Call(ToolCall { id, name, arguments })
     }
 
     fn end_channel_call(&mut self, parts: &mut Vec<ToolPart>) {
@@ -230,7 +255,7 @@ impl ToolParser {
         let name = to.strip_prefix("functions.").unwrap_or(&to).to_owned();
         let arguments = given.trim();
         if self.names.contains(&name) && is_object(arguments) {
-            parts.push(self.call(name, arguments.to_owned()));
+            parts.push(self.call(None, name, arguments.to_owned()));
         } else {
             text(given, parts);
         }
@@ -279,7 +304,8 @@ mod tests {
     /// What the work is for a text in pieces of `size` bytes, with what is found.
     fn work(style: &'static Style, text: &str, size: usize) -> (usize, Vec<ToolPart>) {
         let names = ["now".to_owned()];
-        let mut parser = ToolParser::new(style, names.into(), ReasoningSplitter::plain(), Arc::default());
+        let mut parser =
+            ToolParser::new(style, names.into(), Arc::default(), ReasoningSplitter::plain(), Arc::default());
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
@@ -309,6 +335,9 @@ mod tests {
                 " ".to_owned(),
                 "{".to_owned(),
                 format!("{trigger}now"),
+                format!("{trigger}<function=now><parameter=a>"),
+                format!("{trigger}now<arg_key>a</arg_key><arg_value>"),
+                format!("{trigger}<invoke name=\"now\"><parameter name=\"a\">b</parameter>"),
                 format!("{trigger}{{\"name\": \"now\", \"arguments\": {{}}}}, "),
             ] {
                 for (first, size) in [("", 1), ("", 7), ("", usize::MAX), (begin.as_str(), 3)] {
