@@ -204,10 +204,8 @@ impl<'a> Evaluator<'a> {
     fn run_loop(&mut self, block: &'a For) -> Result<Flow> {
         let iterable = self.value(&block.iterable)?;
         let items = self.items_of_loop(block, &iterable)?;
-        if items.items.is_empty() {
-            return self.statements(&block.otherwise);
-        }
         let index = self.loops.len();
+        let mut completes = false;
         self.loops.push(LoopState { items: Rc::clone(&items), index: 0, changed: None });
         for (position, item) in items.items.iter().enumerate() {
             self.meter.work(1)?;
@@ -217,12 +215,20 @@ impl<'a> Evaluator<'a> {
             self.assign(&block.target, item.clone())?;
             let flow = self.statements(&block.body)?;
             self.scopes.leave(outer);
+            completes |= flow == Flow::Next;
             if flow == Flow::Break {
                 break;
             }
         }
         self.loops.truncate(index);
-        Ok(Flow::Next)
+        // In Jinja, `else` also runs if every iteration was left early.
+        if completes {
+            return Ok(Flow::Next);
+        }
+        let outer = self.scopes.enter(self.scopes.current())?;
+        let flow = self.statements(&block.otherwise)?;
+        self.scopes.leave(outer);
+        Ok(flow)
     }
 
     /// What a loop goes through: all items, or those that meet its condition.

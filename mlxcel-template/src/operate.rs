@@ -116,7 +116,10 @@ impl<'a> Evaluator<'a> {
         let value = self.value(value)?;
         match operator {
             Unary::Not => Ok(Value::Bool(!value.is_true())),
-            Unary::Plus => self.binary(Binary::Add, &Value::Int(0), &value),
+            Unary::Plus => match value {
+                Value::Float(_) => Ok(value),
+                _ => self.binary(Binary::Add, &Value::Int(0), &value),
+            },
             Unary::Minus => match value {
                 Value::Float(value) => Ok(Value::Float(-value)),
                 _ => self.binary(Binary::Subtract, &Value::Int(0), &value),

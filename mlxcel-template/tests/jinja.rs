@@ -144,6 +144,7 @@ fn division_of_floats_rounds_down() {
                 "[2.5 is odd, 3.0 is odd, 2.5 is even, 4.0 is even, 7.5 is divisibleby 2.5]",
                 "[False, True, False, True, True]",
             ),
+            ("+(-0.0)", "-0.0"),
             ("1e17 // -7", "-1.4285714285714288e+16"),
             ("0 ** -1", ERROR),
             ("1e200 ** 2", ERROR),
@@ -287,8 +288,29 @@ fn undefined_arguments_are_not_missing() {
     );
 }
 
+fn render(source: &str) -> String {
+    Template::parse(source).unwrap().render(&[], None).unwrap().text
+}
+
 #[test]
 fn a_loop_has_a_length() {
-    let template = Template::parse("{% for i in 'abc' %}{{ loop|length }}{% endfor %}").unwrap();
-    assert_eq!(template.render(&[], None).unwrap().text, "333");
+    assert_eq!(render("{% for i in 'abc' %}{{ loop|length }}{% endfor %}"), "333");
+}
+
+#[test]
+fn else_runs_if_no_iteration_of_a_loop_completes() {
+    let cases = [
+        ("{% for i in [1, 2] %}{% continue %}{% else %}else{% endfor %}", "else"),
+        ("{% for i in [1, 2] %}{% break %}{% else %}{{ i is defined }}{% endfor %}", "False"),
+        ("{% for i in [1, 2] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}else{% endfor %}", "1"),
+        (
+            "{% for i in [1, 2] %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% else %}else{% endfor %}",
+            "2",
+        ),
+        ("{% for j in [1] %}{% for i in [] %}{% else %}{% break %}{% endfor %}x{% endfor %}", ""),
+        ("{% for i in [] %}{% else %}{% set x = 1 %}{{ x }}{% endfor %}{{ x is defined }}", "1False"),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(render(source), expected, "{source}");
+    }
 }
