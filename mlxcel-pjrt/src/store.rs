@@ -164,15 +164,15 @@ fn read(path: &Path, key: &Key) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A new file in `folder`, to be renamed once it is written. It has the permissions of any other new file, so
+/// A new file in `folder`, to be renamed once it is written. All may read it, as far as the umask lets them, so
 /// that a store that one user filled, as the build of an image does, serves others.
 fn new_part(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        // The process's umask applies.
-        builder.permissions(fs::Permissions::from_mode(0o666));
+        // Only their owner writes them: they are code.
+        builder.permissions(fs::Permissions::from_mode(0o644));
     }
     builder.prefix(PART).tempfile_in(folder)
 }
@@ -282,7 +282,7 @@ mod tests {
         let (entry, plain) = (folder.path().join("a.pjrt"), folder.path().join("plain"));
         write(&entry, &[1; SUM], b"program").unwrap();
         fs::write(&plain, "").unwrap();
-        let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+        let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o444;
         assert_eq!(mode(&entry), mode(&plain));
     }
 

@@ -27,15 +27,15 @@ pub(super) struct Stored {
     pub(super) last_used: SystemTime,
 }
 
-/// A new file in `folder`, to be renamed once it is written. It has the permissions of any other new file, so
+/// A new file in `folder`, to be renamed once it is written. All may read it, as far as the umask lets them, so
 /// that a cache that one user filled, as the build of an image does, serves others.
 pub(super) fn new_part(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        // The process's umask applies.
-        builder.permissions(fs::Permissions::from_mode(0o666));
+        // Only their owner writes them: they are code.
+        builder.permissions(fs::Permissions::from_mode(0o644));
     }
     builder.prefix(PART).tempfile_in(folder)
 }
