@@ -260,7 +260,7 @@ checks! { $
     snapshot_size_is_bounded [Snapshot] "a snapshot has at most the claimed size"
     snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
     adapters_change_their_sequences [Adapters] "an adapter changes its sequences and no others"
-    adapters_share_a_pass [Adapters] "sequences with different adapters share passes"
+    adapters_share_a_pass [Adapters, TwoSequences] "sequences with different adapters share passes"
     forks_keep_their_adapter [Adapters, Fork] "a fork has the adapter of its sequence"
     snapshots_belong_to_their_adapter [Adapters, Snapshot] "a snapshot belongs to an adapter"
     adapter_slots_are_reused [Adapters] "slots of adapters are limited, kept while used, and clean"

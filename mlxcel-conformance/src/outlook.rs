@@ -42,6 +42,20 @@ impl Outlook {
         tolerance.bounds(self.logits.as_deref().map(largest))
     }
 
+    /// Whether rounding may make `token` the greedy choice: it is as likely but for a small margin. Without
+    /// logits the reference's second token may be any, and without a known margin none is excused.
+    pub(crate) fn excuses(&self, token: TokenId, tolerance: &Tolerance) -> bool {
+        let margin = self.bounds(tolerance).margin;
+        match &self.logits {
+            Some(logits) => {
+                let logit = |token: TokenId| logits.get(token as usize).copied();
+                let behind = logit(self.token).zip(logit(token)).map(|(best, other)| best - other);
+                behind.is_some_and(|behind| behind < margin)
+            }
+            None => self.margin.is_some_and(|known| known < margin),
+        }
+    }
+
     /// Fails if an engine's greedy choice is neither this one nor excused by a small margin.
     pub(crate) fn agrees(
         &self,
@@ -51,10 +65,8 @@ impl Outlook {
     ) -> Outcome {
         let bounds = self.bounds(tolerance);
         if chosen.token != self.token {
-            // Without a known margin no other token is excused.
-            let excused = self.margin.is_some_and(|margin| margin < bounds.margin);
             ensure!(
-                excused,
+                self.excuses(chosen.token, tolerance),
                 "{what}: token {} was chosen, and the reference is {} (leading by {})",
                 chosen.token,
                 self.token,

@@ -4,7 +4,10 @@ use std::fs;
 
 use mlxcel_conformance::{Oracle, Outcome, Tolerance, Trace};
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Backend, ErrorKind, LoadOptions, SessionOptions};
+use mlxcel_core::{
+    Backend, Capabilities, Control, ErrorKind, InferenceSession, LoadOptions, Result, Row, SequenceId,
+    SequenceState, SessionOptions, SessionStats, StepOutput,
+};
 
 const PROMPTS: [&[u32]; 3] = [&[1, 2, 3], &[4], &[5, 6, 7, 8, 9]];
 
@@ -69,6 +72,59 @@ fn another_token_is_a_failure_unless_the_margin_excuses_it() {
     for outcome in outcomes(&excused) {
         outcome.unwrap();
     }
+}
+
+#[test]
+fn only_a_token_as_likely_as_the_recorded_one_is_excused() {
+    let unlikely = recorded(|oracle| {
+        let case = &mut oracle.cases[2];
+        (case.greedy[1], case.margins[1], case.logprobs[1]) =
+            (case.greedy[1] + 1, 0.0, case.logprobs[1] + 1.0);
+    });
+    for outcome in outcomes(&unlikely) {
+        assert!(outcome.unwrap_err().to_string().contains("token 1 is "));
+    }
+}
+
+#[test]
+fn an_oracle_without_cases_is_a_failure() {
+    for outcome in outcomes(&recorded(|oracle| oracle.cases.clear())) {
+        outcome.unwrap_err();
+    }
+}
+
+/// A session whose steps have no results.
+struct Mute(Box<dyn InferenceSession>);
+
+impl InferenceSession for Mute {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+    fn open(&mut self) -> Result<SequenceId> {
+        self.0.open()
+    }
+    fn close(&mut self, sequence: SequenceId) -> Result<()> {
+        self.0.close(sequence)
+    }
+    fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
+        self.0.state(sequence)
+    }
+    fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
+        self.0.step(rows, control, out)?;
+        out.clear();
+        Ok(())
+    }
+    fn stats(&self) -> SessionStats {
+        self.0.stats()
+    }
+}
+
+#[test]
+fn an_engine_without_results_is_a_failure() {
+    let model = ReferenceBackend::new().load(&ReferenceBackend::source(), &LoadOptions::default()).unwrap();
+    let mut session = Mute(model.open_session(&SessionOptions::default()).unwrap());
+    let outcome = recorded(|_| {}).check_batch(&mut session, &Tolerance::new(1e-4, 1e-4, 1e-4));
+    assert!(outcome.unwrap_err().to_string().contains("0 results"));
 }
 
 #[test]

@@ -104,7 +104,8 @@ pub fn adapters_change_their_sequences(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sequences with different adapters, and without one, that share steps have the results that each has alone.
+/// Sequences with different adapters, and without one, share passes as other sequences do, with the results
+/// that each has alone. Needs two sequences.
 ///
 /// Kills: `one_adapter_for_all`.
 pub fn adapters_share_a_pass(subject: &Subject<'_>) -> Outcome {
@@ -125,7 +126,11 @@ pub fn adapters_share_a_pass(subject: &Subject<'_>) -> Outcome {
             .zip(&fed)
             .map(|((sequence, _, tokens), fed)| Row::new(*sequence, &tokens[*fed..], Want::token(&plan)))
             .collect();
+        let before = session.stats().passes;
         let results = step(&mut *session, &step_rows)?;
+        let passes = session.stats().passes - before;
+        let decode_together = time > 0 && rows.len() <= session.capabilities().batch_rows;
+        ensure!(!decode_together || passes == 1, "{} decoding rows took {passes} passes", rows.len());
         for (((_, adapter, tokens), fed), result) in rows.iter_mut().zip(&mut fed).zip(results) {
             let chosen = expect_token(result?)?;
             let what = format_args!("step {time} beside other adapters").to_string();

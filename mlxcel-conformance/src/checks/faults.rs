@@ -40,10 +40,15 @@ fn feed_until_it_fails(session: &mut dyn InferenceSession, sequence: SequenceId)
 ///
 /// Kills: `forgets_poison`, `poison_cannot_be_closed`.
 pub fn faults_poison(subject: &Subject<'_>) -> Outcome {
-    for &point in RUNNING.iter().filter(|point| subject.fault_points().contains(point)) {
-        poison(subject, point).map_err(|failure| failure.during(point))?;
-    }
-    Ok(())
+    each_running(subject, poison)
+}
+
+/// Runs a check with a fault at each point of a running program, of which the subject must have one.
+fn each_running(subject: &Subject<'_>, check: fn(&Subject<'_>, FaultPoint) -> Outcome) -> Outcome {
+    let points = RUNNING.iter().filter(|point| subject.fault_points().contains(point));
+    let points: Vec<FaultPoint> = points.copied().collect();
+    ensure!(!points.is_empty(), "the subject's faulty device never fails while a program runs");
+    points.into_iter().try_for_each(|point| check(subject, point).map_err(|failure| failure.during(point)))
 }
 
 fn poison(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
@@ -80,10 +85,7 @@ fn poison(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
 ///
 /// Kills: `faults_poison_all`.
 pub fn faults_spare_the_others(subject: &Subject<'_>) -> Outcome {
-    for &point in RUNNING.iter().filter(|point| subject.fault_points().contains(point)) {
-        spare_the_others(subject, point).map_err(|failure| failure.during(point))?;
-    }
-    Ok(())
+    each_running(subject, spare_the_others)
 }
 
 fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {

@@ -15,9 +15,8 @@ fn compare(subject: &Subject<'_>, prompt: &[TokenId], said: &[TokenId], what: &s
     let mut held = prompt.to_vec();
     for (i, &token) in said.iter().enumerate() {
         let expected = subject.outlook(&held)?;
-        let excused = expected.margin.is_some_and(|margin| margin < expected.bounds(&tolerance).margin);
         ensure!(
-            token == expected.token || excused,
+            token == expected.token || expected.excuses(token, &tolerance),
             "{what}: token {i} is {token}, and step by step {}",
             expected.token
         );

@@ -29,7 +29,7 @@ pub fn logits_are_complete(subject: &Subject<'_>) -> Outcome {
 }
 
 /// Probabilities are normalized over the whole vocabulary: they sum to one over all tokens, and to less over
-/// some. Needs top logprobs.
+/// some; with logits, they are their softmax. Needs top logprobs.
 ///
 /// Kills: `logprobs_are_logits`.
 pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
@@ -38,7 +38,8 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     for number in 0..3 {
         let sequence = session.open()?;
-        let chosen = choose(&mut *session, sequence, &subject.tokens(number, 5)?, most)?;
+        let tokens = subject.tokens(number, 5)?;
+        let chosen = choose(&mut *session, sequence, &tokens, most)?;
         session.close(sequence)?;
         let sum: f64 = chosen.top.iter().map(|entry| f64::from(entry.logprob).exp()).sum();
         ensure!(sum <= 1.0 + 1e-3, "the {most} most likely tokens have {sum} of all probability");
@@ -46,6 +47,15 @@ pub fn logprobs_sum_to_one(subject: &Subject<'_>) -> Outcome {
             usize::from(most) < vocabulary || (sum - 1.0).abs() <= 1e-3,
             "all {vocabulary} tokens together have {sum} of all probability"
         );
+        let outlook = subject.outlook(&tokens)?;
+        if let Some(logits) = &outlook.logits {
+            let bound = outlook.bounds(&subject.tolerance()?).logprob;
+            for TokenLogprob { token, logprob } in &chosen.top {
+                let expected = log_softmax(logits, *token);
+                let error = (logprob - expected).abs();
+                ensure!(error <= bound, "token {token} has log probability {logprob}, not {expected}");
+            }
+        }
         ensure!(chosen.logprob <= 1e-5, "token {} has log probability {}", chosen.token, chosen.logprob);
     }
     Ok(())
