@@ -163,11 +163,14 @@ impl Registers {
                     lanes.fill(*value);
                 }
             }
-            Code::Iota(linear) => linear.runs(start, lanes.len(), |position, first, stride, length| {
-                for (i, lane) in lanes[position..position + length].iter_mut().enumerate() {
-                    *lane = (first + i * stride) as f32;
-                }
-            }),
+            Code::Iota(linear) => {
+                rounds = false;
+                linear.runs(start, lanes.len(), |position, first, stride, length| {
+                    for (i, lane) in lanes[position..position + length].iter_mut().enumerate() {
+                        *lane = float_of((first + i * stride) as i64, instruction.element);
+                    }
+                });
+            }
             Code::Unary(op) => unary_f32(*op, argument(0), lanes),
             Code::Binary(op) => binary_f32(*op, argument(0), argument(1), lanes),
             Code::Select => {

@@ -49,7 +49,7 @@ fn without(operand: &TensorType, dimensions: &[usize]) -> TensorType {
 }
 
 /// The type of a product of two operands of one element type: batch dimensions, then the remaining dimensions
-/// of the left operand, then of the right. `element` must be of the same kind and at least as wide.
+/// of the left operand, then of the right. `element` must be the same or wider, of the same kind.
 pub fn dot_general(
     lhs: &TensorType,
     rhs: &TensorType,
@@ -64,7 +64,9 @@ pub fn dot_general(
     }
     let same_kind =
         lhs.element.is_float() == element.is_float() && lhs.element.is_signed() == element.is_signed();
-    if !same_kind || !is_number(element) || element.bits() < lhs.element.bits() {
+    // Of two types of one width neither holds the other's numbers.
+    let is_wide = element == lhs.element || element.bits() > lhs.element.bits();
+    if !same_kind || !is_number(element) || !is_wide {
         return Err(site.element(format!("{element} cannot hold the sums of products of {}", lhs.element)));
     }
     let DotDimensions { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting } = dimensions;
