@@ -93,10 +93,12 @@ impl Message {
             match part {
                 AnswerPart::Reasoning(text) => reasoning.push_str(&text),
                 AnswerPart::Answer(text) => answer.push_str(&text),
-                AnswerPart::Call { to, text } => match calls.last_mut().filter(|(last, _)| *last == to) {
-                    Some((_, arguments)) => arguments.push_str(&text),
-                    None => calls.push((to, text)),
-                },
+                AnswerPart::Call { to, text } => {
+                    match calls.last_mut().filter(|(last, _)| *last == to && !text.is_empty()) {
+                        Some((_, arguments)) => arguments.push_str(&text),
+                        None => calls.push((to, text)),
+                    }
+                }
             }
         }
         let mut message = Self::assistant(answer.trim_start_matches('\n'));

@@ -13,7 +13,7 @@ pub enum AnswerPart {
     Call {
         /// Whom it calls, such as `functions.get_weather`.
         to: String,
-        /// What it hands over: JSON, as a rule.
+        /// What it hands over: JSON, as a rule. An empty text begins another call of the same reader.
         text: String,
     },
 }

@@ -20,6 +20,8 @@ pub(super) struct Channels {
     held: String,
     /// How much of a header was searched for its end.
     searched: usize,
+    /// The tool that the last message was for.
+    last_tool: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +45,7 @@ enum Reader {
 
 impl Default for Channels {
     fn default() -> Self {
-        Self { place: Place::Header { first: true }, held: String::new(), searched: 0 }
+        Self { place: Place::Header { first: true }, held: String::new(), searched: 0, last_tool: None }
     }
 }
 
@@ -90,7 +92,14 @@ impl Channels {
                         self.searched = rest.len() - begun(rest, MESSAGE);
                         break;
                     };
-                    (self.place, self.searched) = (Place::Message(Reader::of(&rest[..at])), 0);
+                    let reader = Reader::of(&rest[..at]);
+                    let tool = if let Reader::Tool(to) = &reader { Some(to.clone()) } else { None };
+                    if tool.is_some() && tool == self.last_tool {
+                        // Two calls of one tool are not one.
+                        parts.push(reader.part(String::new()));
+                    }
+                    self.last_tool = tool;
+                    (self.place, self.searched) = (Place::Message(reader), 0);
                     given += at + MESSAGE.len();
                 }
                 Place::Message(reader) => {

@@ -383,6 +383,7 @@ fn fields(object: &str, name: &str, arguments: &str) -> Option<FoundCall> {
         [arguments, "arguments", "parameters"].into_iter().find_map(|field| fields.get(field))?.get();
     let arguments = match serde_json::from_str::<String>(arguments) {
         Ok(text) => text,
+        Err(_) if arguments == "null" => "{}".to_owned(),
         Err(_) => arguments.to_owned(),
     };
     is_object(&arguments).then_some(FoundCall { id: None, name, arguments: Arguments::Object(arguments) })

@@ -209,7 +209,7 @@ impl ToolParser {
     fn take(&mut self, part: AnswerPart, parts: &mut Vec<ToolPart>) {
         if let AnswerPart::Call { to, text } = part {
             match &mut self.open_call {
-                Some((name, arguments)) if *name == to => arguments.push_str(&text),
+                Some((name, arguments)) if *name == to && !text.is_empty() => arguments.push_str(&text),
                 _ => {
                     self.end_channel_call(parts);
                     self.open_call = Some((to, text));

@@ -402,10 +402,34 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
 }
 
 #[test]
+fn channels_may_call_a_tool_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, template, special) = STYLES[0];
+    let tokenizer = tokenizer(folder.path(), template, special);
+    let tools = Tools::new(&tokenizer, definitions()).unwrap();
+    let call = |city: &str| {
+        format!(
+            "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{{\"city\": \"{city}\"}}<|call|>"
+        )
+    };
+    let said = format!("{}<|start|>assistant{}", call("Oslo"), call("Rome"));
+    for seed in 0..8 {
+        let parts = parse(tools.parser(), &said, &mut Chance(seed));
+        let cities: Vec<_> =
+            calls(&parts).into_iter().map(|(_, arguments)| arguments["city"].clone()).collect();
+        assert_eq!((cities, text(&parts).as_str()), (vec![json!("Oslo"), json!("Rome")], ""));
+    }
+    let mut splitter = tokenizer.reasoning().unwrap().splitter();
+    let message = Message::of_parts(splitter.push(&said));
+    assert_eq!(message.extra["tool_calls"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
 fn the_last_call_may_lack_its_end() {
     let folder = tempfile::tempdir().unwrap();
     for (template, said) in [
         ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}"),
+        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": null}"),
         ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool"),
         ("[TOOL_CALLS]{{ tools }}", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}"),
         ("<tool_call><function=<parameter={{ tools }}", "<tool_call>\n<function=now>\n</function>\n"),
