@@ -1,14 +1,14 @@
 //! The adapters of a server, and the one of a program with one sequence.
 
-#[cfg(feature = "iree")]
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
 use mlxcel_server::Server;
-use mlxcel_session::{Adapter, AdapterLimits, AdapterPool, LoadOptions, Model};
+use mlxcel_session::{Adapter, AdapterLimits, AdapterPool, LoadOptions, Model, ModelSource, hub};
 
+use crate::engine::path;
+use crate::model::is_missing;
 use crate::report::Failure;
 
 /// The slots, if clients may load adapters, and the rank that these may have, as peers have it.
@@ -28,13 +28,27 @@ impl AdapterArgument {
     /// Adds the room that the adapter needs.
     pub(crate) fn make_room(&self, load: LoadOptions) -> Result<LoadOptions, Failure> {
         let Some(source) = &self.adapter else { return Ok(load) };
-        Ok(load.with_adapters(AdapterLimits::new(1, Model::adapter_rank(source.as_path())?)))
+        Ok(load.with_adapters(AdapterLimits::new(1, rank(source)?)))
     }
 
     /// Loads the adapter into a model with that room.
     pub(crate) fn load(&self, model: &Model) -> Result<Option<Adapter>, Failure> {
         Ok(self.adapter.as_deref().map(|source| model.load_adapter(source)).transpose()?)
     }
+}
+
+/// The files of an adapter: a folder or file, or what the Hugging Face cache has under a name.
+pub(crate) fn find(adapter: &Path, load: &LoadOptions) -> Result<ModelSource, Failure> {
+    let source = hub::locate(adapter, load)?;
+    if path(&source).is_some_and(is_missing) {
+        let what = "no such folder or file; pass the folder of a LoRA adapter, a GGUF file or org/name";
+        return Err(Failure::Usage(format!("--adapter {}: {what}", adapter.display())));
+    }
+    Ok(source)
+}
+
+fn rank(adapter: &Path) -> Result<usize, Failure> {
+    Ok(Model::adapter_rank(find(adapter, &LoadOptions::default())?)?)
 }
 
 /// The adapters of a bundle, and the room for others.
@@ -62,8 +76,8 @@ impl BundledAdapters {
         }
         let own = if self.adapter.is_empty() { SLOTS } else { self.adapter.len() };
         let slots = self.adapter_slots.unwrap_or(own);
-        let ranks = self.adapter.iter().map(|own| Model::adapter_rank(own.folder.as_path()));
-        let largest = ranks.collect::<mlxcel_session::Result<Vec<_>>>()?.into_iter().max();
+        let ranks = self.adapter.iter().map(|own| rank(&own.folder));
+        let largest = ranks.collect::<Result<Vec<_>, _>>()?.into_iter().max();
         Ok(load.with_adapters(AdapterLimits::new(slots, self.adapter_rank.or(largest).unwrap_or(RANK))))
     }
 
@@ -126,8 +140,8 @@ impl AdapterArguments {
         let rank = match self.adapter_rank {
             Some(rank) => rank,
             None => {
-                let ranks = self.adapter.iter().map(|own| Model::adapter_rank(own.folder.as_path()));
-                ranks.collect::<mlxcel_session::Result<Vec<_>>>()?.into_iter().fold(least(RANK), usize::max)
+                let ranks = self.adapter.iter().map(|own| rank(&own.folder));
+                ranks.collect::<Result<Vec<_>, _>>()?.into_iter().fold(least(RANK), usize::max)
             }
         };
         Ok(Some(AdapterLimits::new(slots, rank)))

@@ -1,13 +1,17 @@
 //! The arguments of subcommands that open a model: the same in all of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use mlxcel_models::Checkpoint;
 use mlxcel_session::{LoadOptions, Model, ModelSource, Precision, hub};
 
 use crate::bundled;
 use crate::engine::{ChosenEngine, EngineChoice, path};
 use crate::report::Failure;
+
+/// The file that marks the folder of an adapter.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Where the model is.
 #[derive(Args, Clone, Debug)]
@@ -57,16 +61,53 @@ pub(crate) struct ModelArguments {
     pub(crate) mesh: Option<usize>,
 }
 
+/// The files of a model: a folder or file, or what the Hugging Face cache has under a name.
+///
+/// # Errors
+///
+/// Those of [`hub::locate`], and a failure for a path that does not exist or is an adapter's folder.
+pub(crate) fn find(model: &Path, load: &LoadOptions) -> Result<ModelSource, Failure> {
+    let source = hub::locate(model, load)?;
+    let Some(folder) = path(&source) else { return Ok(source) };
+    let what = if is_missing(folder) {
+        "no such folder or file; pass a folder, a GGUF file or org/name"
+    } else if folder.join(ADAPTER_CONFIG).is_file() && !folder.join("config.json").exists() {
+        "this is a LoRA adapter: pass its base model with --model, and the adapter with --adapter"
+    } else {
+        return Ok(source);
+    };
+    Err(Failure::Usage(format!("--model {}: {what}", model.display())))
+}
+
+/// Whether there is nothing at `path`; what cannot be looked at is there, and opening it says why it fails.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    !path.try_exists().unwrap_or(true)
+}
+
+/// Rejects an encoder before programs are compiled for it.
+///
+/// # Errors
+///
+/// A failure that names the subcommand for encoders. Other defects are left to the engine that loads it.
+pub(crate) fn refuse_encoder(source: &ModelSource) -> Result<(), Failure> {
+    let decoder = Checkpoint::from_source(source).and_then(|checkpoint| checkpoint.decoder());
+    if decoder.is_ok_and(|decoder| decoder.is_bidirectional()) { Err(encoder()) } else { Ok(()) }
+}
+
+fn encoder() -> Failure {
+    Failure::Usage("this model is an encoder: use `mlxcel embed`".to_owned())
+}
+
 impl SourceArguments {
     /// Where the model is: the folder or file, which is downloaded if it is a name that the cache lacks, or
     /// the bundled model.
     ///
     /// # Errors
     ///
-    /// Those of [`hub::locate`].
+    /// Those of [`find`].
     pub(crate) fn locate(&self, load: &LoadOptions) -> Result<ModelSource, Failure> {
         let Some(model) = &self.model else { return Ok(bundled::storyteller()) };
-        Ok(hub::locate(model.as_path(), load)?)
+        find(model, load)
     }
 }
 
@@ -85,20 +126,44 @@ impl ModelArguments {
     ///
     /// # Errors
     ///
-    /// Those of [`open_on`](Self::open_on).
+    /// Those of [`SourceArguments::locate`], [`EngineChoice::select`] and [`Model::load`].
     pub(crate) fn open(&self, load: LoadOptions) -> Result<Model, Failure> {
-        self.open_on(load, false).map(|(_, model)| model)
+        let load = self.load_options(load);
+        let source = self.source.locate(&load)?;
+        self.load(&source, &load, false).map(|(_, model)| model)
     }
 
-    /// Opens the model, and returns the engine too, which measures where time goes if `profile`.
+    /// Opens a model that generates.
     ///
     /// # Errors
     ///
-    /// Those of [`SourceArguments::locate`], [`EngineChoice::select`] and [`Model::load`].
+    /// Those of [`open_on`](Self::open_on).
+    pub(crate) fn open_generating(&self, load: LoadOptions) -> Result<Model, Failure> {
+        self.open_on(load, false).map(|(_, model)| model)
+    }
+
+    /// Opens a model that generates, and returns the engine too, which measures where time goes if
+    /// `profile`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), and a failure for an encoder.
     pub(crate) fn open_on(&self, load: LoadOptions, profile: bool) -> Result<(ChosenEngine, Model), Failure> {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
-        let trust = path(&source).filter(|_| self.trust_bundle);
+        refuse_encoder(&source)?;
+        let (engine, model) = self.load(&source, &load, profile)?;
+        // Of a model that is no checkpoint, only the engine can tell.
+        if model.capabilities().generation { Ok((engine, model)) } else { Err(encoder()) }
+    }
+
+    fn load(
+        &self,
+        source: &ModelSource,
+        load: &LoadOptions,
+        profile: bool,
+    ) -> Result<(ChosenEngine, Model), Failure> {
+        let trust = path(source).filter(|_| self.trust_bundle);
         let choice = EngineChoice {
             name: self.backend.as_deref(),
             profile,
@@ -108,7 +173,7 @@ impl ModelArguments {
             trust,
         };
         let engine = choice.select()?;
-        let model = Model::load(&engine.backend, source.clone(), &load)?;
+        let model = Model::load(&engine.backend, source.clone(), load)?;
         Ok((engine, model))
     }
 }

@@ -11,6 +11,7 @@ mod hub;
 mod inspect;
 mod interrupted;
 mod merge;
+mod model;
 mod quantize;
 mod score;
 mod server;

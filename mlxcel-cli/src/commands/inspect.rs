@@ -1,14 +1,14 @@
 //! Describes a checkpoint: its network, weights, memory, and which engines run it.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_session::{LoadOptions, ModelSource, Precision, hub};
+use mlxcel_session::{LoadOptions, ModelSource, Precision};
 
 use crate::engine::{EngineChoice, names, path};
 use crate::inspection::{CacheType, EngineAnswer, Inspection};
+use crate::model::SourceArguments;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
 
@@ -19,9 +19,8 @@ use crate::report::{Failure, json_line};
 /// whatever the size. The exit status is 0 whatever engines say.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
-    #[arg(long, value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    source: SourceArguments,
     /// The positions of a sequence to state memory and to load for; defaults to the model's context
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     context: Option<u64>,
@@ -62,7 +61,7 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let load = progress.watch(LoadOptions::default());
-    let model = hub::locate(arguments.model.as_path(), &load)?;
+    let model = arguments.source.locate(&load)?;
     let checkpoint = Checkpoint::from_source(&model)?;
     let capacity = arguments.context.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
     let sequences = usize::from(arguments.sequences);

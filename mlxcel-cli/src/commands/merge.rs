@@ -7,9 +7,11 @@ use std::time::Instant;
 use clap::Args;
 use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge};
-use mlxcel_session::{LoadOptions, hub};
+use mlxcel_session::LoadOptions;
 use serde::Serialize;
 
+use crate::adapters;
+use crate::model::find;
 use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
 
@@ -66,9 +68,8 @@ struct Output {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
-    let [model, adapter] = [&arguments.model, &arguments.adapter]
-        .map(|path| hub::locate(path.as_path(), &progress.watch(LoadOptions::default())));
-    let (model, adapter) = (model?, adapter?);
+    let load = progress.watch(LoadOptions::default());
+    let (model, adapter) = (find(&arguments.model, &load)?, adapters::find(&arguments.adapter, &load)?);
     let started = Instant::now();
     let shown = progress.clone();
     let mut write = WriteOptions::default()

@@ -10,11 +10,12 @@ use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{
     Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, WriteOptions, quantize,
 };
-use mlxcel_session::{LoadOptions, Model, ModelSource, ScoreOptions, hub};
+use mlxcel_session::{LoadOptions, Model, ModelSource, ScoreOptions};
 use serde::Serialize;
 
 use crate::engine::EngineChoice;
 use crate::input;
+use crate::model::find;
 use crate::progress::{Progress, Work};
 use crate::report::{Failure, json_line};
 
@@ -126,7 +127,7 @@ struct Perplexity {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
     let progress = Progress::new();
-    let model = hub::locate(arguments.model.as_path(), &progress.watch(LoadOptions::default()))?;
+    let model = find(&arguments.model, &progress.watch(LoadOptions::default()))?;
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
     let shown = progress.clone();

@@ -80,7 +80,7 @@ struct ContinuationOutput<'a> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = text(arguments)?;
     let progress = Progress::new();
-    let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
+    let model = arguments.model.open_generating(progress.watch(LoadOptions::default()))?;
     if arguments.continuation.is_empty() {
         let mut options = ScoreOptions::default().with_top(arguments.top);
         options.stride = arguments.stride;

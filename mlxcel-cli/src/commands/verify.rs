@@ -13,7 +13,7 @@ use mlxcel_session::{LoadOptions, ModelSource, Precision, TokenId, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineChoice, names, path};
-use crate::model::SourceArguments;
+use crate::model::{SourceArguments, refuse_encoder};
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
 
@@ -95,6 +95,7 @@ const PROMPTS: [&str; 4] = [
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let source = arguments.source.locate(&progress.watch(LoadOptions::default()))?;
+    refuse_encoder(&source)?;
     let engines = engines(arguments, &source, &progress)?;
     let first = &engines[0].1;
     let steps = usize::from(arguments.max_tokens);
