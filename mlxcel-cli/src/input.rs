@@ -8,6 +8,9 @@ use mlxcel_models::files::read_bounded;
 
 use crate::report::Failure;
 
+/// Standard input in errors.
+pub(crate) const STDIN: &str = "the prompt from standard input";
+
 /// How long a text may be, in bytes; what is beyond it fits no context.
 const LONGEST: usize = 32 << 20;
 
@@ -17,7 +20,7 @@ const LONGEST: usize = 32 << 20;
 ///
 /// [`Failure::Usage`] where it cannot be read, is not UTF-8, or is too long.
 pub(crate) fn text(input: impl Read) -> Result<String, Failure> {
-    whole(input).map_err(|why| unread(&why))
+    whole(input).map_err(|why| unread(STDIN, &why))
 }
 
 /// All of the file at `path`.
@@ -27,21 +30,21 @@ pub(crate) fn text(input: impl Read) -> Result<String, Failure> {
 /// Those of [`text`], with the path.
 pub(crate) fn file(path: &Path) -> Result<String, Failure> {
     let text = File::open(path).map_err(|error| error.to_string()).and_then(whole);
-    text.map_err(|why| Failure::Usage(format!("read {}: {why}", path.display())))
+    text.map_err(|why| unread(&path.display().to_string(), &why))
 }
 
 /// The next line of `input`, without its end; none after the last.
 ///
 /// # Errors
 ///
-/// Those of [`text`].
-pub(crate) fn line(input: impl BufRead) -> Result<Option<String>, Failure> {
+/// Those of [`text`], with the `name` of the input.
+pub(crate) fn line(input: impl BufRead, name: &str) -> Result<Option<String>, Failure> {
     let mut bytes = Vec::new();
     let read = input.take(LONGEST as u64 + 1).read_until(b'\n', &mut bytes);
-    if read.map_err(|error| unread(&error.to_string()))? == 0 {
+    if read.map_err(|error| unread(name, &error.to_string()))? == 0 {
         return Ok(None);
     }
-    let mut line = checked(bytes).map_err(|why| unread(&why))?;
+    let mut line = checked(bytes).map_err(|why| unread(name, &why))?;
     line.truncate(line.trim_end_matches(['\r', '\n']).len());
     Ok(Some(line))
 }
@@ -58,8 +61,8 @@ fn checked(bytes: Vec<u8>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8 ({})", error.utf8_error()))
 }
 
-fn unread(why: &str) -> Failure {
-    Failure::Usage(format!("read the prompt from standard input: {why}"))
+fn unread(name: &str, why: &str) -> Failure {
+    Failure::Usage(format!("read {name}: {why}"))
 }
 
 #[cfg(test)]
@@ -69,13 +72,13 @@ mod tests {
     #[test]
     fn lines_are_read_one_at_a_time_and_unbounded_input_is_rejected() {
         let mut input = &b"one\r\n\ntwo"[..];
-        let mut next = || line(&mut input).unwrap();
+        let mut next = || line(&mut input, STDIN).unwrap();
         assert_eq!(next().as_deref(), Some("one"));
         assert_eq!(next().as_deref(), Some(""));
         assert_eq!((next().as_deref(), next()), (Some("two"), None));
         let Err(Failure::Usage(endless)) = text(std::io::repeat(0)) else { panic!("taken") };
         assert!(endless.contains("exceeds"), "{endless}");
-        let endless = line(std::io::BufReader::new(std::io::repeat(b'a')));
+        let endless = line(std::io::BufReader::new(std::io::repeat(b'a')), STDIN);
         assert!(matches!(endless, Err(Failure::Usage(_))));
     }
 
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn input_that_is_not_utf8_is_rejected_with_its_position() {
-        for failure in [text(&b"a\xff"[..]).err(), line(&b"a\xff\n"[..]).err()] {
+        for failure in [text(&b"a\xff"[..]).err(), line(&b"a\xff\n"[..], STDIN).err()] {
             let Some(Failure::Usage(words)) = failure else { panic!("taken") };
             assert_eq!(
                 words,

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let interrupt = Interrupt::listen();
     let progress = Progress::new();
     let load = arguments.adapter.make_room(LoadOptions::default())?;
-    let model = arguments.model.open(progress.watch(load))?;
+    let model = arguments.model.open_generating(progress.watch(load))?;
     let sampling = arguments.sampling.params(&model)?;
     let mut options = Options::new(1024).with_sampling(sampling).with_skip_special_tokens(true);
     options.adapter = arguments.adapter.load(&model)?;
@@ -117,7 +117,7 @@ impl Lines {
 
     /// The next line; none after the last.
     fn next(&mut self) -> Result<Option<String>, Failure> {
-        let Self::Typed(editor) = self else { return input::line(io::stdin().lock()) };
+        let Self::Typed(editor) = self else { return input::line(io::stdin().lock(), input::STDIN) };
         loop {
             match editor.readline("> ") {
                 Ok(line) => {

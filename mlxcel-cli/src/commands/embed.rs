@@ -91,7 +91,7 @@ fn texts(arguments: &Arguments) -> Result<Vec<String>, Failure> {
     }
     let mut input = io::stdin().lock();
     let mut texts = Vec::new();
-    while let Some(line) = input::line(&mut input)? {
+    while let Some(line) = input::line(&mut input, input::STDIN)? {
         texts.push(line);
     }
     Ok(texts)
