@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
-use crate::served::Models;
+use crate::served::{Models, ServedModel};
 
 #[derive(Deserialize)]
 pub(crate) struct TokenizeRequest {
@@ -69,9 +69,26 @@ pub(crate) async fn detokenize(
     Body { request, app, sender }: Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let of = Arc::clone(&app);
-    let decode = move || Ok::<_, ApiError>(of.tokenizer()?.decode(&request.tokens, false)?);
+    let decode = move || {
+        check_tokens(&of, &request.tokens)?;
+        Ok::<_, ApiError>(of.tokenizer()?.decode(&request.tokens, false)?)
+    };
     let text = app.server.workers.run(sender.share.client, decode).await??;
     Ok(Json(json!({ "prompt": text })))
+}
+
+/// Rejects ids outside the vocabulary, which decoding would omit. A model may have more ids than its tokenizer
+/// has tokens; it can generate those.
+fn check_tokens(app: &ServedModel, tokens: &[TokenId]) -> Result<(), ApiError> {
+    let (tokenizer, size) = (app.tokenizer()?, app.engine.model().info().vocabulary_size);
+    let is_known = |id: TokenId| (id as usize) < size || tokenizer.token(id).is_some();
+    match tokens.iter().find(|&&id| !is_known(id)) {
+        None => Ok(()),
+        Some(id) => {
+            let message = format!("the token id {id} is outside the vocabulary of {size} tokens");
+            Err(ApiError::invalid("tokens", message))
+        }
+    }
 }
 
 /// The special tokens of the first model, and how many tokens it takes. Clients such as lm-eval ask for it

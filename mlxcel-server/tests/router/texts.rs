@@ -72,3 +72,20 @@ async fn the_special_tokens_can_be_encoded() {
     let (_, text) = ask(&router, "/tokenize", Some(body)).await;
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["count"], 1, "{info} {text}");
 }
+
+#[tokio::test]
+async fn tokens_outside_the_vocabulary_are_not_decoded() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let (status, text) = ask(&router, "/tokenize", Some(json!({ "prompt": "a fox" }))).await;
+    assert_eq!(status, 200, "{text}");
+    let mut tokens = serde_json::from_str::<Value>(&text).unwrap()["tokens"].clone();
+    let (status, text) = ask(&router, "/detokenize", Some(json!({ "tokens": tokens }))).await;
+    assert!(status == 200 && text.contains("a fox"), "{status} {text}");
+    for outside in [99_999_999, u32::MAX] {
+        tokens[1] = outside.into();
+        let (status, text) = ask(&router, "/detokenize", Some(json!({ "tokens": tokens }))).await;
+        let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
+        assert_eq!((status, &error["param"]), (400, &json!("tokens")), "{text}");
+        assert!(error["message"].as_str().unwrap().contains(&outside.to_string()), "{text}");
+    }
+}
