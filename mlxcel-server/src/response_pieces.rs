@@ -59,9 +59,10 @@ impl ResponsePieces {
             "incomplete_details": if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null },
             "usage": ended.map(|stream| {
                 let usage = stream.usage();
+                // Without `output_tokens_details`: a stream does not say which of its tokens are reasoning.
                 json!({
                     "input_tokens": usage.prompt_tokens, "input_tokens_details": { "cached_tokens": usage.reused_tokens },
-                    "output_tokens": usage.generated_tokens, "output_tokens_details": { "reasoning_tokens": 0 },
+                    "output_tokens": usage.generated_tokens,
                     "total_tokens": usage.prompt_tokens + usage.generated_tokens,
                 })
             }),

@@ -151,3 +151,18 @@ async fn an_answer_with_reasoning_is_part_of_the_next_turn() {
     let (status, text) = ask(&router, PATHS[0], Some(body)).await;
     assert_eq!(status, 200, "{text}");
 }
+
+#[tokio::test]
+async fn the_usage_of_a_response_does_not_claim_a_number_of_reasoning_tokens() {
+    let router = router(QWEN3, "<think>\nOnce\n</think>\n\nthe end");
+    let path = "/v1/responses";
+    let (_, whole) = ask(&router, path, Some(question(path))).await;
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    let (_, events) = ask(&router, path, Some(streamed(question(path)))).await;
+    let last = events.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    for usage in [&whole["usage"], &last["response"]["usage"]] {
+        assert!(usage["output_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{usage}");
+        assert!(!usage.to_string().contains("reasoning_tokens"), "{usage}");
+    }
+}
