@@ -1,6 +1,7 @@
 //! Constrained decoding: the traits that limit which tokens a text may continue with. Grammars implement
 //! them.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +10,6 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use mlxcel_core::{Error, ErrorKind, Result, TokenId, TokenMask};
 
-use crate::engine::guard::work_for_all_engines;
 use crate::model::Model;
 use crate::sync::unpoisoned;
 
@@ -102,8 +102,7 @@ impl Slot {
         static THREAD: LazyLock<Option<Sender<Arc<Slot>>>> = LazyLock::new(|| {
             let (sender, slots) = mpsc::channel::<Arc<Slot>>();
             let run = move || {
-                // The engine whose request a mask is for waits for it.
-                work_for_all_engines();
+                IS_MASK_THREAD.set(true);
                 for slot in slots {
                     // The generation may have ended meanwhile.
                     if Arc::strong_count(&slot) > 1 {
@@ -120,6 +119,15 @@ impl Slot {
             let _ = thread.send(Arc::clone(self));
         }
     }
+}
+
+std::thread_local! {
+    static IS_MASK_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread computes masks, for which the engine of any request may be waiting.
+pub(crate) fn is_mask_thread() -> bool {
+    IS_MASK_THREAD.get()
 }
 
 /// A generation's constraint, with the mask for its next token.

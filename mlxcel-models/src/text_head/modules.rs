@@ -8,7 +8,6 @@ use crate::config::{Config, Fields};
 use crate::decoder::Activation;
 use crate::element::ElementType;
 use crate::files;
-use crate::read::Float;
 use crate::safetensors::read_header;
 use crate::source::read_file;
 
@@ -261,8 +260,16 @@ fn tensor(path: &str, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f3
 
 /// The elements of a dense tensor as float32.
 pub(super) fn floats(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let float = Float::of(element)?;
-    let mut values = vec![0.0; bytes.len() / float.bytes()];
-    float.read(bytes, &mut values);
-    Some(values)
+    let halves = |convert: fn(u16) -> f32| {
+        let pairs = bytes.as_chunks::<2>().0.iter();
+        pairs.map(|pair| convert(u16::from_le_bytes(*pair))).collect()
+    };
+    match element {
+        ElementType::F32 => {
+            Some(bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect())
+        }
+        ElementType::BF16 => Some(halves(|bits| f32::from_bits(u32::from(bits) << 16))),
+        ElementType::F16 => Some(halves(|bits| half::f16::from_bits(bits).to_f32())),
+        _ => None,
+    }
 }

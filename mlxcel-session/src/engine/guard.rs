@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::bell::Bell;
+use crate::constraint::is_mask_thread;
 use crate::sync::thread_local;
 
 /// Runs `work`, which calls code of one request; a panic is an error of that request.
@@ -27,16 +28,6 @@ pub(super) fn discard<T>(value: T) {
     if dropped.is_err() {
         tracing::error!("what a request left panicked when it was dropped");
     }
-}
-
-std::thread_local! {
-    /// Whether this thread works for requests of all engines.
-    static FOR_ALL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Says that this thread runs code of requests of all engines, any of which may wait for it.
-pub(crate) fn work_for_all_engines() {
-    FOR_ALL.set(true);
 }
 
 thread_local! {
@@ -65,6 +56,6 @@ impl EngineId {
     /// Whether code of a request of this engine may run on this thread, so that waiting for the engine would
     /// never end.
     pub(super) fn is_waiting_for_us(self) -> bool {
-        FOR_ALL.get() || Self::current() == Some(self)
+        is_mask_thread() || Self::current() == Some(self)
     }
 }

@@ -5,7 +5,7 @@ mod adapters;
 mod async_stream;
 mod bell;
 mod channel;
-pub(crate) mod guard;
+mod guard;
 #[cfg(test)]
 mod interleavings;
 mod map;
