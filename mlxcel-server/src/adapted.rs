@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mlxcel_session::ErrorKind;
 
 use crate::adapters::Acquired;
-use crate::body::Sender;
 use crate::failure::ApiError;
+use crate::sender::Sender;
 use crate::served::ServedModel;
 
 impl ServedModel {

@@ -12,11 +12,11 @@ use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{StatusCode, header};
 use mlxcel_session::{Error, ErrorKind, Share};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::Client;
 use crate::failure::ApiError;
 use crate::request_id::RequestNumber;
+use crate::sender::Sender;
 use crate::served::{Models, ServedModel};
 
 /// How long a client has to send a request's body.
@@ -65,35 +65,6 @@ pub(crate) struct Body<T> {
     pub(crate) sender: Sender,
 }
 
-/// Who sent a body.
-pub(crate) struct Sender {
-    /// Whom the request counts for.
-    pub(crate) share: Share,
-    /// The room that the body takes until this is dropped; none if it was left before.
-    room: Option<OwnedSemaphorePermit>,
-}
-
-impl Sender {
-    /// Leaves the room of bodies that are parsed, for what takes no more memory than the body did.
-    pub(crate) fn leave_room(&mut self) {
-        self.room = None;
-    }
-
-    /// Moves the body to the room `waiting`, so that others are parsed while it waits.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ResourceExhausted`] if that is full.
-    pub(crate) fn wait_in(&mut self, waiting: &Arc<Semaphore>) -> Result<(), Error> {
-        let Some(room) = &mut self.room else { return Ok(()) };
-        let bytes = u32::try_from(room.num_permits()).unwrap_or(u32::MAX);
-        *room = Arc::clone(waiting).try_acquire_many_owned(bytes).map_err(|error| {
-            let reason = "requests that wait for adapters take all memory for that; try again later";
-            Error::new(ErrorKind::ResourceExhausted, "wait for adapter", reason).with_source(error)
-        })?;
-        Ok(())
-    }
-}
-
 impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
     type Rejection = ApiError;
 
@@ -119,7 +90,7 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
         })?;
         let request = shared.workers.run(client, move || read::<T>(&body)).await??;
         let app = models.find(request.model())?;
-        Ok(Self { request, app, sender: Sender { share: Share { client, group }, room: Some(room) } })
+        Ok(Self { request, app, sender: Sender::new(Share { client, group }, room) })
     }
 }
 

@@ -9,13 +9,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{AnswerFormat, AnswerReader};
-use crate::body::{Asked, Body, Sender};
+use crate::body::{Asked, Body};
 use crate::chat_pieces::{ChatPieces, message};
 use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
 use crate::logprobs;
+use crate::sender::Sender;
 use crate::served::ServedModel;
 use crate::spans::{CHAT, RequestSpan, ServedStream};
 use crate::sse::{self, whole_texts};

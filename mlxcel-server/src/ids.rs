@@ -2,8 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::served::unix_time;
+use std::time::SystemTime;
 
 /// The letters and digits of ids.
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -18,7 +17,7 @@ pub(crate) struct Ids(AtomicU64);
 impl Ids {
     pub(crate) fn new() -> Self {
         // The standard library seeds it with randomness of the system.
-        Self(AtomicU64::new(RandomState::new().hash_one(unix_time())))
+        Self(AtomicU64::new(RandomState::new().hash_one(SystemTime::now())))
     }
 
     /// The next id.

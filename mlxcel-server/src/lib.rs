@@ -83,6 +83,7 @@ mod response_counts;
 mod response_pieces;
 mod responses;
 mod routes;
+mod sender;
 mod served;
 mod server;
 mod spans;

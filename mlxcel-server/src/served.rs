@@ -8,11 +8,11 @@ use mlxcel_session::{Engine, Error, Request, SamplingParams, Tokenizer};
 use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
-use crate::body::Sender;
 use crate::failure::ApiError;
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::response_counts::ResponseCounts;
+use crate::sender::Sender;
 use crate::spans::{RequestSpan, ServedStream};
 use crate::work::Workers;
 
