@@ -12,6 +12,7 @@ mod input;
 mod inspection;
 mod interrupt;
 mod model;
+mod numbers;
 mod progress;
 mod report;
 mod sampling;
@@ -20,6 +21,7 @@ mod signals;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{ArgMatches, FromArgMatches};
 
 use commands::Program;
@@ -30,6 +32,10 @@ fn main() -> ExitCode {
         Ok(matches) => report::exit(run(matches)),
         // Help and version are not errors.
         Err(answer) if !answer.use_stderr() => report::exit(answer.print().map_err(Failure::from)),
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let message = "no subcommand is given; `mlxcel --help` lists them";
+            report::exit(Err(Failure::Usage(message.to_owned())))
+        }
         Err(error) => report::exit(Err(error.into())),
     }
 }

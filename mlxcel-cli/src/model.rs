@@ -8,6 +8,7 @@ use mlxcel_session::{LoadOptions, Model, ModelSource, Precision, hub};
 
 use crate::bundled;
 use crate::engine::{ChosenEngine, EngineChoice, path};
+use crate::numbers::positive;
 use crate::report::Failure;
 
 /// The file that marks the folder of an adapter.
@@ -18,7 +19,7 @@ const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub(crate) struct SourceArguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache; defaults to the bundled
     /// story teller
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 }
 
@@ -40,10 +41,10 @@ pub(crate) struct ModelArguments {
     pub(crate) precision: Precision,
     /// The maximum number of tokens of a sequence: prompt and text together; defaults to the model's own
     /// limit
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = positive::<usize>)]
     pub(crate) context: Option<usize>,
     /// The number of threads that compute; defaults to the engine's choice
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = positive::<usize>)]
     pub(crate) threads: Option<usize>,
     /// The type of keys and values: precision (follows from it), f32, f16, bf16, int8; engines iree and pjrt
     /// only
@@ -57,16 +58,16 @@ pub(crate) struct ModelArguments {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Distribute the model over this many devices; engine pjrt only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     pub(crate) mesh: Option<usize>,
 }
 
-/// The files of a model: a folder or file, or what the Hugging Face cache has under a name.
+/// The files of the model that `option` names: a folder or file, or what the Hugging Face cache has.
 ///
 /// # Errors
 ///
 /// Those of [`hub::locate`], and a failure for a path that does not exist or is an adapter's folder.
-pub(crate) fn find(model: &Path, load: &LoadOptions) -> Result<ModelSource, Failure> {
+pub(crate) fn find(option: &str, model: &Path, load: &LoadOptions) -> Result<ModelSource, Failure> {
     let source = hub::locate(model, load)?;
     let Some(folder) = path(&source) else { return Ok(source) };
     let what = if is_missing(folder) {
@@ -76,7 +77,7 @@ pub(crate) fn find(model: &Path, load: &LoadOptions) -> Result<ModelSource, Fail
     } else {
         return Ok(source);
     };
-    Err(Failure::Usage(format!("--model {}: {what}", model.display())))
+    Err(Failure::Usage(format!("{option} {}: {what}", model.display())))
 }
 
 /// Whether there is nothing at `path`; what cannot be looked at is there, and opening it says why it fails.
@@ -107,7 +108,7 @@ impl SourceArguments {
     /// Those of [`find`].
     pub(crate) fn locate(&self, load: &LoadOptions) -> Result<ModelSource, Failure> {
         let Some(model) = &self.model else { return Ok(bundled::storyteller()) };
-        find(model, load)
+        find("--model", model, load)
     }
 }
 

@@ -77,6 +77,12 @@ impl Failure {
     }
 }
 
+/// Prints a note on standard error.
+pub(crate) fn note(words: &str) {
+    // If standard error cannot be written either, there is nowhere to report.
+    let _ = writeln!(io::stderr(), "note: {words}");
+}
+
 /// The exit status of a program that ended with `result`, after one line on standard error where it failed. A
 /// reader that closed the other end of a pipe has had enough: no failure.
 pub(crate) fn exit(result: Result<(), Failure>) -> ExitCode {

@@ -1,14 +1,22 @@
 //! The arguments of programs that say how tokens are chosen.
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use mlxcel_session::mlxcel_core::SamplingNumber;
 use mlxcel_session::{Dry, Model, SamplingParams, TokenId};
 
-use crate::report::Failure;
+use crate::numbers;
+use crate::report::{Failure, note};
 
-/// llama.cpp's names of arguments that have another name here.
-const ALIASES: [(&str, &str); 2] =
-    [("dynamic_temperature", "dynatemp-range"), ("dynamic_temperature_exponent", "dynatemp-exponent")];
+/// Names in llama.cpp and mlx-lm of arguments that have another name here.
+const ALIASES: [(&str, &str); 4] = [
+    ("temperature", "temp"),
+    ("repetition_penalty", "repeat-penalty"),
+    ("dynamic_temperature", "dynatemp-range"),
+    ("dynamic_temperature_exponent", "dynatemp-exponent"),
+];
+
+/// The number that makes a choice random; without it, filters have no effect.
+const TEMPERATURE: &str = "temperature";
 
 /// The numbers among the parameters: an argument for each, in the order of [`SamplingNumber::ALL`].
 struct Numbers(Vec<Option<f64>>);
@@ -25,7 +33,9 @@ impl Args for Numbers {
 
 fn argument(number: &'static SamplingNumber) -> Arg {
     let mut help = number.about().replace('`', "");
-    if let Some(default) = number.default() {
+    if number.name() == TEMPERATURE {
+        help += " [default: 0, greedy; of chat and with --checkpoint-sampling the checkpoint's]";
+    } else if let Some(default) = number.default() {
         help += &format!(" [default: {}]", default as f32);
     }
     // Commands live as long as the program.
@@ -34,10 +44,7 @@ fn argument(number: &'static SamplingNumber) -> Arg {
     for (_, alias) in ALIASES.iter().filter(|(own, _)| *own == number.name()) {
         argument = argument.visible_alias(*alias);
     }
-    argument = match number.is_whole() {
-        true => argument.value_parser(value_parser!(u32)),
-        false => argument.value_parser(value_parser!(f32)).allow_negative_numbers(number.allows(-1.0)),
-    };
+    argument = argument.value_parser(move |text: &str| numbers::sampling(number, text));
     match number.requires() {
         Some(required) => argument.requires(required.name()),
         None => argument,
@@ -46,10 +53,7 @@ fn argument(number: &'static SamplingNumber) -> Arg {
 
 impl FromArgMatches for Numbers {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |number: &SamplingNumber| match number.is_whole() {
-            true => matches.get_one::<u32>(number.name()).copied().map(f64::from),
-            false => matches.get_one::<f32>(number.name()).copied().map(f64::from),
-        };
+        let given = |number: &SamplingNumber| matches.get_one::<f64>(number.name()).copied();
         Ok(Self(SamplingNumber::ALL.iter().map(given).collect()))
     }
 
@@ -59,14 +63,39 @@ impl FromArgMatches for Numbers {
     }
 }
 
-/// How tokens are sampled; greedy by default. Filters (from
-/// --top-n-sigma to --mirostat-eta) take effect at a temperature above 0.
+/// How tokens are sampled by subcommands that are greedy by default.
 #[derive(Args)]
 #[command(next_help_heading = "Sampling")]
-pub(crate) struct SamplingArguments {
+pub(crate) struct GreedyArguments {
     /// Start from the checkpoint's generation_config.json; the arguments below override it
     #[arg(long)]
     checkpoint_sampling: bool,
+    #[command(flatten)]
+    sampling: SamplingArguments,
+}
+
+impl GreedyArguments {
+    /// The parameters for `model`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SamplingArguments::params`].
+    pub(crate) fn params(&self, model: &Model) -> Result<SamplingParams, Failure> {
+        self.sampling.params(
+            model,
+            match self.checkpoint_sampling {
+                true => model.default_sampling().clone(),
+                false => SamplingParams::greedy(),
+            },
+        )
+    }
+}
+
+/// How tokens are sampled. Filters (from --top-n-sigma to --mirostat-eta) take effect at a temperature above
+/// 0.
+#[derive(Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArguments {
     #[command(flatten)]
     numbers: Numbers,
     /// A text across which DRY looks for no repetition; may be given several times [default: line break,
@@ -95,21 +124,22 @@ enum Seed {
 }
 
 impl SamplingArguments {
-    /// The parameters for `model`.
+    /// The parameters for `model`: `params` with what is given. Prints a note of filters that have no effect.
     ///
     /// # Errors
     ///
     /// A failure where breakers are asked of a model without tokenizer.
-    pub(crate) fn params(&self, model: &Model) -> Result<SamplingParams, Failure> {
-        let mut params = match self.checkpoint_sampling {
-            true => model.default_sampling().clone(),
-            false => SamplingParams::greedy(),
-        };
+    pub(crate) fn params(
+        &self,
+        model: &Model,
+        mut params: SamplingParams,
+    ) -> Result<SamplingParams, Failure> {
         for (number, &value) in SamplingNumber::ALL.iter().zip(&self.numbers.0) {
             if value.is_some() {
                 number.set(&mut params, value)?;
             }
         }
+        self.note_ignored(&params);
         if let Some(dry) = &mut params.dry {
             self.add_breakers(dry, model)?;
         }
@@ -120,6 +150,26 @@ impl SamplingArguments {
             Seed::Fixed(seed) => params.with_seed(seed),
             Seed::Random => params.with_random_seed(),
         })
+    }
+
+    /// Says which of the given numbers have no effect on a greedy choice.
+    fn note_ignored(&self, params: &SamplingParams) {
+        let random = params.clone().with_temperature(1.0).active_fields();
+        let active = params.active_fields();
+        let is_ignored = |number: &SamplingNumber| {
+            let mut fields = random.iter().filter(|&field| !active.contains(field));
+            number.name() != TEMPERATURE && fields.any(|field| number.name().starts_with(field.as_str()))
+        };
+        let given = SamplingNumber::ALL.iter().zip(&self.numbers.0).filter(|(_, value)| value.is_some());
+        let ignored = given.filter(|(number, _)| is_ignored(number));
+        let ignored: Vec<_> =
+            ignored.map(|(number, _)| format!("--{}", number.name().replace('_', "-"))).collect();
+        if !ignored.is_empty() {
+            let ignored = ignored.join(", ");
+            note(&format!(
+                "without a --temperature above 0 the choice is greedy, and {ignored} has no effect"
+            ));
+        }
     }
 
     fn add_breakers(&self, dry: &mut Dry, model: &Model) -> Result<(), Failure> {
@@ -144,7 +194,8 @@ impl SamplingArguments {
 fn bias(text: &str) -> Result<(TokenId, f32), String> {
     let (token, bias) = text.split_once('=').ok_or("it must be a token id, an equals sign and a number")?;
     let token = token.trim().parse().map_err(|_| "a token id must be an integer")?;
-    Ok((token, bias.trim().parse().map_err(|_| "a bias must be a number")?))
+    let bias = bias.trim().parse().ok().filter(|bias: &f32| !bias.is_nan());
+    Ok((token, bias.ok_or("a bias must be a number")?))
 }
 
 fn seed(text: &str) -> Result<Seed, String> {

@@ -53,7 +53,10 @@ fn a_full_context_is_reported_and_the_chat_continues() {
     assert_eq!(answers.lines().count(), 2, "{answers}");
     let notes: Vec<&str> = notes.lines().collect();
     assert!(
-        notes.iter().any(|note| note.starts_with("note: answer: the conversation does not fit")),
+        notes
+            .iter()
+            .any(|note| note
+                .starts_with("note: the conversation does not fit into the context of 1024 tokens")),
         "{notes:?}"
     );
     assert!(
@@ -73,9 +76,8 @@ fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
     let notes: Vec<&str> = notes.lines().collect();
     assert!(notes.contains(&"note: the context is full: 1 turns were dropped"), "{notes:?}");
     assert!(
-        notes
-            .iter()
-            .any(|note| note.starts_with("note: answer: this turn does not fit into the context even alone")),
+        notes.iter().any(|note| note
+            .starts_with("note: this line does not fit into the context of 1024 tokens even alone")),
         "{notes:?}"
     );
     assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
@@ -102,6 +104,7 @@ fn commands_undo_branch_and_show_turns() {
     assert!(answers[6].starts_with("/help"), "{answers:?}");
     let expected = [
         "note: the conversation is empty",
+        "note: the choice is greedy, so that the answer is the same; start with --temperature above 0",
         "note: this is branch 2; /branch 1 goes back",
         &format!("note: taken back: {question}"),
         "note: this is branch 1",
@@ -152,10 +155,11 @@ fn an_adapter_answers_and_its_conversations_are_its_own() {
     let load = format!("/load {kept}\nWhat did Nell find?\n");
     let (_, answer, notes) = chat(&["--adapter", &strong], load.as_bytes());
     assert_eq!((notes.as_str(), answer.lines().next()), ("note: loaded\n", own.lines().nth(1)));
-    // What another adapter has computed is not continued.
+    // What another adapter has computed is not continued: its messages are.
     for other in [&[][..], &["--adapter", &zero]] {
-        let (_, _, notes) = chat(other, format!("/load {kept}\n").as_bytes());
-        assert!(notes.contains("adapter") && !notes.contains("note: loaded"), "{notes}");
+        let (_, history, notes) = chat(other, format!("/load {kept}\n/history\n").as_bytes());
+        assert!(notes.contains("note: loaded without the KV cache"), "{notes}");
+        assert!(history.starts_with("user: Tell me a story"), "{history}");
     }
 }
 
@@ -178,6 +182,45 @@ fn a_saved_conversation_resumes() {
         chat(&[], format!("/load {}\n/save {}/no/folder\n", "Cargo.toml", saved).as_bytes());
     assert_eq!(status, Some(0));
     assert_eq!(notes.lines().filter(|note| note.starts_with("note: ")).count(), 2, "{notes}");
+}
+
+#[test]
+fn an_answer_that_ends_by_the_limit_is_noted() {
+    let (status, _, notes) = chat(&["-n", "4"], b"Tell me a story about a duck named Nell.\n");
+    assert_eq!((status, notes.lines().count()), (Some(0), 1), "{notes}");
+    assert!(notes.contains("4 tokens") && notes.contains("--max-tokens"), "{notes}");
+}
+
+#[test]
+fn commands_without_their_argument_say_what_they_need() {
+    let (status, _, notes) = chat(&[], b"/save\n/keep\n/load\n/system\n/branch\n");
+    assert_eq!(status, Some(0));
+    let notes: Vec<&str> = notes.lines().collect();
+    for (note, name) in notes.iter().zip(["/save", "/keep", "/load", "/system", "/branch"]) {
+        assert!(note.starts_with(&format!("note: {name} needs")), "{note}");
+    }
+    assert_eq!(notes.len(), 5);
+}
+
+#[test]
+fn answers_are_sampled_as_the_checkpoint_recommends() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("storyteller");
+    for file in fs::read_dir(model).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
+        fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let config = r#"{"do_sample": true, "temperature": 1.5, "eos_token_id": 1}"#;
+    fs::write(folder.path().join("generation_config.json"), config).unwrap();
+    let model = ["--model", folder.path().to_str().unwrap()];
+    let line = b"Tell me a story about a duck named Nell.\n/retry\n";
+    let answers = |arguments: &[&str]| {
+        let (status, answers, notes) = chat(&[&model[..], arguments].concat(), line);
+        assert_eq!(status, Some(0), "{notes}");
+        let answers: Vec<String> = answers.lines().map(str::to_owned).collect();
+        (answers[0] == answers[1], notes.contains("greedy"))
+    };
+    assert_eq!(answers(&[]), (false, false));
+    assert_eq!(answers(&["--temperature", "0"]), (true, true));
 }
 
 #[test]

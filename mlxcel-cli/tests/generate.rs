@@ -321,6 +321,48 @@ fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
 }
 
 #[test]
+fn a_prompt_can_come_from_a_file_and_options_have_the_names_of_llama_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt");
+    let question = "Tell me a story about a fox named Pip.\n";
+    fs::write(&file, question).unwrap();
+    let common = ["--backend", BACKENDS[0], "--n-predict", "16", "-c", "64", "-t", "1"];
+    let text = |more: &[&str], input| {
+        let run = generate_with(&[&common[..], more].concat(), input, &[]);
+        assert_eq!((run.status, run.err.as_str()), (0, ""));
+        run.out
+    };
+    let expected = text(&["-p", question.trim_end()], "");
+    assert_eq!(text(&["--prompt-file", file.to_str().unwrap()], ""), expected);
+    assert_eq!(text(&["--prompt-file", "-"], question), expected);
+    let model = storyteller();
+    let common = ["-m", model.to_str().unwrap(), "--temp", "0.5", "--repeat-penalty", "1.1"];
+    assert_eq!(
+        json(&[&common[..], &["-p", "Hi", "-n", "2"]].concat())["sampling"],
+        "repetition_penalty, temperature"
+    );
+}
+
+#[test]
+fn filters_of_a_greedy_choice_are_noted() {
+    let common = ["--backend", BACKENDS[0], "-n", "2", "--top-p", "0.9", "--min-p", "0.1"];
+    let run = generate(&common);
+    let notes = "--top-p, --min-p";
+    assert!(run.status == 0 && run.err.contains("--temperature"), "{}", run.err);
+    assert!(notes.split(", ").all(|option| run.err.contains(option)), "{}", run.err);
+    let run = generate(&[&common[..], &["--temperature", "0.5"]].concat());
+    assert_eq!((run.status, run.err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_program_without_subcommand_names_its_help() {
+    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("mlxcel --help"), "{said}");
+}
+
+#[test]
 fn a_closed_output_pipe_is_not_an_error() {
     for backend in BACKENDS {
         let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))

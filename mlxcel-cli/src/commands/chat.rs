@@ -15,13 +15,15 @@ use crate::adapters::AdapterArgument;
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::model::ModelArguments;
+use crate::numbers::positive;
 use crate::progress::Progress;
-use crate::report::Failure;
+use crate::report::{Failure, note};
 use crate::sampling::SamplingArguments;
 
 /// Talk with a language model
 ///
 /// The end of the input (Ctrl-D) ends the conversation; Ctrl-C stops an answer; /help lists the commands.
+/// Tokens are sampled as the checkpoint's generation_config.json says; options override it.
 /// Colors are used on a terminal, unless NO_COLOR is set.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -39,6 +41,10 @@ pub(crate) struct Arguments {
     /// case
     #[arg(long)]
     show_reasoning: bool,
+    /// The maximum number of tokens of an answer
+    #[arg(short = 'n', long = "max-tokens", visible_alias = "n-predict", value_name = "N",
+        default_value_t = 1024, value_parser = positive::<usize>)]
+    max_tokens: usize,
     #[command(flatten)]
     sampling: SamplingArguments,
 }
@@ -65,8 +71,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let load = arguments.adapter.make_room(LoadOptions::default())?;
     let model = arguments.model.open_generating(progress.watch(load))?;
-    let sampling = arguments.sampling.params(&model)?;
-    let mut options = Options::new(1024).with_sampling(sampling).with_skip_special_tokens(true);
+    progress.close();
+    let sampling = arguments.sampling.params(&model, model.default_sampling().clone())?;
+    let mut options =
+        Options::new(arguments.max_tokens).with_sampling(sampling).with_skip_special_tokens(true);
     options.adapter = arguments.adapter.load(&model)?;
     let mut chat = Chat {
         branches: vec![model.conversation()?],
@@ -84,7 +92,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut lines = Lines::new()?;
     if matches!(lines, Lines::Typed(_)) {
-        note(&chat.progress, "/help lists the commands, Ctrl-D ends the conversation");
+        note("/help lists the commands, Ctrl-D ends the conversation");
     }
     while let Some(line) = lines.next()? {
         match line.trim() {
@@ -127,6 +135,9 @@ impl Lines {
                 // There is no answer to stop: the line is dropped.
                 Err(ReadlineError::Interrupted) => {}
                 Err(ReadlineError::Eof) => return Ok(None),
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    note("the line is not UTF-8 and was dropped");
+                }
                 Err(error) => return Err(unread(error)),
             }
         }
@@ -177,13 +188,8 @@ impl Chat {
         let (ended, usage) = match printed {
             Ok(printed) => printed?,
             Err(error) if error.kind() == ErrorKind::CapacityExceeded => {
-                note(&self.progress, &one_line(&error));
-                if conversation.messages().iter().any(|message| message.role == "user") {
-                    note(
-                        &self.progress,
-                        "/forget forgets the oldest turn, /undo the last one, /reset all of them",
-                    );
-                }
+                let has_turns = conversation.messages().iter().any(|message| message.role == "user");
+                self.note_full(has_turns && self.when_full == WhenFull::Refuse);
                 self.unanswered += 1;
                 return Ok(());
             }
@@ -191,16 +197,65 @@ impl Chat {
         };
         let forgotten = conversation.forgotten_turns() - before;
         if forgotten > 0 {
-            note(&self.progress, &format!("the context is full: {forgotten} turns were dropped"));
+            note(&format!("the context is full: {forgotten} turns were dropped"));
         }
-        if ended == Some(FinishReason::Length) && usage.generated_tokens < self.options.max_tokens {
-            note(&self.progress, "the context is full and the answer is truncated; /forget makes room");
+        match ended {
+            Some(FinishReason::Length) if usage.generated_tokens < self.options.max_tokens => {
+                note("the context is full and the answer is truncated; /forget makes room");
+            }
+            Some(FinishReason::Length) => {
+                let limit = self.options.max_tokens;
+                note(&format!("the answer is truncated at {limit} tokens, the limit of --max-tokens"));
+            }
+            _ => {}
         }
         if ended == Some(FinishReason::Cancelled) {
-            note(&self.progress, "the answer was stopped");
+            note("the answer was stopped");
         }
         self.progress.tell_speed(&usage);
         Ok(())
+    }
+
+    /// Says that a line does not fit into the context, and what can be done.
+    fn note_full(&self, has_turns: bool) {
+        let context = self.model.capabilities().context;
+        if has_turns {
+            note(&format!("the conversation does not fit into the context of {context} tokens"));
+            note("/forget forgets the oldest turn, /undo the last one, /reset all of them");
+        } else {
+            note(&format!(
+                "this line does not fit into the context of {context} tokens even alone; shorten it, or \
+                 start with a larger --context"
+            ));
+        }
+    }
+
+    /// Goes on with the conversation in `file`; without its KV cache if that is of something else.
+    fn load(&mut self, file: &str) -> SessionResult<&'static str> {
+        let mut own = SequenceOptions::default();
+        own.adapter.clone_from(&self.options.adapter);
+        let (conversation, loaded) = match self.model.restore_conversation_with(file, &own) {
+            Ok(restored) => (restored, "loaded"),
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+                let mut conversation = self.model.conversation()?;
+                let messages = Conversation::read_messages(file)?;
+                messages.into_iter().for_each(|message| conversation.push(message));
+                (
+                    conversation,
+                    "loaded without the KV cache, which is of another model, engine, precision or adapter",
+                )
+            }
+            Err(error) => return Err(error),
+        };
+        *self.conversation() = conversation;
+        Ok(loaded)
+    }
+
+    /// Says that another attempt at an answer is the same.
+    fn note_greedy(&self) {
+        if self.options.sampling.temperature <= 0.0 {
+            note("the choice is greedy, so that the answer is the same; start with --temperature above 0");
+        }
     }
 
     /// Runs a command. Its errors are printed, and the conversation continues.
@@ -211,6 +266,7 @@ impl Chat {
             ("/help", "") => return show(HELP),
             ("/history", "") => return self.history(),
             ("/retry", "") if self.conversation().messages().iter().any(|message| message.role == "user") => {
+                self.note_greedy();
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
                 let options = self.options.clone();
                 return self.answer(|conversation| conversation.retry(&options));
@@ -251,23 +307,21 @@ impl Chat {
                     None => format!("there are branches from 1 to {}", self.branches.len()),
                 })
             }
-            ("/save", file) if !file.is_empty() => Some(told(self.conversation().save(file), "saved")),
-            ("/keep", file) if !file.is_empty() => {
-                Some(told(self.conversation().save_with_cache(file), "saved with its KV cache"))
+            ("/save" | "/keep" | "/load", "") => Some(format!("{name} needs a FILE")),
+            ("/system", "") => Some("/system needs a TEXT".to_owned()),
+            ("/branch", "") => Some("/branch needs the number of a branch".to_owned()),
+            ("/save", file) => Some(told(self.conversation().save(file).map(|()| "saved"))),
+            ("/keep", file) => {
+                let kept = self.conversation().save_with_cache(file);
+                Some(told(kept.map(|()| "saved with its KV cache")))
             }
-            ("/load", file) if !file.is_empty() => {
-                let mut own = SequenceOptions::default();
-                own.adapter.clone_from(&self.options.adapter);
-                let restored = self.model.restore_conversation_with(file, &own);
-                let restored = restored.map(|restored| *self.conversation() = restored);
-                Some(told(restored, "loaded"))
-            }
+            ("/load", file) => Some(told(self.load(file))),
             _ => {
-                note(&self.progress, &format!("unknown command '{name}'; /help lists the commands"));
+                note(&format!("unknown command '{name}'; /help lists the commands"));
                 return Ok(());
             }
         };
-        note(&self.progress, done.as_deref().unwrap_or("the conversation is empty"));
+        note(done.as_deref().unwrap_or("the conversation is empty"));
         Ok(())
     }
 
@@ -322,13 +376,6 @@ fn show(text: &str) -> Result<(), Failure> {
 }
 
 /// What came of an attempt, in words.
-fn told(result: SessionResult<()>, done: &str) -> String {
-    result.map_or_else(|error| one_line(&error), |()| done.to_owned())
-}
-
-/// Prints a note on standard error.
-fn note(progress: &Progress, words: &str) {
-    progress.close();
-    // If standard error cannot be written either, there is nowhere to report.
-    let _ = writeln!(io::stderr(), "note: {words}");
+fn told(result: SessionResult<&str>) -> String {
+    result.map_or_else(|error| one_line(&error), str::to_owned)
 }

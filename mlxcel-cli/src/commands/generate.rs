@@ -1,7 +1,7 @@
 //! Generates text from a checkpoint folder, or from the bundled model.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use crate::adapters::AdapterArgument;
 use crate::engine::ChosenEngine;
-use crate::model::ModelArguments;
+use crate::model::{ModelArguments, find};
+use crate::numbers::whole;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
-use crate::sampling::SamplingArguments;
+use crate::sampling::GreedyArguments;
 use crate::{bundled, input};
 
 /// Generate text with a language model
@@ -29,8 +30,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     adapter: AdapterArgument,
     /// The prompt, `-` reads it from standard input; rendered by the chat template if the checkpoint has one
-    #[arg(long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// The file with the prompt; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    prompt_file: Option<PathBuf>,
     /// The prompt as token ids separated by commas, without further tokens
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id,
         conflicts_with_all = ["prompt", "system"])]
@@ -42,7 +46,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     raw: bool,
     /// The maximum number of tokens to generate
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    #[arg(short = 'n', long = "max-tokens", visible_alias = "n-predict", value_name = "N",
+        default_value_t = 256, value_parser = whole::<usize>)]
     max_tokens: usize,
     /// Ignore stop tokens
     #[arg(long)]
@@ -58,7 +63,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     profile: bool,
     /// End the text before TEXT; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
     /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens
     /// that prompt and text have after the same tokens), auto (lookup, if it pays)
@@ -70,7 +75,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
     #[command(flatten)]
-    sampling: SamplingArguments,
+    sampling: GreedyArguments,
     /// Write JSON of the schema in FILE
     #[arg(long, value_name = "FILE", group = "form", conflicts_with = "ignore_eos")]
     json_schema: Option<PathBuf>,
@@ -152,12 +157,16 @@ struct Timings {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let prompt = prompt(arguments)?;
     let progress = Progress::new();
+    // Files that arguments name are read before the model is loaded.
+    let grammar = grammar(arguments)?;
+    let draft = arguments.draft.as_deref().map(|draft| find("--draft", draft, &LoadOptions::default()));
+    let draft = draft.transpose()?;
     let load = load_options(arguments, &progress)?;
     let (engine, model) = arguments.model.open_on(load, arguments.profile)?;
     let sampling = arguments.sampling.params(&model)?;
-    let speculation = speculation(arguments, &engine)?;
+    let speculation = speculation(arguments, draft, &engine)?;
     let adapter = arguments.adapter.load(&model)?;
-    let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), arguments)?;
+    let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), grammar, arguments)?;
     if arguments.json {
         let text = collect(&mut stream)?;
         progress.close();
@@ -180,22 +189,27 @@ fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
     if let Some(tokens) = &arguments.tokens {
         return Ok(Prompt::Tokens(tokens.clone()));
     }
-    let text = match (arguments.prompt.as_deref(), &arguments.model.source.model) {
-        (Some("-"), _) => {
-            let mut text = input::text(io::stdin().lock())?;
-            text.truncate(text.trim_end_matches(['\r', '\n']).len());
-            text
-        }
-        (Some(text), _) => text.to_owned(),
-        (None, None) => bundled::PROMPT.to_owned(),
-        (None, Some(_)) => {
-            return Err(Failure::Usage("pass a prompt with --prompt TEXT or --tokens IDS".to_owned()));
+    let file = arguments.prompt_file.as_deref();
+    let text = match (arguments.prompt.as_deref().or(file.and_then(Path::to_str)), file) {
+        (Some("-"), _) => input::text(io::stdin().lock()).map(without_end)?,
+        (_, Some(file)) => input::file(file).map(without_end)?,
+        (Some(text), None) => text.to_owned(),
+        (None, None) if arguments.model.source.model.is_none() => bundled::PROMPT.to_owned(),
+        (None, None) => {
+            let message = "pass a prompt with --prompt TEXT, --prompt-file FILE or --tokens IDS";
+            return Err(Failure::Usage(message.to_owned()));
         }
     };
     if text.is_empty() {
         return Err(Failure::Usage("the prompt is empty".to_owned()));
     }
     Ok(Prompt::Text(text))
+}
+
+/// Without the line breaks that end it.
+fn without_end(mut text: String) -> String {
+    text.truncate(text.trim_end_matches(['\r', '\n']).len());
+    text
 }
 
 fn token_id(text: &str) -> Result<TokenId, String> {
@@ -208,16 +222,20 @@ fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOption
 }
 
 /// The drafter.
-fn speculation(arguments: &Arguments, engine: &ChosenEngine) -> Result<Option<Speculation>, Failure> {
+fn speculation(
+    arguments: &Arguments,
+    draft: Option<ModelSource>,
+    engine: &ChosenEngine,
+) -> Result<Option<Speculation>, Failure> {
     let by_text = match arguments.speculate {
         Speculate::None => None,
         Speculate::Lookup => Some(Speculation::lookup()),
         Speculate::Auto => Some(Speculation::auto()),
     };
-    let Some(folder) = &arguments.draft else { return Ok(by_text) };
+    let Some(draft) = draft else { return Ok(by_text) };
     let mut load = LoadOptions::default().with_precision(arguments.model.precision);
     load.threads = arguments.model.threads;
-    let small = DraftModel::new(Model::load(&engine.backend, ModelSource::Folder(folder.clone()), &load)?);
+    let small = DraftModel::new(Model::load(&engine.backend, draft, &load)?);
     Ok(Some(match by_text {
         Some(speculation) => speculation.or(small),
         None => Speculation::new(small),
@@ -229,6 +247,7 @@ fn start(
     prompt: &Prompt,
     sampling: &SamplingParams,
     (speculation, adapter): (Option<Speculation>, Option<Adapter>),
+    grammar: Option<Grammar>,
     arguments: &Arguments,
 ) -> Result<TextStream<'static>, Failure> {
     let mut options = Options::new(arguments.max_tokens)
@@ -236,7 +255,7 @@ fn start(
         .with_sampling(sampling.clone())
         .with_top_logprobs(arguments.top_logprobs);
     options.stop_strings.clone_from(&arguments.stop);
-    if let Some(grammar) = grammar(arguments)? {
+    if let Some(grammar) = grammar {
         options = options.with_grammar(grammar);
     }
     (options.speculation, options.adapter) = (speculation, adapter);

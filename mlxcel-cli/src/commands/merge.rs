@@ -23,7 +23,7 @@ use crate::report::{Failure, json_line};
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The checkpoint folder, or `org/name` in the Hugging Face cache
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     model: PathBuf,
     /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, a GGUF file, or `org/name`
     /// in the Hugging Face cache
@@ -69,7 +69,8 @@ struct Output {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let load = progress.watch(LoadOptions::default());
-    let (model, adapter) = (find(&arguments.model, &load)?, adapters::find(&arguments.adapter, &load)?);
+    let (model, adapter) =
+        (find("--model", &arguments.model, &load)?, adapters::find(&arguments.adapter, &load)?);
     let started = Instant::now();
     let shown = progress.clone();
     let mut write = WriteOptions::default()

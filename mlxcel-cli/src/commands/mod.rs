@@ -21,7 +21,7 @@ mod serve;
 mod tune;
 mod verify;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, CommandFactory, Parser, Subcommand};
 
 use crate::config;
 use crate::report::Failure;
@@ -69,10 +69,16 @@ pub(crate) enum Command {
     Man(manual::Pages),
 }
 
-/// The program's arguments, with the exit status in the help of every subcommand.
+/// The program's arguments, with the exit status in the help of every subcommand. A negative number is the
+/// value of the option before it, so that an error names the option and its range.
 pub(crate) fn definition() -> clap::Command {
     let with_status = |command: clap::Command| command.after_help(EXIT_STATUS);
-    config::with_option(with_status(Program::command()).mut_subcommands(with_status))
+    let negative = |argument: Arg| {
+        let takes_value = argument.get_action().takes_values() && !argument.is_positional();
+        if takes_value { argument.allow_negative_numbers(true) } else { argument }
+    };
+    let common = |command: clap::Command| with_status(command).mut_args(negative);
+    config::with_option(with_status(Program::command()).mut_subcommands(common))
 }
 
 impl Command {

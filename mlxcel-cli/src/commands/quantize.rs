@@ -27,7 +27,7 @@ use crate::report::{Failure, json_line};
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The checkpoint folder, GGUF file, or `org/name` in the Hugging Face cache
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     model: PathBuf,
     /// The folder to write
     #[arg(long, value_name = "DIR")]
@@ -127,7 +127,7 @@ struct Perplexity {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
     let progress = Progress::new();
-    let model = find(&arguments.model, &progress.watch(LoadOptions::default()))?;
+    let model = find("--model", &arguments.model, &progress.watch(LoadOptions::default()))?;
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
     let shown = progress.clone();

@@ -14,9 +14,10 @@ use mlxcel_session::{Completion, Engine, LoadOptions, Options, PrefixCache, Resu
 use serde::Serialize;
 
 use crate::model::ModelArguments;
+use crate::numbers::positive;
 use crate::progress::Progress;
 use crate::report::Failure;
-use crate::sampling::SamplingArguments;
+use crate::sampling::GreedyArguments;
 use answers::{Answers, Existing, Sink};
 
 /// Continue the prompts of a file, as many at once as the engine computes together
@@ -44,13 +45,14 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "out", conflicts_with = "resume")]
     force: bool,
     /// The most tokens of each answer
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    #[arg(short = 'n', long = "max-tokens", visible_alias = "n-predict", value_name = "N",
+        default_value_t = 256, value_parser = positive::<usize>)]
     max_tokens: usize,
     /// The mebibytes of memory for beginnings that prompts share; 0 computes each prompt whole
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
     #[command(flatten)]
-    sampling: SamplingArguments,
+    sampling: GreedyArguments,
 }
 
 /// What is written for a prompt.
