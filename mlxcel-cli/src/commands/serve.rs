@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::adapters::AdapterArguments;
 use crate::connections::{Limited, Peer, watch};
 use crate::model::ModelArguments;
+use crate::numbers::{self, positive};
 use crate::progress::Progress;
 use crate::report::Failure;
 
@@ -41,27 +42,28 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
     /// What the API calls the model; defaults to the folder's name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: Option<String>,
-    /// The address to listen on. Others than those of this machine itself let anyone on the network in: give
-    /// --api-key then
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    /// The address to listen on, or `localhost`. Others than those of this machine itself let anyone on the
+    /// network in: give --api-key then
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST),
+        value_parser = numbers::address)]
     host: IpAddr,
     /// The port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
     /// Also answer requests for this host name (and not only for the names of the loopback and the address
     /// of --host), such as the name that a proxy passes on. Can be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = numbers::host)]
     allow_host: Vec<String>,
     /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be repeated
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = numbers::origin)]
     allow_origin: Vec<String>,
     /// What clients must send as `Authorization: Bearer KEY`
     #[arg(long, value_name = "KEY", env = "MLXCEL_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// How many requests are computed at once; defaults to as many as the engine holds
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     sequences: Option<usize>,
     /// Compile all that requests can need before the first one comes, and not when it is needed
     #[arg(long)]
@@ -70,16 +72,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     /// The maximum number of tokens of an answer; defaults to the context
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = positive::<usize>)]
     max_tokens: Option<usize>,
     /// The most seconds that a request may take, waiting included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive::<u64>)]
     time_limit: u64,
     /// The most bytes of a request's body
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     max_body: usize,
     /// How many connections may be open; a further one waits
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive::<usize>)]
     max_connections: usize,
     /// The most seconds that a connection may be silent: the next request must come whole in that time, and
     /// answers must be read
@@ -97,9 +99,6 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
-    if arguments.max_connections == 0 {
-        return Err(Failure::Usage("--max-connections must be at least 1".to_owned()));
-    }
     // A variable that a script left empty must not open the server to anyone.
     if arguments.api_key.as_ref().is_some_and(String::is_empty) {
         let message = "the key of --api-key or MLXCEL_API_KEY is empty; give one, or unset it to need none";
@@ -111,7 +110,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     // Fails early if the address is in use, before the model is loaded.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
-        Failure::Usage(format!("listen on {address}: {error}; choose another --port, 0 picks a free one"))
+        let advice = advice(error.kind());
+        Failure::Usage(format!("listen on {address}: {error}; {advice}"))
     })?;
     let ended = runtime.block_on(serve(arguments, listener));
     // Requests that still waited are gone with it, and work for them ends.
@@ -120,6 +120,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         server.finish();
     }
     Ok(())
+}
+
+/// What can be done if an address cannot be listened on.
+fn advice(error: io::ErrorKind) -> &'static str {
+    match error {
+        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges; choose a higher --port",
+        io::ErrorKind::AddrNotAvailable => {
+            "pass an address of this machine as --host, or 0.0.0.0 for all of them"
+        }
+        _ => "choose another --port, 0 picks a free one",
+    }
 }
 
 /// Loads the model and starts the engine.

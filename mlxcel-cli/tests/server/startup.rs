@@ -65,3 +65,40 @@ fn an_empty_api_key_is_an_error() {
         assert_eq!(server.child.wait().unwrap().code(), Some(2));
     }
 }
+
+/// What a server says that ends with status 2 before it listens.
+fn refusal(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+    let output = command.args(["serve", "--backend", "portable"]).args(arguments).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    said
+}
+
+#[test]
+fn options_out_of_range_are_refused_by_name() {
+    for (option, value) in [
+        ("--max-tokens", "0"),
+        ("--max-connections", "0"),
+        ("--time-limit", "0"),
+        ("--name", ""),
+        ("--host", "example.org"),
+        ("--allow-host", "https://example.org"),
+        ("--allow-origin", "example.org"),
+        ("--port", "-1"),
+    ] {
+        let said = refusal(&[option, value]);
+        assert!(said.contains(option), "{option}: {said}");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_is_reported_with_the_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = refusal(&["--host", "localhost", "--port", &port]);
+    assert!(said.contains(&format!("127.0.0.1:{port}")) && said.contains("--port"), "{said}");
+    // Addresses for documentation are of no machine.
+    let said = refusal(&["--host", "192.0.2.1", "--port", "0"]);
+    assert!(said.contains("--host") && !said.contains("--port"), "{said}");
+}
