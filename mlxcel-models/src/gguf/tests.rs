@@ -187,6 +187,28 @@ fn the_scale_of_yarn_follows_from_the_factor_unless_it_is_another_than_one() {
 }
 
 #[test]
+fn phi_3_5_moe_scales_rotations_as_published_and_others_as_their_files_say() {
+    let factor = |contexts: [f64; 2]| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut draft = model("phimoe");
+        for (key, size) in ["context_length", "rope.scaling.original_context_length"].iter().zip(contexts) {
+            draft.number(&format!("phimoe.{key}"), Kind::U32, size);
+        }
+        draft.number("phimoe.rope.scaling.attn_factor", Kind::F32, 1.25);
+        for name in ["rope_factors_long.weight", "rope_factors_short.weight"] {
+            draft.tensor(name, 0, &[1], &floats(&[1.0]));
+        }
+        write(folder.path(), "model.gguf", &draft);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let file = checkpoint.file("config.json").unwrap().unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        config["rope_scaling"]["long_mscale"].clone()
+    };
+    assert_eq!(factor([8192.0, 4096.0]), 1.25);
+    assert_eq!(factor([131_072.0, 4096.0]), 1.243_163_121_016_122);
+}
+
+#[test]
 fn files_say_whether_attention_is_causal() {
     assert_eq!(config("qwen2", &[])["is_causal"], false);
 }

@@ -78,6 +78,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &olmo::OLMO2,
     &olmo::OLMOE,
     &phi::PHI3,
+    &phi::PHIMOE,
     &qwen::QWEN2,
     &qwen::QWEN2MOE,
     &qwen::QWEN3,
