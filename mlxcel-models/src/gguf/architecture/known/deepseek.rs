@@ -52,9 +52,9 @@ pub(super) const DEEPSEEK32: Architecture = Architecture {
 pub(super) const GLM_DSA: Architecture =
     Architecture { name: "glm-dsa", model_type: "glm_moe_dsa", ..DEEPSEEK32 };
 
-const SETTINGS: &[Setting] =
+pub(super) const SETTINGS: &[Setting] =
     &[RMS_EPSILON, ("attention.q_lora_rank", "q_lora_rank"), ("attention.kv_lora_rank", "kv_lora_rank")];
-const TENSORS: &[Name] = &[
+pub(super) const TENSORS: &[Name] = &[
     ("attn_q_a", "self_attn.q_a_proj", Keep),
     ("attn_q_a_norm", "self_attn.q_a_layernorm", Keep),
     ("attn_q_b", "self_attn.q_b_proj", Keep),

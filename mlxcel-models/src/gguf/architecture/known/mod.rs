@@ -15,6 +15,7 @@ mod hunyuan;
 mod lfm2;
 mod llama;
 mod mamba;
+mod minicpm;
 mod minimax;
 mod nemotron;
 mod olmo;
@@ -68,6 +69,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::LLAMA,
     &llama::LLAMA4,
     &mamba::MAMBA2,
+    &minicpm::MINICPM3,
     &minimax::MINIMAX_M2,
     &llama::MISTRAL3,
     &bert::MODERN_BERT,
