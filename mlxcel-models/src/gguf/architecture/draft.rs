@@ -151,11 +151,13 @@ impl<'g> Draft<'g> {
         };
         self.set("num_key_value_heads", kv_heads);
         let width = self.head_dim()?;
-        if let Some(values) = self.size("attention.value_length")?.filter(|values| *values != width) {
+        if let Some(values) = self.size(known::VALUES)?.filter(|values| *values != width) {
             // Latents have sizes of their own.
-            if self.size("attention.kv_lora_rank")?.is_none() {
+            let mut settings = self.architecture.settings.iter().copied().flatten();
+            let is_setting = settings.any(|(key, _)| *key == known::VALUES);
+            if !is_setting && self.size("attention.kv_lora_rank")?.is_none() {
                 let message = format!("heads of {width} keys and {values} values are not supported");
-                return Err(self.metadata.unsupported(&self.key("attention.value_length"), message));
+                return Err(self.metadata.unsupported(&self.key(known::VALUES), message));
             }
         }
         self.set("head_dim", width);

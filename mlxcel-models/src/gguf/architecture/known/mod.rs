@@ -15,6 +15,7 @@ mod hunyuan;
 mod lfm2;
 mod llama;
 mod mamba;
+mod mimo;
 mod minicpm;
 mod minimax;
 mod nemotron;
@@ -69,6 +70,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::LLAMA,
     &llama::LLAMA4,
     &mamba::MAMBA2,
+    &mimo::MIMO2,
     &minicpm::MINICPM3,
     &minimax::MINIMAX_M2,
     &llama::MISTRAL3,
@@ -96,6 +98,9 @@ pub(super) const ALL: &[&Architecture] = &[
 
 /// The width of MLPs, of which layers may have different ones.
 pub(super) const WIDTH: &str = "feed_forward_length";
+
+/// The width of a head's values.
+pub(super) const VALUES: &str = "attention.value_length";
 
 /// Keys that mean the same in all architectures.
 pub(super) const COMMON: &[Setting] = &[
