@@ -75,6 +75,9 @@ pub(super) const DOTS1: Architecture = Architecture {
     ..PLAIN
 };
 
+pub(super) const MISTRAL4: Architecture =
+    Architecture { name: "mistral4", model_type: "mistral4", adapt: mistral4, ..DEEPSEEK2 };
+
 pub(super) const KIMI_LINEAR: Architecture = Architecture {
     name: "kimi-linear",
     model_type: "kimi_linear",
@@ -139,6 +142,19 @@ fn deepseek2(draft: &mut Draft<'_>) -> Result<()> {
     } else if groups.is_none() && draft.size("expert_count")? != Some(256) {
         draft.set("n_group", 1);
         draft.set("topk_group", 1);
+    }
+    Ok(())
+}
+
+fn mistral4(draft: &mut Draft<'_>) -> Result<()> {
+    latents(draft)?;
+    draft.copy("attention.head_count", "num_key_value_heads")?;
+    let normalised = draft.flag("expert_weights_norm")?.unwrap_or(false);
+    draft.set("norm_topk_prob", normalised);
+    // The converter leaves out how queries grow with positions.
+    let beta = draft.number("attention.temperature_scale")?.unwrap_or(0.1);
+    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
+        scaling.insert("llama_4_scaling_beta".to_owned(), beta.into());
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &minicpm::MINICPM3,
     &minimax::MINIMAX_M2,
     &llama::MISTRAL3,
+    &deepseek::MISTRAL4,
     &bert::MODERN_BERT,
     &nemotron::NEMOTRON,
     &nemotron::NEMOTRON_H,
