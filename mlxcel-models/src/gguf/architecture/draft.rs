@@ -139,6 +139,9 @@ impl<'g> Draft<'g> {
 
     /// The heads of attention, where there are any.
     fn heads(&mut self) -> Result<()> {
+        if self.architecture.heads_by_layer {
+            return Ok(());
+        }
         let Some(heads) = self.size("attention.head_count")?.filter(|heads| *heads > 0) else {
             return Ok(());
         };

@@ -34,6 +34,8 @@ pub(super) struct Architecture {
     pub(super) fixed: &'static [(&'static str, Fixed)],
     /// Tensors of the first layer, and the settings that are true where these are there and false otherwise.
     pub(super) present: &'static [Setting],
+    /// Whether layers differ in their numbers of heads, which `adapt` then reads.
+    pub(super) heads_by_layer: bool,
     /// What stands before the names of tensors, and before the number of a layer behind that.
     pub(super) base: [&'static str; 2],
     /// Names of tensors that are not those of [`known::TENSORS`]; the first of several counts.

@@ -23,6 +23,7 @@ mod olmo;
 mod phi;
 mod qwen;
 mod stablelm;
+mod step;
 
 use mlxcel_core::Result;
 
@@ -95,6 +96,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::SMOLLM3,
     &stablelm::STABLELM,
     &gpt::STARCODER2,
+    &step::STEP35,
 ];
 
 /// The width of MLPs, of which layers may have different ones.
@@ -191,6 +193,7 @@ const PLAIN: Architecture = Architecture {
     settings: &[&[RMS_EPSILON]],
     fixed: &[],
     present: BIASES,
+    heads_by_layer: false,
     base: ["model.", "layers."],
     tensors: &[],
     adapt: |_| Ok(()),
