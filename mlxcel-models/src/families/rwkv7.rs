@@ -166,10 +166,10 @@ fn delta_rule(
 ) -> Result<GeneralizedDeltaRule> {
     let &Sizes { hidden, heads, head_dim, epsilon, .. } = sizes;
     let name = |part: &str| format!("{module}.{part}");
-    // mlx-lm stores the numbers of each head by themselves.
+    // mlx-lm stores the numbers of each head by themselves, and GGUF files those of all together.
     let by_head = |part: &str, shape: &[usize]| -> Result<_> {
-        let whole = roles.shape(&name(part)).is_none_or(|stored| stored == [hidden]);
-        let stored = if whole && part != "r_k" { vec![hidden] } else { vec![heads, head_dim] };
+        let whole = roles.shape(&name(part)).map_or(part != "r_k", |stored| stored == [hidden]);
+        let stored = if whole { vec![hidden] } else { vec![heads, head_dim] };
         Ok(roles.add(roles.dense(&name(part), &stored)?.reshaped(shape)))
     };
     let mix = |which: &str| -> Result<WeightId> {

@@ -10,10 +10,11 @@ use super::{Gguf, Place, architecture, modules, tokenizer};
 use crate::files::FileKind;
 
 /// The files that metadata makes.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "rwkv_vocab_v20230424.txt",
     "tokenizer_config.json",
     "modules.json",
     "1_Pooling/config.json",
@@ -44,6 +45,7 @@ impl Gguf {
             "config.json" => Some(write(architecture::config(self)?)),
             "generation_config.json" => tokenizer::generation_config(self)?.map(write),
             "tokenizer.json" => tokenizer::tokenizer(self)?,
+            "rwkv_vocab_v20230424.txt" => tokenizer::world_vocabulary(self)?,
             "tokenizer_config.json" => tokenizer::tokenizer_config(self)?.map(write),
             "modules.json" => modules::modules(self)?.map(|modules| modules.to_string()),
             "1_Pooling/config.json" => modules::pooling_config(self)?.map(write),

@@ -136,6 +136,7 @@ fn whole(
     let values = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
     match change {
         Change::Row => shape = vec![1, values.unwrap_or_default()],
+        Change::Ones => shape = without_ones(&shape),
         Change::Flat => shape = vec![values.unwrap_or_default()],
         Change::Taps => {
             let taps = shape.last().copied().unwrap_or_default();

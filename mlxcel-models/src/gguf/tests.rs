@@ -97,8 +97,8 @@ fn a_split_model_opens_by_any_of_its_files() {
 fn networks_that_are_not_known_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    write(folder.path(), "model.gguf", &model("rwkv7"));
-    let error = refused(&path, ErrorKind::Unsupported, "'rwkv7' is not known");
+    write(folder.path(), "model.gguf", &model("rwkv6"));
+    let error = refused(&path, ErrorKind::Unsupported, "'rwkv6' is not known");
     assert!(error.to_string().contains("qwen3moe, "), "{error}");
     write(
         folder.path(),
@@ -306,7 +306,7 @@ fn tokenizers_that_are_not_known_are_refused_by_name() {
         crate::source::read_file(&ModelSource::from(folder.path()), "tokenizer.json")
     };
     for (model, splitting, words) in [
-        ("rwkv", None, "kind 'rwkv'"),
+        ("plamo2", None, "kind 'plamo2'"),
         ("gpt2", Some("mystery"), "called 'mystery' is not known; supported: gpt-2"),
         ("gpt2", None, "before May 2024"),
     ] {

@@ -92,6 +92,8 @@ pub(super) enum Change {
     TapsLast,
     /// Reshaped; originally a vector.
     Flat,
+    /// Added dimensions of one.
+    Ones,
     /// Replaced `x` by `-exp(x)`, perhaps with a dimension of one behind.
     NegatedExponential,
     /// Stacked several tensors: `#` in the name stands for the number of each.

@@ -34,6 +34,7 @@ fn tensors_go_where_families_look_for_them() {
         target("gemma2", "blk.0.ffn_norm.weight"),
         to("model.layers.0.pre_feedforward_layernorm.weight")
     );
+    assert_eq!(target("rwkv7", "token_embd_norm.bias"), to("model.layers.0.pre_norm.bias"));
     // What becomes a setting, and what is behind the layers.
     assert_eq!(target("llama", "rope_freqs.weight"), Ok(None));
     assert_eq!(target("glm4moe", "blk.2.nextn.eh_proj.weight"), Ok(None));

@@ -11,6 +11,7 @@ mod stop;
 mod unigram;
 mod vocabulary;
 mod wordpiece;
+mod world;
 mod writer;
 
 use std::borrow::Cow;
@@ -56,7 +57,16 @@ enum Pair {
     Apart,
 }
 
-/// `tokenizer.json`; none where the file has no tokenizer.
+/// The [vocabulary of RWKV World](world::vocabulary); none where the file has another tokenizer.
+pub(super) fn world_vocabulary(gguf: &Gguf) -> Result<Option<String>> {
+    let metadata = gguf.metadata();
+    match model(metadata)? {
+        Some(Model::World) => world::vocabulary(metadata, &Vocabulary::read(metadata)?).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// `tokenizer.json`; none where the file has no tokenizer, or that of RWKV World.
 pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
     let metadata = gguf.metadata();
     let Some(model) = model(metadata)? else { return Ok(None) };
@@ -94,6 +104,7 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<String>> {
             unigram::write(&mut out, metadata, &vocabulary)?;
             unigram::kind()
         }
+        Model::World => return Ok(None),
     };
     out.raw(",\"post_processor\":");
     out.value(&frame(metadata, &vocabulary, &kind)?)?;
@@ -112,7 +123,11 @@ pub(super) fn tokenizer_config(gguf: &Gguf) -> Result<Option<Map<String, Value>>
         [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]
     {
         let token = special(metadata, &vocabulary, &kind, key)?;
-        if let Some(text) = token.and_then(|id| vocabulary.text(id)) {
+        let text = |id| match (model, id) {
+            (Model::World, 0) => Some(world::END_OF_TEXT),
+            _ => vocabulary.text(id),
+        };
+        if let Some(text) = token.and_then(text) {
             config.insert(role.to_owned(), text.into());
         }
     }
@@ -128,7 +143,11 @@ pub(super) fn generation_config(gguf: &Gguf) -> Result<Option<Map<String, Value>
     let Some(model) = model(metadata)? else { return Ok(None) };
     let vocabulary = Vocabulary::read(metadata)?;
     let eos = special(metadata, &vocabulary, &model.kind(metadata)?, "eos")?;
-    let ids = stop::tokens(metadata, &vocabulary, eos)?;
+    let ids = match model {
+        // Files say that a blank line ends a turn, which is an ordinary token within texts.
+        Model::World => Vec::from_iter(eos),
+        _ => stop::tokens(metadata, &vocabulary, eos)?,
+    };
     let mut config = Map::new();
     config.insert("eos_token_id".to_owned(), ids.into());
     Ok(Some(config))
@@ -147,6 +166,8 @@ enum Model {
     WordPiece,
     /// SentencePiece's unigram model, as T5 and XLM-RoBERTa have it.
     Unigram,
+    /// The longest tokens that fit, as RWKV World has them.
+    World,
 }
 
 /// What Gemma 4's tokenizer decides.
@@ -160,6 +181,7 @@ impl Model {
             Self::Gemma4 => Ok(GEMMA_4),
             Self::WordPiece => Ok(wordpiece::kind()),
             Self::Unigram => Ok(unigram::kind()),
+            Self::World => Ok(world::kind()),
         }
     }
 }
@@ -173,10 +195,11 @@ fn model(metadata: Metadata<'_>) -> Result<Option<Model>> {
         Some("gemma4") => Ok(Some(Model::Gemma4)),
         Some("bert") => Ok(Some(Model::WordPiece)),
         Some("t5") => Ok(Some(Model::Unigram)),
+        Some("rwkv") => Ok(Some(Model::World)),
         Some(other) => {
             let message = format!(
-                "tokenizers of kind '{}' are not supported; gpt2 (byte-level), llama (sentencepiece), gemma4, bert (WordPiece) and t5 \
-                 (unigram) are",
+                "tokenizers of kind '{}' are not supported; gpt2 (byte-level), llama (sentencepiece), gemma4, bert (WordPiece), t5 \
+                 (unigram) and rwkv are",
                 other.escape_debug()
             );
             Err(metadata.unsupported(MODEL, message))
@@ -268,7 +291,8 @@ fn frame(metadata: Metadata<'_>, vocabulary: &Vocabulary<'_>, kind: &Kind) -> Re
 
 /// The chat template, or several by name.
 fn templates(metadata: Metadata<'_>) -> Result<Option<Value>> {
-    let default = metadata.text(TEMPLATE)?;
+    // Older files of RWKV name a template of llama.cpp.
+    let default = metadata.text(TEMPLATE)?.filter(|template| *template != "rwkv-world");
     let Some(names) = metadata.texts(TEMPLATES)? else { return Ok(default.map(Value::from)) };
     if names.count > MOST_TEMPLATES {
         let message = format!("{} chat templates are more than {MOST_TEMPLATES}", names.count);

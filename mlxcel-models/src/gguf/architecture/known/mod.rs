@@ -22,6 +22,7 @@ mod nemotron;
 mod olmo;
 mod phi;
 mod qwen;
+mod rwkv;
 mod stablelm;
 mod step;
 
@@ -92,6 +93,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &qwen::QWEN35MOE,
     &qwen::QWEN3MOE,
     &qwen::QWEN3NEXT,
+    &rwkv::RWKV7,
     &llama::SEED_OSS,
     &llama::SMOLLM3,
     &stablelm::STABLELM,
