@@ -65,6 +65,7 @@ impl Gguf {
                     Change::Keep if architecture.whole_norms && is_factors(&tensor.name) => {
                         Undo::Compute(|x| x - 1.0)
                     }
+                    Change::Exponential => Undo::Compute(f32::ln),
                     Change::NegatedExponential => Undo::Compute(|x| (-x).ln()),
                     change => Undo::Shape(change),
                 };

@@ -94,6 +94,8 @@ pub(super) enum Change {
     Flat,
     /// Added dimensions of one.
     Ones,
+    /// Replaced `x` by `exp(x)`, perhaps with a dimension of one behind.
+    Exponential,
     /// Replaced `x` by `-exp(x)`, perhaps with a dimension of one behind.
     NegatedExponential,
     /// Stacked several tensors: `#` in the name stands for the number of each.

@@ -3,12 +3,49 @@
 use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::super::Change::{Keep, NegatedExponential, Taps};
+use super::super::Change::{Exponential, Keep, NegatedExponential, Taps};
 use super::super::Fixed::{Flag, Null};
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after, mixers};
+
+/// Ling 3.
+pub(super) const BAILINGMOE3: Architecture = Architecture {
+    name: "bailingmoe3",
+    model_type: "bailing_hybrid",
+    settings: &[
+        SETTINGS,
+        &[
+            ("expert_count", "num_experts"),
+            ("expert_shared_count", "num_shared_experts"),
+            ("expert_used_count", "num_experts_per_token"),
+            ("expert_weights_scale", "routed_scaling_factor"),
+            ("expert_weights_norm", "moe_renormalize"),
+            ("expert_group_count", "num_expert_group"),
+            ("expert_group_used_count", "topk_group"),
+            ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+            ("kda.head_dim", "linear_head_dim"),
+            ("kda.safe_gate", "kda_safe_gate"),
+            ("kda.gate_lower_bound", "kda_lower_bound"),
+            ("context_length", "model_max_length"),
+        ],
+    ],
+    tensors: &[
+        &[
+            ("attn_gate", "self_attn.g_proj", Keep),
+            ("ssm_a", "self_attn.A_log", Exponential),
+            ("ssm_f_a", "self_attn.f_proj", Keep),
+            ("ssm_g_a", "self_attn.g_proj", Keep),
+        ],
+        CORRECTION,
+        SHARED_EXPERTS,
+        TENSORS,
+        DELTA_ATTENTION,
+    ],
+    adapt: bailingmoe3,
+    ..DEEPSEEK2
+};
 
 pub(super) const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
@@ -98,25 +135,41 @@ pub(super) const KIMI_LINEAR: Architecture = Architecture {
         CORRECTION,
         SHARED_EXPERTS,
         TENSORS,
+        DELTA_ATTENTION,
         &[
             ("ssm_a", "self_attn.A_log", NegatedExponential),
-            ("ssm_beta", "self_attn.b_proj", Keep),
-            ("ssm_dt.bias", "self_attn.dt_bias", Keep),
             ("ssm_f_a", "self_attn.f_a_proj", Keep),
             ("ssm_f_b", "self_attn.f_b_proj", Keep),
             ("ssm_g_a", "self_attn.g_a_proj", Keep),
             ("ssm_g_b", "self_attn.g_b_proj", Keep),
-            ("ssm_norm", "self_attn.o_norm", Keep),
-            ("ssm_conv1d_q.weight", "self_attn.q_conv1d.weight", Taps),
-            ("ssm_conv1d_k.weight", "self_attn.k_conv1d.weight", Taps),
-            ("ssm_conv1d_v.weight", "self_attn.v_conv1d.weight", Taps),
         ],
     ],
-    adapt: kimi_linear,
+    adapt: delta_attention,
     ..DEEPSEEK2
 };
 
-fn kimi_linear(draft: &mut Draft<'_>) -> Result<()> {
+/// Names of the parts of Kimi delta attention.
+const DELTA_ATTENTION: &[Name] = &[
+    ("ssm_beta", "self_attn.b_proj", Keep),
+    ("ssm_dt.bias", "self_attn.dt_bias", Keep),
+    ("ssm_norm", "self_attn.o_norm", Keep),
+    ("ssm_conv1d_q.weight", "self_attn.q_conv1d.weight", Taps),
+    ("ssm_conv1d_k.weight", "self_attn.k_conv1d.weight", Taps),
+    ("ssm_conv1d_v.weight", "self_attn.v_conv1d.weight", Taps),
+];
+
+/// Limits of gates and ups are refused.
+fn bailingmoe3(draft: &mut Draft<'_>) -> Result<()> {
+    for key in ["swiglu_clamp_exp", "swiglu_clamp_shexp"] {
+        if draft.numbers(key)?.is_some_and(|mut limits| limits.any(|limit| limit != 0.0)) {
+            let message = "limits of experts are not supported for this architecture".to_owned();
+            return Err(draft.metadata.unsupported(&draft.key(key), message));
+        }
+    }
+    delta_attention(draft)
+}
+
+fn delta_attention(draft: &mut Draft<'_>) -> Result<()> {
     latents(draft)?;
     draft.copy("attention.head_count", "num_key_value_heads")?;
     if let Some(heads) = draft.size_of("ssm_beta.weight", 0) {

@@ -38,6 +38,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &afmoe::AFMOE,
     &apertus::APERTUS,
     &llama::ARCEE,
+    &deepseek::BAILINGMOE3,
     &bert::BERT,
     &cohere::COHERE2,
     &deepseek::DEEPSEEK2,
