@@ -184,6 +184,7 @@ pub(crate) async fn begin(
 }
 
 pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
+    app.expect_generation()?;
     let Begun { mut streams, format, with_logprobs, is_stream, include_usage } =
         begin(&app, request, sender).await?;
     let header = |object| Header::new(&app, "chatcmpl", object);

@@ -43,6 +43,7 @@ impl Asked for CompletionRequest {
 pub(crate) async fn complete(
     Body { request, app, mut sender }: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
+    app.expect_generation()?;
     let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
     let top = request.logprobs.unwrap_or(0);
     let limits = app.limits();

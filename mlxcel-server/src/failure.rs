@@ -39,6 +39,16 @@ impl ApiError {
         error
     }
 
+    /// A model that generates no text, asked for some.
+    pub(crate) fn no_generation(name: &str) -> Self {
+        let message = format!(
+            "the model {name:?} only embeds texts and generates none; use /v1/embeddings or /v1/rerank"
+        );
+        let mut error = Self::invalid("model", message);
+        error.body.code = Some("unsupported");
+        error
+    }
+
     /// There is no such model.
     pub(crate) fn no_model(name: &str) -> Self {
         let message = format!("the model {name:?} does not exist; GET /v1/models lists what does");

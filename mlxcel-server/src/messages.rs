@@ -232,6 +232,7 @@ fn tool_choice(choice: &Value) -> Result<Value, ApiError> {
 pub(crate) async fn answer(
     Body { request, app, sender }: Body<MessageRequest>,
 ) -> Result<Response, ApiError> {
+    app.expect_generation()?;
     let chat = request.chat()?;
     let is_stream = request.stream.unwrap_or(false);
     let Begun { streams, format, .. } = begin(&app, chat, sender).await?;

@@ -165,6 +165,7 @@ fn content(content: &Value) -> Result<String, ApiError> {
 pub(crate) async fn respond(
     Body { request, app, sender }: Body<ResponseRequest>,
 ) -> Result<Response, ApiError> {
+    app.expect_generation()?;
     let chat = request.chat()?;
     let echoed = json!({
         "instructions": request.instructions, "max_output_tokens": request.max_output_tokens,

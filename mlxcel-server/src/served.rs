@@ -104,6 +104,14 @@ impl ServedModel {
         &self.server.limits
     }
 
+    /// Fails for a model that only embeds and scores texts.
+    pub(crate) fn expect_generation(&self) -> Result<(), ApiError> {
+        match self.engine.model().capabilities().generation {
+            true => Ok(()),
+            false => Err(ApiError::no_generation(&self.name)),
+        }
+    }
+
     /// The tokenizer; a model is not served without one.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, ApiError> {
         Ok(self.engine.model().tokenizer()?)

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adapters;
+mod errors;
 mod harness;
 mod ids;
 mod keys;

@@ -64,6 +64,12 @@ impl Scripted {
         Self { info, capabilities, tokenizer, answer, fed: Arc::default() }
     }
 
+    /// The same as an encoder, which generates no text.
+    pub(crate) fn encoder(mut self) -> Self {
+        self.capabilities = Capabilities::new(1, 4096).with_generation(false).with_hidden_states(Some(4));
+        self
+    }
+
     pub(crate) fn engine(&self) -> Engine {
         let model = mlxcel_session::Model::from_parts(Arc::new(self.clone()), Some(self.tokenizer.clone()));
         Engine::new(model).unwrap()
