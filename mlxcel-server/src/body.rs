@@ -81,8 +81,10 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
                 "the body did not arrive in time",
             ));
         };
-        let body =
-            body.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
+        let body = body.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(shared.limits.body_bytes),
+            status => ApiError::with_status(status, rejection.body_text()),
+        })?;
         let bytes = body.len().clamp(1, PARSED_AT_ONCE) as u32;
         let room = Arc::clone(&shared.parsing).acquire_many_owned(bytes).await;
         let room = room.map_err(|error| {

@@ -73,6 +73,14 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message, "server_error", None, Some("loading"))
     }
 
+    /// The body has more bytes than the limit.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!(
+            "the body is larger than the limit of {limit} bytes, which `mlxcel serve --max-body` can raise"
+        );
+        Self::with_status(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
     pub(crate) fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, message, "invalid_request_error", None, None)
     }

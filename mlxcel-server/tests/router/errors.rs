@@ -1,9 +1,9 @@
 //! Errors, in the format of each API.
 
-use mlxcel_server::Server;
-use serde_json::Value;
+use mlxcel_server::{Limits, Server};
+use serde_json::{Value, json};
 
-use crate::harness::{ask, requests, streamed};
+use crate::harness::{ask, engine, requests, streamed};
 use crate::scripted::{QWEN3, Scripted};
 
 #[tokio::test]
@@ -21,4 +21,17 @@ async fn an_encoder_is_not_asked_for_text() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_told_the_limit() {
+    let mut limits = Limits::default();
+    limits.body_bytes = 2345;
+    let router = Server::new("pip", engine()).with_limits(limits).router().unwrap();
+    let body = json!({ "prompt": "x".repeat(3000) });
+    let (status, text) = ask(&router, "/v1/completions", Some(body)).await;
+    let error: Value = serde_json::from_str(&text).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 413, "{text}");
+    assert!(message.contains("2345") && message.contains("--max-body"), "{text}");
 }
