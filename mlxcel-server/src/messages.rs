@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::Request;
 use axum::http::header;
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mlxcel_session::Usage;
 use serde::Deserialize;
@@ -49,6 +51,8 @@ pub(crate) struct CountRequest {
     conversation: Conversation,
 }
 
+/// The path that the paths of Anthropic's API begin with.
+const PATH: &str = "/v1/messages";
 /// Fields that a chat has by the same name.
 const SAME: [&str; 3] = ["temperature", "top_p", "top_k"];
 /// Fields of the conversation.
@@ -262,8 +266,16 @@ pub(crate) async fn count(
     Ok(Json(json!({ "input_tokens": tokens })))
 }
 
-/// The answers of these paths with errors in Anthropic's format.
-pub(crate) async fn errors(mut response: Response) -> Response {
+/// Answers with errors in Anthropic's format on the paths of its API, also for methods that they do not support.
+pub(crate) async fn errors(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_anthropic = path == PATH || path.strip_prefix(PATH).is_some_and(|below| below.starts_with('/'));
+    let response = next.run(request).await;
+    if is_anthropic { with_anthropic_error(response) } else { response }
+}
+
+/// An answer with its error, if it is one, in Anthropic's format.
+fn with_anthropic_error(mut response: Response) -> Response {
     match response.extensions_mut().remove::<ApiError>() {
         None => response,
         Some(error) => {

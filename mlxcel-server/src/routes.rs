@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::middleware;
@@ -31,17 +32,13 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/server_info", get(health::describe))
         .route("/v1/models", get(list))
         .route("/v1/models/{name}", get(describe_one))
-        .route("/metrics", get(metrics::show));
+        .route("/metrics", get(metrics::show))
+        .route("/v1/messages", post(messages::answer))
+        .route("/v1/messages/count_tokens", post(messages::count));
     let api = adapter_routes::add(api, &models)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize));
-    let messages = Router::new()
-        .route("/v1/messages", post(messages::answer))
-        .route("/v1/messages/count_tokens", post(messages::count))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&models), api_key::authorize))
-        .route_layer(middleware::map_response(messages::errors));
     let mut router = Router::new()
         .merge(api)
-        .merge(messages)
         .route("/health", get(health::ready))
         .route("/health/ready", get(health::ready))
         .route("/health/live", get(health::live))
@@ -56,6 +53,7 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         router = router.layer(middleware::from_fn_with_state(Arc::new(origins.clone()), origins::guard));
     }
     router
+        .layer(middleware::from_fn(messages::errors))
         .layer(middleware::from_fn_with_state(Arc::clone(&models), metrics::count))
         .layer(middleware::from_fn_with_state(Arc::clone(&models), request_id::identify))
         .with_state(models)
@@ -80,8 +78,10 @@ async fn list(State(models): State<Arc<Models>>) -> Json<Value> {
 
 async fn describe_one(
     State(models): State<Arc<Models>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let Path(name) =
+        name.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
     models.find(Some(&name)).map(|app| Json(describe(&app)))
 }
 

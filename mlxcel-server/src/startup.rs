@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use tower::ServiceExt;
 
 use crate::failure::ApiError;
 use crate::health;
+use crate::messages;
 use crate::server::Running;
 
 /// The routes of a server whose models are still loading, so that a listener can be up from the beginning.
@@ -49,7 +51,8 @@ impl Startup {
 
     /// The routes, now and when the server is ready.
     pub fn router(&self) -> Router {
-        Router::new().fallback(route).with_state(Arc::clone(&self.server))
+        let routes = Router::new().fallback(route).layer(middleware::from_fn(messages::errors));
+        routes.with_state(Arc::clone(&self.server))
     }
 
     /// Hands all requests from now on to `server`. Only the first call has an effect.

@@ -1,9 +1,12 @@
 //! Errors, in the format of each API.
 
-use mlxcel_server::{Limits, Server};
+use axum::body::Body;
+use axum::http::Request;
+use mlxcel_server::{Limits, Server, Startup};
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
-use crate::harness::{ask, engine, requests, streamed};
+use crate::harness::{ask, engine, requests, streamed, text};
 use crate::scripted::{QWEN3, Scripted};
 
 #[tokio::test]
@@ -34,4 +37,48 @@ async fn a_body_over_the_limit_is_told_the_limit() {
     let message = error["error"]["message"].as_str().unwrap();
     assert_eq!(status, 413, "{text}");
     assert!(message.contains("2345") && message.contains("--max-body"), "{text}");
+}
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods_are_errors_in_the_format_of_the_api() {
+    let router = Server::new("pip", engine()).with_api_key("secret").router().unwrap();
+    for (method, path, status, is_anthropic) in [
+        ("GET", "/nothing", 404, false),
+        ("POST", "/v1/nothing", 404, false),
+        ("GET", "/v1/messages/nothing", 404, true),
+        ("GET", "/v1/messages_of_others", 404, false),
+        ("GET", "/v1/completions", 405, false),
+        ("DELETE", "/v1/models", 405, false),
+        ("POST", "/health", 405, false),
+        ("GET", "/v1/messages", 405, true),
+        ("PUT", "/v1/messages/count_tokens", 405, true),
+        ("POST", "/v1/messages", 401, true),
+        ("POST", "/v1/completions", 401, false),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Body::empty());
+        let response = router.clone().oneshot(request.unwrap()).await.unwrap();
+        let (found, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = text(response).await;
+        assert_eq!(found, status, "{method} {path}: {text}");
+        assert_eq!(headers["content-type"], "application/json", "{method} {path}");
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert!(error["error"]["message"].is_string() && error["error"]["type"].is_string(), "{text}");
+        assert_eq!(error["type"] == "error", is_anthropic, "{method} {path}: {text}");
+        assert_eq!(headers.contains_key("allow"), status == 405, "{method} {path}");
+    }
+    let request = Request::builder().uri("/v1/models/%ff").header("x-api-key", "secret").body(Body::empty());
+    let response = router.oneshot(request.unwrap()).await.unwrap();
+    assert_eq!(response.status().as_u16(), 400);
+    let text = text(response).await;
+    assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
+}
+
+#[tokio::test]
+async fn requests_while_models_load_are_errors_in_the_format_of_the_api() {
+    let router = Startup::new().router();
+    for (path, is_anthropic) in [("/v1/messages", true), ("/v1/completions", false)] {
+        let (status, text) = ask(&router, path, Some(json!({}))).await;
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, error["type"] == "error"), (503, is_anthropic), "{text}");
+    }
 }
