@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::common::{Draft, repository};
 use mlxcel_core::{ErrorKind, ModelSource};
@@ -217,15 +218,23 @@ fn stop_tokens_come_from_generation_settings_before_the_models() {
 fn stamps_differ_once_a_file_is_written_again() {
     assert_eq!(Checkpoint::from_files(STORYTELLER).unwrap().stamp(), None);
     let folder = Draft::llama().with("large", Dtype::U8, &[100_000]).write();
+    let path = folder.path("model.safetensors");
+    // A file that was written just now may be written again in the same tick of its clock.
+    assert_eq!(folder.open().unwrap().stamp(), None);
+    let written = |seconds_ago: u64| {
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds_ago)).unwrap();
+    };
     let stamp = || folder.open().unwrap().stamp().unwrap();
+    written(20);
     let original = stamp();
     assert_eq!((original.len(), &stamp()), (64, &original));
     // Between the samples of the fingerprint.
-    let path = folder.path("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let position = bytes.len() - 30_000;
     bytes[position] ^= 1;
     fs::write(&path, bytes).unwrap();
+    written(10);
     assert_ne!(stamp(), original);
 }
 
