@@ -174,11 +174,14 @@ pub(crate) async fn begin(
     }
     let (Prepared { messages, options, format }, fields) = prepare(app, request, top)?;
     let span = RequestSpan::new(CHAT, &app.name, options.len());
-    let streams = app
+    let submitted = app
         .submit(sender, span, move |submit| {
             options.into_iter().try_for_each(|options| submit(Request::new(&messages).with_options(options)))
         })
-        .await?;
+        .await;
+    // Either of them becomes a mask of tokens.
+    let masked = if format.has_format { "response_format" } else { "tool_choice" };
+    let streams = submitted.map_err(|error| error.renamed(&[("mask", masked)]))?;
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
     Ok(Begun { streams, format, with_logprobs, is_stream, include_usage })
 }

@@ -40,7 +40,11 @@ impl Asked for CompletionRequest {
     }
 }
 
-pub(crate) async fn complete(
+pub(crate) async fn complete(body: Body<CompletionRequest>) -> Result<Response, ApiError> {
+    complete_prompts(body).await.map_err(|error| error.renamed(&NAMES))
+}
+
+async fn complete_prompts(
     Body { request, app, mut sender }: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     app.expect_generation()?;
@@ -136,6 +140,9 @@ fn repeat(app: &ServedModel, echoes: &[Echo], answers_of_each: usize, stream: Op
     sse::events(stream::iter(messages), true)
 }
 
+/// The names of this API for fields of a chat, and of the SDK.
+const NAMES: [(&str, &str); 2] = [("top_logprobs", "logprobs"), ("mask", "response_format")];
+
 struct TextPieces {
     header: Header,
     index: usize,
@@ -175,6 +182,10 @@ impl TextPieces {
 }
 
 impl Pieces for TextPieces {
+    fn error(error: &ApiError) -> Value {
+        error.clone().renamed(&NAMES).json()
+    }
+
     fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
         if self.echo.is_none() {
             return Vec::new();

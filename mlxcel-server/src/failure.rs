@@ -8,6 +8,9 @@ use mlxcel_session::{Error, ErrorKind, FinishReason};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+/// The names of OpenAI's API for fields of the SDK.
+const OPENAI: [(&str, &str); 2] = [("stop_strings", "stop"), ("ignore_stop", "ignore_eos")];
+
 /// An error with the status that HTTP has for it.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -95,12 +98,27 @@ impl ApiError {
         Self { status, body: Body { message: message.into(), kind, param, code } }
     }
 
+    /// The same with the name that an API has for its field: `names` are pairs of ours and that of the API.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let Some(own) = &self.body.param else { return self };
+        let Some((own, name)) = names.iter().find(|(from, _)| from == own) else { return self };
+        let message = &self.body.message;
+        self.body.message = match message.strip_prefix(own) {
+            Some(rest) => format!("{name}{rest}"),
+            // Some names are also ordinary words.
+            None if own.contains('_') => message.replace(own, name),
+            None => message.replace(&format!("field: {own}"), &format!("field: {name}")),
+        };
+        self.body.param = Some((*name).to_owned());
+        self
+    }
+
     /// The body in OpenAI's format.
     pub(crate) fn json(&self) -> Value {
         json!({ "error": self.body })
     }
 
-    /// The body in Anthropic's format.
+    /// The body in Anthropic's format, which names the field in the message.
     pub(crate) fn anthropic_json(&self) -> Value {
         let kind = match self.status.as_u16() {
             401 => "authentication_error",
@@ -113,7 +131,12 @@ impl ApiError {
             500.. => "api_error",
             _ => "invalid_request_error",
         };
-        json!({ "type": "error", "error": { "type": kind, "message": self.body.message } })
+        let Body { message, param, .. } = &self.body;
+        let message = match param {
+            Some(param) if !message.contains(param) => format!("{param}: {message}"),
+            _ => message.clone(),
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
     }
 }
 
@@ -135,7 +158,7 @@ impl From<Error> for ApiError {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
         let param = error.context("field").map(str::to_owned);
-        Self::new(status, one_line(&error), kind, param, code)
+        Self::new(status, one_line(&error), kind, param, code).renamed(&OPENAI)
     }
 }
 

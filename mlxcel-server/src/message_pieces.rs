@@ -8,6 +8,13 @@ use crate::failure::ApiError;
 use crate::served::ServedModel;
 use crate::sse::Pieces;
 
+/// The names of this API for fields of a chat.
+pub(crate) const NAMES: [(&str, &str); 3] = [
+    ("stop", "stop_sequences"),
+    ("response_format", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+];
+
 /// A message in the making.
 pub(crate) struct MessagePieces {
     id: String,
@@ -166,6 +173,6 @@ impl Pieces for MessagePieces {
     }
 
     fn error(error: &ApiError) -> Value {
-        error.anthropic_json()
+        error.clone().renamed(&NAMES).anthropic_json()
     }
 }

@@ -16,7 +16,7 @@ use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
 use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
-use crate::message_pieces::MessagePieces;
+use crate::message_pieces::{MessagePieces, NAMES};
 use crate::sse::{self, Pieces, whole_text};
 
 #[derive(Deserialize)]
@@ -233,9 +233,11 @@ fn tool_choice(choice: &Value) -> Result<Value, ApiError> {
     }
 }
 
-pub(crate) async fn answer(
-    Body { request, app, sender }: Body<MessageRequest>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn answer(body: Body<MessageRequest>) -> Result<Response, ApiError> {
+    answer_as_chat(body).await.map_err(|error| error.renamed(&NAMES))
+}
+
+async fn answer_as_chat(Body { request, app, sender }: Body<MessageRequest>) -> Result<Response, ApiError> {
     app.expect_generation()?;
     let chat = request.chat()?;
     let is_stream = request.stream.unwrap_or(false);
@@ -259,7 +261,7 @@ pub(crate) async fn count(
 ) -> Result<Json<Value>, ApiError> {
     let mut chat = request.conversation.chat()?;
     chat.insert("max_tokens".to_owned(), 1.into());
-    let chat = parse(chat)?;
+    let chat = parse(chat).map_err(|error| error.renamed(&NAMES))?;
     let of = Arc::clone(&app);
     let count = move || prompt_tokens(&of, chat);
     let tokens = app.server.workers.run(sender.share.client, count).await??;

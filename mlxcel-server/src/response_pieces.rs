@@ -9,6 +9,14 @@ use crate::fields::finish_reason;
 use crate::served::{ServedModel, unix_time};
 use crate::sse::Pieces;
 
+/// The names of this API for fields of a chat.
+pub(crate) const NAMES: [(&str, &str); 4] = [
+    ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("response_format", "text.format"),
+    ("reasoning_effort", "reasoning.effort"),
+];
+
 /// A response in the making.
 pub(crate) struct ResponsePieces {
     id: String,
@@ -197,6 +205,10 @@ impl ResponsePieces {
 
 impl Pieces for ResponsePieces {
     const DONE: bool = false;
+
+    fn error(error: &ApiError) -> Value {
+        error.clone().renamed(&NAMES).json()
+    }
 
     fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
         let response = json!({ "response": self.whole(None) });

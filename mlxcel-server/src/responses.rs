@@ -11,7 +11,7 @@ use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
 use crate::content::text_of;
 use crate::failure::ApiError;
-use crate::response_pieces::ResponsePieces;
+use crate::response_pieces::{NAMES, ResponsePieces};
 use crate::sse::{self, Pieces, whole_text};
 
 #[derive(Deserialize)]
@@ -162,9 +162,11 @@ fn content(content: &Value) -> Result<String, ApiError> {
     text_of(content, &["input_text", "output_text", "text"], "input")
 }
 
-pub(crate) async fn respond(
-    Body { request, app, sender }: Body<ResponseRequest>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn respond(body: Body<ResponseRequest>) -> Result<Response, ApiError> {
+    respond_as_chat(body).await.map_err(|error| error.renamed(&NAMES))
+}
+
+async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -> Result<Response, ApiError> {
     app.expect_generation()?;
     let chat = request.chat()?;
     let echoed = json!({

@@ -82,3 +82,41 @@ async fn requests_while_models_load_are_errors_in_the_format_of_the_api() {
         assert_eq!((status, error["type"] == "error"), (503, is_anthropic), "{text}");
     }
 }
+
+#[tokio::test]
+async fn errors_of_the_engine_have_the_names_of_the_api() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for (path, mut body) in requests(3) {
+        let (field, value) = match path {
+            "/v1/messages" => ("stop_sequences", json!([""])),
+            "/v1/responses" => ("text", json!({ "format": { "type": "regex" } })),
+            _ => ("stop", json!("")),
+        };
+        body[field] = value;
+        let (status, text) = ask(&router, path, Some(body)).await;
+        let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
+        assert_eq!(status, 400, "{path}: {text}");
+        assert!(error["message"].as_str().unwrap().contains(field), "{path}: {text}");
+        assert!(!text.contains("stop_strings") && !text.contains("response_format"), "{path}: {text}");
+        if path != "/v1/messages" {
+            let param = error["param"].as_str().unwrap();
+            assert_eq!(param.split('.').next(), Some(field), "{path}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn fields_of_another_api_are_refused_by_the_name_that_was_sent() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for (path, mut body) in requests(3) {
+        let field = match path {
+            "/v1/messages" => "stop",
+            "/v1/responses" => "max_tokens",
+            "/v1/completions" => "top_logprobs",
+            _ => "max_output_tokens",
+        };
+        body[field] = 1.into();
+        let (status, text) = ask(&router, path, Some(body)).await;
+        assert!(status == 400 && text.contains(&format!("\\\"{field}\\\"")), "{path}: {status} {text}");
+    }
+}
