@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::adapters::Adapters;
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::served::{Models, ServedModel};
 
 /// Adds the paths to load and unload adapters, if clients may.
@@ -40,10 +41,12 @@ pub(crate) struct UnloadRequest {
 }
 
 impl Asked for LoadRequest {
-    const REQUIRED: &'static str = "lora_name";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "lora_name", "lora_path"]
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("model", Kind::Text),
+            Field::required("lora_name", Kind::Text),
+            Field::required("lora_path", Kind::Text),
+        ]
     }
 
     fn model(&self) -> Option<&str> {
@@ -52,10 +55,8 @@ impl Asked for LoadRequest {
 }
 
 impl Asked for UnloadRequest {
-    const REQUIRED: &'static str = "lora_name";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "lora_name"]
+    fn fields() -> Vec<Field> {
+        vec![Field::new("model", Kind::Text), Field::required("lora_name", Kind::Text)]
     }
 
     fn model(&self) -> Option<&str> {

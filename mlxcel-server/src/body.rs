@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{StatusCode, header};
 use mlxcel_session::{Error, ErrorKind, Share};
@@ -15,6 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::client::Client;
 use crate::failure::ApiError;
+use crate::kinds::{self, Field};
 use crate::request_id::RequestNumber;
 use crate::sender::Sender;
 use crate::served::{Models, ServedModel};
@@ -28,11 +27,8 @@ pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
 /// What is asked of a path.
 pub(crate) trait Asked: DeserializeOwned + Send + 'static {
-    /// The field that cannot be left out.
-    const REQUIRED: &'static str;
-
     /// The fields that it has. Others are refused: they may be meant to constrain the answer.
-    fn fields() -> Vec<&'static str>;
+    fn fields() -> Vec<Field>;
 
     /// Which model is asked, if one is named.
     fn model(&self) -> Option<&str>;
@@ -106,17 +102,39 @@ fn client(request: &Request) -> u64 {
 
 /// Reads what is asked.
 fn read<T: Asked>(body: &[u8]) -> Result<T, ApiError> {
-    // What is no object is refused below, in the words of what is wanted.
-    let fields: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).unwrap_or_default();
-    let given = fields.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
+    let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).map_err(|error| {
+        if error.is_data() {
+            ApiError::invalid("", "the body must be a JSON object")
+        } else {
+            no_json(&error)
+        }
+    })?;
+    let given = given.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
     let known = T::fields();
-    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !known.contains(field));
+    let is_known = |name: &str| known.iter().any(|field| field.name == name);
+    let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !is_known(field));
     if let Some(field) = unknown.next() {
         return Err(ApiError::unsupported(field, &format!("the field {field:?}")));
     }
-    // What is not as it should be in JSON is the client's mistake like any other.
-    let wrong = |rejection: JsonRejection| ApiError::invalid("", rejection.body_text());
-    Json::<T>::from_bytes(body).map(|Json(asked)| asked).map_err(wrong)
+    serde_json::from_slice(body).map_err(|error| wrong(body, &known, &error))
+}
+
+/// What is wrong with a body that is not what is asked, in the words of the API: `error` has those of Rust.
+fn wrong(body: &[u8], fields: &[Field], error: &serde_json::Error) -> ApiError {
+    let given = match serde_json::from_slice(body) {
+        Ok(given) => given,
+        Err(error) => return no_json(&error),
+    };
+    kinds::wrong_field(fields, &given).unwrap_or_else(|| {
+        // A field that is given twice. Its place in the body says nothing.
+        let message = error.to_string();
+        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+        ApiError::invalid("", message)
+    })
+}
+
+fn no_json(error: &serde_json::Error) -> ApiError {
+    ApiError::invalid("", format!("the body is not JSON: {error}"))
 }
 
 /// Whether the body is called JSON.

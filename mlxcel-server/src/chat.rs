@@ -15,6 +15,7 @@ use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields};
 use crate::header::Header;
+use crate::kinds::{self, Field, Kind};
 use crate::logprobs;
 use crate::sender::Sender;
 use crate::served::ServedModel;
@@ -26,7 +27,7 @@ use crate::tools::{self, ToolFields};
 pub(crate) struct ChatRequest {
     messages: Vec<ChatMessage>,
     logprobs: Option<bool>,
-    top_logprobs: Option<u16>,
+    top_logprobs: Option<u64>,
     /// Variables of the chat template, as other servers take them.
     chat_template_kwargs: Option<Map<String, Value>>,
     /// Templates of models that have such levels look at it.
@@ -41,26 +42,38 @@ pub(crate) struct ChatRequest {
 }
 
 impl Asked for ChatRequest {
-    const REQUIRED: &'static str = "messages";
-
-    fn fields() -> Vec<&'static str> {
-        const FIELDS: [&str; 10] = [
-            "messages",
-            "logprobs",
-            "top_logprobs",
-            "chat_template_kwargs",
-            "reasoning_effort",
-            "modalities",
-            "continue_final_message",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
+    fn fields() -> Vec<Field> {
+        const FIELDS: [Field; 10] = [
+            Field::required("messages", Kind::List(&MESSAGE)),
+            Field::new("logprobs", Kind::Flag),
+            Field::new("top_logprobs", Kind::Count),
+            Field::new("chat_template_kwargs", Kind::Map(&Kind::Any)),
+            Field::new("reasoning_effort", Kind::Text),
+            Field::new("modalities", Kind::List(&Kind::Text)),
+            Field::new("continue_final_message", Kind::Flag),
+            Field::new("tools", Kind::List(&Kind::Any)),
+            Field::new("tool_choice", Kind::Any),
+            Field::new("parallel_tool_calls", Kind::Flag),
         ];
-        FIELDS.into_iter().chain(Fields::names()).collect()
+        FIELDS.into_iter().chain(Fields::fields()).collect()
     }
 
     fn model(&self) -> Option<&str> {
         self.fields.model.as_deref()
+    }
+}
+
+const MESSAGE: Kind = Kind::Object(&[Field::required("role", Kind::Text)]);
+
+impl ChatRequest {
+    /// The request with the fields of `chat`, which a request of another API has become.
+    pub(crate) fn of(chat: Map<String, Value>) -> Result<Self, ApiError> {
+        match kinds::wrong_field(&Self::fields(), &chat) {
+            Some(error) => Err(error),
+            None => {
+                serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
+            }
+        }
     }
 }
 
@@ -103,8 +116,8 @@ struct Prepared {
 /// Reads a chat; `top` alternatives of each token are wanted.
 fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepared, Fields), ApiError> {
     let most = app.limits().messages;
-    if request.messages.len() > most {
-        return Err(ApiError::invalid("messages", format!("at most {most} messages")));
+    if !(1..=most).contains(&request.messages.len()) {
+        return Err(ApiError::invalid("messages", format!("from 1 to {most} messages")));
     }
     if request.modalities.iter().flatten().any(|modality| modality != "text") {
         return Err(ApiError::unsupported("modalities", "an answer that is not text"));
@@ -167,11 +180,12 @@ pub(crate) async fn begin(
     sender: Sender,
 ) -> Result<Begun, ApiError> {
     let with_logprobs = request.logprobs.unwrap_or(false);
-    let (top, most) = (request.top_logprobs.unwrap_or(0), app.limits().top_logprobs);
-    if top > most || (top > 0 && !with_logprobs) {
+    let most = app.limits().top_logprobs;
+    let top = u16::try_from(request.top_logprobs.unwrap_or(0)).ok().filter(|&top| top <= most);
+    let Some(top) = top.filter(|&top| top == 0 || with_logprobs) else {
         let message = format!("top_logprobs needs logprobs, and is at most {most}");
         return Err(ApiError::invalid("top_logprobs", message));
-    }
+    };
     let (Prepared { messages, options, format }, fields) = prepare(app, request, top)?;
     let span = RequestSpan::new(CHAT, &app.name, options.len());
     let submitted = app

@@ -12,8 +12,9 @@ use crate::echo::{self, Echo};
 use crate::failure::ApiError;
 use crate::fields::{ApiUsage, Fields, finish_reason};
 use crate::header::Header;
+use crate::kinds::{Field, Kind};
 use crate::logprobs::{self, TextLogprobs};
-use crate::prompts::{OwnedPrompt, Prompts};
+use crate::prompts::{OwnedPrompt, PROMPTS, Prompts};
 use crate::served::ServedModel;
 use crate::spans::{RequestSpan, TEXT_COMPLETION};
 use crate::sse::{self, Pieces, whole_texts};
@@ -21,7 +22,7 @@ use crate::sse::{self, Pieces, whole_texts};
 #[derive(Deserialize)]
 pub(crate) struct CompletionRequest {
     prompt: Prompts,
-    logprobs: Option<u16>,
+    logprobs: Option<u64>,
     /// Whether answers begin with their prompts.
     echo: Option<bool>,
     #[serde(flatten)]
@@ -29,10 +30,15 @@ pub(crate) struct CompletionRequest {
 }
 
 impl Asked for CompletionRequest {
-    const REQUIRED: &'static str = "prompt";
-
-    fn fields() -> Vec<&'static str> {
-        ["prompt", "logprobs", "suffix", "echo", "best_of"].into_iter().chain(Fields::names()).collect()
+    fn fields() -> Vec<Field> {
+        const FIELDS: [Field; 5] = [
+            Field::required("prompt", PROMPTS),
+            Field::new("logprobs", Kind::Count),
+            Field::new("suffix", Kind::Text),
+            Field::new("echo", Kind::Flag),
+            Field::new("best_of", Kind::Count),
+        ];
+        FIELDS.into_iter().chain(Fields::fields()).collect()
     }
 
     fn model(&self) -> Option<&str> {
@@ -48,12 +54,9 @@ async fn complete_prompts(
     Body { request, app, mut sender }: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     app.expect_generation()?;
-    let (fields, with_logprobs) = (request.fields, request.logprobs.is_some());
-    let top = request.logprobs.unwrap_or(0);
-    let limits = app.limits();
-    if top > limits.logprobs {
-        return Err(ApiError::invalid("logprobs", format!("logprobs is at most {}", limits.logprobs)));
-    }
+    let (fields, limits) = (request.fields, app.limits());
+    let logprobs = request.logprobs.map(|top| within(top, limits.logprobs)).transpose()?;
+    let (top, with_logprobs) = (logprobs.unwrap_or(0), logprobs.is_some());
     let mut prompts = request.prompt.into_list();
     if prompts.is_empty() || prompts.len() > limits.prompts {
         return Err(ApiError::invalid("prompt", format!("from 1 to {} prompts", limits.prompts)));
@@ -71,7 +74,7 @@ async fn complete_prompts(
         if !fields.has_format() {
             sender.leave_room();
         }
-        echoes = echo::echoes(&app, sender.share, &prompts, request.logprobs).await?;
+        echoes = echo::echoes(&app, sender.share, &prompts, logprobs).await?;
         // What is continued are the very tokens that are repeated.
         prompts = echoes.iter().map(|echo| OwnedPrompt::Tokens(echo.tokens.clone())).collect();
         if wants_none {
@@ -117,6 +120,12 @@ async fn complete_prompts(
     }
     let usages: Vec<_> = streams.iter().map(|stream| stream.usage()).collect();
     Ok(Json(header.message(&choices, usage_of_prompts(&usages, answers_of_each))).into_response())
+}
+
+/// The number of alternatives of each token, if it is at most `most`.
+fn within(top: u64, most: u16) -> Result<u16, ApiError> {
+    let top = u16::try_from(top).ok().filter(|&top| top <= most);
+    top.ok_or_else(|| ApiError::invalid("logprobs", format!("logprobs is at most {most}")))
 }
 
 /// The usage of several prompts with so many answers each.

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
-use crate::prompts::Prompts;
+use crate::kinds::{Field, Kind};
+use crate::prompts::{PROMPTS, Prompts};
 use crate::spans::{EMBEDDINGS, RequestSpan};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
@@ -25,10 +26,13 @@ pub(crate) struct EmbeddingRequest {
 }
 
 impl Asked for EmbeddingRequest {
-    const REQUIRED: &'static str = "input";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "input", "encoding_format", "dimensions"]
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("model", Kind::Text),
+            Field::required("input", PROMPTS),
+            Field::new("encoding_format", Kind::Words(&["float", "base64"])),
+            Field::new("dimensions", Kind::Count),
+        ]
     }
 
     fn model(&self) -> Option<&str> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::limits::Limits;
 use crate::served::ServedModel;
 
@@ -20,7 +21,7 @@ pub(crate) struct Fields {
     pub(crate) model: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    n: Option<u32>,
+    n: Option<u64>,
     pub(crate) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     stop: Option<OneOrMore>,
@@ -32,7 +33,7 @@ pub(crate) struct Fields {
     response_format: Option<Value>,
     // What would change the answer, and is not there.
     functions: Option<Value>,
-    best_of: Option<u32>,
+    best_of: Option<u64>,
     suffix: Option<String>,
 }
 
@@ -72,29 +73,33 @@ enum OneOrMore {
 }
 
 impl Fields {
-    /// Their names.
-    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        const FIELDS: [&str; 12] = [
-            "model",
-            "max_tokens",
-            "max_completion_tokens",
-            "n",
-            "stream",
-            "stream_options",
-            "stop",
-            "logit_bias",
-            "seed",
-            "ignore_eos",
-            "response_format",
-            "functions",
+    /// Their names and types.
+    pub(crate) fn fields() -> impl Iterator<Item = Field> {
+        const STREAM_OPTIONS: Kind = Kind::Object(&[Field::new("include_usage", Kind::Flag)]);
+        const FIELDS: [Field; 12] = [
+            Field::new("model", Kind::Text),
+            Field::new("max_tokens", Kind::Count),
+            Field::new("max_completion_tokens", Kind::Count),
+            Field::new("n", Kind::Count),
+            Field::new("stream", Kind::Flag),
+            Field::new("stream_options", STREAM_OPTIONS),
+            Field::new("stop", Kind::Either(&[Kind::Text, Kind::List(&Kind::Text)])),
+            Field::new("logit_bias", Kind::Map(&Kind::Number)),
+            Field::new("seed", Kind::Integer),
+            Field::new("ignore_eos", Kind::Flag),
+            Field::new("response_format", Kind::Any),
+            Field::new("functions", Kind::Any),
         ];
-        FIELDS.into_iter().chain(SamplingNumber::ALL.iter().map(|number| number.name()))
+        let numbers = SamplingNumber::ALL.iter().map(|number| {
+            Field::new(number.name(), if number.is_whole() { Kind::Integer } else { Kind::Number })
+        });
+        FIELDS.into_iter().chain(numbers)
     }
 
     /// How many answers are wanted.
-    fn choices(&self, most: u32) -> Result<u32, ApiError> {
+    fn choices(&self, most: u32) -> Result<u64, ApiError> {
         match self.n.unwrap_or(1) {
-            n if (1..=most).contains(&n) => Ok(n),
+            n if (1..=u64::from(most)).contains(&n) => Ok(n),
             _ => Err(ApiError::invalid("n", format!("n must be from 1 to {most}"))),
         }
     }
@@ -118,7 +123,7 @@ impl Fields {
             let sampling = &mut options.sampling;
             match self.seed {
                 // The answers of one request differ, and are the same for the next request with this seed.
-                Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(u64::from(choice)),
+                Some(seed) => sampling.seed = seed.cast_unsigned().wrapping_add(choice),
                 None => *sampling = std::mem::take(sampling).with_random_seed(),
             }
             options

@@ -68,6 +68,7 @@ mod fields;
 mod header;
 mod health;
 mod ids;
+mod kinds;
 mod limits;
 mod logprobs;
 mod message_pieces;

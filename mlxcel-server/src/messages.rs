@@ -10,12 +10,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mlxcel_session::Usage;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
 use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::message_pieces::{MessagePieces, NAMES};
 use crate::sse::{self, Pieces, whole_text};
 
@@ -24,11 +25,11 @@ pub(crate) struct MessageRequest {
     max_tokens: u64,
     stream: Option<bool>,
     stop_sequences: Option<Vec<String>>,
+    temperature: Option<Number>,
+    top_p: Option<Number>,
+    top_k: Option<i64>,
     #[serde(flatten)]
     conversation: Conversation,
-    /// What a chat has by the same name.
-    #[serde(flatten)]
-    same: Map<String, Value>,
 }
 
 /// The part of a request that is rendered as the prompt.
@@ -53,17 +54,28 @@ pub(crate) struct CountRequest {
 
 /// The path that the paths of Anthropic's API begin with.
 const PATH: &str = "/v1/messages";
-/// Fields that a chat has by the same name.
-const SAME: [&str; 3] = ["temperature", "top_p", "top_k"];
 /// Fields of the conversation.
-const CONVERSATION: [&str; 7] =
-    ["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"];
+const CONVERSATION: [Field; 7] = [
+    Field::new("model", Kind::Text),
+    Field::required("messages", Kind::List(&Kind::Any)),
+    Field::new("system", Kind::Any),
+    Field::new("tools", Kind::List(&Kind::Any)),
+    Field::new("tool_choice", Kind::Any),
+    Field::new("thinking", Kind::Any),
+    Field::new("output_config", Kind::Any),
+];
 
 impl Asked for MessageRequest {
-    const REQUIRED: &'static str = "messages";
-
-    fn fields() -> Vec<&'static str> {
-        [&CONVERSATION[..], &SAME, &["max_tokens", "stream", "stop_sequences"]].concat()
+    fn fields() -> Vec<Field> {
+        const FIELDS: [Field; 6] = [
+            Field::required("max_tokens", Kind::Count),
+            Field::new("stream", Kind::Flag),
+            Field::new("stop_sequences", Kind::List(&Kind::Text)),
+            Field::new("temperature", Kind::Number),
+            Field::new("top_p", Kind::Number),
+            Field::new("top_k", Kind::Integer),
+        ];
+        [&CONVERSATION[..], &FIELDS].concat()
     }
 
     fn model(&self) -> Option<&str> {
@@ -72,9 +84,7 @@ impl Asked for MessageRequest {
 }
 
 impl Asked for CountRequest {
-    const REQUIRED: &'static str = "messages";
-
-    fn fields() -> Vec<&'static str> {
+    fn fields() -> Vec<Field> {
         CONVERSATION.to_vec()
     }
 
@@ -87,16 +97,16 @@ impl MessageRequest {
     /// It as a chat.
     fn chat(&self) -> Result<ChatRequest, ApiError> {
         let mut chat = self.conversation.chat()?;
-        chat.extend(SAME.iter().filter_map(|&name| Some((name.to_owned(), self.same.get(name)?.clone()))));
-        chat.insert("max_tokens".to_owned(), self.max_tokens.into());
+        chat.extend([
+            ("max_tokens".to_owned(), self.max_tokens.into()),
+            ("temperature".to_owned(), json!(self.temperature)),
+            ("top_p".to_owned(), json!(self.top_p)),
+            ("top_k".to_owned(), json!(self.top_k)),
+        ]);
         chat.extend(self.stop_sequences.as_ref().map(|stops| ("stop".to_owned(), json!(stops))));
         chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
-        parse(chat)
+        ChatRequest::of(chat)
     }
-}
-
-fn parse(chat: Map<String, Value>) -> Result<ChatRequest, ApiError> {
-    serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
 }
 
 impl Conversation {
@@ -261,14 +271,15 @@ pub(crate) async fn count(
 ) -> Result<Json<Value>, ApiError> {
     let mut chat = request.conversation.chat()?;
     chat.insert("max_tokens".to_owned(), 1.into());
-    let chat = parse(chat).map_err(|error| error.renamed(&NAMES))?;
+    let chat = ChatRequest::of(chat).map_err(|error| error.renamed(&NAMES))?;
     let of = Arc::clone(&app);
     let count = move || prompt_tokens(&of, chat);
     let tokens = app.server.workers.run(sender.share.client, count).await??;
     Ok(Json(json!({ "input_tokens": tokens })))
 }
 
-/// Answers with errors in Anthropic's format on the paths of its API, also for methods that they do not support.
+/// Answers on the paths of Anthropic's API with errors in its format, also those of methods that a path does
+/// not support.
 pub(crate) async fn errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_anthropic = path == PATH || path.strip_prefix(PATH).is_some_and(|below| below.starts_with('/'));

@@ -61,9 +61,11 @@ fn document(with_adapters: bool) -> Value {
 }
 
 fn post<T: Asked>(summary: &str) -> Value {
+    let fields = T::fields();
     let properties: Map<String, Value> =
-        T::fields().into_iter().map(|field| (field.to_owned(), json!({}))).collect();
-    let schema = json!({ "type": "object", "properties": properties, "required": [T::REQUIRED] });
+        fields.iter().map(|field| (field.name.to_owned(), json!({}))).collect();
+    let required: Vec<_> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    let schema = json!({ "type": "object", "properties": properties, "required": required });
     json!({ "post": {
         "summary": summary,
         "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },

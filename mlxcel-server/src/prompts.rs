@@ -3,6 +3,8 @@
 use mlxcel_session::{Prompt, TokenId};
 use serde::Deserialize;
 
+use crate::kinds::Kind;
+
 /// Texts or tokens, one or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -12,6 +14,14 @@ pub(crate) enum Prompts {
     Tokens(Vec<TokenId>),
     ManyTokens(Vec<Vec<TokenId>>),
 }
+
+/// The type of a field with prompts.
+pub(crate) const PROMPTS: Kind = Kind::Either(&[
+    Kind::Text,
+    Kind::List(&Kind::Text),
+    Kind::List(&Kind::Token),
+    Kind::List(&Kind::List(&Kind::Token)),
+]);
 
 /// A prompt.
 #[derive(Clone)]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
@@ -28,6 +29,8 @@ enum Document {
     Object { text: String },
 }
 
+const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[Field::required("text", Kind::Text)])]);
+
 impl From<Document> for String {
     fn from(document: Document) -> Self {
         match document {
@@ -37,10 +40,14 @@ impl From<Document> for String {
 }
 
 impl Asked for RerankRequest {
-    const REQUIRED: &'static str = "documents";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "query", "documents", "top_n", "return_documents"]
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("model", Kind::Text),
+            Field::required("query", Kind::Text),
+            Field::required("documents", Kind::List(&DOCUMENT)),
+            Field::new("top_n", Kind::Count),
+            Field::new("return_documents", Kind::Flag),
+        ]
     }
 
     fn model(&self) -> Option<&str> {

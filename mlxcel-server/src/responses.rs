@@ -5,12 +5,13 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use mlxcel_session::Usage;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
 use crate::content::text_of;
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::response_pieces::{NAMES, ResponsePieces};
 use crate::sse::{self, Pieces, whole_text};
 
@@ -27,34 +28,31 @@ pub(crate) struct ResponseRequest {
     previous_response_id: Option<String>,
     include: Option<Vec<String>>,
     stream: Option<bool>,
-    /// What a chat has by the same name.
-    #[serde(flatten)]
-    same: Map<String, Value>,
+    temperature: Option<Number>,
+    top_p: Option<Number>,
+    parallel_tool_calls: Option<bool>,
 }
 
-/// Fields that a chat has by the same name.
-const SAME: [&str; 3] = ["temperature", "top_p", "parallel_tool_calls"];
-
 impl Asked for ResponseRequest {
-    const REQUIRED: &'static str = "input";
-
-    fn fields() -> Vec<&'static str> {
-        // The last event has the usage, whatever `stream_options` say.
-        const FIELDS: [&str; 12] = [
-            "model",
-            "input",
-            "instructions",
-            "max_output_tokens",
-            "text",
-            "tools",
-            "tool_choice",
-            "reasoning",
-            "previous_response_id",
-            "include",
-            "stream",
-            "stream_options",
-        ];
-        [&FIELDS[..], &SAME].concat()
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("model", Kind::Text),
+            Field::required("input", Kind::Either(&[Kind::Text, Kind::List(&Kind::Any)])),
+            Field::new("instructions", Kind::Text),
+            Field::new("max_output_tokens", Kind::Count),
+            Field::new("text", Kind::Any),
+            Field::new("tools", Kind::List(&Kind::Any)),
+            Field::new("tool_choice", Kind::Any),
+            Field::new("reasoning", Kind::Any),
+            Field::new("previous_response_id", Kind::Text),
+            Field::new("include", Kind::List(&Kind::Text)),
+            Field::new("stream", Kind::Flag),
+            // The last event has the usage, whatever they say.
+            Field::new("stream_options", Kind::Any),
+            Field::new("temperature", Kind::Number),
+            Field::new("top_p", Kind::Number),
+            Field::new("parallel_tool_calls", Kind::Flag),
+        ]
     }
 
     fn model(&self) -> Option<&str> {
@@ -83,7 +81,11 @@ impl ResponseRequest {
             return Err(ApiError::unsupported("include", "more output"));
         }
         let mut chat = Map::new();
-        chat.extend(SAME.iter().filter_map(|&name| Some((name.to_owned(), self.same.get(name)?.clone()))));
+        chat.extend([
+            ("temperature".to_owned(), json!(self.temperature)),
+            ("top_p".to_owned(), json!(self.top_p)),
+            ("parallel_tool_calls".to_owned(), json!(self.parallel_tool_calls)),
+        ]);
         chat.insert("messages".to_owned(), self.messages()?.into());
         chat.extend(self.max_output_tokens.map(|most| ("max_tokens".to_owned(), most.into())));
         chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
@@ -104,7 +106,7 @@ impl ResponseRequest {
             let choice = if choice.is_object() { wrapped(choice) } else { choice.clone() };
             ("tool_choice".to_owned(), choice)
         }));
-        serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
+        ChatRequest::of(chat)
     }
 
     fn messages(&self) -> Result<Vec<Value>, ApiError> {
@@ -171,9 +173,9 @@ async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -
     let chat = request.chat()?;
     let echoed = json!({
         "instructions": request.instructions, "max_output_tokens": request.max_output_tokens,
-        "temperature": request.same.get("temperature"), "top_p": request.same.get("top_p"),
+        "temperature": request.temperature, "top_p": request.top_p,
         "tools": request.tools.unwrap_or_default(), "tool_choice": request.tool_choice.unwrap_or("auto".into()),
-        "parallel_tool_calls": request.same.get("parallel_tool_calls").unwrap_or(&Value::Bool(true)),
+        "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
         "text": request.text.unwrap_or_else(|| json!({ "format": { "type": "text" } })),
     });
     let is_stream = request.stream.unwrap_or(false);

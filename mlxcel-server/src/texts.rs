@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
+use crate::kinds::{Field, Kind};
 use crate::served::{Models, ServedModel};
 
 #[derive(Deserialize)]
@@ -21,10 +22,12 @@ pub(crate) struct TokenizeRequest {
 }
 
 impl Asked for TokenizeRequest {
-    const REQUIRED: &'static str = "prompt";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "prompt", "add_special_tokens"]
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("model", Kind::Text),
+            Field::required("prompt", Kind::Text),
+            Field::new("add_special_tokens", Kind::Flag),
+        ]
     }
 
     fn model(&self) -> Option<&str> {
@@ -39,10 +42,8 @@ pub(crate) struct DetokenizeRequest {
 }
 
 impl Asked for DetokenizeRequest {
-    const REQUIRED: &'static str = "tokens";
-
-    fn fields() -> Vec<&'static str> {
-        vec!["model", "tokens"]
+    fn fields() -> Vec<Field> {
+        vec![Field::new("model", Kind::Text), Field::required("tokens", Kind::List(&Kind::Token))]
     }
 
     fn model(&self) -> Option<&str> {
@@ -77,8 +78,8 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({ "prompt": text })))
 }
 
-/// Rejects ids outside the vocabulary, which decoding would omit. A model may have more ids than its tokenizer
-/// has tokens; it can generate those.
+/// Rejects ids outside the vocabulary, which decoding would omit. A model may have more ids than its
+/// tokenizer has tokens; it can generate those.
 fn check_tokens(app: &ServedModel, tokens: &[TokenId]) -> Result<(), ApiError> {
     let (tokenizer, size) = (app.tokenizer()?, app.engine.model().info().vocabulary_size);
     let is_known = |id: TokenId| (id as usize) < size || tokenizer.token(id).is_some();

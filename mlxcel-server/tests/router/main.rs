@@ -12,3 +12,4 @@ mod scripted;
 mod startup;
 mod streams;
 mod texts;
+mod types;

@@ -1,0 +1,143 @@
+//! Fields of requests whose values have other types.
+
+use axum::Router;
+use mlxcel_server::Server;
+use serde_json::{Value, json};
+
+use crate::harness::{ask, engine};
+use crate::scripted::{QWEN3, Scripted};
+
+/// Words of the parser and of the server's own code, which clients do not know.
+const FOREIGN: [&str; 9] =
+    ["line 1", "column", "struct ", "enum ", "variant", "usize", "invalid type", "expected", "missing field"];
+
+async fn error(router: &Router, path: &str, body: Value) -> (u16, Value) {
+    let (status, text) = ask(router, path, Some(body)).await;
+    (status, serde_json::from_str::<Value>(&text).unwrap_or_default()["error"].clone())
+}
+
+/// A request that is answered, for each path with a body.
+fn bodies() -> Vec<(&'static str, Value)> {
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    vec![
+        ("/v1/chat/completions", json!({ "messages": messages, "max_tokens": 2 })),
+        ("/v1/messages", json!({ "messages": messages, "max_tokens": 2 })),
+        ("/v1/messages/count_tokens", json!({ "messages": messages })),
+        ("/v1/responses", json!({ "input": "Hi", "max_output_tokens": 2 })),
+        ("/v1/completions", json!({ "prompt": "Hi", "max_tokens": 2 })),
+        ("/v1/embeddings", json!({ "input": "Hi" })),
+        ("/v1/rerank", json!({ "query": "Hi", "documents": ["Hi"] })),
+        ("/tokenize", json!({ "prompt": "Hi" })),
+        ("/detokenize", json!({ "tokens": [1] })),
+    ]
+}
+
+#[tokio::test]
+async fn errors_say_which_type_a_field_has() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let message = json!([{ "role": "user", "content": "Hi" }, { "content": "Hi" }]);
+    for (index, field, value, param, expected) in [
+        (0, "max_tokens", json!(-1), "max_tokens", "an integer of at least 0"),
+        (0, "messages", json!("Hi"), "messages", "a list of objects"),
+        (0, "messages", message, "messages[1].role", "a string"),
+        (0, "stop", json!(5), "stop", "a string or a list of strings"),
+        (0, "stop", json!([5]), "stop", "a string or a list of strings"),
+        (0, "temperature", json!("hot"), "temperature", "a number"),
+        (0, "top_k", json!(1.5), "top_k", "an integer"),
+        (0, "stream_options", json!({ "include_usage": 1 }), "stream_options.include_usage", "true or false"),
+        (0, "n", json!(1_u64 << 40), "n", "from 1 to 16"),
+        (0, "top_logprobs", json!(1 << 20), "top_logprobs", "at most 20"),
+        (3, "max_output_tokens", json!("many"), "max_output_tokens", "an integer"),
+        (3, "input", json!(5), "input", "a string or a list"),
+        (3, "top_p", json!("all"), "top_p", "a number"),
+        (3, "reasoning", json!({ "effort": 5 }), "reasoning.effort", "a string"),
+        (4, "prompt", json!(["Hi", 5]), "prompt", "a list of strings, a list of token ids"),
+        (4, "prompt", Value::Null, "prompt", "required"),
+        (4, "logprobs", json!(1 << 20), "logprobs", "at most 5"),
+        (4, "logit_bias", json!({ "5": "much" }), "logit_bias", "an object of numbers"),
+        (5, "encoding_format", json!("hex"), "encoding_format", "\"float\" or \"base64\""),
+        (6, "documents", json!(["Hi", { "txt": "Hi" }]), "documents[1]", "an object with the field text"),
+        (8, "tokens", json!([1, -1]), "tokens[1]", "a token id"),
+    ] {
+        let (path, mut body) = bodies().swap_remove(index);
+        body[field] = value;
+        let (status, error) = error(&router, path, body).await;
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{path} {field}: {error}");
+        let said = error["message"].as_str().unwrap();
+        assert!(said.contains(expected), "{path} {field}: {said}");
+    }
+    // Anthropic's errors name the field in the message.
+    for (field, value, named) in [
+        ("max_tokens", json!(-1), "max_tokens must be an integer"),
+        ("max_tokens", Value::Null, "max_tokens is required"),
+        ("stop_sequences", json!("end"), "stop_sequences must be a list of strings"),
+        ("output_config", json!({ "effort": 5 }), "output_config.effort must be a string"),
+    ] {
+        let (path, mut body) = bodies().swap_remove(1);
+        body[field] = value;
+        let (status, error) = error(&router, path, body).await;
+        assert!(status == 400 && error["message"].as_str().unwrap().contains(named), "{field}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_value_of_any_type_in_any_field_is_accepted_or_named() {
+    let router = Server::new("pip", Scripted::new(QWEN3, "yes").engine()).router().unwrap();
+    let (_, document) = ask(&router, "/openapi.json", None).await;
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let content = "/post/requestBody/content/application~1json/schema/properties";
+    let values = [
+        json!(-1),
+        json!(1.5),
+        json!(u64::MAX),
+        json!(1e30),
+        json!("x"),
+        json!(true),
+        json!([]),
+        json!({}),
+        json!([1.5]),
+        json!([[]]),
+        json!([{}]),
+        json!([null]),
+        json!([u64::MAX]),
+        json!({ "x": [] }),
+        json!({ "x": null }),
+    ];
+    let mut named = 0;
+    for (path, body) in bodies() {
+        let fields = document["paths"][path].pointer(content).unwrap().as_object().unwrap();
+        for (field, value) in fields.keys().flat_map(|field| values.iter().map(move |value| (field, value))) {
+            let mut body = body.clone();
+            body[field] = value.clone();
+            let (status, error) = error(&router, path, body).await;
+            if status == 200 {
+                continue;
+            }
+            assert!(status == 400 || status == 404, "{path} {field} {value}: {status} {error}");
+            let said = error["message"].as_str().unwrap();
+            let foreign = FOREIGN.iter().find(|foreign| said.contains(*foreign));
+            assert_eq!(foreign, None, "{path} {field} {value}: {said}");
+            // The model of this test does not embed.
+            if error["code"] == "unsupported" {
+                continue;
+            }
+            let param = error["param"].as_str().unwrap_or_default();
+            let is_named = said.contains(field.as_str()) || param.starts_with(field.as_str());
+            assert!(is_named, "{path} {field} {value}: {error}");
+            named += 1;
+        }
+    }
+    assert!(named > 400, "{named}");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_an_error_in_the_words_of_json() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for body in [json!([1, 2]), json!("prompt"), json!(5), Value::Null] {
+        for (path, _) in bodies() {
+            let (status, error) = error(&router, path, body.clone()).await;
+            let said = error["message"].as_str().unwrap_or_default();
+            assert!(status == 400 && said.contains("a JSON object"), "{path} {body}: {status} {error}");
+        }
+    }
+}
