@@ -112,8 +112,11 @@ const OF_LIMITS: [&str; 7] = [
 
 /// The error for what the compiler says of a grammar.
 fn refused(fault: &str) -> Error {
-    // The first line says what is wrong; others may be a trace of calls.
-    let fault = fault.lines().next().unwrap_or_default().to_owned();
+    // The first line says what is wrong, that of a regular expression with a reason further down; others may
+    // be a trace of calls.
+    let reason = fault.lines().find_map(|line| line.trim().strip_prefix("error: "));
+    let fault = fault.lines().next().unwrap_or_default();
+    let fault = reason.map_or_else(|| fault.to_owned(), |reason| format!("{fault} {reason}"));
     // It panics where its numbers are too small for a grammar, such as a product of two factors of
     // `multipleOf`.
     if fault.starts_with("panic") {
