@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use mlxcel_session::SamplingParams;
 use mlxcel_session::mlxcel_core::SamplingNumber;
@@ -15,6 +16,12 @@ pub(crate) fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<
 /// A number of at least 0.
 pub(crate) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "it must be a whole number of at least 0".to_owned())
+}
+
+/// A number of seconds above 0, which can have a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|limit| !limit.is_zero()).ok_or_else(|| "it must be a number above 0".to_owned())
 }
 
 /// A number of the sampling parameters, in its range.

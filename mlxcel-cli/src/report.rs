@@ -1,6 +1,7 @@
 //! How a subcommand ends: its exit status, and one line about what went wrong.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use mlxcel_session::mlxcel_core::{Printable, one_line};
@@ -57,6 +58,7 @@ impl Failure {
         match self {
             Self::Usage(_) => 2,
             Self::Output(_) | Self::Finding(_) => 1,
+            Self::Library(error) if is_cache(error) => 1,
             Self::Library(error) => match error.kind() {
                 ErrorKind::InvalidInput
                 | ErrorKind::NotFound
@@ -72,9 +74,38 @@ impl Failure {
         match self {
             Self::Usage(text) | Self::Finding(text) => joined(text),
             Self::Output(error) => format!("write output: {}", one_line(error)),
-            Self::Library(error) => one_line(error),
+            Self::Library(error) => worded(error),
         }
     }
+
+    /// The failure with the place in the configuration file that it comes from, if `find` finds one for its
+    /// text.
+    #[must_use]
+    pub(crate) fn with_origin(self, find: impl FnOnce(&str) -> Option<String>) -> Self {
+        let Some(origin) = find(&self.line()) else { return self };
+        match self {
+            Self::Usage(text) => Self::Usage(format!("{text} (from {origin})")),
+            Self::Library(error) => Self::Library(error.with_context("from", origin)),
+            other => other,
+        }
+    }
+}
+
+/// Rejects a file or folder to write that exists; `way_out` says what replaces it.
+pub(crate) fn expect_new(out: &Path, way_out: &str) -> Result<(), Failure> {
+    match out.symlink_metadata() {
+        Ok(_) => Err(Failure::Usage(format!("--out {}: the path already exists; {way_out}", out.display()))),
+        // What cannot be looked at is reported when it is written.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Rejects a folder of --dir that does not exist.
+pub(crate) fn expect_folder(folder: &Path) -> Result<(), Failure> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("--dir {}: there is no such folder", folder.display())))
 }
 
 /// Prints a note on standard error.
@@ -95,6 +126,33 @@ pub(crate) fn exit(result: Result<(), Failure>) -> ExitCode {
             ExitCode::from(failure.status())
         }
     }
+}
+
+/// The options that set fields which the library names.
+const OPTIONS: [(&str, &str); 3] =
+    [("capacity", "--context"), ("shard_bytes", "--shard-size"), ("stride", "--stride")];
+
+/// The library's error, with the option that sets the field it is about.
+fn worded(error: &Error) -> String {
+    let line = own_features(&one_line(error));
+    let field = error.context("field").filter(|_| error.kind() == ErrorKind::InvalidInput);
+    let option = OPTIONS.iter().find(|(name, _)| field == Some(name));
+    match option {
+        Some((_, option)) => format!("{option}: {line}"),
+        None if is_cache(error) => format!("{line}; set MLXCEL_CACHE_DIR to a folder that can be written"),
+        None => line,
+    }
+}
+
+/// Whether the cache of compiled programs cannot be written.
+fn is_cache(error: &Error) -> bool {
+    error.operation() == "store compiled programs in the cache folder"
+}
+
+/// `text` with the features of this program in place of those of the libraries, which have the same names.
+pub(crate) fn own_features(text: &str) -> String {
+    text.replace("mlxcel-session or mlxcel-iree", "mlxcel-cli")
+        .replace("` of mlxcel-session", "` of mlxcel-cli")
 }
 
 /// `text` without line breaks, and without what would steer the terminal.

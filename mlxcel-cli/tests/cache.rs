@@ -105,7 +105,9 @@ fn invalid_arguments_are_one_line_errors() {
         let (status, out, err) = cache(folder.path(), arguments);
         assert_eq!((status, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
     }
-    let (status, out, _) = cache(&folder.path().join("none"), &[]);
+    let (status, _, err) = cache(&folder.path().join("none"), &[]);
+    assert!(status == 2 && err.contains("--dir"), "{err}");
+    let (status, out, _) = cache(folder.path(), &[]);
     assert_eq!(status, 0);
     assert!(out.starts_with("0 programs, 0 B of 8.0 GiB in "), "{out}");
 }

@@ -121,7 +121,7 @@ fn inspect_describes_the_network_as_text() {
 #[test]
 fn inspect_errors_are_one_line() {
     for (model, arguments, words) in [
-        (architecture("absent"), &[][..], "the folder does not exist"),
+        (architecture("absent"), &[][..], "--model"),
         (architecture("llama"), &["--context", "513"], "does not have this many positions"),
         (architecture("llama"), &["--kv-cache", "fp3"], "f32, bf16, f16 or int8"),
         (architecture("llama"), &["--backend", "abacus"], "abacus"),

@@ -62,3 +62,50 @@ fn encoders_are_refused_by_what_generates_and_scores() {
         assert!(said.contains("encoder") && said.contains("mlxcel embed"), "{said}");
     }
 }
+
+#[test]
+fn folders_that_exist_or_do_not_are_refused_by_option() {
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().to_str().unwrap();
+    let (model, adapter) = (fixture("architectures/llama"), fixture("adapters/llama-all"));
+    for command in [
+        &["quantize", "--model", &model][..],
+        &["merge", "--model", &model, "--adapter", &adapter],
+        #[cfg(feature = "iree")]
+        &["bundle", "--model", &model],
+    ] {
+        let said = refusal(&[command, &["--out", out]].concat());
+        assert!(said.contains(&format!("--out {out}")), "{said}");
+    }
+    for command in [
+        "models",
+        #[cfg(feature = "iree")]
+        "cache",
+    ] {
+        assert!(refusal(&[command, "--dir", "/nope"]).contains("--dir /nope"));
+    }
+}
+
+#[test]
+fn strides_and_shards_out_of_range_are_refused_by_option() {
+    let text = "long ".repeat(100);
+    let score = ["score", "--text", &text, "--context", "32", "--stride"];
+    for stride in ["0", "-1", "32"] {
+        assert!(refusal(&[&score[..], &[stride]].concat()).contains("--stride"));
+    }
+    let quantize = ["quantize", "--model", "a", "--out", "b", "--shard-size", "0"];
+    assert!(refusal(&quantize).contains("--shard-size"));
+}
+
+#[cfg(feature = "iree")]
+#[test]
+fn a_cache_that_cannot_be_written_is_reported_with_the_way_out() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for folder in [file.path(), Path::new("/proc/none")] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+        program.args(["generate", "--backend", "iree", "-n", "1"]).env("MLXCEL_CACHE_DIR", folder);
+        let output = program.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("MLXCEL_CACHE_DIR"), "{said}");
+    }
+}

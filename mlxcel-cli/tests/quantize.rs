@@ -36,7 +36,7 @@ fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
     // A second time there is something in its place.
     let output = quantize(&arguments);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("the path already exists"));
+    assert!(text(&output.stderr).contains(&format!("--out {}", out.display())));
 }
 
 #[test]
@@ -139,4 +139,16 @@ fn a_thread_limit_slows_quantization_without_changing_results() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let output = quantize(&["in", "out", "--threads", "100000"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn matrices_that_stay_unpacked_are_told_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("small");
+    // Only some rows of this model are multiples of 128.
+    let arguments = [storyteller().to_str().unwrap().to_owned(), out.to_str().unwrap().to_owned()];
+    let arguments = [&arguments[0], &arguments[1], "--group-size", "128"];
+    let output = quantize(&arguments);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("25 matrices are not packed"), "{said}");
 }

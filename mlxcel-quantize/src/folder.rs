@@ -113,6 +113,11 @@ impl Folder {
         self.work.join(format!("{name}.json"))
     }
 
+    /// Where the file `name` is when the folder is complete: the path in errors.
+    pub(super) fn place(&self, name: &str) -> PathBuf {
+        self.destination.join(name)
+    }
+
     /// A new file, which [`finish`](Self::finish) puts into the folder.
     pub(super) fn create(&self) -> Result<File> {
         let path = self.work.join(PARTIAL);
@@ -123,7 +128,7 @@ impl Folder {
     /// Puts the file that was created last into the folder as `name`, and stores `note` for a run that
     /// resumes.
     pub(super) fn finish(&self, file: &File, name: &str, note: &[u8]) -> Result<()> {
-        let fail = |error| Error::io(self.operation, &self.folder.join(name), error);
+        let fail = |error| Error::io(self.operation, &self.place(name), error);
         // A folder that is announced by its rename must not turn out empty after a power cut.
         file.sync_all().map_err(fail)?;
         fs::write(self.note(name), note).map_err(fail)?;

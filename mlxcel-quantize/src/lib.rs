@@ -72,6 +72,8 @@ pub struct Quantized {
     pub modules: Vec<QuantizedModule>,
     /// The number of tensors that were not packed.
     pub kept: usize,
+    /// The modules among them whose rows are not divisible into groups.
+    pub unpacked: Vec<String>,
     /// The number of weight files.
     pub files: usize,
     /// The number of weight files from an interrupted run.
@@ -170,6 +172,7 @@ fn write(
         kept: plan.items().count() - modules.len(),
         modules,
         files: plan.files.len(),
+        unpacked: plan.unpacked.clone(),
         resumed,
         bytes_before: plan.bytes_before,
         bytes: plan.files.iter().map(|file| file.bytes).sum(),

@@ -160,7 +160,7 @@ pub fn merge(
             continue;
         }
         let mut file = folder.create()?;
-        writer.write(&mut file, name, content, &changes)?;
+        writer.write(&mut file, &folder.place(name), content, &changes)?;
         folder.finish(&file, name, &[])?;
     }
     folder.publish()?;
@@ -191,8 +191,8 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// Writes a file with this content, in which the values of `changes` are others.
-    fn write(&mut self, file: &mut File, name: &str, content: &[u8], changes: &[Change<'_>]) -> Result<()> {
-        let failed = |error| Error::io(OPERATION, name.as_ref(), error);
+    fn write(&mut self, file: &mut File, path: &Path, content: &[u8], changes: &[Change<'_>]) -> Result<()> {
+        let failed = |error| Error::io(OPERATION, path, error);
         // By their place in the file.
         let places: BTreeMap<usize, &Change<'_>> =
             changes.iter().filter_map(|change| Some((place(content, change.bytes)?.start, change))).collect();

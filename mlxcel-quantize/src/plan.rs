@@ -27,6 +27,8 @@ pub(super) struct Plan<'a> {
     pub(super) bytes_before: u64,
     /// How the modules are packed, if they are.
     pub(super) settings: Option<Value>,
+    /// The modules that are not packed because no whole number of groups fits into a row.
+    pub(super) unpacked: Vec<String>,
 }
 
 impl<'a> Plan<'a> {
@@ -36,10 +38,10 @@ impl<'a> Plan<'a> {
         purpose: Purpose<'a>,
     ) -> Result<Self> {
         let decoder = checkpoint.decoder()?;
-        let items = Planner::new(checkpoint, &decoder, options, purpose).plan()?;
+        let (items, unpacked) = Planner::new(checkpoint, &decoder, options, purpose).plan()?;
         let bytes_before = items.iter().map(|item| item.bytes_before).sum();
         let settings = purpose.packs.then(|| settings(&items, options.scheme));
-        Ok(Self { files: files(items, options.shard_bytes), bytes_before, settings })
+        Ok(Self { files: files(items, options.shard_bytes), bytes_before, settings, unpacked })
     }
 
     /// The index of shards, where there are any.
@@ -90,6 +92,8 @@ struct Planner<'a, 'p> {
     modules: HashSet<String>,
     /// Which overrides named a module.
     is_used: Vec<bool>,
+    /// Those of [`Plan::unpacked`].
+    unpacked: Vec<String>,
 }
 
 impl<'a, 'p> Planner<'a, 'p> {
@@ -115,10 +119,11 @@ impl<'a, 'p> Planner<'a, 'p> {
             written: HashSet::new(),
             modules: HashSet::new(),
             is_used: vec![false; options.overrides.len()],
+            unpacked: Vec::new(),
         }
     }
 
-    fn plan(mut self) -> Result<Vec<Item<'a>>> {
+    fn plan(mut self) -> Result<(Vec<Item<'a>>, Vec<String>)> {
         self.add_matrices()?;
         let restacked = self.add_experts()?;
         if self.purpose.packs {
@@ -126,7 +131,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         }
         self.check_changes()?;
         self.add_others(restacked && self.choice.conversion.shifted_norms)?;
-        Ok(self.items)
+        Ok((self.items, self.unpacked))
     }
 
     /// The matrices that are multiplied with and the embedding, in the tensors that they are stored in: fused
@@ -197,6 +202,7 @@ impl<'a, 'p> Planner<'a, 'p> {
         let rows = rows.stored;
         let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
         if !fits || !self.purpose.packs {
+            self.unpacked.extend(self.purpose.packs.then(|| module.clone()));
             let name = format!("{module}.weight");
             return self.add_rows(name, Rows { stored: rows, change }, 0.0);
         }

@@ -3,6 +3,7 @@
 use std::fs::File as Target;
 use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Checkpoint;
@@ -38,7 +39,7 @@ impl<'a> Work<'a> {
 
     /// Writes a file, and answers what packing changed, for each item that is packed.
     pub(super) fn write(&mut self, folder: &Folder, file: &File<'_>) -> Result<Vec<Deviation>> {
-        let mut target = Output { file: folder.create()?, name: &file.name, begin: 0 };
+        let mut target = Output { file: folder.create()?, path: folder.place(&file.name), begin: 0 };
         let header = file.header()?;
         target.write(0, &header)?;
         target.begin = header.len() as u64;
@@ -72,7 +73,7 @@ impl<'a> Work<'a> {
     /// Writes the values of a weight as floats, with `added` added.
     fn expand(
         &mut self,
-        target: &mut Output<'_>,
+        target: &mut Output,
         item: &Item<'_>,
         rows: &Rows<'_>,
         float: Float,
@@ -107,7 +108,7 @@ impl<'a> Work<'a> {
     /// Packs a weight.
     fn pack(
         &mut self,
-        target: &mut Output<'_>,
+        target: &mut Output,
         item: &Item<'_>,
         rows: &Rows<'_>,
         codec: Codec,
@@ -199,17 +200,17 @@ fn share(item: &Item<'_>, rows: &WeightRows, block: &Range<usize>) -> u64 {
 }
 
 /// A file, written at places.
-struct Output<'a> {
+struct Output {
     file: Target,
-    name: &'a str,
+    path: PathBuf,
     /// Where its tensors begin.
     begin: u64,
 }
 
-impl Output<'_> {
+impl Output {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let written =
             self.file.seek(SeekFrom::Start(self.begin + at)).and_then(|_| self.file.write_all(bytes));
-        written.map_err(|error| Error::io(OPERATION, self.name.as_ref(), error))
+        written.map_err(|error| Error::io(OPERATION, &self.path, error))
     }
 }

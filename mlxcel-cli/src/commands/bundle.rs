@@ -15,7 +15,7 @@ use crate::adapters::BundledAdapters;
 use crate::engine::iree;
 use crate::model::SourceArguments;
 use crate::progress::Progress;
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, expect_new, json_line};
 
 /// Write a model with its programs compiled, in a folder that runs without a compiler
 ///
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// The most tokens that prompt and text may have together; defaults to the model's own limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Numeric precision: exact (float32), native (the checkpoint's own type)
+    /// Numeric precision: exact (float32), native (the checkpoint's own type), fast
     #[arg(long, value_name = "NAME", default_value_t)]
     precision: Precision,
     #[command(flatten)]
@@ -145,6 +145,9 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
 }
 
 fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
+    if !arguments.force {
+        expect_new(folder, "choose another folder, or replace a bundle with --force")?;
+    }
     let started = Instant::now();
     let progress = Progress::new();
     let mut load =

@@ -10,7 +10,7 @@ use mlxcel_session::iree::cache::{Cache, CacheEntry, parse_size};
 use mlxcel_session::mlxcel_core::one_line;
 use serde::Serialize;
 
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, expect_folder, json_line};
 
 /// List, verify and prune the programs that models were compiled into
 ///
@@ -83,6 +83,7 @@ struct Removed {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.dir.as_deref().map_or(Ok(()), expect_folder)?;
     let cache = Cache::open(arguments.dir.as_deref())?;
     let mut output = Output {
         folder: cache.folder().map(PathBuf::from),
@@ -142,6 +143,11 @@ impl Entry {
         }
     }
 
+    /// Whether it is weights that a model was given as programs take them, and not a program.
+    fn is_weights(&self) -> bool {
+        self.program.starts_with("weights of ")
+    }
+
     fn age(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.last_used)).unwrap_or_default()
     }
@@ -166,9 +172,14 @@ impl Output {
             writeln!(out, "removed {entries} programs, {}", in_units(bytes))?;
         }
         let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
+        let weights = self.entries.iter().filter(|entry| entry.is_weights()).count();
+        let kept = match weights {
+            0 => String::new(),
+            weights => format!(" and weights of {weights} models"),
+        };
         let folder = self.folder.as_ref().map_or("no folder".into(), |folder| folder.display().to_string());
-        let (count, limit) = (self.entries.len(), in_units(self.limit));
-        writeln!(out, "{count} programs, {} of {limit} in {folder}", in_units(bytes))?;
+        let (count, limit) = (self.entries.len() - weights, in_units(self.limit));
+        writeln!(out, "{count} programs{kept}, {} of {limit} in {folder}", in_units(bytes))?;
         Ok(out.flush()?)
     }
 }

@@ -8,7 +8,7 @@ use mlxcel_session::iree::devices::{DeviceInfo, list};
 use mlxcel_session::mlxcel_core::one_line;
 use serde::Serialize;
 
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, json_line, own_features};
 
 /// List the devices of the IREE engine, for --device
 ///
@@ -52,7 +52,7 @@ impl From<DeviceInfo> for Device {
             subgroup_sizes: info.subgroup_sizes,
             target: info.target,
             is_default: info.is_default,
-            unusable: info.unusable.as_ref().map(|error| one_line(error)),
+            unusable: info.unusable.as_ref().map(|error| own_features(&one_line(error))),
         }
     }
 }

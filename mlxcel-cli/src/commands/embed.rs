@@ -18,7 +18,7 @@ use crate::report::{Failure, json_line};
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The texts; defaults to the lines of standard input
+    /// The texts; defaults to the lines of standard input but for blank ones
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
     /// Which hidden states make the vector; defaults to what the model's files say, or to their mean
@@ -92,7 +92,9 @@ fn texts(arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let mut input = io::stdin().lock();
     let mut texts = Vec::new();
     while let Some(line) = input::line(&mut input, input::STDIN)? {
-        texts.push(line);
+        if !line.trim().is_empty() {
+            texts.push(line);
+        }
     }
     Ok(texts)
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::adapters;
 use crate::model::find;
 use crate::progress::{Progress, Work};
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, expect_new, json_line};
 
 /// Write a copy of a model with a LoRA adapter merged into its weights
 ///
@@ -67,6 +67,7 @@ struct Output {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    expect_new(&arguments.out, "choose another folder, or remove it first")?;
     let progress = Progress::new();
     let load = progress.watch(LoadOptions::default());
     let (model, adapter) =

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::engine::{self, EngineChoice};
 use crate::inspection::{EngineAnswer, Inspection};
 use crate::progress::Progress;
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, expect_folder, json_line};
 
 /// List the models in the Hugging Face cache: family, size, packing, and whether engines run them
 ///
@@ -82,6 +82,7 @@ struct Network {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.dir.as_deref().map_or(Ok(()), expect_folder)?;
     let cache = arguments.dir.clone().map(HubCache::at).or_else(HubCache::from_env);
     let cache =
         cache.ok_or_else(|| Failure::Usage("no home folder found; pass the cache with --dir".to_owned()))?;

@@ -16,8 +16,9 @@ use serde::Serialize;
 use crate::engine::EngineChoice;
 use crate::input;
 use crate::model::find;
+use crate::numbers::positive;
 use crate::progress::{Progress, Work};
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, expect_new, json_line};
 
 /// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each
 /// group
@@ -50,7 +51,7 @@ pub(crate) struct Arguments {
     tensor: Vec<Override>,
     /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes
     /// after the last complete file
-    #[arg(long, value_name = "MB")]
+    #[arg(long, value_name = "MB", value_parser = positive::<u64>)]
     shard_size: Option<u64>,
     /// Discard what another run left unfinished in the same place
     #[arg(long)]
@@ -76,8 +77,9 @@ pub(crate) struct Arguments {
     verbose: bool,
     /// Print one JSON object
     ///
-    /// It has out, modules (packed matrices), kept (other tensors), files, resumed (files that an earlier
-    /// run wrote), bytes_before, bytes, seconds, relative_rms (of all matrices together, weighted by
+    /// It has out, modules (packed matrices), kept (other tensors), unpacked (the names of matrices
+    /// among them whose rows are not divisible into groups), files, resumed (files that an earlier run
+    /// wrote), bytes_before, bytes, seconds, relative_rms (of all matrices together, weighted by
     /// their values), tensors (of each matrix name, packing, relative_rms, largest), and with
     /// --perplexity, perplexity: tokens, windows, context, before, after.
     #[arg(long)]
@@ -94,6 +96,7 @@ struct Output {
     out: PathBuf,
     modules: usize,
     kept: usize,
+    unpacked: Vec<String>,
     files: usize,
     resumed: usize,
     bytes_before: u64,
@@ -125,6 +128,7 @@ struct Perplexity {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    expect_new(&arguments.out, "choose another folder, or remove it first")?;
     let text = arguments.perplexity.as_deref().map(input::file).transpose()?;
     let progress = Progress::new();
     let model = find("--model", &arguments.model, &progress.watch(LoadOptions::default()))?;
@@ -232,6 +236,7 @@ fn output(
         out: arguments.out.clone(),
         modules: written.modules.len(),
         kept: written.kept,
+        unpacked: written.unpacked.clone(),
         files: written.files,
         resumed: written.resumed,
         bytes_before: written.bytes_before,
@@ -274,6 +279,14 @@ fn print(out: &mut impl Write, output: &Output, verbose: bool) -> io::Result<()>
     let worst = output.tensors.iter().max_by(|a, b| a.relative_rms.total_cmp(&b.relative_rms));
     if let Some(Tensor { name, relative_rms, .. }) = worst {
         writeln!(out, "relative error {:.5}, at most {relative_rms:.5} ({name})", output.relative_rms)?;
+    }
+    if let [first, ..] = &output.unpacked[..] {
+        let names = if verbose { output.unpacked.join(", ") } else { format!("such as {first}") };
+        writeln!(
+            out,
+            "{} matrices are not packed, as their rows are not divisible into groups: {names}",
+            output.unpacked.len()
+        )?;
     }
     if let Some(Perplexity { tokens, windows, context, before, after }) = &output.perplexity {
         writeln!(

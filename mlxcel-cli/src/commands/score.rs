@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::input;
 use crate::model::ModelArguments;
+use crate::numbers::positive;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
 
@@ -33,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     top: u16,
     /// By how many tokens the window moves over a text beyond the context; defaults to half of the context
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     stride: Option<usize>,
     /// Print one JSON object
     ///

@@ -75,8 +75,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = positive::<usize>)]
     max_tokens: Option<usize>,
     /// The most seconds that a request may take, waiting included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive::<u64>)]
-    time_limit: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = numbers::seconds)]
+    time_limit: Duration,
     /// The most bytes of a request's body
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     max_body: usize,
@@ -151,7 +151,7 @@ fn open(arguments: &Arguments, cancel: CancelToken) -> Result<Running, Failure> 
     options.sequences = arguments.sequences;
     let mut limits = Limits::default();
     limits.answer_tokens = arguments.max_tokens;
-    limits.time = Duration::from_secs(arguments.time_limit);
+    limits.time = arguments.time_limit;
     limits.body_bytes = arguments.max_body;
     let origins = Origins::new(arguments.host, &arguments.allow_host, &arguments.allow_origin);
     let engine = Engine::with_options(model, &options)?;

@@ -42,7 +42,8 @@ fn invalid_arguments_are_rejected_by_name() {
         (&["--prompt", "Tell me a story.", "--context", "5"], &["context"]),
         (&["--threads", "100000"], &["256", "100000"]),
         (&["--context", "0"], &["0"]),
-        (&["--context", "1000000"], &["1000000"]),
+        (&["--context", "1000000"], &["--context", "1000000"]),
+        (&["--regex", "(a"], &["unclosed group"]),
     ];
     for backend in BACKENDS {
         for (arguments, words) in cases {

@@ -24,7 +24,7 @@ fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>
 
 #[test]
 fn an_answer_that_the_server_cuts_is_an_error() {
-    let late = Server::start(&["--time-limit", "0"]);
+    let late = Server::start(&["--time-limit", "0.000001"]);
     for stream in [false, true] {
         let mut answer = String::new();
         late.chat(5, stream).read_to_string(&mut answer).unwrap();
