@@ -5,6 +5,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use etcetera::BaseStrategy;
 use mlxcel_models::files::read_regular;
@@ -71,6 +72,34 @@ struct Setting {
     line: usize,
 }
 
+/// A program with the defaults of the file.
+pub(crate) struct Defaults {
+    pub(crate) program: Command,
+    path: PathBuf,
+    settings: Vec<Setting>,
+}
+
+impl Defaults {
+    /// The place in the file of the default that `error` is about: it names the option, or the value if that
+    /// is a text, and no argument of `matches` overrides it.
+    pub(crate) fn origin(&self, error: &str, matches: &ArgMatches) -> Option<String> {
+        let (_, matches) = matches.subcommand()?;
+        let is_named = |setting: &&Setting| {
+            let option = format!("--{}", setting.option);
+            let words = || error.split(|letter: char| letter.is_whitespace() || "():,'".contains(letter));
+            let is_text = setting.value.parse::<f64>().is_err();
+            words().any(|word| word == option || is_text && word == setting.value)
+        };
+        let is_default = |setting: &&Setting| {
+            let id = setting.option.replace('-', "_");
+            matches.try_contains_id(&id).is_ok()
+                && matches.value_source(&id) == Some(ValueSource::DefaultValue)
+        };
+        let found = self.settings.iter().filter(is_default).find(is_named)?;
+        Some(format!("{}:{}", self.path.display(), found.line))
+    }
+}
+
 /// `program` with the defaults of the file, if the subcommand that was `asked` for takes some and there is a
 /// file.
 ///
@@ -78,7 +107,7 @@ struct Setting {
 ///
 /// A failure that names file and line if it cannot be read, or has an unknown option or a value that the
 /// option does not accept.
-pub(crate) fn with_defaults(program: Command, asked: &ArgMatches) -> Result<Option<Command>, Failure> {
+pub(crate) fn with_defaults(program: Command, asked: &ArgMatches) -> Result<Option<Defaults>, Failure> {
     let Some((name, matches)) = asked.subcommand().filter(|(name, _)| SUBCOMMANDS.contains(name)) else {
         return Ok(None);
     };
@@ -94,14 +123,15 @@ pub(crate) fn with_defaults(program: Command, asked: &ArgMatches) -> Result<Opti
     defaults.retain(|default| {
         !VARIABLES.iter().any(|(option, variable)| *option == default.option && is_set(variable))
     });
-    let set = |subcommand: Command, Setting { option, value, .. }: Setting| {
-        let Some(id) = argument(&subcommand, &option).map(|argument| argument.get_id().clone()) else {
+    let set = |subcommand: Command, Setting { option, value, .. }: &Setting| {
+        let Some(id) = argument(&subcommand, option).map(|argument| argument.get_id().clone()) else {
             return subcommand;
         };
         // Commands live as long as the program.
-        subcommand.mut_arg(id, |argument| argument.default_value(&*value.leak()))
+        subcommand.mut_arg(id, |argument| argument.default_value(&*value.clone().leak()))
     };
-    Ok(Some(program.mut_subcommand(name, |subcommand| defaults.into_iter().fold(subcommand, set))))
+    let program = program.mut_subcommand(name, |subcommand| defaults.iter().fold(subcommand, set));
+    Ok(Some(Defaults { program, path, settings: defaults }))
 }
 
 /// The file: the one that the user names, or that in the user's configuration folder, if it is there.

@@ -41,9 +41,10 @@ fn main() -> ExitCode {
 }
 
 fn run(matches: ArgMatches) -> Result<(), Failure> {
-    let matches = match config::with_defaults(commands::definition(), &matches)? {
-        None => matches,
-        Some(program) => program.try_get_matches()?,
+    let Some(defaults) = config::with_defaults(commands::definition(), &matches)? else {
+        return Program::from_arg_matches(&matches)?.command.run();
     };
-    Program::from_arg_matches(&matches)?.command.run()
+    let matches = defaults.program.clone().try_get_matches()?;
+    let ended = Program::from_arg_matches(&matches)?.command.run();
+    ended.map_err(|failure| failure.with_origin(|text| defaults.origin(text, &matches)))
 }

@@ -97,6 +97,22 @@ fn what_the_file_cannot_have_is_refused_with_its_line() {
 }
 
 #[test]
+fn failures_of_defaults_name_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mlxcel.toml");
+    let said = |text: &str, arguments: &[&str]| {
+        fs::write(&file, text).unwrap();
+        refusal(generate(folder.path()).arg("--config").arg(&file).args(arguments))
+    };
+    for (text, line) in [("\nmodel = \"nope\"\n", 2), ("context = 5000\n", 1), ("backend = \"steam\"\n", 1)] {
+        let said = said(text, &[]);
+        assert!(said.contains(&format!("mlxcel.toml:{line}")), "{said}");
+    }
+    // An argument takes its place.
+    assert!(!said("model = \"nope\"\n", &["--model", "nope"]).contains("mlxcel.toml"));
+}
+
+#[test]
 fn the_help_says_what_the_file_can_have() {
     let help = Command::new(env!("CARGO_BIN_EXE_mlxcel")).args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
