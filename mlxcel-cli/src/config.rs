@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use crate::report::Failure;
 
 /// The subcommands that run a model: they take their defaults from the file.
-const SUBCOMMANDS: [&str; 6] = ["generate", "chat", "serve", "batch", "score", "embed"];
+const SUBCOMMANDS: [&str; 7] = ["generate", "chat", "serve", "batch", "score", "embed", "rerank"];
 
 /// The options that the file can have, besides the numbers of sampling.
 const OPTIONS: [&str; 12] = [

@@ -1,7 +1,7 @@
 //! What programs read from standard input and from files that arguments name: text, of a bounded length.
 
 use std::fs::File;
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use mlxcel_models::files::read_bounded;
@@ -47,6 +47,25 @@ pub(crate) fn line(input: impl BufRead, name: &str) -> Result<Option<String>, Fa
     let mut line = checked(bytes).map_err(|why| unread(name, &why))?;
     line.truncate(line.trim_end_matches(['\r', '\n']).len());
     Ok(Some(line))
+}
+
+/// The `given` texts, or if there are none, the lines of standard input but for blank ones.
+///
+/// # Errors
+///
+/// Those of [`text`].
+pub(crate) fn texts(given: &[String]) -> Result<Vec<String>, Failure> {
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let mut input = io::stdin().lock();
+    let mut texts = Vec::new();
+    while let Some(text) = line(&mut input, STDIN)? {
+        if !text.trim().is_empty() {
+            texts.push(text);
+        }
+    }
+    Ok(texts)
 }
 
 fn whole(input: impl Read) -> Result<String, String> {

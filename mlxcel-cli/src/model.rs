@@ -96,7 +96,7 @@ pub(crate) fn refuse_encoder(source: &ModelSource) -> Result<(), Failure> {
 }
 
 fn encoder() -> Failure {
-    Failure::Usage("this model is an encoder: use `mlxcel embed`".to_owned())
+    Failure::Usage("this model is an encoder: use `mlxcel embed` or `mlxcel rerank`".to_owned())
 }
 
 impl SourceArguments {

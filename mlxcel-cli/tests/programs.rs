@@ -17,6 +17,7 @@ mod score;
 mod server;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod texts;
 mod tune;
 mod verify;
 mod working_directory;

@@ -52,7 +52,7 @@ struct Output<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let texts = texts(arguments)?;
+    let texts = input::texts(&arguments.texts)?;
     let progress = Progress::new();
     let model = arguments.model.open(progress.watch(LoadOptions::default()))?;
     let mut options = EmbedOptions::default();
@@ -83,20 +83,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(out, "vectors of {} elements", vector.len())?;
     }
     Ok(out.flush()?)
-}
-
-fn texts(arguments: &Arguments) -> Result<Vec<String>, Failure> {
-    if !arguments.texts.is_empty() {
-        return Ok(arguments.texts.clone());
-    }
-    let mut input = io::stdin().lock();
-    let mut texts = Vec::new();
-    while let Some(line) = input::line(&mut input, input::STDIN)? {
-        if !line.trim().is_empty() {
-            texts.push(line);
-        }
-    }
-    Ok(texts)
 }
 
 /// The cosine of the angle between two vectors.

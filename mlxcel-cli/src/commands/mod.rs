@@ -15,6 +15,7 @@ mod manual;
 mod merge;
 mod models;
 mod quantize;
+mod rerank;
 mod score;
 mod serve;
 #[cfg(feature = "iree")]
@@ -34,7 +35,7 @@ Exit status:
   2  the arguments or the input are invalid
 One line on standard error says what went wrong.";
 
-/// Run language models: generate, chat, serve, score, embed, quantize.
+/// Run language models: generate, chat, serve, score, embed, rerank, quantize.
 ///
 /// Without --model, the bundled story teller runs: a small model that tells stories about animals.
 #[derive(Parser)]
@@ -52,6 +53,7 @@ pub(crate) enum Command {
     Batch(Box<batch::Arguments>),
     Score(Box<score::Arguments>),
     Embed(Box<embed::Arguments>),
+    Rerank(Box<rerank::Arguments>),
     Quantize(Box<quantize::Arguments>),
     Merge(Box<merge::Arguments>),
     #[cfg(feature = "iree")]
@@ -96,6 +98,7 @@ impl Command {
             Self::Batch(arguments) => batch::run(&arguments),
             Self::Score(arguments) => score::run(&arguments),
             Self::Embed(arguments) => embed::run(&arguments),
+            Self::Rerank(arguments) => rerank::run(&arguments),
             Self::Quantize(arguments) => quantize::run(&arguments),
             Self::Merge(arguments) => merge::run(&arguments),
             #[cfg(feature = "iree")]
