@@ -1,7 +1,6 @@
 //! Checkpoints: config, weights, and the other files of the folder.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -12,14 +11,11 @@ use crate::config::{Config, Fields};
 use crate::element::ElementType;
 use crate::gguf::BlockType;
 use crate::source::Source;
-use crate::text_head::TextHead;
 use crate::weights::{Stored, Weights};
 use crate::{files, fingerprint};
 
 const CONFIG: &str = "config.json";
 const GGUF: &str = ".gguf";
-/// The folder of further chat templates.
-const TEMPLATES: &str = "additional_chat_templates";
 pub(crate) const OPERATION: &str = "open checkpoint";
 
 /// An open checkpoint: a folder in Hugging Face's layout, or GGUF files.
@@ -199,21 +195,9 @@ impl Checkpoint {
         self.config.fields()
     }
 
-    /// The names of the small files to copy with a checkpoint: tokenizer, chat templates, modules of
-    /// sentence-transformers, other settings and licences, sorted. Files that are rewritten are not listed:
-    /// `config.json`, an index of shards, the manifest of a bundle, a model card.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](ErrorKind::Io) for a folder that cannot be listed; [`Corrupt`](ErrorKind::Corrupt) for an
-    /// invalid `modules.json`.
-    pub fn side_files(&self) -> Result<Vec<String>> {
-        let mut names: BTreeSet<String> =
-            self.source.names()?.into_iter().filter(|name| is_side_file(name)).collect();
-        let templates = self.source.names_in(TEMPLATES)?.into_iter().filter(|name| name.ends_with(".jinja"));
-        names.extend(templates.map(|name| format!("{TEMPLATES}/{name}")));
-        names.extend(TextHead::module_files(self)?);
-        Ok(names.into_iter().collect())
+    /// Where its files are.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
     }
 
     /// Whether there is a tensor called `name`.
@@ -259,19 +243,6 @@ impl Checkpoint {
             Source::Gguf(gguf) => gguf.place().shown(),
         }
     }
-}
-
-/// Whether a file in the folder of a checkpoint is copied with it.
-fn is_side_file(name: &str) -> bool {
-    const EXTENSIONS: [&str; 6] = ["json", "jsonl", "jinja", "txt", "model", "tiktoken"];
-    const TERMS: [&str; 3] = ["LICEN", "NOTICE", "USE_POLICY"];
-    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
-    (extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
-        || TERMS.iter().any(|terms| name.starts_with(terms)))
-        && !name.contains('/')
-        && name != CONFIG
-        && name != "bundle.json"
-        && !name.ends_with(".safetensors.index.json")
 }
 
 impl fmt::Debug for Checkpoint {

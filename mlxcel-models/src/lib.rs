@@ -41,6 +41,7 @@ mod parallel;
 pub mod read;
 mod rope;
 mod safetensors;
+mod side_files;
 mod source;
 pub mod text_head;
 pub mod walk;

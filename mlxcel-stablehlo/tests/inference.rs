@@ -59,7 +59,8 @@ fn reduction_and_contraction_shapes_are_inferred() {
     assert_eq!(infer::dot_general(&x, &rhs, &dimensions, F32).unwrap(), ty(F32, &[4, 3, 7]));
     let outer = infer::dot_general(&ty(U8, &[2]), &ty(U8, &[3]), &DotDimensions::default(), U32).unwrap();
     assert_eq!(outer, ty(U32, &[2, 3]));
-    infer::dot_general(&ty(BF16, &[2]), &ty(BF16, &[2]), &DotDimensions::default(), ElementType::F16).unwrap_err();
+    infer::dot_general(&ty(BF16, &[2]), &ty(BF16, &[2]), &DotDimensions::default(), ElementType::F16)
+        .unwrap_err();
 }
 
 #[test]
