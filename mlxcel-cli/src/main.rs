@@ -11,6 +11,7 @@ mod engine;
 mod input;
 mod inspection;
 mod interrupt;
+mod log;
 mod model;
 mod numbers;
 mod progress;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn run(matches: ArgMatches) -> Result<(), Failure> {
+    log::to_stderr()?;
     let Some(defaults) = config::with_defaults(commands::definition(), &matches)? else {
         return Program::from_arg_matches(&matches)?.command.run();
     };

@@ -10,6 +10,7 @@ mod generate;
 mod hub;
 mod inspect;
 mod interrupted;
+mod log;
 mod merge;
 mod model;
 mod quantize;
