@@ -355,14 +355,6 @@ fn filters_of_a_greedy_choice_are_noted() {
 }
 
 #[test]
-fn a_program_without_subcommand_names_its_help() {
-    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("mlxcel --help"), "{said}");
-}
-
-#[test]
 fn a_closed_output_pipe_is_not_an_error() {
     for backend in BACKENDS {
         let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))

@@ -92,3 +92,11 @@ fn incomplete_checkpoints_are_rejected_with_the_defect() {
         }
     }
 }
+
+#[test]
+fn a_program_without_subcommand_names_its_help() {
+    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("mlxcel --help"), "{said}");
+}

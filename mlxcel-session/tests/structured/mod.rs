@@ -4,6 +4,8 @@ mod bounds;
 mod generations;
 mod harness;
 mod masks;
+mod rendered_calls;
 mod schemas;
 mod suite;
+mod toolbox;
 mod tools;

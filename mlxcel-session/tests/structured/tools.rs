@@ -1,21 +1,18 @@
 //! Tool calls: the parser returns what the grammar of a style admits, without loss.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{
-    ErrorKind, FinishReason, Grammar, Message, Model, Options, ReasoningSplitter, Tokenizer, Tool, ToolCall,
-    ToolChoice, ToolParser, ToolPart, Toolbox, Tools,
+    ErrorKind, FinishReason, Grammar, Message, Options, ReasoningSplitter, Tokenizer, Tool, ToolChoice,
+    ToolParser, ToolPart, Tools,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::structured::harness::{Chance, Random, hot, storyteller};
-use crate::support::Replay;
 
 /// A template with the text of a style's published templates, and its special tokens.
-const STYLES: [(&str, &str, &[&str]); 20] = [
+pub(super) const STYLES: [(&str, &str, &[&str]); 20] = [
     ("gpt-oss", "<|channel|><|message|>{{ tools }}", &["<|channel|>", "<|constrain|>", "<|message|>"]),
     ("deepseek-v3", "<｜tool▁calls▁begin｜>```json", &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
     (
@@ -47,7 +44,7 @@ const STYLES: [(&str, &str, &[&str]); 20] = [
 ];
 
 /// The bundled tokenizer with a template, and with further special tokens.
-fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
+pub(super) fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
     let mut file: Value =
         serde_json::from_slice(&std::fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap();
     let added = file["added_tokens"].as_array_mut().unwrap();
@@ -63,7 +60,7 @@ fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
     Tokenizer::open(folder).unwrap()
 }
 
-fn weather() -> Value {
+pub(super) fn weather() -> Value {
     json!({ "type": "function", "function": { "name": "get_weather", "description": "The weather", "parameters": {
         "type": "object",
         "properties": { "city": { "type": "string", "maxLength": 8 }, "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
@@ -71,7 +68,7 @@ fn weather() -> Value {
     }}})
 }
 
-fn definitions() -> Vec<Value> {
+pub(super) fn definitions() -> Vec<Value> {
     let now = json!({ "type": "function", "function": { "name": "now" } });
     let nested = json!({ "type": "function", "function": { "name": "plan.trip-2", "parameters": {
         "properties": { "stops": { "type": "array", "maxItems": 2, "items": { "$ref": "#/$defs/stop" } } },
@@ -106,7 +103,7 @@ fn a_parser_with_a_splitter_separates_reasoning_between_tags() {
 }
 
 /// Reads a text in pieces of chance.
-fn parse(mut parser: ToolParser, text: &str, chance: &mut Chance) -> Vec<ToolPart> {
+pub(super) fn parse(mut parser: ToolParser, text: &str, chance: &mut Chance) -> Vec<ToolPart> {
     let mut parts = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -118,7 +115,7 @@ fn parse(mut parser: ToolParser, text: &str, chance: &mut Chance) -> Vec<ToolPar
     parts
 }
 
-fn calls(parts: &[ToolPart]) -> Vec<(String, Value)> {
+pub(super) fn calls(parts: &[ToolPart]) -> Vec<(String, Value)> {
     let call = |part: &_| match part {
         ToolPart::Call(call) => Some((call.name.clone(), serde_json::from_str(&call.arguments).unwrap())),
         _ => None,
@@ -126,7 +123,7 @@ fn calls(parts: &[ToolPart]) -> Vec<(String, Value)> {
     parts.iter().filter_map(call).collect()
 }
 
-fn text(parts: &[ToolPart]) -> String {
+pub(super) fn text(parts: &[ToolPart]) -> String {
     parts
         .iter()
         .filter_map(|part| if let ToolPart::Text(text) = part { Some(text.as_str()) } else { None })
@@ -134,7 +131,7 @@ fn text(parts: &[ToolPart]) -> String {
 }
 
 /// What a model of random logits answers where tools are offered.
-fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<FinishReason>) {
+pub(super) fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<FinishReason>) {
     let mut messages = vec![Message::user("x")];
     let mut options = hot(600, seed);
     tools.offer(&mut messages, &mut options).unwrap();
@@ -303,160 +300,6 @@ fn published_tool_calls_are_parsed() {
     }
 }
 
-/// A tool with arguments of all types.
-fn typed() -> Value {
-    json!({ "type": "function", "function": { "name": "set", "parameters": {
-        "type": "object",
-        "properties": {
-            "text": { "type": "string" },
-            "count": { "type": "integer" },
-            "digits": { "type": "string", "maxLength": 3 },
-            "is": { "type": "boolean" },
-            "unit": { "enum": ["kelvin", "celsius"] },
-            "no": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
-            "all": { "$ref": "#/$defs/all" },
-            "same": { "$ref": "#/properties/count" }
-        },
-        "required": ["text"],
-        "$defs": { "all": { "type": "object", "properties": { "list": { "type": "array" } } } }
-    }}})
-}
-
-/// Two calls, of `set` and of `now`, as the templates of a style render them.
-fn rendered(style: &str) -> Option<&'static str> {
-    Some(match style {
-        "kimi" => {
-            "<|tool_calls_section_begin|><|tool_call_begin|>functions.set:4<|tool_call_argument_begin|>{\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}<|tool_call_end|><|tool_call_begin|>functions.now:5<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
-        }
-        "nemotron" => {
-            "<TOOLCALL>[{\"name\": \"set\", \"arguments\": {\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}}, {\"name\": \"now\", \"arguments\": {}}]</TOOLCALL>"
-        }
-        "minicpm" => {
-            "<function name=\"set\"><param name=\"text\">a < b\n}</param><param name=\"count\">-3</param><param name=\"digits\">007</param><param name=\"is\">true</param><param name=\"unit\">kelvin</param><param name=\"no\">null</param><param name=\"all\">{\"list\": [1, \"]}\"]}</param></function>\n<function name=\"now\"></function>"
-        }
-        "minimax" => {
-            "<minimax:tool_call>\n<invoke name=\"set\">\n<parameter name=\"text\">a < b\n}</parameter>\n<parameter name=\"count\">-3</parameter>\n<parameter name=\"digits\">007</parameter>\n<parameter name=\"is\">true</parameter>\n<parameter name=\"unit\">kelvin</parameter>\n<parameter name=\"no\">null</parameter>\n<parameter name=\"all\">{\"list\": [1, \"]}\"]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>"
-        }
-        "seed" => {
-            "<seed:tool_call>\n<function=set>\n<parameter=text>a < b\n}</parameter>\n<parameter=count>-3</parameter>\n<parameter=digits>007</parameter>\n<parameter=is>true</parameter>\n<parameter=unit>kelvin</parameter>\n<parameter=no>null</parameter>\n<parameter=all>{\"list\": [1, \"]}\"]}</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
-        }
-        "qwen-coder" => {
-            "<tool_call>\n<function=set>\n<parameter=text>\na < b\n}\n</parameter>\n<parameter=count>\n-3\n</parameter>\n<parameter=digits>\n007\n</parameter>\n<parameter=is>\ntrue\n</parameter>\n<parameter=unit>\nkelvin\n</parameter>\n<parameter=no>\nnull\n</parameter>\n<parameter=all>\n{\"list\": [1, \"]}\"]}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
-        }
-        "glm" => {
-            "<tool_call>set\n<arg_key>text</arg_key>\n<arg_value>a < b\n}</arg_value>\n<arg_key>count</arg_key>\n<arg_value>-3</arg_value>\n<arg_key>digits</arg_key>\n<arg_value>007</arg_value>\n<arg_key>is</arg_key><arg_value>true</arg_value><arg_key>unit</arg_key><arg_value>kelvin</arg_value><arg_key>no</arg_key><arg_value>null</arg_value>\n<arg_key>all</arg_key>\n<arg_value>{\"list\": [1, \"]}\"]}</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
-        }
-        _ => return None,
-    })
-}
-
-#[test]
-fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
-    let mut known = 0;
-    for (style, template, special) in STYLES {
-        let Some(said) = rendered(style) else { continue };
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, special);
-        let tools = Tools::new(&tokenizer, [typed(), definitions().swap_remove(1)]).unwrap();
-        let arguments = json!({
-            "text": "a < b\n}", "count": -3, "digits": "007", "is": true, "unit": "kelvin", "no": null,
-            "all": { "list": [1, "]}"] }
-        });
-        for size in [1, 2, 5, said.len()] {
-            let mut parser = tools.parser();
-            let mut parts: Vec<ToolPart> = said
-                .as_bytes()
-                .chunks(size)
-                .flat_map(|piece| parser.push(str::from_utf8(piece).unwrap()))
-                .collect();
-            parts.extend(parser.finish());
-            assert_eq!(
-                calls(&parts),
-                [("set".to_owned(), arguments.clone()), ("now".to_owned(), json!({}))],
-                "{style}"
-            );
-            assert_eq!(text(&parts).trim(), "", "{style}");
-            let id = parts
-                .iter()
-                .find_map(|part| if let ToolPart::Call(call) = part { Some(call.id.as_str()) } else { None });
-            assert_eq!(style == "kimi", id == Some("functions.set:4"), "{id:?}");
-        }
-        let mut engine = Replay::new(Vec::new());
-        engine.info.vocabulary_size = tokenizer.vocabulary_size();
-        let tokens = tokenizer.encode(said, false).unwrap();
-        let model = Model::from_parts(Arc::new(engine), tokenizer);
-        for choice in [ToolChoice::Required, ToolChoice::Auto] {
-            let mut options = Options::default();
-            let tools = tools.clone().with_choice(choice).unwrap();
-            tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
-            let mut grammar = options.constraint.unwrap().start(&model).unwrap();
-            for (at, token) in tokens.iter().enumerate() {
-                let rest = || model.tokenizer().unwrap().decode(&tokens[at..], false).unwrap();
-                assert!(grammar.accept(*token).is_ok(), "{style}: not admitted is {}", rest());
-            }
-            assert!(grammar.is_complete() || grammar.mask().unwrap().allows(1), "{style}");
-        }
-        known += 1;
-    }
-    assert_eq!(known, 7);
-}
-
-#[test]
-fn channels_may_call_a_tool_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, template, special) = STYLES[0];
-    let tokenizer = tokenizer(folder.path(), template, special);
-    let tools = Tools::new(&tokenizer, definitions()).unwrap();
-    let call = |city: &str| {
-        format!(
-            "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{{\"city\": \"{city}\"}}<|call|>"
-        )
-    };
-    let said = format!("{}<|start|>assistant{}", call("Oslo"), call("Rome"));
-    for seed in 0..8 {
-        let parts = parse(tools.parser(), &said, &mut Chance(seed));
-        let cities: Vec<_> =
-            calls(&parts).into_iter().map(|(_, arguments)| arguments["city"].clone()).collect();
-        assert_eq!((cities, text(&parts).as_str()), (vec![json!("Oslo"), json!("Rome")], ""));
-    }
-    let mut splitter = tokenizer.reasoning().unwrap().splitter();
-    let message = Message::of_parts(splitter.push(&said));
-    assert_eq!(message.extra["tool_calls"].as_array().map(Vec::len), Some(2));
-}
-
-#[test]
-fn the_last_call_may_lack_its_end() {
-    let folder = tempfile::tempdir().unwrap();
-    for (template, said) in [
-        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}"),
-        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": null}"),
-        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool"),
-        ("[TOOL_CALLS]{{ tools }}", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}"),
-        ("<tool_call><function=<parameter={{ tools }}", "<tool_call>\n<function=now>\n</function>\n"),
-    ] {
-        let tools = Tools::new(&tokenizer(folder.path(), template, &[]), definitions()).unwrap();
-        for seed in 0..8 {
-            let parts = parse(tools.parser(), said, &mut Chance(seed));
-            assert_eq!((calls(&parts).len(), text(&parts).as_str()), (1, ""), "{said}");
-        }
-    }
-}
-
-#[test]
-fn a_broken_call_with_tagged_arguments_stays_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "qwen-coder").unwrap();
-    let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
-    for said in [
-        "<tool_call>\n<function=set>\n<parameter=text>\na",
-        "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\n</tool_call>",
-        "<tool_call>\n<function=unknown>\n</function>\n</tool_call>",
-        "<tool_call>\n<function=set\n",
-    ] {
-        assert_eq!(text(&parse(tools.parser(), said, &mut Chance(1))), said);
-    }
-}
-
 #[test]
 fn text_that_is_not_a_call_stays_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -554,116 +397,6 @@ fn invalid_tools_are_rejected() {
     let mut messages = vec![Message::user("x")];
     none.offer(&mut messages, &mut Options::new(1)).unwrap();
     assert_eq!(messages.len(), 1);
-}
-
-/// Where the weather is asked for.
-#[derive(Debug, JsonSchema, serde::Serialize, serde::Deserialize, PartialEq)]
-struct Place {
-    /// The name of a city.
-    #[schemars(length(max = 8))]
-    city: String,
-}
-
-fn published(template: &str) -> String {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
-    std::fs::read_to_string(fixtures.join(format!("{template}.jinja"))).unwrap()
-}
-
-#[test]
-fn calls_and_their_results_become_messages() {
-    for (template, said) in [
-        (
-            "qwen3",
-            "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
-        ),
-        (
-            "mistral",
-            "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}]",
-        ),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), &published(template), &[]);
-        let tools = Tools::new(&tokenizer, [Tool::of_type::<Place>("weather", "The weather")]).unwrap();
-        let (message, calls) = tools.read(said);
-        assert_eq!(calls.len(), 2, "{template}: {message:?}");
-        let oslo = Place { city: "Oslo".to_owned() };
-        assert!(calls.iter().all(|call| call.parse::<Place>().unwrap() == oslo), "{calls:?}");
-        assert_eq!(calls[0].parse::<Vec<u8>>().unwrap_err().kind(), ErrorKind::InvalidInput);
-        let again = tools.read(said).1;
-        let mut ids: Vec<_> = calls.iter().chain(&again).map(|call| call.id.as_str()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert!(ids.len() == 4 && ids.iter().all(|id| id.len() == 9), "{ids:?}");
-        if template == "qwen3" {
-            assert_eq!(
-                (message.content.as_str(), &message.extra["reasoning_content"]),
-                ("I look.", &json!("Hm."))
-            );
-        }
-        let mut messages = vec![Message::user("Umbrella?"), message];
-        messages.extend(calls.iter().map(|call| Message::tool_result(call, "heavy rain")));
-        let prompt = tokenizer.chat_template().unwrap().render(&messages, &Default::default()).unwrap();
-        assert_eq!(
-            (prompt.matches("heavy rain").count(), prompt.matches("Oslo").count()),
-            (2, 2),
-            "{prompt}"
-        );
-    }
-}
-
-#[test]
-fn a_toolbox_calls_functions_until_the_model_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), "<tool_call>{{ tools }}{{ messages | tojson }}", &[]);
-    let mut whole = 0;
-    for seed in 0..8 {
-        let mut asked = Vec::new();
-        let weather = |place: Place| {
-            asked.push(place.city);
-            if asked.len() == 1 { Err("no such city") } else { Ok("rain") }
-        };
-        let mut toolbox = Toolbox::new()
-            .with_function("weather", "The weather", weather)
-            .with_choice(ToolChoice::Required)
-            .with_rounds(2);
-        let mut messages = vec![Message::user("x")];
-        let model = Random::new(&tokenizer, seed).model(&tokenizer);
-        let answer = toolbox.chat(&model, &mut messages, &hot(200, seed)).unwrap();
-        drop(toolbox);
-        let called: Vec<&Message> =
-            messages.iter().filter(|message| message.extra.contains_key("tool_calls")).collect();
-        let calls: Vec<&Value> =
-            called.iter().flat_map(|message| message.extra["tool_calls"].as_array().unwrap()).collect();
-        assert!(called.len() <= 2 && messages.last().unwrap().role == "assistant", "{messages:?}");
-        if answer.finish_reason == FinishReason::Stop && !calls.is_empty() {
-            let results: Vec<&Message> = messages.iter().filter(|message| message.role == "tool").collect();
-            assert_eq!((calls.len(), results.len()), (asked.len(), asked.len()));
-            for ((call, result), city) in calls.iter().zip(&results).zip(&asked) {
-                assert_eq!(call["function"]["arguments"]["city"], json!(city));
-                assert_eq!(result.extra["tool_call_id"], call["id"]);
-            }
-            assert_eq!(results[0].content, r#"{"error":"no such city"}"#);
-            assert!(results[1..].iter().all(|result| result.content == "\"rain\""));
-            whole += 1;
-        }
-    }
-    assert!(whole >= 4, "{whole} are whole");
-}
-
-#[test]
-fn wrong_arguments_and_unknown_tools_are_told_to_the_model() {
-    let mut toolbox = Toolbox::new()
-        .with_function("weather", "The weather", |place: Place| -> Result<String, String> { Ok(place.city) })
-        .with_tool(Tool::new("now", "The time", json!({})), |_: &ToolCall| {
-            Ok::<_, String>("noon".to_owned())
-        });
-    let mut said = |name, arguments| toolbox.call(&ToolCall::new("1", name, arguments)).content;
-    assert_eq!(said("now", "{}"), "noon");
-    assert_eq!(said("weather", r#"{"city": "Oslo"}"#), "\"Oslo\"");
-    for wrong in [said("weather", r#"{"town": "Oslo"}"#), said("other", "{}")] {
-        let wrong: Value = serde_json::from_str(&wrong).unwrap();
-        assert!(wrong["error"].as_str().is_some_and(|error| !error.is_empty()), "{wrong}");
-    }
 }
 
 #[test]

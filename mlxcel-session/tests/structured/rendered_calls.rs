@@ -1,0 +1,164 @@
+//! Calls as the templates of styles render them: the parser reads them, and the grammar admits them.
+
+use std::sync::Arc;
+
+use mlxcel_session::{Message, Model, Options, ToolChoice, ToolPart, Tools};
+use serde_json::{Value, json};
+
+use crate::structured::harness::Chance;
+use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer};
+use crate::support::Replay;
+
+/// A tool with arguments of all types.
+fn typed() -> Value {
+    json!({ "type": "function", "function": { "name": "set", "parameters": {
+        "type": "object",
+        "properties": {
+            "text": { "type": "string" },
+            "count": { "type": "integer" },
+            "digits": { "type": "string", "maxLength": 3 },
+            "is": { "type": "boolean" },
+            "unit": { "enum": ["kelvin", "celsius"] },
+            "no": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+            "all": { "$ref": "#/$defs/all" },
+            "same": { "$ref": "#/properties/count" }
+        },
+        "required": ["text"],
+        "$defs": { "all": { "type": "object", "properties": { "list": { "type": "array" } } } }
+    }}})
+}
+
+/// Two calls, of `set` and of `now`, as the templates of a style render them.
+fn rendered(style: &str) -> Option<&'static str> {
+    Some(match style {
+        "kimi" => {
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.set:4<|tool_call_argument_begin|>{\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}<|tool_call_end|><|tool_call_begin|>functions.now:5<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+        }
+        "nemotron" => {
+            "<TOOLCALL>[{\"name\": \"set\", \"arguments\": {\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}}, {\"name\": \"now\", \"arguments\": {}}]</TOOLCALL>"
+        }
+        "minicpm" => {
+            "<function name=\"set\"><param name=\"text\">a < b\n}</param><param name=\"count\">-3</param><param name=\"digits\">007</param><param name=\"is\">true</param><param name=\"unit\">kelvin</param><param name=\"no\">null</param><param name=\"all\">{\"list\": [1, \"]}\"]}</param></function>\n<function name=\"now\"></function>"
+        }
+        "minimax" => {
+            "<minimax:tool_call>\n<invoke name=\"set\">\n<parameter name=\"text\">a < b\n}</parameter>\n<parameter name=\"count\">-3</parameter>\n<parameter name=\"digits\">007</parameter>\n<parameter name=\"is\">true</parameter>\n<parameter name=\"unit\">kelvin</parameter>\n<parameter name=\"no\">null</parameter>\n<parameter name=\"all\">{\"list\": [1, \"]}\"]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>"
+        }
+        "seed" => {
+            "<seed:tool_call>\n<function=set>\n<parameter=text>a < b\n}</parameter>\n<parameter=count>-3</parameter>\n<parameter=digits>007</parameter>\n<parameter=is>true</parameter>\n<parameter=unit>kelvin</parameter>\n<parameter=no>null</parameter>\n<parameter=all>{\"list\": [1, \"]}\"]}</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
+        }
+        "qwen-coder" => {
+            "<tool_call>\n<function=set>\n<parameter=text>\na < b\n}\n</parameter>\n<parameter=count>\n-3\n</parameter>\n<parameter=digits>\n007\n</parameter>\n<parameter=is>\ntrue\n</parameter>\n<parameter=unit>\nkelvin\n</parameter>\n<parameter=no>\nnull\n</parameter>\n<parameter=all>\n{\"list\": [1, \"]}\"]}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
+        }
+        "glm" => {
+            "<tool_call>set\n<arg_key>text</arg_key>\n<arg_value>a < b\n}</arg_value>\n<arg_key>count</arg_key>\n<arg_value>-3</arg_value>\n<arg_key>digits</arg_key>\n<arg_value>007</arg_value>\n<arg_key>is</arg_key><arg_value>true</arg_value><arg_key>unit</arg_key><arg_value>kelvin</arg_value><arg_key>no</arg_key><arg_value>null</arg_value>\n<arg_key>all</arg_key>\n<arg_value>{\"list\": [1, \"]}\"]}</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
+        }
+        _ => return None,
+    })
+}
+
+#[test]
+fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
+    let mut known = 0;
+    for (style, template, special) in STYLES {
+        let Some(said) = rendered(style) else { continue };
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = tokenizer(folder.path(), template, special);
+        let tools = Tools::new(&tokenizer, [typed(), definitions().swap_remove(1)]).unwrap();
+        let arguments = json!({
+            "text": "a < b\n}", "count": -3, "digits": "007", "is": true, "unit": "kelvin", "no": null,
+            "all": { "list": [1, "]}"] }
+        });
+        for size in [1, 2, 5, said.len()] {
+            let mut parser = tools.parser();
+            let mut parts: Vec<ToolPart> = said
+                .as_bytes()
+                .chunks(size)
+                .flat_map(|piece| parser.push(str::from_utf8(piece).unwrap()))
+                .collect();
+            parts.extend(parser.finish());
+            assert_eq!(
+                calls(&parts),
+                [("set".to_owned(), arguments.clone()), ("now".to_owned(), json!({}))],
+                "{style}"
+            );
+            assert_eq!(text(&parts).trim(), "", "{style}");
+            let id = parts
+                .iter()
+                .find_map(|part| if let ToolPart::Call(call) = part { Some(call.id.as_str()) } else { None });
+            assert_eq!(style == "kimi", id == Some("functions.set:4"), "{id:?}");
+        }
+        let mut engine = Replay::new(Vec::new());
+        engine.info.vocabulary_size = tokenizer.vocabulary_size();
+        let tokens = tokenizer.encode(said, false).unwrap();
+        let model = Model::from_parts(Arc::new(engine), tokenizer);
+        for choice in [ToolChoice::Required, ToolChoice::Auto] {
+            let mut options = Options::default();
+            let tools = tools.clone().with_choice(choice).unwrap();
+            tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
+            let mut grammar = options.constraint.unwrap().start(&model).unwrap();
+            for (at, token) in tokens.iter().enumerate() {
+                let rest = || model.tokenizer().unwrap().decode(&tokens[at..], false).unwrap();
+                assert!(grammar.accept(*token).is_ok(), "{style}: not admitted is {}", rest());
+            }
+            assert!(grammar.is_complete() || grammar.mask().unwrap().allows(1), "{style}");
+        }
+        known += 1;
+    }
+    assert_eq!(known, 7);
+}
+
+#[test]
+fn channels_may_call_a_tool_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, template, special) = STYLES[0];
+    let tokenizer = tokenizer(folder.path(), template, special);
+    let tools = Tools::new(&tokenizer, definitions()).unwrap();
+    let call = |city: &str| {
+        format!(
+            "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{{\"city\": \"{city}\"}}<|call|>"
+        )
+    };
+    let said = format!("{}<|start|>assistant{}", call("Oslo"), call("Rome"));
+    for seed in 0..8 {
+        let parts = parse(tools.parser(), &said, &mut Chance(seed));
+        let cities: Vec<_> =
+            calls(&parts).into_iter().map(|(_, arguments)| arguments["city"].clone()).collect();
+        assert_eq!((cities, text(&parts).as_str()), (vec![json!("Oslo"), json!("Rome")], ""));
+    }
+    let mut splitter = tokenizer.reasoning().unwrap().splitter();
+    let message = Message::of_parts(splitter.push(&said));
+    assert_eq!(message.extra["tool_calls"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn the_last_call_may_lack_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for (template, said) in [
+        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}"),
+        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": null}"),
+        ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool"),
+        ("[TOOL_CALLS]{{ tools }}", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}"),
+        ("<tool_call><function=<parameter={{ tools }}", "<tool_call>\n<function=now>\n</function>\n"),
+    ] {
+        let tools = Tools::new(&tokenizer(folder.path(), template, &[]), definitions()).unwrap();
+        for seed in 0..8 {
+            let parts = parse(tools.parser(), said, &mut Chance(seed));
+            assert_eq!((calls(&parts).len(), text(&parts).as_str()), (1, ""), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_call_with_tagged_arguments_stays_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "qwen-coder").unwrap();
+    let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
+    for said in [
+        "<tool_call>\n<function=set>\n<parameter=text>\na",
+        "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\n</tool_call>",
+        "<tool_call>\n<function=unknown>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=set\n",
+    ] {
+        assert_eq!(text(&parse(tools.parser(), said, &mut Chance(1))), said);
+    }
+}
