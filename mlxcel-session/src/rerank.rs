@@ -75,9 +75,11 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a model that is not a reranker, [`ErrorKind::NotFound`] for one without
-    /// tokenizer, [`ErrorKind::CapacityExceeded`] for a pair longer than the context (texts are never
-    /// truncated), [`ErrorKind::Cancelled`], and errors of the engine.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a model that is not a reranker,
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for one without tokenizer,
+    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) for a pair longer than the context
+    /// (texts are never truncated), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and errors of the
+    /// engine.
     pub fn rerank(
         &self,
         query: &str,

@@ -1,4 +1,4 @@
-//! Layers with dense weights as functions of a [`Builder`](mlxcel_stablehlo::Builder).
+//! Layers with dense weights as functions of a [`Builder`].
 //!
 //! Each function takes the builder, the operands and the settings, checks them, and returns the results.
 //! Those that make a composite name it; the others write plain operations. [`packed`](crate::packed) has the
