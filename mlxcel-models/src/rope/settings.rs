@@ -200,7 +200,7 @@ impl<'a> RopeSettings<'a> {
             (self.kinds, self.partial),
             (Kinds::All | Kinds::NtkAlpha, Partial::Whole | Partial::Unscaled)
         );
-        let kind = scaling.map(kind_of).transpose()?.map_or("default", |(_, kind)| kind);
+        let (key, kind) = scaling.map(kind_of).transpose()?.unwrap_or(("rope_type", "default"));
         if fits && kind == PROPORTIONAL {
             let number = |key, default| match scaling {
                 Some(scaling) => Ok(scaling.positive(key)?.unwrap_or(default)),
@@ -218,7 +218,6 @@ impl<'a> RopeSettings<'a> {
             long: None,
         };
         let Some(scaling) = scaling else { return Ok(rope) };
-        let (key, kind) = kind_of(scaling)?;
         // transformers lets the outer field win where both are there.
         let original = || match outer_original {
             Some(length) => Ok(length),
