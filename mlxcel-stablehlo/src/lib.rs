@@ -40,7 +40,7 @@
 //!
 //! # Values
 //! A [`Value`] belongs to one function, which its lifetime identifies: using it in another function does not
-//! compile. A region (the body of a loop, the comparator of a sort) can read values of the enclosing blocks.
+//! compile. A region (the condition or the body of a loop) can read values of the enclosing blocks.
 //! Values made in a region cannot be used outside of it; doing so is an [`Error`].
 //!
 //! # Helpers
@@ -58,11 +58,12 @@
 //! # Limits
 //! Shapes are static. The element types are those of [`ElementType`]: no complex numbers, no 8-bit floats, no
 //! quantized types (packed weights are integers, unpacked by operations). Not supported: operations with side
-//! effects, collectives and convolutions.
+//! effects, collectives, convolutions and sorting.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod builder;
+mod elementwise;
 pub mod error;
 pub mod infer;
 pub mod literal;

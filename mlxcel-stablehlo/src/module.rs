@@ -3,6 +3,7 @@
 //! Only [`Builder`](crate::Builder) and rewrites make these, and both check types, so every module is well
 //! typed unless it was changed by hand. Printers, evaluators and lowerings traverse it.
 
+pub use crate::elementwise::{BinaryOp, UnaryOp};
 use crate::literal::Literal;
 use crate::types::TensorType;
 
@@ -100,57 +101,9 @@ pub struct Op {
     pub operands: Vec<ValueId>,
     /// The results.
     pub results: Vec<ValueId>,
-    /// Nested blocks: `[condition, body]` of while, `[comparator]` of sort; otherwise empty. A region can
+    /// Nested blocks: `[condition, body]` of while; otherwise empty. A region can
     /// read values of the enclosing blocks.
     pub regions: Vec<Block>,
-}
-
-/// Elementwise operations of two operands of the same type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the StableHLO operation of that name")]
-pub enum BinaryOp {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Maximum,
-    Minimum,
-    Power,
-    Remainder,
-    Atan2,
-    And,
-    Or,
-    Xor,
-    ShiftLeft,
-    ShiftRightArithmetic,
-    ShiftRightLogical,
-}
-
-/// Elementwise operations of one operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the StableHLO operation of that name")]
-pub enum UnaryOp {
-    Abs,
-    Negate,
-    Sign,
-    Not,
-    Exponential,
-    ExponentialMinusOne,
-    Log,
-    LogPlusOne,
-    Logistic,
-    Tanh,
-    Sine,
-    Cosine,
-    Sqrt,
-    Rsqrt,
-    Cbrt,
-    Floor,
-    Ceil,
-    RoundNearestEven,
-    RoundNearestAfz,
-    CountLeadingZeros,
-    Popcnt,
 }
 
 /// The comparison of [`OpKind::Compare`], whose result is a tensor of booleans.
@@ -351,13 +304,6 @@ pub enum OpKind {
     },
     /// Loop-carried values, regions `[condition, body]`: runs the body while the condition holds.
     While,
-    /// Sorts all operands along `dimension` with the region `[comparator]` over pairs of scalars.
-    Sort {
-        /// The dimension sorted.
-        dimension: usize,
-        /// Whether equal elements keep their order.
-        stable: bool,
-    },
     /// A named operation, defined by the private function `decomposition`.
     Composite {
         /// The name, such as `mlxcel.linear`.

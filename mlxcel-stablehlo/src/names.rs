@@ -1,102 +1,6 @@
 //! The StableHLO names of operations.
 
-use crate::module::{BinaryOp, Comparison, OpKind, Reduction, UnaryOp};
-
-impl BinaryOp {
-    /// All binary operations.
-    pub const ALL: [Self; 15] = [
-        Self::Add,
-        Self::Subtract,
-        Self::Multiply,
-        Self::Divide,
-        Self::Maximum,
-        Self::Minimum,
-        Self::Power,
-        Self::Remainder,
-        Self::Atan2,
-        Self::And,
-        Self::Or,
-        Self::Xor,
-        Self::ShiftLeft,
-        Self::ShiftRightArithmetic,
-        Self::ShiftRightLogical,
-    ];
-
-    /// The name in the StableHLO dialect.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Subtract => "subtract",
-            Self::Multiply => "multiply",
-            Self::Divide => "divide",
-            Self::Maximum => "maximum",
-            Self::Minimum => "minimum",
-            Self::Power => "power",
-            Self::Remainder => "remainder",
-            Self::Atan2 => "atan2",
-            Self::And => "and",
-            Self::Or => "or",
-            Self::Xor => "xor",
-            Self::ShiftLeft => "shift_left",
-            Self::ShiftRightArithmetic => "shift_right_arithmetic",
-            Self::ShiftRightLogical => "shift_right_logical",
-        }
-    }
-}
-
-impl UnaryOp {
-    /// All unary operations.
-    pub const ALL: [Self; 21] = [
-        Self::Abs,
-        Self::Negate,
-        Self::Sign,
-        Self::Not,
-        Self::Exponential,
-        Self::ExponentialMinusOne,
-        Self::Log,
-        Self::LogPlusOne,
-        Self::Logistic,
-        Self::Tanh,
-        Self::Sine,
-        Self::Cosine,
-        Self::Sqrt,
-        Self::Rsqrt,
-        Self::Cbrt,
-        Self::Floor,
-        Self::Ceil,
-        Self::RoundNearestEven,
-        Self::RoundNearestAfz,
-        Self::CountLeadingZeros,
-        Self::Popcnt,
-    ];
-
-    /// The name in the StableHLO dialect.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Abs => "abs",
-            Self::Negate => "negate",
-            Self::Sign => "sign",
-            Self::Not => "not",
-            Self::Exponential => "exponential",
-            Self::ExponentialMinusOne => "exponential_minus_one",
-            Self::Log => "log",
-            Self::LogPlusOne => "log_plus_one",
-            Self::Logistic => "logistic",
-            Self::Tanh => "tanh",
-            Self::Sine => "sine",
-            Self::Cosine => "cosine",
-            Self::Sqrt => "sqrt",
-            Self::Rsqrt => "rsqrt",
-            Self::Cbrt => "cbrt",
-            Self::Floor => "floor",
-            Self::Ceil => "ceil",
-            Self::RoundNearestEven => "round_nearest_even",
-            Self::RoundNearestAfz => "round_nearest_afz",
-            Self::CountLeadingZeros => "count_leading_zeros",
-            Self::Popcnt => "popcnt",
-        }
-    }
-}
+use crate::module::{BinaryOp, Comparison, OpKind, Reduction};
 
 impl Comparison {
     /// All comparisons.
@@ -160,7 +64,6 @@ impl OpKind {
             Self::ReduceArgMax { .. } => "reduce_argmax",
             Self::DotGeneral { .. } => "dot_general",
             Self::While => "while",
-            Self::Sort { .. } => "sort",
             Self::Composite { .. } => "composite",
             Self::Call { .. } => "call",
             Self::CustomCall { .. } => "custom_call",

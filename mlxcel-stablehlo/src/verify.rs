@@ -108,13 +108,6 @@ impl<'m> Checker<'m> {
         let operands = self.types(name, &op.operands)?;
         let regions = match op.kind {
             OpKind::While => self.regions(op, &[&operands, &operands])?,
-            OpKind::Sort { .. } => {
-                let pairs: Vec<TensorType> = operands
-                    .iter()
-                    .flat_map(|ty| [ty, ty].map(|ty| TensorType::scalar(ty.element)))
-                    .collect();
-                self.regions(op, &[&pairs.iter().collect::<Vec<_>>()])?
-            }
             _ => self.regions(op, &[])?,
         };
         for &result in &op.results {
@@ -125,7 +118,6 @@ impl<'m> Checker<'m> {
         match &op.kind {
             OpKind::CustomCall { target, attributes, .. } => check_custom_call(target, attributes),
             OpKind::While => infer::while_loop(&operands, &regions[0], &regions[1]).map(drop),
-            OpKind::Sort { dimension, .. } => infer::sort(&operands, *dimension, &regions[0]).map(drop),
             _ => self.callee(op, &operands, &results),
         }
     }

@@ -224,12 +224,6 @@ refused! {
             |b, args| b.compare(args[0], args[0], Comparison::Less),
             |_, _| Ok(vec![v.scalar]),
         );
-    sort_of_different_shapes: "sort", "operand 1 must have the shape of operand 0",
-        [("operand 0", "2x3xf32"), ("operand 1", "3xf32")], |b, v| b.sort(&[v.x, v.row], 0, true, |_, args| Ok(args[0]));
-    sort_along_a_missing_dimension: "sort", "dimension 2 of operand, which has rank 2",
-        [("operand", "2x3xf32")], |b, v| b.sort(&[v.x], 2, true, |_, args| Ok(args[0]));
-    sort_without_an_order: "sort", "the comparator must return a tensor<i1>, not (tensor<f32>)",
-        [("operand", "2x3xf32")], |b, v| b.sort(&[v.x], 0, true, |_, args| Ok(args[0]));
     linear_of_integers: "linear", "must be of floats",
         [("x", "2x3xi32"), ("weight", "2x3xf32")], |b, v| b.linear(v.i, v.x, None, F32);
     linear_into_integers: "linear", "must be of floats",

@@ -38,7 +38,6 @@
 //!   fits. A window of `scatter` that does not fit completely is skipped, and the last of overlapping windows
 //!   wins.
 //! - `reduce_argmax` returns the lowest index of equal values, and NaN only if all values are NaN.
-//! - `sort` is always stable.
 
 mod argmax;
 mod buffer;
@@ -58,7 +57,6 @@ mod plan_steps;
 mod reduce;
 mod run;
 mod scatter;
-mod sort;
 mod step;
 mod tensor;
 mod uses;

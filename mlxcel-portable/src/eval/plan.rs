@@ -99,7 +99,7 @@ impl<'f> Planner<'f> {
     }
 
     /// What reads a value of type `ty` from a slot that holds its 4-bit elements as bytes.
-    pub(super) fn wide_load(&mut self, slot: SlotId, ty: &TensorType) -> NodeId {
+    fn wide_load(&mut self, slot: SlotId, ty: &TensorType) -> NodeId {
         let node = self.graph.load(slot, widened(ty));
         self.convert(node, ty.element)
     }

@@ -1,6 +1,6 @@
 //! Planning of the operations that are steps of their own.
 
-use mlxcel_stablehlo::{DotDimensions, ElementType, OpKind, TensorType};
+use mlxcel_stablehlo::{DotDimensions, OpKind};
 
 use super::SlotKind;
 use super::argmax::ArgMax;
@@ -12,7 +12,6 @@ use super::node::{NodeId, SlotId};
 use super::plan::{Planner, widened};
 use super::reduce::Reduce;
 use super::scatter::Scatter;
-use super::sort::{Order, Sort};
 use super::step::{BlockPlan, Step, While};
 use super::view::ViewOp;
 
@@ -108,7 +107,6 @@ impl Planner<'_> {
             }
             (OpKind::DotGeneral { dimensions }, &[lhs, rhs]) => self.dot(op, [lhs, rhs], dimensions),
             (OpKind::While, _) => self.while_loop(op),
-            (OpKind::Sort { dimension, .. }, operands) => self.sort(op, operands, *dimension),
             // The others were planned as expressions, or written out.
             _ => {}
         }
@@ -212,35 +210,4 @@ impl Planner<'_> {
         }
         self.block(block, taken)
     }
-
-    fn sort(&mut self, op: &FlatOp, operands: &[Var], dimension: usize) {
-        let [comparator] = op.regions.as_slice() else { return };
-        let ty = self.ty(operands[0]).clone();
-        let slots: Vec<(SlotId, ElementType)> =
-            operands.iter().map(|&var| (self.stored_wide(var), widened(self.ty(var)).element)).collect();
-        let order = key_order(comparator).unwrap_or_else(|| {
-            let types: Vec<TensorType> =
-                comparator.arguments.iter().map(|&var| self.ty(var).clone()).collect();
-            let arguments: Vec<SlotId> = types.iter().map(|ty| self.temporary(&widened(ty))).collect();
-            for ((&var, &slot), ty) in comparator.arguments.iter().zip(&arguments).zip(&types) {
-                let node = self.wide_load(slot, ty);
-                self.set(var, node);
-            }
-            Order::Block { block: self.block(comparator, &[]), arguments }
-        });
-        let outs = op.results.iter().map(|&var| self.result(var)).collect();
-        self.step(Step::Sort(Box::new(Sort::plan(slots, outs, &ty, dimension, order))));
-    }
-}
-
-/// The order by one operand, where that is all that the comparator says.
-fn key_order(comparator: &FlatBlock) -> Option<Order> {
-    let [FlatOp { kind: OpKind::Compare(comparison), operands, results, .. }] = comparator.ops.as_slice()
-    else {
-        return None;
-    };
-    let place = |var: Var| comparator.arguments.iter().position(|&argument| argument == var);
-    let (a, b) = (place(operands[0])?, place(operands[1])?);
-    let answers = *results == comparator.results && a / 2 == b / 2 && a != b;
-    answers.then_some(Order::Key { operand: a / 2, comparison: *comparison, exchanged: a > b })
 }

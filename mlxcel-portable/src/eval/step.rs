@@ -10,7 +10,6 @@ use super::node::SlotId;
 use super::reduce::Reduce;
 use super::run::Frame;
 use super::scatter::Scatter;
-use super::sort::Sort;
 
 /// Planned steps, and the slots of their results.
 #[derive(Debug, Default)]
@@ -41,7 +40,6 @@ pub(super) enum Step {
     Gather(Box<Gather>),
     Scatter(Box<Scatter>),
     While(Box<While>),
-    Sort(Box<Sort>),
 }
 
 impl Step {
@@ -58,7 +56,6 @@ impl Step {
             Self::Gather(step) => step.reads(each),
             Self::Scatter(step) => step.reads(each),
             Self::While(step) => step.reads(each),
-            Self::Sort(step) => step.reads(each),
         }
     }
 
@@ -75,7 +72,6 @@ impl Step {
             Self::Gather(step) => each(step.out),
             Self::Scatter(step) => each(step.out),
             Self::While(step) => step.carried.iter().copied().for_each(each),
-            Self::Sort(step) => step.outs.iter().copied().for_each(each),
         }
     }
 
@@ -102,7 +98,6 @@ impl Step {
             Self::Gather(step) => step.run(frame),
             Self::Scatter(step) => step.run(frame),
             Self::While(step) => step.run(frame),
-            Self::Sort(step) => step.run(frame),
         }
     }
 }

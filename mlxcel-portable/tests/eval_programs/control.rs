@@ -1,4 +1,4 @@
-//! Loops, sorting, calls, composites, and what cannot be evaluated.
+//! Loops, calls, composites, and what cannot be evaluated.
 
 use mlxcel_graph::layers::rms_norm;
 use mlxcel_portable::eval::{EvalError, Program, Tensor};
@@ -57,37 +57,6 @@ fn loops_may_run_zero_times_and_nest() {
     });
     // 0 + 1 + 2 inner turns.
     assert_eq!(results[1].as_slice::<i32>().unwrap(), [30]);
-}
-
-#[test]
-fn sorting_by_a_key_reorders_the_other_operands() {
-    let keys = tensor(&[2, 4], &[3.0_f32, 1.0, 2.0, 1.0, 0.0, -0.0, 5.0, -1.0]);
-    let places = tensor(&[2, 4], &[0_i32, 1, 2, 3, 0, 1, 2, 3]);
-    let inputs = [keys, places];
-    let ascending = eval(&inputs, |b, v| b.sort(v, 1, true, |b, x| b.compare(x[0], x[1], Comparison::Less)));
-    assert_eq!(ascending[0].as_slice::<f32>().unwrap(), [1.0, 1.0, 2.0, 3.0, -1.0, 0.0, -0.0, 5.0]);
-    assert_eq!(ascending[1].as_slice::<i32>().unwrap(), [1, 3, 2, 0, 3, 0, 1, 2]);
-    let descending = eval(&inputs, |b, v| b.sort(v, 1, true, |b, x| b.compare(x[1], x[0], Comparison::Less)));
-    assert_eq!(descending[1].as_slice::<i32>().unwrap(), [0, 2, 1, 3, 2, 0, 1, 3]);
-    let columns = eval(&inputs, |b, v| b.sort(v, 0, true, |b, x| b.compare(x[0], x[1], Comparison::Less)));
-    assert_eq!(columns[0].as_slice::<f32>().unwrap(), [0.0, -0.0, 2.0, -1.0, 3.0, 1.0, 5.0, 1.0]);
-}
-
-#[test]
-fn sorting_by_any_comparator_works() {
-    // By the second operand first, and by the first one among equals; the second in reverse.
-    let (a, c) = (tensor(&[5], &[1_i32, 5, 2, 4, 3]), tensor(&[5], &[0_u8, 1, 0, 1, 0]));
-    let sorted = eval(&[a, c], |b, v| {
-        b.sort(v, 0, false, |b, x| {
-            let above = b.compare(x[2], x[3], Comparison::Greater)?;
-            let equal = b.compare(x[2], x[3], Comparison::Equal)?;
-            let below = b.compare(x[0], x[1], Comparison::Less)?;
-            let tie = b.and(equal, below)?;
-            b.or(above, tie)
-        })
-    });
-    assert_eq!(sorted[0].as_slice::<i32>().unwrap(), [4, 5, 1, 2, 3]);
-    assert_eq!(sorted[1].as_slice::<u8>().unwrap(), [1, 1, 0, 0, 0]);
 }
 
 #[test]

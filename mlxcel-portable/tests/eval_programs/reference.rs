@@ -297,48 +297,11 @@ impl<'m> Reference<'m> {
                 }
                 carried
             }
-            OpKind::Sort { dimension, .. } => self.sort(op, &x, *dimension),
             OpKind::Composite { decomposition: callee, .. } | OpKind::Call { function: callee } => {
                 self.call(callee, x)
             }
             kind => panic!("{kind:?}"),
         }
-    }
-
-    /// Insertion sort: an element moves forward past those that it comes before.
-    fn sort(&mut self, op: &Op, x: &[Array], dimension: usize) -> Vec<Array> {
-        let mut results = x.to_vec();
-        let shape = &x[0].ty.shape;
-        let mut lines = shape.clone();
-        lines[dimension] = 1;
-        for mut line in indices(&lines) {
-            let mut order: Vec<usize> = Vec::new();
-            let mut place = |i: usize| {
-                line[dimension] = i;
-                number(shape, &line)
-            };
-            for i in 0..shape[dimension] {
-                let mut at = order.len();
-                while at > 0 {
-                    let pair = [i, order[at - 1]];
-                    let arguments: Vec<Array> = (x.iter())
-                        .flat_map(|x| pair.map(|i| (TensorType::scalar(x.ty.element), x.data[place(i)])))
-                        .map(|(ty, value)| Array { ty, data: vec![value] })
-                        .collect();
-                    if self.enter(&op.regions[0], &arguments)[0].scalar() != V::I(1) {
-                        break;
-                    }
-                    at -= 1;
-                }
-                order.insert(at, i);
-            }
-            for (result, x) in results.iter_mut().zip(x) {
-                for (i, &from) in order.iter().enumerate() {
-                    result.data[place(i)] = x.data[place(from)];
-                }
-            }
-        }
-        results
     }
 }
 

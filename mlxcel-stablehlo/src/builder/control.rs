@@ -1,4 +1,4 @@
-//! Operations with regions: loops and sorting.
+//! Operations with regions: loops.
 
 use super::{Builder, Value};
 use crate::error::Result;
@@ -25,33 +25,6 @@ impl<'f> Builder<'f> {
         let (body, next) = self.region(OP, &carried, body)?;
         let types = infer::while_loop(&refs(&carried), &refs(&truth), &refs(&next))?;
         Ok(self.push(OpKind::While, initial, types, vec![condition, body]))
-    }
-
-    /// Sorts `operands`, all of one shape, along `dimension`. `comparator` receives two scalars for each
-    /// operand (`[a0, b0, a1, b1, …]`) and returns whether the a's come before the b's. `stable`
-    /// preserves the order of equal elements.
-    ///
-    /// # Errors
-    /// The errors of the comparator; no operands, different shapes, an invalid dimension; a comparator that
-    /// does not return one boolean.
-    pub fn sort<C>(
-        &mut self,
-        operands: &[Value<'f>],
-        dimension: usize,
-        stable: bool,
-        comparator: C,
-    ) -> Result<Vec<Value<'f>>>
-    where
-        C: FnOnce(&mut Self, &[Value<'f>]) -> Result<Value<'f>>,
-    {
-        const OP: &str = "sort";
-        let types: Vec<TensorType> = self.operands(OP, operands)?.into_iter().cloned().collect();
-        infer::sort_operands(&refs(&types), dimension)?;
-        let pairs: Vec<TensorType> =
-            types.iter().flat_map(|ty| [(); 2].map(|()| TensorType::scalar(ty.element))).collect();
-        let (comparator, truth) = self.region(OP, &pairs, |b, args| Ok(vec![comparator(b, args)?]))?;
-        let results = infer::sort(&refs(&types), dimension, &refs(&truth))?;
-        Ok(self.push(OpKind::Sort { dimension, stable }, operands, results, vec![comparator]))
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`broadcast_like`](Builder::broadcast_like).
 
 use super::{Builder, Value};
+use crate::elementwise::{binary_ops, unary_ops};
 use crate::error::Result;
 use crate::infer;
 use crate::module::{BinaryOp, Comparison, OpKind, UnaryOp};
@@ -63,9 +64,8 @@ impl<'f> Builder<'f> {
 }
 
 macro_rules! binary_methods {
-    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
-        /// Operations of two operands of the same type; each answers an error where the types differ or the operation does
-        /// not take their elements.
+    ([] $($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        /// Operations of two operands of the same type.
         impl<'f> Builder<'f> {$(
             $(#[$doc])*
             ///
@@ -78,41 +78,10 @@ macro_rules! binary_methods {
     };
 }
 
-binary_methods! {
-    /// `lhs + rhs`; integers wrap.
-    add => Add;
-    /// `lhs - rhs`; integers wrap.
-    subtract => Subtract;
-    /// `lhs × rhs`; integers wrap.
-    multiply => Multiply;
-    /// `lhs ÷ rhs`; integers truncate towards zero.
-    divide => Divide;
-    /// The maximum; NaN if either operand is NaN.
-    maximum => Maximum;
-    /// The minimum; NaN if either operand is NaN.
-    minimum => Minimum;
-    /// `lhs` to the power of `rhs`.
-    power => Power;
-    /// The remainder of `lhs ÷ rhs`, with the sign of `lhs`.
-    remainder => Remainder;
-    /// The angle of the point (`rhs`, `lhs`), in radians; floats.
-    atan2 => Atan2;
-    /// Logical or bitwise and; integers or booleans.
-    and => And;
-    /// Logical or bitwise or; integers or booleans.
-    or => Or;
-    /// Logical or bitwise exclusive or; integers or booleans.
-    xor => Xor;
-    /// `lhs` shifted left by `rhs` bits; zero for as many bits as the type has or more. Integers.
-    shift_left => ShiftLeft;
-    /// `lhs` shifted right by `rhs` bits, filled with its sign bit. Integers.
-    shift_right_arithmetic => ShiftRightArithmetic;
-    /// `lhs` shifted right by `rhs` bits, filled with zeros. Integers.
-    shift_right_logical => ShiftRightLogical;
-}
+binary_ops! { binary_methods }
 
 macro_rules! unary_methods {
-    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+    ([] $($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
         /// Operations of one operand.
         impl<'f> Builder<'f> {$(
             $(#[$doc])*
@@ -126,47 +95,4 @@ macro_rules! unary_methods {
     };
 }
 
-unary_methods! {
-    /// The magnitude; floats or signed integers.
-    abs => Abs;
-    /// The negation; integers wrap.
-    negate => Negate;
-    /// -1, 0 or 1; floats keep the sign of zero, and NaN. Floats or signed integers.
-    sign => Sign;
-    /// Logical or bitwise not; integers or booleans.
-    not => Not;
-    /// e to the power of the operand; floats.
-    exponential => Exponential;
-    /// e to the power of the operand, less one, exact near zero; floats.
-    exponential_minus_one => ExponentialMinusOne;
-    /// The natural logarithm; floats.
-    log => Log;
-    /// The natural logarithm of one more than the operand, exact near zero; floats.
-    log_plus_one => LogPlusOne;
-    /// 1 ÷ (1 + e to the power of minus the operand); floats.
-    logistic => Logistic;
-    /// The hyperbolic tangent; floats.
-    tanh => Tanh;
-    /// The sine of radians; floats.
-    sine => Sine;
-    /// The cosine of radians; floats.
-    cosine => Cosine;
-    /// The square root; floats.
-    sqrt => Sqrt;
-    /// One over the square root; floats.
-    rsqrt => Rsqrt;
-    /// The cube root; floats.
-    cbrt => Cbrt;
-    /// The largest integer that is not larger; floats.
-    floor => Floor;
-    /// The smallest integer that is not smaller; floats.
-    ceil => Ceil;
-    /// The nearest integer, ties to even; floats.
-    round_nearest_even => RoundNearestEven;
-    /// The nearest integer, ties away from zero; floats.
-    round_nearest_afz => RoundNearestAfz;
-    /// The number of zero bits above the highest set one; integers.
-    count_leading_zeros => CountLeadingZeros;
-    /// The number of set bits; integers.
-    popcnt => Popcnt;
-}
+unary_ops! { unary_methods }

@@ -121,7 +121,7 @@ type Brand<'f> = PhantomData<fn(&'f ()) -> &'f ()>;
 /// A value of the function that is being built.
 ///
 /// The lifetime identifies the function: a value of one function does not type-check in another. A value made
-/// inside a region (the body of a loop, a comparator) can only be used there, which is checked at use.
+/// inside a region (the condition or the body of a loop) can only be used there, which is checked at use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value<'f> {
     id: ValueId,

@@ -19,33 +19,6 @@ pub fn while_loop(
     Ok(owned(carried))
 }
 
-/// A sort of `operands` of one shape, by a comparator that returns one boolean.
-pub fn sort(
-    operands: &[&TensorType],
-    dimension: usize,
-    comparator: &[&TensorType],
-) -> Result<Vec<TensorType>> {
-    let site = Site::new("sort", &["operand"], operands);
-    sortable(&site, dimension)?;
-    truth(&site, "comparator", comparator)?;
-    Ok(owned(operands))
-}
-
-/// What [`sort`] asks of its operands, known before the comparator is.
-pub(crate) fn sort_operands(operands: &[&TensorType], dimension: usize) -> Result<()> {
-    sortable(&Site::new("sort", &["operand"], operands), dimension)
-}
-
-fn sortable(site: &Site<'_>, dimension: usize) -> Result<()> {
-    let Some((first, rest)) = site.types.split_first() else {
-        return Err(site.error(ErrorKind::Structure, "at least one operand is needed"));
-    };
-    if let Some(i) = rest.iter().position(|operand| operand.shape != first.shape) {
-        return Err(site.shape(format!("{} must have the shape of {}", site.name(i + 1), site.name(0))));
-    }
-    site.dimension(0, dimension)
-}
-
 /// A call of a function with `parameters` and `results`.
 pub fn call(op: &str, function: &str, operands: &[&TensorType], parameters: &[&TensorType]) -> Result<()> {
     let site = Site::new(op, &["operand"], operands);

@@ -7,7 +7,7 @@ use crate::types::TensorType;
 
 /// Checks that an operation of `kind` over `operands` has `results`.
 ///
-/// Regions and callees are not checked here: for `while` and `sort` only the operands and results, for a
+/// Regions and callees are not checked here: for `while` only the operands and results, for a
 /// composite or a call only that the results can exist. [`Module::verify`](crate::Module::verify) checks the
 /// rest.
 pub fn results(kind: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> Result<()> {
@@ -45,7 +45,7 @@ fn infer(kind: &OpKind, operands: &[&TensorType], declared: &[&TensorType]) -> R
         OpKind::Select | OpKind::Clamp | OpKind::Scatter { .. } => Some(3),
         OpKind::Constant(_) | OpKind::Iota { .. } => Some(0),
         OpKind::DynamicSlice { .. } => Some(1),
-        OpKind::Concatenate { .. } | OpKind::While | OpKind::Sort { .. } => None,
+        OpKind::Concatenate { .. } | OpKind::While => None,
         OpKind::Composite { .. } | OpKind::Call { .. } | OpKind::CustomCall { .. } => None,
         OpKind::Reshape | OpKind::BroadcastInDim { .. } | OpKind::Transpose { .. } | OpKind::Convert => {
             Some(1)
@@ -89,7 +89,7 @@ fn infer(kind: &OpKind, operands: &[&TensorType], declared: &[&TensorType]) -> R
         OpKind::DotGeneral { dimensions } => {
             super::dot_general(operands[0], operands[1], dimensions, result()?.element)?
         }
-        OpKind::While | OpKind::Sort { .. } => return Ok(operands.iter().map(|&ty| ty.clone()).collect()),
+        OpKind::While => return Ok(operands.iter().map(|&ty| ty.clone()).collect()),
         OpKind::Composite { .. } | OpKind::Call { .. } | OpKind::CustomCall { .. } => {
             return declared.iter().map(|&ty| sized(kind.name(), ty.clone())).collect();
         }

@@ -247,7 +247,6 @@ impl<'w, 'm> Writer<'w, 'm> {
     fn op(&mut self, op: &Op) -> fmt::Result {
         match &op.kind {
             OpKind::While => self.while_loop(op),
-            OpKind::Sort { dimension, stable } => self.sort(op, *dimension, *stable),
             OpKind::Scatter { dimensions, update, unique_indices } => {
                 self.scatter(op, dimensions, *update, *unique_indices)
             }

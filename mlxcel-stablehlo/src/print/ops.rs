@@ -106,11 +106,9 @@ impl Writer<'_, '_> {
                 }
             }
             // Those with regions are written by `Writer::op`'s other branches.
-            OpKind::Scatter { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::ReduceArgMax { .. }
-            | OpKind::While
-            | OpKind::Sort { .. } => Ok(()),
+            OpKind::Scatter { .. } | OpKind::Reduce { .. } | OpKind::ReduceArgMax { .. } | OpKind::While => {
+                Ok(())
+            }
         }?;
         self.out.write_str("\n")
     }

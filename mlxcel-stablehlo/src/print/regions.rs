@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Writer;
 use super::ops::numbers;
-use crate::module::{Block, Op, Reduction, ScatterDimensions, ScatterUpdate, ValueId};
+use crate::module::{Op, Reduction, ScatterDimensions, ScatterUpdate, ValueId};
 use crate::types::{ElementType, TensorType};
 
 impl Writer<'_, '_> {
@@ -29,34 +29,6 @@ impl Writer<'_, '_> {
         }
         self.indent()?;
         self.out.write_str("}\n")
-    }
-
-    pub(super) fn sort(&mut self, op: &Op, dimension: usize, stable: bool) -> fmt::Result {
-        let (operands, signature) = (self.list(&op.operands), self.signature(op));
-        self.define(&op.results)?;
-        let attributes = format!("dimension = {dimension} : i64, is_stable = {stable}");
-        writeln!(self.out, "\"stablehlo.sort\"({operands}) <{{{attributes}}}> ({{")?;
-        if let Some(comparator) = op.regions.first() {
-            self.entered_block(comparator)?;
-        }
-        self.indent()?;
-        writeln!(self.out, "}}) : {signature}")
-    }
-
-    /// A block with a label that names its arguments.
-    fn entered_block(&mut self, block: &Block) -> fmt::Result {
-        for &argument in &block.arguments {
-            let name = self.fresh();
-            self.set_name(argument, name);
-        }
-        let arguments: Vec<String> = block
-            .arguments
-            .iter()
-            .map(|&argument| format!("{}: {}", self.name(argument), self.ty(argument)))
-            .collect();
-        self.indent()?;
-        writeln!(self.out, "^bb0({}):", arguments.join(", "))?;
-        self.block(block, "stablehlo.return")
     }
 
     pub(super) fn scatter(

@@ -111,7 +111,6 @@ pub fn every_operation() -> impl Iterator<Item = &'static str> {
         "reduce_argmax",
         "dot_general",
         "while",
-        "sort",
         "composite",
         "call",
         "custom_call",
