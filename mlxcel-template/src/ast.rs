@@ -121,6 +121,8 @@ pub(super) struct For {
     pub(super) target: Target,
     pub(super) iterable: Expr,
     pub(super) condition: Option<Expr>,
+    /// Whether its body may call `loop` with items of the next level.
+    pub(super) recursive: bool,
     pub(super) body: Vec<Statement>,
     pub(super) otherwise: Vec<Statement>,
 }

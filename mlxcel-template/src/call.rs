@@ -70,6 +70,10 @@ impl<'a> Evaluator<'a> {
         match *callee {
             Value::Macro(index) => self.call_macro(index, values, caller),
             Value::Function(function) => self.function(function, &values),
+            Value::Loop(index) if caller.is_none() && !values.positional.is_empty() => {
+                let [iterable] = values.take(name, ["iterable"])?;
+                self.call_loop(index, &iterable)
+            }
             Value::Undefined => Err(TemplateError::at(line, format!("'{name}' is undefined"))),
             _ => Err(TemplateError::at(line, format!("'{name}' cannot be called"))),
         }

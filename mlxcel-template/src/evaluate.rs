@@ -42,6 +42,11 @@ pub(super) struct Evaluator<'a> {
 
 /// Where a loop is.
 pub(super) struct LoopState<'a> {
+    block: &'a For,
+    /// The scope that the loop is in.
+    scope: usize,
+    /// How many calls of `loop` it is within.
+    pub(super) depth: usize,
     pub(super) items: Rc<Seq<'a>>,
     pub(super) index: usize,
     /// What `loop.changed` was called with last.
@@ -119,7 +124,12 @@ impl<'a> Evaluator<'a> {
                 write_str(&mut self.out, &value)?;
             }
             StatementKind::If(branches, otherwise) => return self.branch(branches, otherwise),
-            StatementKind::For(block) => return self.deeper(|this| this.run_loop(block)),
+            StatementKind::For(block) => {
+                return self.deeper(|this| {
+                    let iterable = this.value(&block.iterable)?;
+                    this.run_loop(block, &iterable, 0)
+                });
+            }
             StatementKind::Set(target, value) => {
                 let value = self.value(value)?;
                 self.assign(target, value)?;
@@ -189,9 +199,13 @@ impl<'a> Evaluator<'a> {
 
     /// What `body` writes.
     pub(super) fn capture(&mut self, body: &'a [Statement]) -> Result<Value<'a>> {
+        self.captured(|this| this.statements(body))
+    }
+
+    fn captured(&mut self, write: impl FnOnce(&mut Self) -> Result<Flow>) -> Result<Value<'a>> {
         let inner = self.builder()?;
         let outer = std::mem::replace(&mut self.out, inner);
-        self.statements(body)?;
+        write(self)?;
         Ok(std::mem::replace(&mut self.out, outer).finish())
     }
 
@@ -201,12 +215,28 @@ impl<'a> Evaluator<'a> {
         Ok(Value::Macro(self.macros.len() - 1))
     }
 
-    fn run_loop(&mut self, block: &'a For) -> Result<Flow> {
-        let iterable = self.value(&block.iterable)?;
-        let items = self.items_of_loop(block, &iterable)?;
+    /// `loop(iterable)`: what the body of a recursive loop writes for the items of the next level.
+    pub(super) fn call_loop(&mut self, index: usize, iterable: &Value<'a>) -> Result<Value<'a>> {
+        let Some(&LoopState { block, scope, depth, .. }) = self.loops.get(index) else {
+            return Err(TemplateError::new("the loop has ended"));
+        };
+        if !block.recursive {
+            return Err(TemplateError::new("'loop' can be called in a loop marked 'recursive' only"));
+        }
+        self.deeper(|this| {
+            let outer = this.scopes.enter(scope)?;
+            let text = this.captured(|this| this.run_loop(block, iterable, depth + 1))?;
+            this.scopes.leave(outer);
+            Ok(text)
+        })
+    }
+
+    fn run_loop(&mut self, block: &'a For, iterable: &Value<'a>, depth: usize) -> Result<Flow> {
+        let items = self.items_of_loop(block, iterable)?;
         let index = self.loops.len();
         let mut completes = false;
-        self.loops.push(LoopState { items: Rc::clone(&items), index: 0, changed: None });
+        let scope = self.scopes.current();
+        self.loops.push(LoopState { block, scope, depth, items: Rc::clone(&items), index: 0, changed: None });
         for (position, item) in items.items.iter().enumerate() {
             self.meter.work(1)?;
             self.loops[index].index = position;
@@ -274,6 +304,11 @@ impl<'a> Evaluator<'a> {
     }
 
     pub(super) fn set_in_namespace(&mut self, index: usize, name: &'a str, value: Value<'a>) -> Result<()> {
+        if name.starts_with('_') {
+            return Err(TemplateError::new(format!(
+                "a namespace takes no attribute that begins with an underscore, such as '{name}'"
+            )));
+        }
         let held = &mut self.namespaces[index];
         self.meter.work(1 + held.len() / 4)?;
         if let Some((_, old)) = held.iter_mut().find(|(held, _)| *held == name) {

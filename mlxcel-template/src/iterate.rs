@@ -168,8 +168,8 @@ impl<'a> Evaluator<'a> {
             "last" => Value::Bool(at + 1 == length),
             "length" => int(length),
             // Loops within loops do not count here: only recursive ones do.
-            "depth" => int(1),
-            "depth0" => int(0),
+            "depth" => int(state.depth + 1),
+            "depth0" => int(state.depth),
             "previtem" => at.checked_sub(1).map_or(Value::Undefined, |at| state.items.items[at].clone()),
             "nextitem" => state.items.items.get(at + 1).cloned().unwrap_or(Value::Undefined),
             "cycle" | "changed" => Value::Method,

@@ -258,8 +258,12 @@ impl<'a> Evaluator<'a> {
         if values.positional.is_empty() {
             let [attribute, default] = values.take("map", ["attribute", "default"])?;
             for item in &items.items {
-                let found = self.path(item, &attribute)?;
-                list.push(if found.is_undefined() { default.clone() } else { found })?;
+                let found = match attribute {
+                    Value::None => item.clone(),
+                    _ => self.path(item, &attribute)?,
+                };
+                let default = default.given().filter(|_| found.is_undefined());
+                list.push(default.cloned().unwrap_or(found))?;
             }
             return Ok(list.finish());
         }

@@ -333,7 +333,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// `text.format(…)`, with fields by position and by name, and no more.
+    /// `text.format(…)`, with fields by position and by name, and the formats of numbers that `%` has too.
     fn format(&mut self, text: &Text<'a>, values: &Values<'a>) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         let mut next = 0;
@@ -352,6 +352,7 @@ impl<'a> Evaluator<'a> {
                 return Err(TemplateError::new("a field of a format does not end"));
             };
             start = at + field.len() + 2;
+            let (field, specification) = field.split_once(':').unwrap_or((field, ""));
             let value = if field.is_empty() {
                 next += 1;
                 values.positional.get(next - 1)
@@ -362,11 +363,37 @@ impl<'a> Evaluator<'a> {
             };
             let value = value
                 .ok_or_else(|| TemplateError::new(format!("the format's field '{field}' has no value")))?;
-            super::print::write_str(&mut out, value)?;
+            match (specification, specification.chars().next_back(), value) {
+                ("", _, _) => super::print::write_str(&mut out, value)?,
+                (_, Some('d'), Value::Bool(_) | Value::Int(_))
+                | (_, Some('f'), Value::Bool(_) | Value::Int(_) | Value::Float(_))
+                    if is_plain(specification) =>
+                {
+                    let format = format!("%{specification}");
+                    let format = Text::Borrowed(&format, text.origin());
+                    let number = self.printf(&format, std::slice::from_ref(value), true)?;
+                    super::print::write_str(&mut out, &number)?;
+                }
+                _ => {
+                    return Err(TemplateError::new(format!(
+                        "the format ':{specification}' of {} is not supported",
+                        value.type_name()
+                    )));
+                }
+            }
         }
         out.push_part(text, start..text.len())?;
         Ok(out.finish())
     }
+}
+
+/// Whether a format of a number means the same after `%`: a sign, zeros, a width and, of floats, a precision.
+fn is_plain(specification: &str) -> bool {
+    let (width, kind) = specification.split_at(specification.len() - 1);
+    let width = width.strip_prefix(['+', ' ', '-']).unwrap_or(width);
+    let (width, precision) = width.split_once('.').unwrap_or((width, if kind == "f" { "0" } else { "" }));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number(width) && is_number(precision) && precision.is_empty() == (kind == "d")
 }
 
 /// An argument that is a text, and has no default.

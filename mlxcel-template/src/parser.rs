@@ -253,8 +253,7 @@ impl Parser {
         }
         let iterable = self.tuple(|parser| parser.nested(Self::or))?;
         let condition = if self.takes_name("if") { Some(self.expression()?) } else { None };
-        // Such a loop can be called by its body, which no chat template does; ours goes through its items.
-        self.takes_name("recursive");
+        let recursive = self.takes_name("recursive");
         self.end_of_block()?;
         let outer = std::mem::replace(&mut self.in_loop, true);
         let body = self.nested(|parser| parser.statements(&["else", "endfor"]))?;
@@ -266,7 +265,7 @@ impl Parser {
             self.end_of_block()?;
             Vec::new()
         };
-        Ok(StatementKind::For(Box::new(For { target, iterable, condition, body, otherwise })))
+        Ok(StatementKind::For(Box::new(For { target, iterable, condition, recursive, body, otherwise })))
     }
 
     fn set_block(&mut self) -> Result<StatementKind> {

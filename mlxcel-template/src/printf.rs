@@ -12,7 +12,7 @@ impl<'a> Evaluator<'a> {
     /// format does not use is an error.
     pub(super) fn printf(
         &mut self,
-        format: &Text<'a>,
+        format: &Text<'_>,
         arguments: &[Value<'a>],
         uses_all: bool,
     ) -> Result<Value<'a>> {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use mlxcel_template::{Template, Variable};
+use mlxcel_template::{Template, TemplateError, Variable};
 use serde_json::{Value, json};
 
 const ERROR: &str = "an error";
@@ -248,6 +248,36 @@ fn formats_have_signs_and_precisions() {
 }
 
 #[test]
+fn fields_of_a_format_have_the_formats_of_numbers() {
+    expect(
+        &json!({"d": {"a": 1}}),
+        &[
+            ("'{:.2f} {:03d} {n:+.1f} {:5.1f}%'.format(2.5, 7, -0.25, n=1)", "2.50 007 +1.0  -0.2%"),
+            ("'{0:d}{0:2d}'.format(true)", "1 1"),
+            ("'{:.2f}'.format('a')", ERROR),
+            ("'{:d}'.format(1.5)", ERROR),
+            ("'{:.1d}'.format(1)", ERROR),
+            // Python has these.
+            ("'{:>5}'.format('a')", ERROR),
+            ("'{!r}'.format('a')", ERROR),
+            ("'{0.a}'.format(d)", ERROR),
+        ],
+    );
+}
+
+#[test]
+fn map_passes_items_on_if_the_attribute_is_none() {
+    expect(
+        &json!({"l": [1], "rows": [{}]}),
+        &[
+            ("l|map(attribute=none)|list", "[1]"),
+            ("rows|map(attribute='a', default=none)|list", "[Undefined]"),
+            ("rows|map(attribute='a', default=0)|list", "[0]"),
+        ],
+    );
+}
+
+#[test]
 fn dates_have_no_locale_and_no_zone() {
     expect(
         &json!({}),
@@ -289,7 +319,57 @@ fn undefined_arguments_are_not_missing() {
 }
 
 fn render(source: &str) -> String {
-    Template::parse(source).unwrap().render(&[], None).unwrap().text
+    rendered(source).unwrap()
+}
+
+fn rendered(source: &str) -> Result<String, TemplateError> {
+    Template::parse(source)?.render(&[], None).map(|rendered| rendered.text)
+}
+
+#[test]
+fn a_recursive_loop_is_called_with_the_items_of_the_next_level() {
+    let cases = [
+        (
+            "{% for i in [1, [2, [3]], 4] recursive %}{{ loop.depth }}{{ loop.index0 }}\
+             {% if i is iterable %}<{{ loop(i)|upper }}>{% else %}{{ i }}{% endif %}{% else %}none{% endfor %}",
+            "10111<20221<303>>124",
+        ),
+        // The next level does not see what an iteration sets.
+        (
+            "{% set x = 'o' %}{% for i in [[0], 1] recursive %}{{ x }}{% set x = 'i' %}\
+             {% if i is iterable %}{{ loop(i) }}{% endif %}{% endfor %}",
+            "ooo",
+        ),
+        (
+            "{% for i in [1, [2, 1]] if i != 1 recursive %}{{ i }}{% if i != 2 %}{{ loop(i) }}{% endif %}{% endfor %}",
+            "[2, 1]2",
+        ),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(render(source), expected, "{source}");
+    }
+    let refused = [
+        "{% for i in [1] %}{{ loop([2]) }}{% endfor %}",
+        "{% for i in [1] recursive %}{{ loop() }}{% endfor %}",
+        "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    ];
+    for source in refused {
+        rendered(source).unwrap_err();
+    }
+}
+
+#[test]
+fn names_that_are_refused_are_in_the_error() {
+    let cases = [
+        ("{{ joiner(', ') }}", "joiner"),
+        ("{{ cycler is defined }}", "cycler"),
+        ("{% set ns = namespace(_secret=1) %}", "_secret"),
+        ("{% set ns = namespace() %}{% set ns._secret = 1 %}", "_secret"),
+    ];
+    for (source, name) in cases {
+        assert!(rendered(source).unwrap_err().to_string().contains(name), "{source}");
+    }
+    assert_eq!(render("{% set joiner = 1 %}{{ joiner }}"), "1");
 }
 
 #[test]
