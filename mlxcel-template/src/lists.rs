@@ -39,6 +39,10 @@ impl<'a> Evaluator<'a> {
                 self.reversed(&value)
             }
             "items" | "dictsort" => self.pairs(name, &value, values),
+            // They take none, and whatever else is false, for an empty list.
+            "map" | "select" | "reject" | "selectattr" | "rejectattr" if !value.is_true() => {
+                Ok(self.list()?.finish())
+            }
             "map" => self.map(&value, values),
             "select" | "reject" | "selectattr" | "rejectattr" => self.choose(name, &value, values),
             "sort" => {

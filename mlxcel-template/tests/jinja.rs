@@ -278,6 +278,19 @@ fn map_passes_items_on_if_the_attribute_is_none() {
 }
 
 #[test]
+fn items_are_mapped_and_chosen_of_none_as_of_an_empty_list() {
+    expect(
+        &json!({"tools": null}),
+        &[
+            ("tools|selectattr('type', 'equalto', 'code_interpreter')|list|length", "0"),
+            ("[tools|rejectattr('a')|list, 0|map('upper')|list, false|select|list]", "[[], [], []]"),
+            ("tools|list", ERROR),
+            ("1|map('upper')|list", ERROR),
+        ],
+    );
+}
+
+#[test]
 fn dates_have_no_locale_and_no_zone() {
     expect(
         &json!({}),
