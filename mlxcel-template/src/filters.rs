@@ -4,6 +4,7 @@ use super::arguments::Values;
 use super::ast::Filter;
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
+use super::marked::refuse_marked;
 use super::numbers;
 use super::origin::Origin;
 use super::print::{JsonStyle, write_json, write_str};
@@ -162,53 +163,60 @@ impl<'a> Evaluator<'a> {
 
     fn text_filter(&mut self, name: &str, value: &Value<'a>, values: &Values<'a>) -> Result<Value<'a>> {
         let text = self.text_of(value)?;
+        let result = self.filtered_text(name, value, &text, values)?;
+        let keeps_mark = !matches!(name, "replace" | "title");
+        self.keep_mark(keeps_mark && text.is_marked(), result)
+    }
+
+    fn filtered_text(
+        &mut self,
+        name: &str,
+        value: &Value<'a>,
+        text: &Text<'a>,
+        values: &Values<'a>,
+    ) -> Result<Value<'a>> {
         match name {
             "trim" => {
                 let [characters] = values.take(name, ["chars"])?;
-                self.strip(&text, &characters, (true, true))
+                self.strip(text, &characters, (true, true))
             }
             "replace" => {
                 let [old, new, count] = values.take(name, ["old", "new", "count"])?;
                 let (old, new) = (self.text_of(&old)?, self.text_of(&new)?);
                 let count = count.given().map_or(Ok(-1), |count| count.int_or(-1))?;
-                self.replace(&text, &old, &new, count)
+                self.replace(text, &old, &new, count)
             }
             "indent" => match value {
-                Value::Text(_) => self.indent(&text, values),
+                Value::Text(_) => self.indent(text, values),
                 _ => Err(TemplateError::new(format!("'indent' does not take {}", value.type_name()))),
             },
             "center" => {
                 let [width] = values.take(name, ["width"])?;
-                self.pad(&text, width.count_or(80)?, &SPACE, Side::Both)
+                self.pad(text, width.count_or(80)?, &SPACE, Side::Both)
             }
             "format" => {
                 if !values.named.is_empty() {
                     return Err(TemplateError::new("'format' takes no arguments with names"));
                 }
-                self.printf(&text, &values.positional, true)
+                refuse_marked("format", text)?;
+                self.printf(text, &values.positional, true)
             }
-            "truncate" => self.truncate(&text, values),
+            "truncate" => self.truncate(text, values),
             _ => {
                 let [] = values.take(name, [])?;
                 match name {
-                    "upper" => self.upper(&text),
-                    "lower" => self.lower(&text),
-                    "capitalize" => self.capitalize(&text),
-                    "title" => self.title_words(&text),
+                    "upper" => self.upper(text),
+                    "lower" => self.lower(text),
+                    "capitalize" => self.capitalize(text),
+                    "title" => self.title_words(text),
                     "wordcount" => {
                         self.meter.read(text.len())?;
                         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
                         Ok(Value::Int(words.filter(|word| !word.is_empty()).count() as i128))
                     }
-                    "safe" => Ok(Value::Text(text)),
-                    _ => self.map_text(&text, |character, out| match character {
-                        '&' => out.push_str("&amp;"),
-                        '<' => out.push_str("&lt;"),
-                        '>' => out.push_str("&gt;"),
-                        '\'' => out.push_str("&#39;"),
-                        '"' => out.push_str("&#34;"),
-                        _ => out.push(character),
-                    }),
+                    "safe" => self.marked(text),
+                    "escape" | "e" if text.is_marked() => Ok(Value::Text(text.clone())),
+                    _ => self.escaped(text).map(Value::Text),
                 }
             }
         }

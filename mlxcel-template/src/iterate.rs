@@ -85,7 +85,7 @@ impl<'a> Evaluator<'a> {
             }
             (Value::Text(text), _) => {
                 if let Some(index) = key.as_int() {
-                    return self.character(text, index);
+                    return self.keep_mark(text.is_marked(), self.character(text, index)?);
                 }
             }
             _ => {}

@@ -52,6 +52,7 @@ mod filters;
 mod iterate;
 mod lexer;
 mod lists;
+mod marked;
 mod meter;
 mod methods;
 mod numbers;

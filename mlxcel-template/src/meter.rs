@@ -167,8 +167,13 @@ impl TextBuilder {
         Value::Text(self.into_text())
     }
 
+    /// The text, marked as safe.
+    pub(super) fn finish_marked<'a>(self) -> Value<'a> {
+        Value::Text(Text::owned(self.text, self.origins, true, self.charge))
+    }
+
     pub(super) fn into_text<'a>(self) -> Text<'a> {
-        Text::owned(self.text, self.origins, self.charge)
+        Text::owned(self.text, self.origins, false, self.charge)
     }
 
     pub(super) fn into_parts(self) -> (String, Origins) {

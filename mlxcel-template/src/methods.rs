@@ -4,6 +4,7 @@
 use super::arguments::Values;
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
+use super::marked::refuse_marked;
 use super::strings::{self, SPACE, Side, ZERO};
 use super::value::{Text, Value};
 
@@ -83,7 +84,13 @@ impl<'a> Evaluator<'a> {
     pub(super) fn method(&mut self, value: &Value<'a>, name: &str, values: &Values<'a>) -> Result<Value<'a>> {
         values.read(&self.meter)?;
         match value {
-            Value::Text(text) => self.text_method(text, name, values),
+            Value::Text(text) => {
+                if matches!(name, "format" | "join" | "replace") {
+                    refuse_marked(name, text)?;
+                }
+                let result = self.text_method(text, name, values)?;
+                self.keep_mark(text.is_marked(), result)
+            }
             Value::Dict(dict) => match name {
                 "get" => {
                     let [key, default] = values.take(name, ["key", "default"])?;

@@ -3,6 +3,7 @@
 use super::ast::{Binary, Comparison, Expr, Kind, Unary};
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
+use super::marked::refuse_marked;
 use super::numbers;
 use super::print::write_str;
 use super::value::Value;
@@ -109,7 +110,8 @@ impl<'a> Evaluator<'a> {
                 };
             }
         }
-        self.slice(&value, bounds)
+        let is_marked = matches!(&value, Value::Text(text) if text.is_marked());
+        self.keep_mark(is_marked, self.slice(&value, bounds)?)
     }
 
     fn unary(&mut self, operator: Unary, value: &'a Expr) -> Result<Value<'a>> {
@@ -192,6 +194,9 @@ impl<'a> Evaluator<'a> {
         right: &Value<'a>,
     ) -> Result<Value<'a>> {
         match (operator, left, right) {
+            (Binary::Add, Value::Text(a), Value::Text(b)) if a.is_marked() || b.is_marked() => {
+                self.add_marked(a, b)
+            }
             (Binary::Add, Value::Text(a), Value::Text(b)) => {
                 let mut text = self.builder()?;
                 text.push_text(a)?;
@@ -207,7 +212,7 @@ impl<'a> Evaluator<'a> {
             (Binary::Multiply, Value::Text(text), count) | (Binary::Multiply, count, Value::Text(text)) => {
                 let mut out = self.builder()?;
                 out.repeat(text, times(count)?)?;
-                Ok(out.finish())
+                self.keep_mark(text.is_marked(), out.finish())
             }
             (Binary::Multiply, Value::Seq(seq), count) | (Binary::Multiply, count, Value::Seq(seq)) => {
                 let mut list = self.list()?;
@@ -218,6 +223,7 @@ impl<'a> Evaluator<'a> {
                 Ok(list.into_seq(seq.tuple))
             }
             (Binary::Remainder, Value::Text(format), _) => {
+                refuse_marked("%", format)?;
                 match right {
                     Value::Seq(seq) if seq.tuple => self.printf(format, &seq.items, true),
                     // Python takes what has items for fields by name, which need not all be used.

@@ -52,7 +52,7 @@ impl<'a> Evaluator<'a> {
                 self.meter.read(text.len())?;
                 if name == "upper" { strings::is_upper(&text) } else { strings::is_lower(&text) }
             }
-            "escaped" => false,
+            "escaped" => matches!(value, Value::Text(text) if text.is_marked()),
             _ => return Err(TemplateError::new(format!("there is no test '{name}'"))),
         })
     }

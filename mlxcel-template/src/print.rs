@@ -33,6 +33,11 @@ pub(super) fn write_repr(out: &mut TextBuilder, value: &Value<'_>) -> Result<()>
         Value::Bool(value) => out.push(if *value { "True" } else { "False" }),
         Value::Int(value) => out.push_as(&value.to_string(), Origin::Template),
         Value::Float(value) => out.push_as(&float(*value), Origin::Template),
+        Value::Text(text) if text.is_marked() => {
+            out.push("Markup(")?;
+            write_quoted(out, text)?;
+            out.push(")")
+        }
         Value::Text(text) => write_quoted(out, text),
         Value::Seq(seq) => {
             let (open, close) = if seq.tuple { ("(", ")") } else { ("[", "]") };

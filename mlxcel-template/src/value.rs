@@ -52,13 +52,19 @@ pub(super) enum Text<'a> {
 pub(super) struct OwnedText {
     text: String,
     origins: Origins,
+    is_marked: bool,
     #[expect(dead_code, reason = "held until the text is dropped")]
     charge: Charge,
 }
 
 impl Text<'_> {
-    pub(super) fn owned(text: String, origins: Origins, charge: Charge) -> Self {
-        Self::Owned(Rc::new(OwnedText { text, origins, charge }))
+    pub(super) fn owned(text: String, origins: Origins, is_marked: bool, charge: Charge) -> Self {
+        Self::Owned(Rc::new(OwnedText { text, origins, is_marked, charge }))
+    }
+
+    /// Whether it is marked as safe.
+    pub(super) fn is_marked(&self) -> bool {
+        matches!(self, Self::Owned(owned) if owned.is_marked)
     }
 
     /// The pieces of a part of it, each of one origin.

@@ -291,6 +291,30 @@ fn items_are_mapped_and_chosen_of_none_as_of_an_empty_list() {
 }
 
 #[test]
+fn strings_that_are_added_to_safe_ones_are_escaped() {
+    expect(
+        &json!({"d": {"a": 1}, "q": "\"<"}),
+        &[
+            ("'a'|safe + q", "a&#34;&lt;"),
+            ("q + q|safe + q", "&#34;&lt;\"<&#34;&lt;"),
+            ("'n\n'|safe + d|tojson()", "n\n{&#34;a&#34;: 1}"),
+            ("d|tojson|safe ~ q", "{\"a\": 1}\"<"),
+            ("(q|e) + (q|safe|e) + (q|e|forceescape)", "&#34;&lt;\"<&amp;#34;&amp;lt;"),
+            ("(' a '|safe).strip()|upper * 2 + q", "AA&#34;&lt;"),
+            ("('ab'|safe)[1:] + q ~ ('a b'|safe).split()[1] + q", "b&#34;&lt;b&#34;&lt;"),
+            ("'a'|safe|replace('a', 'b') + q", "b\"<"),
+            ("[q|safe, 1]", "[Markup('\"<'), 1]"),
+            ("['a'|safe, q]|join + q", "a\"<\"<"),
+            ("['a'|safe is escaped, 'a' is escaped, 'a'|safe == 'a']", "[True, False, True]"),
+            // Python escapes the arguments.
+            ("'%s'|safe % q", ERROR),
+            ("('{}'|safe).format(q)", ERROR),
+            ("(','|safe).join([q])", ERROR),
+        ],
+    );
+}
+
+#[test]
 fn dates_have_no_locale_and_no_zone() {
     expect(
         &json!({}),
