@@ -10,7 +10,7 @@ use super::{Gguf, Place, architecture, modules, tokenizer};
 use crate::files::FileKind;
 
 /// The files that metadata makes.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 9] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -18,6 +18,8 @@ const NAMES: [&str; 7] = [
     "tokenizer_config.json",
     "modules.json",
     "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "3_Dense/config.json",
 ];
 
 /// The file `name` of the model at a place, which is opened only where its metadata is asked for.
@@ -49,7 +51,10 @@ impl Gguf {
             "tokenizer_config.json" => tokenizer::tokenizer_config(self)?.map(write),
             "modules.json" => modules::modules(self)?.map(|modules| modules.to_string()),
             "1_Pooling/config.json" => modules::pooling_config(self)?.map(write),
-            _ => None,
+            _ => match name.strip_suffix("/config.json") {
+                Some(folder) => modules::dense_config(self, folder)?.map(write),
+                None => None,
+            },
         };
         let limit = FileKind::of(name).limit();
         match made {

@@ -1,9 +1,11 @@
 //! Heads of checkpoints for sequence classification, as rerankers have them.
 
 use mlxcel_core::{Error, Pooling, Result};
+use serde_json::Value;
 
 use super::{HeadLayer, TextHead};
 use crate::checkpoint::Checkpoint;
+use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 use crate::element::ElementType;
 use crate::families::activation;
@@ -75,7 +77,12 @@ impl TextHead {
             }
             // Decoders: the score of the last token.
             _ if decoder.head.is_some() && checkpoint.has("score.weight") => {
-                (Pooling::Last, vec![classes("score", false)?])
+                let scores = if answers_yes_or_no(config)? {
+                    difference(&matrix_values(checkpoint, "score", [2, hidden])?)
+                } else {
+                    classes("score", false)?
+                };
+                (Pooling::Last, vec![scores])
             }
             other => {
                 let message = format!("heads of '{}' are not supported", other.escape_debug());
@@ -86,8 +93,23 @@ impl TextHead {
     }
 }
 
+/// Whether there are the classes "yes" and "no", in this order.
+fn answers_yes_or_no(config: Fields<'_>) -> Result<bool> {
+    let Some(labels) = config.object("id2label")? else { return Ok(false) };
+    let label = |class: &str| labels.get(class).and_then(Value::as_str);
+    Ok(labels.keys().count() == 2 && label("0") == Some("yes") && label("1") == Some("no"))
+}
+
+/// The score of the first of two classes less that of the second: the logit whose sigmoid is the probability
+/// of the first. `weight` has a row for each.
+fn difference(weight: &[f32]) -> HeadLayer {
+    let (first, second) = weight.split_at(weight.len() / 2);
+    let weight = first.iter().zip(second).map(|(first, second)| first - second).collect();
+    HeadLayer::Dense { weight, bias: None, activation: None }
+}
+
 /// The values of a matrix, which may be packed.
-fn matrix_values(checkpoint: &Checkpoint, module: &str, shape: [usize; 2]) -> Result<Vec<f32>> {
+pub(super) fn matrix_values(checkpoint: &Checkpoint, module: &str, shape: [usize; 2]) -> Result<Vec<f32>> {
     let weight = matrix(checkpoint, module, &shape)?;
     let bytes = checkpoint.expanded_weight(&weight, ElementType::F32)?;
     Ok(super::modules::floats(ElementType::F32, &bytes).unwrap_or_default())

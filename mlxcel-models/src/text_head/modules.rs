@@ -2,6 +2,7 @@
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Pooling, Result};
 
+use super::classifier::matrix_values;
 use super::{HeadLayer, TextHead};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Fields};
@@ -231,13 +232,23 @@ fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer>
         }
     };
     let path = format!("{folder}/{WEIGHTS}");
-    let file = read_file(source, &path)?.ok_or_else(|| missing(path.clone()))?;
-    let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
-    let bias = match config.flag("bias")? {
-        Some(false) => None,
-        Some(true) | None => Some(tensor(&path, &file, "linear.bias", &[outputs])?),
+    let has_bias = config.flag("bias")?.unwrap_or(true);
+    let Some(file) = read_file(source, &path)? else {
+        let within = if has_bias { None } else { weight_within(source, folder, [outputs, inputs])? };
+        let weight = within.ok_or_else(|| missing(path))?;
+        return Ok(HeadLayer::Dense { weight, bias: None, activation });
     };
+    let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
+    let bias = if has_bias { Some(tensor(&path, &file, "linear.bias", &[outputs])?) } else { None };
     Ok(HeadLayer::Dense { weight, bias, activation })
+}
+
+/// The weight of a dense layer that is among those of the model, as GGUF files and copies of them have it.
+fn weight_within(source: &ModelSource, folder: &str, shape: [usize; 2]) -> Result<Option<Vec<f32>>> {
+    let checkpoint = Checkpoint::from_source(source)?;
+    let module = format!("{folder}.linear");
+    let is_there = checkpoint.has(&format!("{module}.weight"));
+    if is_there { matrix_values(&checkpoint, &module, shape).map(Some) } else { Ok(None) }
 }
 
 /// The values of a tensor of a file.

@@ -197,10 +197,13 @@ pub(super) fn target(
     let [base, layers] = architecture.base;
     Ok(Some(match layer {
         Some(layer) => (format!("{base}{layers}{layer}.{to}"), change),
-        None if to.starts_with("lm_head") => (to, change),
+        None if BESIDE.iter().any(|module| to.starts_with(module)) => (to, change),
         None => (format!("{base}{to}"), change),
     }))
 }
+
+/// Modules beside the network, whose names have no base.
+const BESIDE: [&str; 4] = ["lm_head", "score", "2_Dense", "3_Dense"];
 
 /// The tensors that the file has as settings.
 pub(super) fn vectors(gguf: &Gguf, architecture: &'static Architecture) -> Result<Vectors> {

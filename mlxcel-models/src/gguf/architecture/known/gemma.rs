@@ -36,7 +36,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
         ("rope.freq_base_swa", "rope_local_base_freq"),
         ("final_logit_softcapping", "final_logit_softcapping"),
     ]],
-    tensors: &[FOUR_NORMS],
+    tensors: &[FOUR_NORMS, DENSE],
     adapt: gemma3,
     ..PLAIN
 };
@@ -110,6 +110,8 @@ pub(super) const GEMMA4: Architecture = Architecture {
     ..PLAIN
 };
 
+/// Names of the layers behind the pooling, in the folders of sentence-transformers.
+const DENSE: &[Name] = &[("dense_2", "2_Dense.linear", Keep), ("dense_3", "3_Dense.linear", Keep)];
 const LAYER_INPUT_WIDTH: Setting = ("embedding_length_per_layer_input", "hidden_size_per_layer_input");
 const SHARED_LAYERS: Setting = ("attention.shared_kv_layers", "num_kv_shared_layers");
 /// Names of the embeddings that layers read beside the stream.

@@ -1,6 +1,7 @@
 //! Qwen.
 
 use mlxcel_core::Result;
+use serde_json::json;
 
 use super::super::Change::{Keep, Row};
 use super::super::Fixed::Flag;
@@ -21,7 +22,13 @@ pub(super) const QWEN2MOE: Architecture = Architecture {
     ..PLAIN
 };
 
-pub(super) const QWEN3: Architecture = Architecture { name: "qwen3", model_type: "qwen3", ..PLAIN };
+pub(super) const QWEN3: Architecture = Architecture {
+    name: "qwen3",
+    model_type: "qwen3",
+    tensors: &[&[("cls.output", "score", Keep)]],
+    adapt: reranker,
+    ..PLAIN
+};
 
 pub(super) const QWEN3MOE: Architecture = Architecture {
     name: "qwen3moe",
@@ -85,6 +92,24 @@ const DELTA_SETTINGS: &[Setting] = &[
     ("ssm.group_count", "linear_num_key_heads"),
     ("ssm.time_step_rank", "linear_num_value_heads"),
 ];
+
+/// Qwen3-Reranker, of whose head the converter keeps the rows of "yes" and "no" as those of two classes.
+fn reranker(draft: &mut Draft<'_>) -> Result<()> {
+    if !draft.has("cls.output.weight") {
+        return Ok(());
+    }
+    draft.set("architectures", vec!["Qwen3ForSequenceClassification"]);
+    let key = draft.key("classifier.output_labels");
+    let Some(labels) = draft.metadata.texts(&key)? else { return Ok(()) };
+    // One more than there may be.
+    let labels = labels.iter().take(3).collect::<Result<Vec<_>>>()?;
+    if labels != ["yes", "no"] {
+        let message = "rerankers whose classes are not called yes and no are not supported".to_owned();
+        return Err(draft.metadata.unsupported(&key, message));
+    }
+    draft.set("id2label", json!({"0": "yes", "1": "no"}));
+    Ok(())
+}
 
 fn qwen2moe(draft: &mut Draft<'_>) -> Result<()> {
     experts(draft);
