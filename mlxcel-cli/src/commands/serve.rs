@@ -80,7 +80,8 @@ pub(crate) struct Arguments {
     /// The most bytes of a request's body
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     max_body: usize,
-    /// How many connections may be open; a further one waits
+    /// How many connections may be open; a further one ends the one that has been idle the longest, and waits
+    /// while all have a request
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive::<usize>)]
     max_connections: usize,
     /// The most seconds that a connection may be silent: the next request must come whole in that time, and

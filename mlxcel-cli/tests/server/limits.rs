@@ -150,28 +150,68 @@ fn disconnected_clients_are_cancelled_and_a_full_queue_is_429() {
 
 #[test]
 fn connections_without_a_complete_request_time_out() {
-    let server = Server::start(&["--max-connections", "1", "--idle-limit", "1"]);
-    let silent = TcpStream::connect(&server.address).unwrap();
-    assert_eq!(server.get("/health").0, 200);
-    drop(silent);
+    let server = Server::start(&["--idle-limit", "1"]);
+    let mut silent = TcpStream::connect(&server.address).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
     // An occasional byte is not a request either.
     let mut slow = TcpStream::connect(&server.address).unwrap();
-    let writer = thread::spawn(move || {
-        let request = format!("GET /health HTTP/1.1\r\nX-Long: {}", "x".repeat(10_000));
-        let sent = request.bytes().take_while(|&byte| {
-            thread::sleep(Duration::from_millis(50));
-            slow.write_all(&[byte]).is_ok()
-        });
-        sent.count()
+    let request = format!("GET /health HTTP/1.1\r\nX-Long: {}", "x".repeat(1_000));
+    let sent = request.bytes().take_while(|&byte| {
+        thread::sleep(Duration::from_millis(50));
+        slow.write_all(&[byte]).is_ok()
     });
-    assert_eq!(server.get("/health").0, 200);
-    assert!(writer.join().unwrap() < 10_000);
+    assert!(sent.count() < 1_000);
     // An answer that takes longer is waited for, read at once or as it comes.
     for stream in [false, true] {
         let mut answer = String::new();
         server.chat(900, stream).read_to_string(&mut answer).unwrap();
         let whole = if stream { "[DONE]" } else { "\"completion_tokens\":900" };
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(whole), "{answer}");
+    }
+}
+
+/// A request that leaves its connection open, until its answer has come.
+fn ask_for_health(stream: &mut TcpStream) -> bool {
+    let asked = stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut answer = [0; 4096];
+    let read = asked.and_then(|()| stream.read(&mut answer)).unwrap_or(0);
+    answer[..read].starts_with(b"HTTP/1.1 200")
+}
+
+#[test]
+fn a_further_connection_ends_the_one_that_was_idle_the_longest() {
+    let server = Server::start(&["--max-connections", "4", "--idle-limit", "600"]);
+    let body = r#"{"prompt":"Once"}"#;
+    let mut busy = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    write!(busy, "{head}Content-Length: {}\r\n\r\n", body.len()).unwrap();
+    let mut connections = [(); 3].map(|()| {
+        let stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    });
+    for stream in &mut connections {
+        assert!(ask_for_health(stream));
+    }
+    // The first to have a request was not the last one.
+    assert!(ask_for_health(&mut connections[0]));
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(connections.each_mut().map(ask_for_health), [true, false, true]);
+    busy.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(busy).read_line(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_further_connection_waits_while_all_have_a_request() {
+    let server = Server::start(&["--max-connections", "2", "--idle-limit", "600"]);
+    let running = [false, true].map(|stream| server.chat(900, stream));
+    assert_eq!(server.get("/health").0, 200);
+    for (mut stream, end) in running.into_iter().zip(["\"completion_tokens\":900", "[DONE]"]) {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(end), "{answer}");
     }
 }
 
