@@ -1,12 +1,12 @@
 //! Mutants that compute rightly and answer wrongly, or choose by another plan than they were given.
 
 use mlxcel_core::{
-    Answer, Capabilities, Control, ErrorKind, Positions, Result, Row, RowResult, SampledToken, SamplingField,
-    SamplingParams, SamplingPlace, SamplingPlan, StepOutput, TokenMask, Want,
+    Answer, Capabilities, Control, ErrorKind, Positions, Row, RowResult, SampledToken, SamplingField,
+    SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Want,
 };
 
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Broken, Inner, Twist, answer, text};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, text};
 
 macro_rules! replanned {
     ($reference:expr, $change:expr) => {
@@ -226,22 +226,14 @@ pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
 pub(crate) struct Reanswer(pub(crate) fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
 
 impl Twist for Reanswer {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         for (row, result) in rows.iter().zip(&mut results) {
             if let Ok(result) = result {
                 (self.0)(row, rows.len(), result);
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -256,15 +248,8 @@ fn only_token(result: &mut RowResult) -> Option<&mut SampledToken> {
 struct PicksTheSecond;
 
 impl Twist for PicksTheSecond {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         for (row, result) in rows.iter().zip(&mut results) {
             if let Some(token) = result.as_mut().ok().and_then(only_token) {
                 let held = text(&mut *inner.session, row.sequence);
@@ -276,8 +261,7 @@ impl Twist for PicksTheSecond {
                 }
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -285,18 +269,11 @@ impl Twist for PicksTheSecond {
 struct AnswersBySequence;
 
 impl Twist for AnswersBySequence {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results: Vec<_> = rows.iter().map(|row| row.sequence).zip(out.take()).collect();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
+        let mut results: Vec<_> = rows.iter().map(|row| row.sequence).zip(results).collect();
         results.sort_by_key(|(sequence, _)| *sequence);
-        answer(out, results.into_iter().map(|(_, result)| result));
-        Ok(())
+        Ok(results.into_iter().map(|(_, result)| result).collect())
     }
 }
 
@@ -304,13 +281,7 @@ impl Twist for AnswersBySequence {
 struct Remask(fn(&TokenMask) -> bool);
 
 impl Twist for Remask {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let rows: Vec<_> = rows
             .iter()
             .map(|row| {
@@ -322,7 +293,7 @@ impl Twist for Remask {
                 Row::new(row.sequence, row.tokens, want)
             })
             .collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -330,13 +301,7 @@ impl Twist for Remask {
 struct RotatesMasks;
 
 impl Twist for RotatesMasks {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let rotated: Vec<Vec<TokenMask>> = rows
             .iter()
             .map(|row| match row.want.answer {
@@ -351,7 +316,7 @@ impl Twist for RotatesMasks {
             .zip(&rotated)
             .map(|(row, masks)| Row::new(row.sequence, row.tokens, row.want.with_masks(masks)))
             .collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -375,13 +340,7 @@ fn device_plan(params: &SamplingParams) -> SamplingPlan {
 }
 
 impl Twist for Replan {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         self.counter += 1;
         let plans: Vec<_> = rows
             .iter()
@@ -410,7 +369,7 @@ impl Twist for Replan {
                 _ => *row,
             })
             .collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -418,13 +377,7 @@ impl Twist for Replan {
 struct SamplesForTheHost;
 
 impl Twist for SamplesForTheHost {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let greedy = SamplingPlan::greedy();
         let rows: Vec<_> = rows
             .iter()
@@ -436,7 +389,7 @@ impl Twist for SamplesForTheHost {
                 _ => *row,
             })
             .collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -444,19 +397,11 @@ impl Twist for SamplesForTheHost {
 struct Unrefuses(fn(Want<'_>) -> Option<RowResult>);
 
 impl Twist for Unrefuses {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let results = out.take().into_iter().zip(rows).map(|(result, row)| match result {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?.into_iter().zip(rows).map(|(result, row)| match result {
             Err(error) if error.kind() == ErrorKind::Device => (self.0)(row.want).ok_or(error),
             result => result,
         });
-        answer(out, results.collect::<Vec<_>>());
-        Ok(())
+        Ok(results.collect())
     }
 }

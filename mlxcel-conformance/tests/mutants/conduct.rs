@@ -6,27 +6,21 @@ use std::thread::ThreadId;
 
 use mlxcel_core::{
     CancelToken, Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId,
-    SequenceState, SessionStats, StepOutput,
+    SequenceState, SessionStats,
 };
 
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Inner, Twist, answer, text};
+use crate::mutants::twist::{Inner, Results, Twist, run, text};
 
 /// Works as long as the model is held.
 pub(crate) struct DiesWithModel;
 
 impl Twist for DiesWithModel {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         if inner.model.upgrade().is_none() {
             return Err(Error::new(ErrorKind::Device, "step", "the weights are gone"));
         }
-        inner.session.step(rows, control, out)
+        inner.step(rows, control)
     }
 }
 
@@ -37,18 +31,12 @@ pub(crate) struct BoundToThread {
 }
 
 impl Twist for BoundToThread {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let here = std::thread::current().id();
         if *self.thread.get_or_insert(here) != here {
             return Err(Error::new(ErrorKind::Device, "step", "there is no stream on this thread"));
         }
-        inner.session.step(rows, control, out)
+        inner.step(rows, control)
     }
 }
 
@@ -56,27 +44,19 @@ impl Twist for BoundToThread {
 pub(crate) struct ServesOneThread;
 
 impl Twist for ServesOneThread {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         let here = std::thread::current().id();
         if *inner.shared.thread.get_or_init(|| here) == here {
-            return Ok(());
+            return Ok(results);
         }
-        let mut results = out.take();
         for (row, result) in rows.iter().zip(&mut results) {
             if result.is_ok() {
                 let held = text(&mut *inner.session, row.sequence);
                 *result = misread(inner, held.get(1..).unwrap_or_default(), row);
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -99,14 +79,8 @@ impl Twist for SessionsAreOne {
     fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
         Self::with(inner, |session| session.state(sequence))
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        Self::with(inner, |session| session.step(rows, control, out))
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        Self::with(inner, |session| run(session, rows, control))
     }
     fn stats(&self, inner: &Inner) -> SessionStats {
         Self::with(inner, |session| session.stats())
@@ -116,14 +90,8 @@ impl Twist for SessionsAreOne {
 pub(crate) struct IgnoresCancel;
 
 impl Twist for IgnoresCancel {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        _: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, &Control::default(), out)
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], _: &Control<'_>) -> Results {
+        inner.step(rows, &Control::default())
     }
 }
 
@@ -131,15 +99,9 @@ impl Twist for IgnoresCancel {
 pub(crate) struct IgnoresCancelledRows;
 
 impl Twist for IgnoresCancelledRows {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let rows: Vec<_> = rows.iter().map(|row| Row::new(row.sequence, row.tokens, row.want)).collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -147,16 +109,10 @@ impl Twist for IgnoresCancelledRows {
 pub(crate) struct CancelledRowStopsAll;
 
 impl Twist for CancelledRowStopsAll {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         match rows.iter().find_map(|row| row.cancel.filter(|cancel| cancel.is_cancelled())) {
-            Some(cancel) => inner.session.step(rows, &Control::cancelled_by(cancel), out),
-            None => inner.session.step(rows, control, out),
+            Some(cancel) => inner.step(rows, &Control::cancelled_by(cancel)),
+            None => inner.step(rows, control),
         }
     }
 }
@@ -167,13 +123,7 @@ pub(crate) struct NoticesAtTheStart {
 }
 
 impl Twist for NoticesAtTheStart {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let cancelled = CancelToken::new();
         cancelled.cancel();
         let mut now = *control;
@@ -187,7 +137,7 @@ impl Twist for NoticesAtTheStart {
                 _ => *row,
             })
             .collect();
-        inner.session.step(&rows, &now, out)
+        inner.step(&rows, &now)
     }
 }
 
@@ -200,19 +150,13 @@ fn cancelled(result: &Result<RowResult>) -> bool {
 pub(crate) struct CancelLoses;
 
 impl Twist for CancelLoses {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        for (row, _) in rows.iter().zip(out.rows()).filter(|(_, result)| cancelled(result)) {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
+        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| cancelled(result)) {
             let position = inner.session.state(row.sequence)?.position;
             inner.session.rewind(row.sequence, position.saturating_sub(1))?;
         }
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -228,17 +172,11 @@ impl Twist for CancelOverstates {
         state.position += usize::from(self.sequences.contains(&sequence));
         Ok(state)
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let stopped = rows.iter().zip(out.rows()).filter(|(_, result)| cancelled(result));
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
+        let stopped = rows.iter().zip(&results).filter(|(_, result)| cancelled(result));
         self.sequences.extend(stopped.map(|(row, _)| row.sequence));
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -249,20 +187,13 @@ pub(crate) struct CancelSticks {
 }
 
 impl Twist for CancelSticks {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         if let Some(error) = &self.error {
-            answer(out, rows.iter().map(|_| Err(error.clone())));
-            return Ok(());
+            return Ok(rows.iter().map(|_| Err(error.clone())).collect());
         }
-        inner.session.step(rows, control, out)?;
-        self.error = out.rows().iter().find(|result| cancelled(result)).and_then(|row| row.clone().err());
-        Ok(())
+        let results = inner.step(rows, control)?;
+        self.error = results.iter().find(|result| cancelled(result)).and_then(|row| row.clone().err());
+        Ok(results)
     }
 }
 
@@ -289,22 +220,16 @@ impl Twist for PoisonsAll {
         state.poisoned |= self.poisoned.contains_key(&sequence);
         Ok(state)
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
         let fault = |result: &Result<RowResult>| {
             result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device)
         };
-        if out.rows().iter().any(fault) {
+        if results.iter().any(fault) {
             let open = (0..64).map(SequenceId::new).filter(|id| inner.session.state(*id).is_ok());
             self.poisoned.extend(open.map(|id| (id, ())));
         }
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -325,17 +250,11 @@ impl Twist for ShortMemoryPoisons {
         state.poisoned |= self.poisoned.contains(&sequence);
         Ok(state)
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let short = rows.iter().zip(out.rows()).filter(|(_, result)| is_short(result));
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
+        let short = rows.iter().zip(&results).filter(|(_, result)| is_short(result));
         self.poisoned.extend(short.map(|(row, _)| row.sequence));
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -343,18 +262,12 @@ impl Twist for ShortMemoryPoisons {
 pub(crate) struct ShortMemoryFeeds;
 
 impl Twist for ShortMemoryFeeds {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        for (row, _) in rows.iter().zip(out.rows()).filter(|(_, result)| is_short(result)) {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
+        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| is_short(result)) {
             let fed = Row::extend(row.sequence, row.tokens);
-            inner.session.step(&[fed], control, &mut StepOutput::default())?;
+            inner.step(&[fed], control)?;
         }
-        Ok(())
+        Ok(results)
     }
 }

@@ -1,8 +1,8 @@
 //! Mutants that attend to other tokens than those of their sequence.
 
-use mlxcel_core::{Control, Result, Row, StepOutput, TokenId};
+use mlxcel_core::{Control, Result, Row, TokenId};
 
-use crate::mutants::twist::{Broken, Inner, Twist, answer, step, text};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, step, text};
 
 pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     // The second chunk of a prompt overwrites the last token of the first.
@@ -85,25 +85,17 @@ pub(crate) struct Misread(
 );
 
 impl Twist for Misread {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let before: Vec<_> =
             rows.iter().map(|row| (text(&mut *inner.session, row.sequence), row.tokens.to_vec())).collect();
-        inner.session.step(rows, control, out)?;
-        let results = out.take();
+        let results = inner.step(rows, control)?;
         let wrong = results.into_iter().zip(rows).zip(&before).map(|((result, row), (held, _))| {
             result.and_then(|result| match (self.0)(held, row, &before) {
                 Some(context) => misread(inner, &context, row),
                 None => Ok(result),
             })
         });
-        answer(out, wrong.collect::<Vec<_>>());
-        Ok(())
+        Ok(wrong.collect())
     }
 }
 

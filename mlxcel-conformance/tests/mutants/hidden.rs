@@ -1,9 +1,9 @@
 //! Mutants that give other hidden states than those of their rows.
 
-use mlxcel_core::{Answer, Control, Pooling, Positions, Result, Row, RowResult, StepOutput, TokenId};
+use mlxcel_core::{Answer, Control, Pooling, Positions, Row, RowResult, TokenId};
 
 use crate::mutants::answers::Reanswer;
-use crate::mutants::twist::{Broken, Inner, Twist, answer, step, text};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, step, text};
 
 pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("cuts_hidden_states", |reference| {
@@ -54,15 +54,8 @@ type Instead = fn(held: &[TokenId], own: &[TokenId], pooling: Pooling) -> Option
 struct Recompute(Instead);
 
 impl Twist for Recompute {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         for (row, result) in rows.iter().zip(&mut results) {
             let (Answer::Hidden, Ok(_)) = (row.want.answer, &result) else { continue };
             let pooling = if row.want.positions == Positions::All { Pooling::Mean } else { Pooling::Last };
@@ -73,8 +66,7 @@ impl Twist for Recompute {
                 inner.scratch.close(sequence)?;
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -82,21 +74,13 @@ impl Twist for Recompute {
 struct Swaps;
 
 impl Twist for Swaps {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         let hidden: Vec<usize> =
             (0..rows.len()).filter(|&row| matches!(rows[row].want.answer, Answer::Hidden)).collect();
         for (&first, &last) in hidden.iter().zip(hidden.iter().rev()).take(hidden.len() / 2) {
             results.swap(first, last);
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }

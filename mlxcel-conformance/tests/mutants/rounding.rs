@@ -4,12 +4,12 @@
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Answer, Backend, Control, LoadOptions, Positions, Precision, Result, Row, RowResult, SampledToken,
-    StepOutput, TokenId, TokenLogprob, Want,
+    Answer, Backend, Control, LoadOptions, Positions, Precision, Row, RowResult, SampledToken, TokenId,
+    TokenLogprob, Want,
 };
 
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Broken, Inner, Twist, answer, text};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, text};
 
 pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("rounds_to_four_bits_in_batches", |reference| {
@@ -79,15 +79,8 @@ fn chosen(logits: &[f32], top: usize) -> SampledToken {
 }
 
 impl Twist for Inexact {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         for (row, result) in rows.iter().zip(&mut results) {
             if self.in_batches && rows.len() == 1 {
                 continue;
@@ -106,8 +99,7 @@ impl Twist for Inexact {
                 _ => {}
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mlxcel_core::{
-    Control, Error, ErrorKind, InferenceSession, Result, Row, RowResult, SequenceId, SequenceState,
-    SessionStats, Snapshot, StepOutput, TokenId,
+    Control, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, SessionStats, Snapshot,
+    TokenId,
 };
 
 use crate::mutants::conduct::{
@@ -12,7 +12,7 @@ use crate::mutants::conduct::{
     IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, PoisonsAll, ServesOneThread,
     SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
 };
-use crate::mutants::twist::{Broken, Inner, Twist, answer, step};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, step};
 
 macro_rules! stepping {
     ($reference:expr, $twist:expr) => {
@@ -164,16 +164,10 @@ impl Twist for ReusesIds {
     fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
         inner.session.state(self.real(sequence))
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let rows: Vec<_> =
             rows.iter().map(|row| Row::new(self.real(row.sequence), row.tokens, row.want)).collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
     fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
         let real = inner.session.fork(self.real(sequence))?;
@@ -197,15 +191,9 @@ impl Twist for CountsRows {
         state.position = self.rows.get(&sequence).copied().unwrap_or(0);
         Ok(state)
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         rows.iter().for_each(|row| *self.rows.entry(row.sequence).or_default() += 1);
-        inner.session.step(rows, control, out)
+        inner.step(rows, control)
     }
 }
 
@@ -213,20 +201,12 @@ impl Twist for CountsRows {
 struct TakesTurns;
 
 impl Twist for TakesTurns {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let mut results = Vec::new();
         for row in rows {
-            inner.session.step(&[*row], control, out)?;
-            results.extend(out.take());
+            results.extend(inner.step(&[*row], control)?);
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -264,13 +244,7 @@ struct Overfull {
 }
 
 impl Twist for Overfull {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let fitting = |row: &Row<'_>| {
             let room = inner.session.state(row.sequence).map_or(0, |state| state.remaining());
             if room == 0 { row.tokens.len() } else { row.tokens.len().min(room) }
@@ -281,72 +255,49 @@ impl Twist for Overfull {
             .zip(&lengths)
             .map(|(row, &length)| Row::new(row.sequence, &row.tokens[..length], row.want))
             .collect();
-        inner.session.step(&cut, control, out)?;
-        let results = out.take();
+        let results = inner.step(&cut, control)?;
         let results = results.into_iter().zip(rows).zip(lengths).map(|((result, row), length)| {
             if self.refuses && length < row.tokens.len() {
                 return Err(Error::new(ErrorKind::CapacityExceeded, "step", "no more fits"));
             }
             result
         });
-        answer(out, results.collect::<Vec<_>>());
-        Ok(())
+        Ok(results.collect())
     }
 }
 
 struct AcceptsNoRows;
 
 impl Twist for AcceptsNoRows {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         if rows.is_empty() {
-            out.clear();
-            return Ok(());
+            return Ok(Vec::new());
         }
-        inner.session.step(rows, control, out)
+        inner.step(rows, control)
     }
 }
 
 struct AcceptsEmptyRows;
 
 impl Twist for AcceptsEmptyRows {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
         let results = results.into_iter().zip(rows);
         let results =
             results.map(|(result, row)| if row.tokens.is_empty() { Ok(RowResult::Extended) } else { result });
-        answer(out, results.collect::<Vec<_>>());
-        Ok(())
+        Ok(results.collect())
     }
 }
 
 struct WrapsTokens;
 
 impl Twist for WrapsTokens {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let wrapped: Vec<Vec<TokenId>> =
             rows.iter().map(|row| row.tokens.iter().map(|token| token % 64).collect()).collect();
         let rows: Vec<_> =
             rows.iter().zip(&wrapped).map(|(row, tokens)| Row::new(row.sequence, tokens, row.want)).collect();
-        inner.session.step(&rows, control, out)
+        inner.step(&rows, control)
     }
 }
 
@@ -354,21 +305,13 @@ impl Twist for WrapsTokens {
 struct AcceptsDuplicates;
 
 impl Twist for AcceptsDuplicates {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let is_second = |i: usize| rows[..i].iter().any(|earlier| earlier.sequence == rows[i].sequence);
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+        let mut results = inner.step(rows, control)?;
         for i in (0..rows.len()).filter(|&i| is_second(i)) {
             results[i] = step(&mut *inner.session, &rows[i..=i])?.remove(0);
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 
@@ -378,23 +321,15 @@ struct BadRows {
 }
 
 impl Twist for BadRows {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
-        let mut results = out.take();
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut results = inner.step(rows, control)?;
         if rows.len() > 1 {
             match results.iter().find_map(|result| result.as_ref().err()) {
                 Some(error) if self.fail_all => return Err(error.clone()),
                 _ => results.retain(Result::is_ok),
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }
 

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mlxcel_core::{
-    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, StepOutput,
-    TokenId,
+    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, TokenId,
 };
 
-use crate::mutants::twist::{Broken, Inner, Twist, answer, rewrite, step, text, tokens_of};
+use crate::mutants::twist::{Broken, Inner, Results, Twist, rewrite, step, text, tokens_of};
 
 pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
     ("close_harms_a_neighbour", |reference| {
@@ -187,15 +186,9 @@ struct WindowsGrow {
 }
 
 impl Twist for WindowsGrow {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         self.tokens += rows.iter().map(|row| row.tokens.len() as u64).sum::<u64>();
-        inner.session.step(rows, control, out)
+        inner.step(rows, control)
     }
     fn stats(&self, inner: &Inner) -> SessionStats {
         let mut stats = inner.session.stats();
@@ -251,14 +244,8 @@ struct ForkShares {
 }
 
 impl Twist for ForkShares {
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)?;
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let results = inner.step(rows, control)?;
         for (&fork, &source) in &self.source_of {
             let length = text(&mut *inner.session, fork).len();
             let mut shared = text(&mut *inner.session, source);
@@ -267,7 +254,7 @@ impl Twist for ForkShares {
             shared.truncate(length);
             rewrite(&mut *inner.session, fork, &shared);
         }
-        Ok(())
+        Ok(results)
     }
     fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
         self.source_of.retain(|fork, source| *fork != sequence && *source != sequence);
@@ -352,25 +339,17 @@ impl Twist for ForgetsPoison {
     fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
         inner.session.close(self.real(sequence))
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let real: Vec<_> =
             rows.iter().map(|row| Row::new(self.real(row.sequence), row.tokens, row.want)).collect();
         let before: Vec<_> = real.iter().map(|row| text(&mut *inner.session, row.sequence)).collect();
-        inner.session.step(&real, control, out)?;
-        let results = out.take();
+        let results = inner.step(&real, control)?;
         for ((result, row), held) in results.iter().zip(rows).zip(before) {
             if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device) {
                 inner.session.close(self.real(row.sequence))?;
                 self.instead.insert(row.sequence, recompute(inner, &held)?);
             }
         }
-        answer(out, results);
-        Ok(())
+        Ok(results)
     }
 }

@@ -22,6 +22,22 @@ pub(crate) struct Inner {
     pub(crate) model: Weak<()>,
 }
 
+/// What the rows of a step are answered with.
+pub(crate) type Results = Result<Vec<Result<RowResult>>>;
+
+impl Inner {
+    /// A step of the session that does the work.
+    pub(crate) fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        run(&mut *self.session, rows, control)
+    }
+}
+
+pub(crate) fn run(session: &mut dyn InferenceSession, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+    let mut out = StepOutput::new();
+    session.step(rows, control, &mut out)?;
+    Ok(out.take())
+}
+
 /// What the sessions of a mutant share and should not.
 pub(crate) struct Shared {
     pub(crate) session: Mutex<Box<dyn InferenceSession>>,
@@ -44,14 +60,8 @@ pub(crate) trait Twist: Send {
     fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
         inner.session.state(sequence)
     }
-    fn step(
-        &mut self,
-        inner: &mut Inner,
-        rows: &[Row<'_>],
-        control: &Control<'_>,
-        out: &mut StepOutput,
-    ) -> Result<()> {
-        inner.session.step(rows, control, out)
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        inner.step(rows, control)
     }
     fn stats(&self, inner: &Inner) -> SessionStats {
         inner.session.stats()
@@ -237,7 +247,9 @@ impl InferenceSession for TwistedSession {
         self.twist.state(&self.inner, sequence)
     }
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        self.twist.step(&mut self.inner, rows, control, out)
+        out.clear();
+        self.twist.step(&mut self.inner, rows, control)?.into_iter().for_each(|result| out.push(result));
+        Ok(())
     }
     fn stats(&self) -> SessionStats {
         self.twist.stats(&self.inner)
@@ -282,15 +294,6 @@ pub(crate) fn rewrite(session: &mut dyn InferenceSession, sequence: SequenceId, 
 }
 
 /// Runs a step over rows with other tokens or wants.
-pub(crate) fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Result<Vec<Result<RowResult>>> {
-    let mut out = StepOutput::new();
-    session.step(rows, &Control::default(), &mut out)?;
-    Ok(out.take())
-}
-
-/// Puts other results into an output.
-pub(crate) fn answer(out: &mut StepOutput, results: impl IntoIterator<Item = Result<RowResult>>) {
-    let results: Vec<_> = results.into_iter().collect();
-    out.clear();
-    results.into_iter().for_each(|result| out.push(result));
+pub(crate) fn step(session: &mut dyn InferenceSession, rows: &[Row<'_>]) -> Results {
+    run(session, rows, &Control::default())
 }
