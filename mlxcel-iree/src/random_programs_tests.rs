@@ -15,7 +15,8 @@ use mlxcel_stablehlo::{
     ValueId,
 };
 
-use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Driver, Program};
+use crate::ffi::{Device, DeviceOptions, Driver, Program};
+use crate::testing::call;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 #[path = "../../mlxcel-stablehlo/tests/support/mod.rs"]
@@ -184,18 +185,9 @@ fn numbers(tensor: &Tensor) -> Vec<Number> {
 
 /// The values of a program, on the device.
 fn compute(function: &crate::ffi::Function, device: &Device, case: &Case) -> Vec<Tensor> {
-    let buffers: Vec<Buffer> =
-        case.inputs.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
-    let arguments: Vec<_> = (buffers.iter().zip(&case.inputs))
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    let results = call(device, function, case.inputs.iter().map(|tensor| (tensor.ty(), tensor.bytes())));
     (results.iter().zip(case.main().result_types()))
-        .map(|(result, ty)| {
-            let mut bytes = vec![0; ty.bytes()];
-            result.buffer.read(0, &mut bytes).unwrap();
-            Tensor::from_bytes(ty.clone(), &bytes).unwrap()
-        })
+        .map(|(result, ty)| Tensor::from_bytes(ty.clone(), &result.bytes).unwrap())
         .collect()
 }
 
@@ -375,7 +367,7 @@ fn unlinked(compiler: &Compiler, cases: &BTreeMap<u64, Case>, words: &str) -> u6
 #[test]
 fn the_stock_compiler_and_the_evaluator_agree_on_random_programs() {
     let programs = env::var("MLXCEL_RANDOM_PROGRAMS").map_or(PROGRAMS, |count| count.parse().unwrap());
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let compiler = crate::testing::compiler();
     let device = Device::open(&DeviceOptions { driver: Driver::LocalSync, ..Default::default() }).unwrap();
     let (mut found, mut operations, mut without_code) = (Vec::new(), 0, 0);
     for first in (0..programs).step_by(AT_ONCE as usize) {

@@ -15,7 +15,6 @@ use mlxcel_core::{
 
 use crate::backend::IreeBackend;
 use crate::testing::write_compiler;
-use mlxcel_iree_compile::compiler::Compiler;
 
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -29,7 +28,7 @@ struct Workshop(tempfile::TempDir);
 impl Workshop {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let real = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+        let real = crate::testing::compiler();
         let text = format!(
             "#!/bin/sh\ncd_to='{folder}'\nif [ \"$1\" != --version ]; then\n  echo $$ >> \"$cd_to/started\"\n  \
              while [ -e \"$cd_to/hold\" ]; do sleep 0.02; done\n  \

@@ -163,21 +163,16 @@ impl Programs {
         &self,
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
-        beside: Option<Box<dyn FnOnce() -> Result<()> + Send + '_>>,
+        beside: Option<Work<'_>>,
         on_idle_core: &(dyn Fn() + Sync),
     ) -> Result<Duration> {
         let started = Instant::now();
         let cores = thread::available_parallelism().map_or(1, usize::from);
         // What goes on beside the compiler waits for the disk and for memory too.
         let threads = cores + usize::from(beside.is_some());
-        let mut work: Vec<_> = beside.map(Work::Beside).into_iter().collect();
         let missing = shapes.iter().filter(|shape| self.making.table.ready(shape).is_none());
-        let missing: Vec<_> = missing.map(Work::Program).collect();
+        let missing: Vec<_> = missing.collect();
         let total = missing.len() as u64;
-        work.extend(missing);
-        if work.is_empty() {
-            return Ok(Duration::ZERO);
-        }
         let done = Mutex::new(0);
         let report = |finished: u64| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,20 +180,25 @@ impl Programs {
             self.making.report(*done, total);
         };
         let compiled = Mutex::new(Duration::ZERO);
+        let program = |shape| -> Result<()> {
+            let made = self.making.make_once(shape, cancel, &report)?;
+            if !made.compile_time.is_zero() {
+                *compiled.lock().unwrap_or_else(PoisonError::into_inner) = started.elapsed();
+            }
+            Ok(())
+        };
+        let program = &program;
+        let programs = missing.into_iter().map(|shape| -> Work<'_> { Box::new(move || program(shape)) });
+        let work: Vec<_> = beside.into_iter().chain(programs).collect();
+        if work.is_empty() {
+            return Ok(Duration::ZERO);
+        }
         let left = AtomicUsize::new(work.len());
         if work.len() < cores {
             on_idle_core();
         }
         share_out("prepare programs", threads, work, |work| {
-            match work {
-                Work::Program(shape) => {
-                    let made = self.making.make_once(shape, cancel, &report)?;
-                    if !made.compile_time.is_zero() {
-                        *compiled.lock().unwrap_or_else(PoisonError::into_inner) = started.elapsed();
-                    }
-                }
-                Work::Beside(work) => work()?,
-            }
+            work()?;
             if left.fetch_sub(1, Ordering::Relaxed) <= cores {
                 on_idle_core();
             }
@@ -224,10 +224,7 @@ impl Programs {
 }
 
 /// A part of what is prepared.
-enum Work<'a> {
-    Program(&'a ProgramShape),
-    Beside(Box<dyn FnOnce() -> Result<()> + Send + 'a>),
-}
+type Work<'a> = Box<dyn FnOnce() -> Result<()> + Send + 'a>;
 
 /// What makes programs, and what it has made.
 struct Making {

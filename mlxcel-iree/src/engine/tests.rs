@@ -12,7 +12,6 @@ use mlxcel_core::{
 };
 use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, ProgramWriter, StepInputs, state_layouts};
 use mlxcel_iree_compile::cache::Cache;
-use mlxcel_iree_compile::compiler::Compiler;
 use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
 use mlxcel_models::Checkpoint;
 
@@ -33,7 +32,7 @@ fn options() -> LoadOptions {
 
 /// A compiler that writes a line into a file whenever it is started.
 fn counted_compiler(folder: &Path) -> (PathBuf, PathBuf) {
-    let real = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let real = crate::testing::compiler();
     let (script, log) = (folder.join("iree-compile"), folder.join("started"));
     let text =
         format!("#!/bin/sh\necho started >> '{}'\nexec '{}' \"$@\"\n", log.display(), real.path().display());

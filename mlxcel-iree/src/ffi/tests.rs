@@ -13,7 +13,6 @@ use mlxcel_stablehlo::ElementType::{self, F32, I32};
 use super::device::MAX_THREADS;
 use super::*;
 use crate::devices;
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 const PROGRAM: &str = r#"
 module @test {
@@ -57,10 +56,7 @@ module @test {
 /// The program above, compiled once for all tests.
 pub(super) fn vmfb() -> &'static [u8] {
     static VMFB: OnceLock<Vec<u8>> = OnceLock::new();
-    VMFB.get_or_init(|| {
-        let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-        compiler.compile(PROGRAM, &CompileOptions::new(crate::testing::host()), None).unwrap()
-    })
+    VMFB.get_or_init(|| crate::testing::compiled(PROGRAM, &crate::testing::host()))
 }
 
 /// The processor in its two ways, and as a device with memory of its own.

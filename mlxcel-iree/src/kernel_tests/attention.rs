@@ -13,9 +13,8 @@ use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
-use super::{as_f32, evaluated, lesser, lower, module_of};
-use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use super::{as_f32, evaluated, lesser, lower, lowered, module_of};
+use crate::testing::compiled;
 
 use ElementType::{BF16, F16, F32, I8, I32};
 
@@ -212,29 +211,11 @@ impl Random {
     }
 }
 
-/// What the kernels for `target`, which runs here, give.
+/// What the kernels for `target`, which runs here, give; caches in place.
 fn on_device(module: &Module, target: &ResolvedTarget, tensors: &[Tensor]) -> Vec<Vec<u8>> {
-    let text = lower(module, target, Precision::Native).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "there is a kernel:\n{text}");
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
-    let arguments: Vec<_> = (buffers.iter().zip(tensors))
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
-    for cache in results.iter().filter(|result| result.ty.rank() > 2) {
-        let kept = buffers.iter().any(|buffer| cache.buffer.shares_storage_with(buffer));
-        assert!(kept, "a cache was copied");
-    }
-    let read = |buffer: &crate::ffi::Buffer| {
-        let mut bytes = vec![0; buffer.len()];
-        buffer.read(0, &mut bytes).unwrap();
-        bytes
-    };
-    results.iter().map(|result| read(&result.buffer)).collect()
+    let results = super::on_device(module, tensors, target, Precision::Native);
+    assert!(results.iter().all(|result| result.ty.rank() <= 2 || result.in_place), "a cache was copied");
+    results.into_iter().map(|result| result.bytes).collect()
 }
 
 fn check(cases: &[Case], target: &ResolvedTarget) {
@@ -462,10 +443,7 @@ fn arm_has_kernels_too() {
     let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: BF16, ..Case::default() };
     let wide = Case { window: Some(7), soft_cap: Some(5.0), sinks: Some(BF16), pairs: 0, ..case.clone() };
     let target = crate::testing::resolved("llvm-cpu:apple-m1");
-    let text = lower(&module(&[case, wide]), &target, Precision::Native).unwrap();
-    assert!(!text.contains("stablehlo.composite"));
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+    compiled(&lowered(&module(&[case, wide]), &target, Precision::Native), &target);
 }
 
 #[test]
@@ -474,6 +452,5 @@ fn targets_without_vectors_run_the_decomposition() {
     let target = crate::testing::resolved("llvm-cpu:x86-64-v2");
     let text = lower(&module(&[case]), &target, Precision::Native).unwrap();
     assert!(text.contains("stablehlo.composite \"mlxcel.cached_attention\""));
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+    compiled(&text, &target);
 }

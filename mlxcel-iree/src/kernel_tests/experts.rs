@@ -5,17 +5,14 @@ use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
 use mlxcel_iree_kernels::Layouts;
-use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::linear::rounding;
 use super::packed::{Random, example, floats};
-use super::{laid_out, layouts, lesser, lower};
-use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
-use crate::testing::{host, resolved};
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use super::{computed, evaluated, floats_of, lesser, lower, lowered, run};
+use crate::testing::{compiled, host, resolved};
 
 /// The experts of each layer's blocks, out of four: one twice, one not at all, empty blocks, and one beyond
 /// the last.
@@ -115,53 +112,6 @@ fn program(layers: &[Layer]) -> Case {
     Case { module: module.finish(), given, weights }
 }
 
-fn evaluated(module: &Module, given: &[Tensor]) -> Vec<Vec<f32>> {
-    let results = super::evaluated(module, given);
-    results.iter().map(|result| result.as_slice::<f32>().unwrap().to_vec()).collect()
-}
-
-/// The text of a program, all of whose composites have kernels.
-fn lowered(module: &Module, target: &ResolvedTarget, precision: Precision) -> String {
-    let text = lower(module, target, precision).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
-    text
-}
-
-fn compiled(text: &str, target: ResolvedTarget) -> Vec<u8> {
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(text, &CompileOptions::new(target), None).unwrap()
-}
-
-fn computed(
-    Case { module, given, .. }: &Case,
-    target: &ResolvedTarget,
-    precision: Precision,
-) -> Vec<Vec<f32>> {
-    let artifact = compiled(&lowered(module, target, precision), target.clone());
-    run(module, &artifact, given, &layouts(module, target))
-}
-
-/// What a compiled program computes, whose weights lie as `layouts` say.
-fn run(module: &Module, artifact: &[u8], given: &[Tensor], layouts: &Layouts) -> Vec<Vec<f32>> {
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> =
-        laid_out(module, given, layouts).iter().map(|bytes| device.upload(bytes).unwrap()).collect();
-    let arguments: Vec<_> = (buffers.iter().zip(given))
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
-    let sizes = module.function("main").unwrap().result_types().map(TensorType::bytes).collect::<Vec<_>>();
-    (results.iter().zip(sizes))
-        .map(|(result, size)| {
-            let mut bytes = vec![0; size];
-            result.buffer.read(0, &mut bytes).unwrap();
-            let values = bytes.as_chunks::<4>().0.iter();
-            values.map(|&four| f32::from_le_bytes(four)).collect()
-        })
-        .collect()
-}
-
 /// The elements of a tensor of floats.
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     let halves = || tensor.bytes().as_chunks::<2>().0.iter();
@@ -230,10 +180,10 @@ fn blocks_use_the_matrices_of_their_experts() {
     let case = program(&LAYERS);
     let wanted = sums(&case);
     for target in std::iter::once(host()).chain(lesser()) {
-        let got = computed(&case, &target, Precision::Exact);
+        let got = computed(&case.module, &case.given, &target, Precision::Exact);
         check(&got, &wanted, 0.0, &format!("exact, {target}"));
     }
-    let native = computed(&case, &host(), Precision::Native);
+    let native = computed(&case.module, &case.given, &host(), Precision::Native);
     // Activations in 16-bit fixed point differ by 2^-16 of their group's largest at most, which is about
     // twice what they are.
     check(&native, &wanted, 8.0 / f64::from(1 << 16), "native");
@@ -260,8 +210,10 @@ fn tokens_are_grouped_by_expert_as_in_the_evaluator() {
     let module = module.finish();
     let given = [random_floats(&mut Random(5), F32, &[tokens, experts])];
     let wanted = evaluated(&module, &given);
+    let wanted: Vec<_> = wanted.iter().map(|wanted| wanted.as_slice::<f32>().unwrap().to_vec()).collect();
     let text = lower(&module, &host(), Precision::Exact).unwrap();
-    assert_eq!(run(&module, &compiled(&text, host()), &given, &Layouts::default()), wanted);
+    let got = run(&module, &compiled(&text, &host()), &given, &Layouts::default());
+    assert_eq!(floats_of(&got), wanted);
 }
 
 #[test]
@@ -303,7 +255,7 @@ mod nightly {
         let Case { module, .. } = program(&[LAYERS[0], LAYERS[5], LAYERS[10], LAYERS[11]]);
         for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
             let target = resolved(target);
-            assert!(!compiled(&lowered(&module, &target, Precision::Native), target).is_empty());
+            assert!(!compiled(&lowered(&module, &target, Precision::Native), &target).is_empty());
         }
     }
 }

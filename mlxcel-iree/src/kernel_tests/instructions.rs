@@ -10,8 +10,8 @@ use mlxcel_stablehlo::ElementType::{BF16, F32};
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
 use super::lower;
-use crate::testing::resolved;
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use crate::testing::{compiler, resolved};
+use mlxcel_iree_compile::compiler::CompileOptions;
 
 /// Numbers of rows past which a weight streams, one and several, and such that are computed in blocks.
 const ROWS: [usize; 3] = [1, 5, 64];
@@ -24,12 +24,11 @@ struct Assembly(String);
 
 impl Assembly {
     fn of(text: &str, target: &ResolvedTarget) -> Self {
-        let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
         let folder = tempfile::tempdir().unwrap();
         let mut options = CompileOptions::new(target.clone());
         let dump = format!("--iree-hal-dump-executable-intermediates-to={}", folder.path().display());
         options.flags.push(dump);
-        compiler.compile(text, &options, None).unwrap();
+        compiler().compile(text, &options, None).unwrap();
         let paths = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
         let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "s"));
         Self(files.map(|path| std::fs::read_to_string(path).unwrap()).collect())

@@ -5,14 +5,12 @@ use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_iree_target::ResolvedTarget;
-use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
+use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
-use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
-use super::{as_f32, laid_out, layouts, lesser, lower, rounding_to, schedules_of};
-use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
+use super::{as_f32, computed, evaluated, lesser, rounding_to, schedules_of};
 use crate::testing::host;
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
 type Layer = (usize, usize, usize, ElementType, ElementType, ElementType);
@@ -92,37 +90,6 @@ pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
         _ => Tensor::from_slice(shape, &values),
     };
     tensor.unwrap()
-}
-
-/// What `module` gives on the device when it is compiled for `target`.
-pub(super) fn computed(
-    module: &Module,
-    tensors: &[Tensor],
-    target: &ResolvedTarget,
-    precision: Precision,
-) -> Vec<Vec<f32>> {
-    let text = lower(module, target, precision).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "every operation has a kernel");
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let main = module.functions.iter().find(|function| function.public).unwrap();
-    let buffers: Vec<_> = laid_out(module, tensors, &layouts(module, target))
-        .iter()
-        .map(|bytes| device.upload(bytes).unwrap())
-        .collect();
-    let arguments: Vec<_> = (buffers.iter().zip(tensors))
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
-    (results.iter().zip(main.result_types()))
-        .map(|(result, ty)| {
-            let mut bytes = vec![0; ty.bytes()];
-            result.buffer.read(0, &mut bytes).unwrap();
-            as_f32(ty, &bytes)
-        })
-        .collect()
 }
 
 /// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`:
@@ -223,8 +190,7 @@ fn embedding_lookups_read_packed_panels_and_remainder_rows() {
         .unwrap();
     let (module, tensors): (_, Vec<_>) =
         (module.finish(), types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
-    let inputs = tensors.iter().map(Input::from).collect();
-    let wanted = Evaluated::plan(&module, "main").unwrap().run(inputs).unwrap();
-    let wanted: Vec<_> = wanted.iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
+    let wanted: Vec<_> =
+        evaluated(&module, &tensors).iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
     assert_eq!(computed(&module, &tensors, &host(), Precision::Exact), wanted);
 }

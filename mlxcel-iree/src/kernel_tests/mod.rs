@@ -11,14 +11,17 @@ mod recurrent;
 mod row_counts;
 mod speed;
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{Argument, Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
 
-use crate::testing::{host, resolved};
+use crate::ffi::{Device, DeviceOptions, Program};
+use crate::testing::{Returned, call, compiled, host, resolved};
 
 /// One program for all of `cases`, each of which `build` adds with its number and its results: starting the
 /// compiler takes longer than compiling a kernel.
@@ -68,19 +71,55 @@ fn schedules_of(target: &ResolvedTarget) -> [ResolvedTarget; 2] {
         .map(|schedule| target.clone().with_schedule(schedule.parse().unwrap()))
 }
 
-/// How the program of `module` for `target` takes its arguments.
-fn layouts(module: &Module, target: &ResolvedTarget) -> Layouts {
-    mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), Precision::Exact).unwrap().layouts
+/// The text of a program, all of whose composites have kernels.
+fn lowered(module: &Module, target: &ResolvedTarget, precision: Precision) -> String {
+    let text = lower(module, target, precision).unwrap();
+    assert!(
+        !text.contains("stablehlo.composite"),
+        "every layer has a kernel:
+{text}"
+    );
+    text
 }
 
-/// The bytes of each argument of `module`, laid out.
-fn laid_out(module: &Module, tensors: &[Tensor], layouts: &Layouts) -> Vec<Vec<u8>> {
-    let main = module.functions.iter().find(|function| function.public).unwrap();
-    let one = |(tensor, argument): (&Tensor, &Argument)| match layouts.get(&argument.name) {
-        Some(panels) => panels.pack(&tensor.ty().shape, tensor.bytes()),
-        None => tensor.bytes().to_vec(),
-    };
-    tensors.iter().zip(&main.arguments).map(one).collect()
+/// What the kernels for `target`, which this machine must run, return.
+fn on_device(
+    module: &Module,
+    tensors: &[Tensor],
+    target: &ResolvedTarget,
+    precision: Precision,
+) -> Vec<Returned> {
+    let layouts =
+        mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), Precision::Exact).unwrap().layouts;
+    run(module, &compiled(&lowered(module, target, precision), target), tensors, &layouts)
+}
+
+/// What a compiled program returns, whose weights lie as `layouts` say.
+fn run(module: &Module, artifact: &[u8], tensors: &[Tensor], layouts: &Layouts) -> Vec<Returned> {
+    let device = Device::open(&DeviceOptions::default()).unwrap();
+    let function = Program::load(&device, artifact).unwrap().function("main").unwrap();
+    let main = module.function("main").unwrap();
+    let bytes: Vec<_> = (tensors.iter().zip(&main.arguments))
+        .map(|(tensor, argument)| match layouts.get(&argument.name) {
+            Some(panels) => Cow::Owned(panels.pack(&tensor.ty().shape, tensor.bytes())),
+            None => Cow::Borrowed(tensor.bytes()),
+        })
+        .collect();
+    call(&device, &function, tensors.iter().zip(&bytes).map(|(tensor, bytes)| (tensor.ty(), &bytes[..])))
+}
+
+/// [`on_device`], as floats.
+fn computed(
+    module: &Module,
+    tensors: &[Tensor],
+    target: &ResolvedTarget,
+    precision: Precision,
+) -> Vec<Vec<f32>> {
+    floats_of(&on_device(module, tensors, target, precision))
+}
+
+fn floats_of(results: &[Returned]) -> Vec<Vec<f32>> {
+    results.iter().map(|result| as_f32(&result.ty, &result.bytes)).collect()
 }
 
 /// The elements of a tensor of this type, as float32.

@@ -6,8 +6,8 @@ use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
 
-use super::linear::{computed, values};
-use super::{as_f32, rounding_to};
+use super::linear::values;
+use super::{as_f32, computed, rounding_to};
 use crate::testing::host;
 
 /// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side

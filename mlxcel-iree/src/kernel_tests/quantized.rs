@@ -3,16 +3,13 @@
 use half::bf16;
 use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
-use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{F32, I32};
-use mlxcel_stablehlo::{Module, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{Module, ModuleBuilder};
 
 use super::packed::{Random, example, floats};
-use super::{laid_out, layouts, lesser, lower};
-use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
-use crate::testing::{host, resolved};
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use super::{computed, lesser, lowered};
+use crate::testing::{compiled, host, resolved};
 
 /// A layer over a packed weight: rows, outputs, inputs, packing.
 type Layer = (usize, usize, usize, &'static str);
@@ -151,53 +148,6 @@ fn case(layers: &[Layer], tables: &[Layer]) -> Case {
     Case { module: module.finish(), tensors, wanted, rounded }
 }
 
-/// The text of a program, all of whose composites have kernels.
-fn lowered(module: &Module, target: &ResolvedTarget, precision: Precision) -> String {
-    let text = lower(module, target, precision).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
-    text
-}
-
-fn compiled(text: &str, target: ResolvedTarget) -> Vec<u8> {
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(text, &CompileOptions::new(target), None).unwrap()
-}
-
-/// What the kernels for `target`, which this machine must run, compute.
-fn computed(
-    Case { module, tensors, .. }: &Case,
-    target: &ResolvedTarget,
-    precision: Precision,
-) -> Vec<Vec<f32>> {
-    let artifact = compiled(&lowered(module, target, precision), target.clone());
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = laid_out(module, tensors, &layouts(module, target))
-        .iter()
-        .map(|bytes| device.upload(bytes).unwrap())
-        .collect();
-    let arguments: Vec<_> = buffers
-        .iter()
-        .zip(tensors)
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
-    let entry = module.function("main").unwrap();
-    let sizes = entry.result_types().map(TensorType::bytes);
-    results
-        .iter()
-        .zip(sizes)
-        .map(|(result, size)| {
-            let mut bytes = vec![0; size];
-            result.buffer.read(0, &mut bytes).unwrap();
-            bytes
-                .chunks_exact(4)
-                .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-                .collect()
-        })
-        .collect()
-}
-
 /// The largest difference, relative to the largest value.
 fn largest_error(got: &[f32], wanted: &[f32]) -> f32 {
     let scale = wanted.iter().fold(0f32, |largest, value| largest.max(value.abs()));
@@ -215,8 +165,10 @@ fn mean_error(got: &[f32], wanted: &[f32]) -> f64 {
 fn exact_kernels_match_the_decomposition() {
     let case = case(&LAYERS, &TABLES);
     for target in std::iter::once(host()).chain(lesser()) {
-        for (i, (got, wanted)) in
-            computed(&case, &target, Precision::Exact).iter().zip(&case.wanted).enumerate()
+        for (i, (got, wanted)) in computed(&case.module, &case.tensors, &target, Precision::Exact)
+            .iter()
+            .zip(&case.wanted)
+            .enumerate()
         {
             let error = largest_error(got, wanted);
             assert!(error <= 1e-5, "{target}, {:?}: {error}", LAYERS.iter().chain(&TABLES).nth(i));
@@ -235,7 +187,7 @@ fn check_tables(case: &Case, got: &[Vec<f32>]) {
 #[test]
 fn fixed_point_errs_less_than_rounding_activations_to_bfloat16() {
     let case = case(&LAYERS, &TABLES);
-    let native = computed(&case, &host(), Precision::Native);
+    let native = computed(&case.module, &case.tensors, &host(), Precision::Native);
     for (i, layer) in LAYERS.iter().enumerate() {
         let wanted = &case.wanted[i];
         let bfloat16 = mean_error(&case.rounded[i], wanted);
@@ -263,7 +215,7 @@ fn nan_codes_give_nan_results() {
     let ids = case.tensors.iter_mut().find(|tensor| tensor.ty().element == I32).unwrap();
     *ids = Tensor::from_slice([20], &(0..20).collect::<Vec<i32>>()).unwrap();
     for precision in [Precision::Exact, Precision::Native] {
-        let results = computed(&case, &host(), precision);
+        let results = computed(&case.module, &case.tensors, &host(), precision);
         for result in &results[..2] {
             for (i, value) in result.iter().enumerate() {
                 assert_eq!(value.is_nan(), broken.contains(&(i % 20)), "{precision:?}, output {i}");
@@ -283,7 +235,7 @@ mod nightly {
     #[test]
     fn activations_of_eight_bits_stay_within_their_rounding() {
         let case = case(&LAYERS, &TABLES);
-        let fast = computed(&case, &host(), Precision::Fast);
+        let fast = computed(&case.module, &case.tensors, &host(), Precision::Fast);
         for (i, layer) in LAYERS.iter().enumerate() {
             let error = largest_error(&fast[i], &case.wanted[i]);
             assert!(error <= 8e-2, "{layer:?}: {error} with activations of 8 bits");
@@ -298,7 +250,7 @@ mod nightly {
         let case = case(&layers, &TABLES[4..7]);
         for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
             let target = resolved(target);
-            let artifact = compiled(&lowered(&case.module, &target, Precision::Native), target);
+            let artifact = compiled(&lowered(&case.module, &target, Precision::Native), &target);
             assert!(!artifact.is_empty());
         }
     }

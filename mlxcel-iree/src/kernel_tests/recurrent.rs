@@ -2,16 +2,15 @@
 
 use mlxcel_core::Precision;
 use mlxcel_graph::layers::{self, RecurrentRows};
+use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{F32, I32};
 use mlxcel_stablehlo::{Builder, Module, TensorType, Value};
 
 use super::packed::Random;
-use super::{as_f32, evaluated, lesser, lower, module_of};
-use crate::ffi::{Argument, Constants, Device, DeviceOptions, Program};
-use crate::testing::host;
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use super::{as_f32, evaluated, lesser, lower, lowered, module_of, run};
+use crate::testing::{compiled, host};
 
 /// One call of a composite.
 #[derive(Clone, Debug)]
@@ -143,23 +142,12 @@ fn compare(cases: &[Case], target: &ResolvedTarget, in_kernels: bool) {
 
     let text = lower(&module, target, Precision::Exact).unwrap();
     assert_eq!(!text.contains("stablehlo.composite"), in_kernels, "{text}");
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    let artifact = compiler.compile(&text, &CompileOptions::new(target.clone()), None).unwrap();
-    let device = Device::open(&DeviceOptions::default()).unwrap();
-    let function = Program::load(&device, &artifact).unwrap().function("main").unwrap();
-    let buffers: Vec<_> = tensors.iter().map(|tensor| device.upload(tensor.bytes()).unwrap()).collect();
-    let arguments: Vec<_> = (buffers.iter().zip(&tensors))
-        .map(|(buffer, tensor)| Argument::new(buffer, &tensor.ty().shape, tensor.ty().element))
-        .collect();
-    let results = function.invoke(&Constants::default(), &arguments).unwrap();
+    let results = run(&module, &compiled(&text, target), &tensors, &Layouts::default());
     assert_eq!(results.len(), wanted.len());
     let names = cases.iter().flat_map(|case| (0..=case.rows.len()).map(move |result| (case, result)));
     for (((case, number), result), wanted) in names.zip(&results).zip(&wanted) {
-        let kept = buffers.iter().any(|buffer| result.buffer.shares_storage_with(buffer));
-        assert!(number == 0 || kept, "{case:?}: state {number} was copied");
-        let mut bytes = vec![0; result.buffer.len()];
-        result.buffer.read(0, &mut bytes).unwrap();
-        let (got, wanted) = (as_f32(wanted.ty(), &bytes), wanted.as_slice::<f32>().unwrap());
+        assert!(number == 0 || result.in_place, "{case:?}: state {number} was copied");
+        let (got, wanted) = (as_f32(wanted.ty(), &result.bytes), wanted.as_slice::<f32>().unwrap());
         assert_eq!(got.len(), wanted.len());
         for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {
             let off = (got - wanted).abs();
@@ -227,10 +215,7 @@ fn recurrences_with_narrower_vectors_give_the_same_result() {
 fn arm_has_kernels_of_recurrences_too() {
     let cases = RULES.map(|rule| Case::new(rule, [2, 4], [32, 32]));
     let target = crate::testing::resolved("llvm-cpu:apple-m1");
-    let text = lower(&module(&cases), &target, Precision::Native).unwrap();
-    assert!(!text.contains("stablehlo.composite"));
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+    compiled(&lowered(&module(&cases), &target, Precision::Native), &target);
 }
 
 #[test]
@@ -241,8 +226,7 @@ fn targets_without_vectors_run_the_loop_over_tokens() {
     for name in ["mlxcel.gated_delta_rule", "mlxcel.selective_state_space"] {
         assert!(text.contains(&format!("stablehlo.composite \"{name}\"")));
     }
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
-    compiler.compile(&text, &CompileOptions::new(target), None).unwrap();
+    compiled(&text, &target);
 }
 
 #[test]

@@ -8,9 +8,9 @@ use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
 
-use super::linear::{computed, values};
+use super::linear::values;
 use super::packed::{Random, example};
-use super::{lesser, schedules_of};
+use super::{computed, lesser, schedules_of};
 use crate::testing::host;
 
 /// Rows that a weight streams past, and rows that are computed in blocks.

@@ -10,11 +10,11 @@ use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_elem
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
 
-use super::lower;
+use super::lowered;
 use super::packed::Random;
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
-use crate::testing::host;
-use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use crate::testing::{compiler, host};
+use mlxcel_iree_compile::compiler::CompileOptions;
 
 /// Plain weights, those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
 const PACKINGS: [&str; 14] = [
@@ -139,15 +139,13 @@ fn spent() -> f64 {
 }
 
 fn compiled(module: &Module, device: &Device, precision: Precision) -> Function {
-    let text = lower(module, &host(), precision).unwrap();
-    assert!(!text.contains("stablehlo.composite"), "every layer has a kernel");
-    let compiler = Compiler::locate(None).expect("no IREE compiler: run `cargo xtask setup`");
+    let text = lowered(module, &host(), precision);
     let mut options = CompileOptions::new(host());
     // A folder for the code of each kernel.
     if let Ok(path) = std::env::var("KEEP") {
         options.flags.push(format!("--iree-hal-dump-executable-intermediates-to={path}"));
     }
-    let artifact = compiler.compile(&text, &options, None).unwrap();
+    let artifact = compiler().compile(&text, &options, None).unwrap();
     Program::load(device, &artifact).unwrap().function("main").unwrap()
 }
 
