@@ -61,7 +61,7 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
     sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
     let activation = activation(config, "hidden_act", Activation::Gelu)?;
-    let types = token_types(config)?;
+    let types = token_types(config, 2, false)?;
 
     let base = roles.base(base, "embeddings.word_embeddings");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
@@ -90,7 +90,7 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
         embedding: embeddings("word_embeddings"),
         positions: Some((embeddings("position_embeddings"), offset)),
         types: Some((embeddings("token_type_embeddings"), types)),
-        embedding_norm: embeddings("LayerNorm"),
+        embedding_norm: Some(embeddings("LayerNorm")),
         norm: None,
     };
     roles.encoder(&sizes, &outline, norm, layer)

@@ -22,7 +22,7 @@ pub(super) struct EncoderOutline {
     /// The module of embeddings of token types, and their number.
     pub(super) types: Option<(String, usize)>,
     /// The module of the norm of embeddings.
-    pub(super) embedding_norm: String,
+    pub(super) embedding_norm: Option<String>,
     /// The module of the norm after the last layer.
     pub(super) norm: Option<String>,
 }
@@ -55,10 +55,11 @@ impl Roles<'_> {
             }
             None => None,
         };
-        let embedding = Embedding { weight, scale: 1.0, positions, types, norm: Some(norm(embedding_norm)?) };
+        let embedding_norm = embedding_norm.as_deref().map(&norm).transpose()?;
+        let embedding = Embedding { weight, scale: 1.0, positions, types, norm: embedding_norm };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
-        let norm = last.as_deref().map(norm).transpose()?;
+        let norm = last.as_deref().map(&norm).transpose()?;
         let (model_type, notes) = self.title();
         Ok(Decoder {
             model_type,
@@ -78,16 +79,21 @@ impl Roles<'_> {
         })
     }
 
-    /// The projections of queries, keys and values, whose rows `{name}.weight` and, if `bias`, `{name}.bias`
-    /// hold in this order.
-    pub(super) fn fused_attention(&self, name: &str, hidden: usize, bias: bool) -> Result<[Linear; 3]> {
-        let weight = self.matrix(name, 3 * hidden, hidden)?;
+    /// The projections of queries, keys and values of `[outputs, inputs]` each, whose rows `{name}.weight` has in
+    /// this order, as has `{name}.bias` if `bias`.
+    pub(super) fn fused_attention(
+        &self,
+        name: &str,
+        [outputs, inputs]: [usize; 2],
+        bias: bool,
+    ) -> Result<[Linear; 3]> {
+        let weight = self.matrix(name, 3 * outputs, inputs)?;
         let bias = match bias {
-            true => Some(self.dense(&format!("{name}.bias"), &[3 * hidden])?),
+            true => Some(self.dense(&format!("{name}.bias"), &[3 * outputs])?),
             false => None,
         };
         let third = |index: usize| {
-            let rows = |part: &WeightRef| part.clone().rows(index * hidden, hidden);
+            let rows = |part: &WeightRef| part.clone().rows(index * outputs, outputs);
             self.projection(rows(&weight), bias.as_ref().map(rows))
         };
         Ok([0, 1, 2].map(third))
@@ -126,9 +132,9 @@ pub(super) fn both_ways(scale: f32, window: Option<usize>, rope: Option<&Rope>) 
     AttentionCore { mask: AttentionMask::Bidirectional, ..core(scale, window, rope) }
 }
 
-/// The number of token types in the field `type_vocab_size`; types are bytes.
-pub(super) fn token_types(config: Fields<'_>) -> Result<usize> {
-    Ok(config.size("type_vocab_size", 1..=256)?.unwrap_or(2))
+/// The number of token types in the field `type_vocab_size`, which may be 0 if `optional`; types are bytes.
+pub(super) fn token_types(config: Fields<'_>, default: usize, optional: bool) -> Result<usize> {
+    Ok(config.size("type_vocab_size", usize::from(!optional)..=256)?.unwrap_or(default))
 }
 
 /// Whether attention is causal, in the settings of decoders.

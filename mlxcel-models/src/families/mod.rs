@@ -20,6 +20,7 @@ mod dots1;
 mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod eurobert;
 mod exaone4;
 mod exaone_moe;
 mod experts;
@@ -132,6 +133,7 @@ const FAMILIES: &[Family] = &[
     dots1::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,
+    eurobert::FAMILY,
     exaone4::FAMILY,
     exaone_moe::FAMILY,
     falcon_h1::FAMILY,
@@ -172,6 +174,8 @@ const FAMILIES: &[Family] = &[
     nemotron::FAMILY,
     nemotron_h::FAMILY,
     nomic_bert::FAMILY,
+    nomic_bert::GTE,
+    nomic_bert::JINA,
     olmo2::FAMILY,
     olmo3::FAMILY,
     olmo_hybrid::FAMILY,

@@ -65,7 +65,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
         // Embeddings are normalized already.
         let before = if index == 0 { None } else { Some(norm(&name("attn_norm"))?) };
-        let inputs = roles.fused_attention(&name("attn.Wqkv"), hidden, attention_bias)?;
+        let inputs = roles.fused_attention(&name("attn.Wqkv"), [hidden; 2], attention_bias)?;
         let output = roles.linear(&name("attn.Wo"), hidden, hidden, attention_bias)?;
         let rope = if types[index] == SLIDING { &sliding } else { &full };
         let core = both_ways(sizes.scale(), windows[index], Some(rope));
@@ -98,7 +98,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         embedding: format!("{base}embeddings.tok_embeddings"),
         positions: None,
         types: None,
-        embedding_norm: format!("{base}embeddings.norm"),
+        embedding_norm: Some(format!("{base}embeddings.norm")),
         norm: Some(format!("{base}final_norm")),
     };
     roles.encoder(&sizes, &outline, norm, layer)

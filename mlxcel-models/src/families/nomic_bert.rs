@@ -1,8 +1,8 @@
-//! Nomic BERT: a post-norm encoder with rotary positions and gated MLPs (Nussbaum et al., 2024, "Nomic
-//! Embed").
+//! Post-norm encoders with rotary positions: Nomic BERT (Nussbaum et al., 2024, "Nomic Embed"), Jina
+//! Embeddings v3 (Sturua et al., 2024) and GTE (Zhang et al., 2024, "mGTE").
 //!
-//! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`. Checkpoints have the
-//! authors' names of modules, or those of transformers.
+//! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`, `JinaEmbeddingsV3Model` and
+//! `GteModel`. Checkpoints have the authors' names of modules, or those of transformers.
 
 use mlxcel_core::Result;
 
@@ -14,18 +14,92 @@ use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["nomic_bert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["nomic_bert"],
+    stop_tokens: &[],
+    describe: |roles| describe(roles, &NOMIC),
+    conversion: Conversion::USUAL,
+};
 
-fn describe(roles: &Roles<'_>) -> Result<Decoder> {
-    let config = roles.config;
-    for key in ["n_embd", "n_inner", "n_layer", "n_head", "n_positions"] {
-        if config.get(key).is_some() && config.get("hidden_size").is_none() {
-            let message = "the authors' own settings are not supported; those of transformers are".to_owned();
-            return Err(config.unsupported(key, message));
-        }
-    }
-    let defaults = SizeDefaults {
+pub(super) const JINA: Family = Family {
+    model_types: &["jina_embeddings_v3"],
+    stop_tokens: &[2],
+    describe: |roles| describe(roles, &JINA_V3),
+    conversion: Conversion::USUAL,
+};
+
+pub(super) const GTE: Family = Family {
+    model_types: &["gte"],
+    stop_tokens: &[],
+    describe: |roles| describe(roles, &M_GTE),
+    conversion: Conversion::USUAL,
+};
+
+/// What the families do otherwise.
+struct Variant {
+    sizes: SizeDefaults,
+    /// The number of token types, and whether there may be none.
+    types: (usize, bool),
+    theta: f64,
+    epsilon: f64,
+    activation: Activation,
+    biases: Biases,
+    /// What may stand before the names of modules.
+    bases: &'static [&'static str],
+    /// By the authors, and by transformers.
+    names: [Names; 2],
+}
+
+/// Which projections have biases.
+struct Biases {
+    attention: bool,
+    up: bool,
+    down: bool,
+}
+
+/// Names of modules.
+#[derive(Clone, Copy)]
+struct Names {
+    embedding_norm: &'static str,
+    layers: &'static str,
+    inputs: Inputs,
+    output: &'static str,
+    norms: [&'static str; 2],
+    up: Up,
+    down: &'static str,
+}
+
+/// The projections of queries, keys and values.
+#[derive(Clone, Copy)]
+enum Inputs {
+    Fused(&'static str),
+    Apart([&'static str; 3]),
+}
+
+/// The projections before the activation of an MLP.
+#[derive(Clone, Copy)]
+enum Up {
+    Plain(&'static str),
+    Gated {
+        gate: &'static str,
+        up: &'static str,
+    },
+    /// The rows of the gate are behind the others.
+    Fused(&'static str),
+}
+
+const TRANSFORMERS: Names = Names {
+    embedding_norm: "embeddings.LayerNorm",
+    layers: "layers",
+    inputs: Inputs::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+    output: "self_attn.o_proj",
+    norms: ["post_attention_layernorm", "post_mlp_layernorm"],
+    up: Up::Gated { gate: "mlp.gate_proj", up: "mlp.up_proj" },
+    down: "mlp.down_proj",
+};
+
+const NOMIC: Variant = Variant {
+    sizes: SizeDefaults {
         vocabulary: 30_528,
         hidden: 768,
         intermediate: 3072,
@@ -34,59 +108,143 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         kv_heads: None,
         head_dim: None,
         context: 2048,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let types = token_types(config)?;
-    let rope =
-        RopeSettings { theta: 1000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    },
+    types: (2, false),
+    theta: 1000.0,
+    epsilon: 1e-12,
+    activation: Activation::Silu,
+    biases: Biases { attention: false, up: false, down: false },
+    bases: &["nomic_bert."],
+    names: [
+        Names {
+            embedding_norm: "emb_ln",
+            layers: "encoder.layers",
+            inputs: Inputs::Fused("attn.Wqkv"),
+            output: "attn.out_proj",
+            norms: ["norm1", "norm2"],
+            up: Up::Gated { gate: "mlp.fc12", up: "mlp.fc11" },
+            down: "mlp.fc2",
+        },
+        TRANSFORMERS,
+    ],
+};
 
-    let base = roles.base("nomic_bert.", "embeddings.word_embeddings");
-    // The authors' name of a module, or that of transformers.
-    let either = |authors: String, other: String| {
-        if roles.has(&format!("{base}{authors}.weight")) {
-            format!("{base}{authors}")
-        } else {
-            format!("{base}{other}")
+const JINA_V3: Variant = Variant {
+    sizes: SizeDefaults {
+        vocabulary: 250_002,
+        hidden: 1024,
+        intermediate: 4096,
+        layers: 24,
+        query_heads: 16,
+        context: 8194,
+        ..NOMIC.sizes
+    },
+    types: (1, false),
+    theta: 20_000.0,
+    epsilon: 1e-5,
+    activation: Activation::Gelu,
+    biases: Biases { attention: true, up: true, down: true },
+    bases: &["roberta."],
+    names: [
+        Names {
+            inputs: Inputs::Fused("mixer.Wqkv"),
+            output: "mixer.out_proj",
+            up: Up::Plain("mlp.fc1"),
+            ..NOMIC.names[0]
+        },
+        Names { up: Up::Plain("mlp.fc1"), down: "mlp.fc2", ..TRANSFORMERS },
+    ],
+};
+
+const M_GTE: Variant = Variant {
+    sizes: SizeDefaults { vocabulary: 250_048, context: 8192, ..NOMIC.sizes },
+    types: (1, true),
+    theta: 160_000.0,
+    epsilon: 1e-12,
+    activation: Activation::Gelu,
+    biases: Biases { attention: true, up: false, down: true },
+    bases: &["gte.", "new."],
+    names: [
+        Names {
+            layers: "encoder.layer",
+            inputs: Inputs::Fused("attention.qkv_proj"),
+            output: "attention.o_proj",
+            norms: ["attn_ln", "mlp_ln"],
+            up: Up::Fused("mlp.up_gate_proj"),
+            ..TRANSFORMERS
+        },
+        TRANSFORMERS,
+    ],
+};
+
+fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
+    let config = roles.config;
+    for key in ["n_embd", "n_inner", "n_layer", "n_head", "n_positions"] {
+        if config.get(key).is_some() && config.get("hidden_size").is_none() {
+            let message = "the authors' own settings are not supported; those of transformers are".to_owned();
+            return Err(config.unsupported(key, message));
         }
-    };
+    }
+    let mut sizes = Sizes::read(config, &variant.sizes)?;
+    // What other families read, and the classes do not.
+    sizes.kv_heads = sizes.query_heads;
+    let epsilon = positive(config, "layer_norm_eps", variant.epsilon)?;
+    let activation = activation(config, "hidden_act", variant.activation)?;
+    let (types, optional) = variant.types;
+    let types = token_types(config, types, optional)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context);
+    let rope = RopeSettings { theta: variant.theta, ..rope }.read()?;
+
+    const EMBEDDING: &str = "embeddings.word_embeddings";
+    let bases = variant.bases.iter().map(|base| roles.base(base, EMBEDDING));
+    let base = bases.reduce(
+        |base, other| {
+            if roles.has_matrix(&format!("{base}{EMBEDDING}")) { base } else { other }
+        },
+    );
+    let base = base.unwrap_or_default();
+    let is_by = |names: &&Names| roles.has(&format!("{base}{}.0.{}.weight", names.layers, names.norms[0]));
+    let [_, transformers] = &variant.names;
+    let names = variant.names.iter().find(is_by).unwrap_or(transformers);
+    let biases = &variant.biases;
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
     let layer = |index: usize| {
-        let name = |authors: &str, other: &str| {
-            either(format!("encoder.layers.{index}.{authors}"), format!("layers.{index}.{other}"))
-        };
-        let linear = |authors: &str, other: &str, outputs, inputs| {
-            roles.linear(&name(authors, other), outputs, inputs, false)
-        };
+        let name = |part: &str| format!("{base}{}.{index}.{part}", names.layers);
         let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.query_width());
-        let fused = format!("{base}encoder.layers.{index}.attn.Wqkv");
-        let inputs = if width == hidden && roles.has_matrix(&fused) {
-            roles.fused_attention(&fused, hidden, false)?
-        } else {
-            let part = |name: &str| {
-                roles.linear(&format!("{base}layers.{index}.self_attn.{name}"), width, hidden, false)
-            };
-            [part("q_proj")?, part("k_proj")?, part("v_proj")?]
+        let inputs = match names.inputs {
+            Inputs::Fused(fused) => roles.fused_attention(&name(fused), [width, hidden], biases.attention)?,
+            Inputs::Apart(parts) => {
+                let part = |part: &str| roles.linear(&name(part), width, hidden, biases.attention);
+                let [query, key, value] = parts;
+                [part(query)?, part(key)?, part(value)?]
+            }
         };
-        let output = linear("attn.out_proj", "self_attn.o_proj", hidden, width)?;
+        let output = roles.linear(&name(names.output), hidden, width, biases.attention)?;
         let attention = attention(&sizes, inputs, output, both_ways(sizes.scale(), None, Some(&rope)));
-        let after_attention = norm(&name("norm1", "post_attention_layernorm"))?;
-        let mlp = Mlp::Gated {
-            gating: Gating::Activated(activation),
-            gate: linear("mlp.fc12", "mlp.gate_proj", intermediate, hidden)?,
-            up: linear("mlp.fc11", "mlp.up_proj", intermediate, hidden)?,
-            norm: None,
-            down: linear("mlp.fc2", "mlp.down_proj", hidden, intermediate)?,
+        let after_attention = norm(&name(names.norms[0]))?;
+        let up = |part: &str| roles.linear(&name(part), intermediate, hidden, biases.up);
+        let down = roles.linear(&name(names.down), hidden, intermediate, biases.down)?;
+        let gated = |gate, up| {
+            let gating = Gating::Activated(activation);
+            Mlp::Gated { gating, gate, up, norm: None, down: down.clone() }
         };
-        let after_mlp = norm(&name("norm2", "post_mlp_layernorm"))?;
+        let mlp = match names.up {
+            Up::Plain(part) => Mlp::Plain { activation, up: up(part)?, down },
+            Up::Gated { gate, up: part } => gated(up(gate)?, up(part)?),
+            Up::Fused(part) => {
+                let fused = roles.matrix(&name(part), 2 * intermediate, hidden)?;
+                let half = |start| roles.projection(fused.clone().rows(start, intermediate), None);
+                gated(half(intermediate), half(0))
+            }
+        };
+        let after_mlp = norm(&name(names.norms[1]))?;
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
     let outline = EncoderOutline {
-        embedding: format!("{base}embeddings.word_embeddings"),
+        embedding: format!("{base}{EMBEDDING}"),
         positions: None,
-        types: Some((format!("{base}embeddings.token_type_embeddings"), types)),
-        embedding_norm: either("emb_ln".to_owned(), "embeddings.LayerNorm".to_owned()),
+        types: (types > 0).then(|| (format!("{base}embeddings.token_type_embeddings"), types)),
+        embedding_norm: Some(format!("{base}{}", names.embedding_norm)),
         norm: None,
     };
     roles.encoder(&sizes, &outline, norm, layer)

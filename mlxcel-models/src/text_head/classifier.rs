@@ -44,26 +44,24 @@ impl TextHead {
             Ok(HeadLayer::Dense { weight, bias, activation: None })
         };
         let (pooling, layers) = match *architecture {
-            "BertForSequenceClassification" => {
-                let pooler = dense("bert.pooler.dense", true, Some(Activation::Tanh))?;
+            "BertForSequenceClassification"
+            | "NomicBertForSequenceClassification"
+            | "GteForSequenceClassification" => {
+                const POOLER: &str = "pooler.dense";
+                let bases = ["bert.", "nomic_bert.", "gte.", "new."];
+                let has = |base: &&str| checkpoint.has(&format!("{base}{POOLER}.bias"));
+                let base = bases.into_iter().find(has).unwrap_or("bert.");
+                let pooler = dense(&format!("{base}{POOLER}"), true, Some(Activation::Tanh))?;
                 (Pooling::First, vec![pooler, classes("classifier", true)?])
             }
-            "RobertaForSequenceClassification" | "XLMRobertaForSequenceClassification" => {
+            "RobertaForSequenceClassification"
+            | "XLMRobertaForSequenceClassification"
+            | "JinaEmbeddingsV3ForSequenceClassification" => {
                 let first = dense("classifier.dense", true, Some(Activation::Tanh))?;
                 (Pooling::First, vec![first, classes("classifier.out_proj", true)?])
             }
             "ModernBertForSequenceClassification" => {
-                let pooling = match config.text("classifier_pooling")? {
-                    None | Some("cls") => Pooling::First,
-                    Some("mean") => Pooling::Mean,
-                    Some(other) => {
-                        let message = format!(
-                            "pooling by '{}' is not supported for classifiers; cls and mean are",
-                            other.escape_debug()
-                        );
-                        return Err(config.unsupported("classifier_pooling", message));
-                    }
-                };
+                let pooling = pooling(config, "cls", "cls")?;
                 let activation = activation(config, "classifier_activation", Activation::Gelu)?;
                 let bias = config.flag("classifier_bias")?.unwrap_or(false);
                 let norm_bias = config.flag("norm_bias")?.unwrap_or(false);
@@ -74,6 +72,11 @@ impl TextHead {
                 };
                 let first = dense("head.dense", bias, Some(activation))?;
                 (pooling, vec![first, norm, classes("classifier", true)?])
+            }
+            "EuroBertForSequenceClassification" => {
+                let pooling = pooling(config, "bos", "late")?;
+                let first = dense("dense", true, Some(Activation::Gelu))?;
+                (pooling, vec![first, classes("classifier", true)?])
             }
             // Decoders: the score of the last token.
             _ if decoder.head.is_some() && checkpoint.has("score.weight") => {
@@ -90,6 +93,23 @@ impl TextHead {
             }
         };
         Ok(Some(Self { pooling, scaled_by_length: false, inputs: hidden, layers }))
+    }
+}
+
+/// The pooling before the classifier: that of the first token, which is called `first`, or the mean. Defaults
+/// to the one called `default`.
+fn pooling(config: Fields<'_>, first: &str, default: &str) -> Result<Pooling> {
+    const KEY: &str = "classifier_pooling";
+    match config.text(KEY)?.unwrap_or(default) {
+        "mean" => Ok(Pooling::Mean),
+        name if name == first => Ok(Pooling::First),
+        other => {
+            let message = format!(
+                "pooling by '{}' is not supported for classifiers; {first} and mean are",
+                other.escape_debug()
+            );
+            Err(config.unsupported(KEY, message))
+        }
     }
 }
 

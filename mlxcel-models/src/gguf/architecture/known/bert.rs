@@ -58,6 +58,32 @@ pub(super) const NOMIC_BERT: Architecture = Architecture {
     ..PLAIN
 };
 
+/// Jina Embeddings v3; adapters of tasks are files of their own.
+pub(super) const JINA_BERT_V3: Architecture = Architecture {
+    name: "jina-bert-v3",
+    model_type: "jina_embeddings_v3",
+    tensors: &[
+        EMBEDDINGS,
+        &[
+            ("token_embd_norm", "emb_ln", Keep),
+            ("attn_qkv", "mixer.Wqkv", Keep),
+            ("attn_output", "mixer.out_proj", Keep),
+            ("attn_output_norm", "norm1", Keep),
+            ("ffn_up", "mlp.fc1", Keep),
+            ("ffn_down", "mlp.fc2", Keep),
+            ("layer_output_norm", "norm2", Keep),
+        ],
+    ],
+    ..NOMIC_BERT
+};
+
+pub(super) const EUROBERT: Architecture = Architecture {
+    name: "eurobert",
+    model_type: "eurobert",
+    present: &[("attn_q.bias", "attention_bias"), ("ffn_up.bias", "mlp_bias")],
+    ..PLAIN
+};
+
 pub(super) const MODERN_BERT: Architecture = Architecture {
     name: "modern-bert",
     model_type: "modernbert",

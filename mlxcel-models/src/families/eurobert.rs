@@ -1,0 +1,58 @@
+//! EuroBERT: Llama without a head, read in both directions (Boizard et al., 2025).
+//!
+//! Config fields, defaults and arithmetic follow transformers' `EuroBertModel`.
+
+use mlxcel_core::Result;
+
+use super::blocks::{AttentionBiases, pre_norm, sequential};
+use super::encoder::{EncoderOutline, both_ways};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["eurobert"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let defaults = SizeDefaults {
+        vocabulary: 128_256,
+        hidden: 768,
+        intermediate: 3072,
+        layers: 12,
+        query_heads: 12,
+        kv_heads: None,
+        head_dim: None,
+        context: 8192,
+    };
+    let sizes = Sizes::read(config, &defaults)?;
+    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    let attention_biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let mlp_biases = flag(config, "mlp_bias", false)?;
+    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+
+    let base = roles.base("model.", "embed_tokens");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let core = both_ways(sizes.scale(), None, Some(&rope));
+        let attention = roles.attention(&name("self_attn"), &sizes, attention_biases, core)?;
+        let mlp =
+            roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, mlp_biases)?;
+        Ok(sequential([
+            pre_norm(norm(&name("input_layernorm"))?, attention),
+            pre_norm(norm(&name("post_attention_layernorm"))?, mlp),
+        ]))
+    };
+    let outline = EncoderOutline {
+        embedding: format!("{base}embed_tokens"),
+        positions: None,
+        types: None,
+        embedding_norm: None,
+        norm: Some(format!("{base}norm")),
+    };
+    roles.encoder(&sizes, &outline, norm, layer)
+}
