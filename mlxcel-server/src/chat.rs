@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::{ChatOptions, Message, Options, Request, Usage};
+use mlxcel_session::{ChatOptions, Message, Options, Request};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{AnswerFormat, AnswerReader};
+use crate::answer::{Answer, AnswerFormat};
 use crate::body::{Asked, Body};
 use crate::chat_pieces::{ChatPieces, message};
 use crate::content::text_of;
 use crate::failure::ApiError;
-use crate::fields::{ApiUsage, Fields};
+use crate::fields::Fields;
 use crate::header::Header;
 use crate::kinds::{self, Field, Kind};
 use crate::logprobs;
 use crate::sender::Sender;
 use crate::served::ServedModel;
-use crate::spans::{CHAT, RequestSpan, ServedStream};
-use crate::sse::{self, whole_texts};
+use crate::spans::{CHAT, RequestSpan};
+use crate::sse;
 use crate::tools::{self, ToolFields};
+use crate::usage::{AnswerUsage, ApiUsage};
 
 #[derive(Deserialize)]
 pub(crate) struct ChatRequest {
@@ -99,8 +100,7 @@ impl ChatMessage {
 
 /// A chat whose answers are on their way.
 pub(crate) struct Begun {
-    pub(crate) streams: Vec<ServedStream>,
-    pub(crate) format: AnswerFormat,
+    pub(crate) answers: Vec<Answer>,
     with_logprobs: bool,
     is_stream: bool,
     include_usage: bool,
@@ -196,42 +196,40 @@ pub(crate) async fn begin(
     // Either of them becomes a mask of tokens.
     let masked = if format.has_format { "response_format" } else { "tool_choice" };
     let streams = submitted.map_err(|error| error.renamed(&[("mask", masked)]))?;
+    let answers = streams.into_iter().map(|stream| Answer::of_chat(&format, stream)).collect();
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());
-    Ok(Begun { streams, format, with_logprobs, is_stream, include_usage })
+    Ok(Begun { answers, with_logprobs, is_stream, include_usage })
 }
 
 pub(crate) async fn answer(Body { request, app, sender }: Body<ChatRequest>) -> Result<Response, ApiError> {
     app.expect_generation()?;
-    let Begun { mut streams, format, with_logprobs, is_stream, include_usage } =
-        begin(&app, request, sender).await?;
+    let Begun { mut answers, with_logprobs, is_stream, include_usage } = begin(&app, request, sender).await?;
     let header = |object| Header::new(&app, "chatcmpl", object);
     if is_stream {
         let header = header("chat.completion.chunk");
-        let pieces = |(index, stream): (usize, ServedStream)| {
-            let answer = AnswerReader::new(&format, &stream);
-            (stream, ChatPieces::new(header.clone(), index, with_logprobs, answer))
+        let pieces = |(index, answer): (usize, Answer)| {
+            (answer, ChatPieces::new(header.clone(), index, with_logprobs))
         };
-        let answers = streams.into_iter().enumerate().map(pieces).collect();
+        let answers = answers.into_iter().enumerate().map(pieces).collect();
         let last = header.clone();
-        let usage =
-            include_usage.then_some(move |answers: &[Usage]| last.message(&[], Some(ApiUsage::of(answers))));
+        let usage = include_usage
+            .then_some(move |usages: &[AnswerUsage]| last.message(&[], Some(ApiUsage::of(usages))));
         return sse::respond(app, answers, usage).await;
     }
-    let texts = whole_texts(&mut streams).await?;
+    let wholes = Answer::all_whole(&mut answers, &app).await?;
     let mut choices = Vec::new();
-    for (index, (stream, text)) in streams.iter().zip(texts).enumerate() {
+    for (index, (answer, parts)) in answers.iter().zip(wholes).enumerate() {
         let logprobs = with_logprobs
-            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, stream, 0) })))
+            .then(|| Ok::<_, ApiError>(json!({ "content": logprobs::of_chat(app.tokenizer()?, answer, 0) })))
             .transpose()?;
-        let mut answer = AnswerReader::new(&format, stream);
         choices.push(json!({
             "index": index,
-            "message": message(answer.whole(&app, &text)),
+            "message": message(parts),
             "logprobs": logprobs,
-            "finish_reason": answer.finish_reason(stream.finish_reason()),
+            "finish_reason": answer.end_reason(),
         }));
     }
-    let usages: Vec<_> = streams.iter().map(|stream| stream.usage()).collect();
+    let usages: Vec<_> = answers.iter().map(Answer::usage).collect();
     let answer = header("chat.completion").message(&choices, Some(ApiUsage::of(&usages)));
     Ok(Json(answer).into_response())
 }

@@ -1,9 +1,9 @@
 //! The message and chunks of a chat's answer.
 
-use mlxcel_session::{RequestStream, ToolPart};
+use mlxcel_session::ToolPart;
 use serde_json::{Value, json};
 
-use crate::answer::AnswerReader;
+use crate::answer::Answer;
 use crate::failure::ApiError;
 use crate::header::Header;
 use crate::logprobs;
@@ -17,15 +17,14 @@ pub(crate) struct ChatPieces {
     with_logprobs: bool,
     /// How many tokens were told with their log probabilities.
     told: usize,
-    answer: AnswerReader,
     /// How many calls were told.
     calls: usize,
 }
 
 impl ChatPieces {
     /// Of answer number `index`.
-    pub(crate) fn new(header: Header, index: usize, with_logprobs: bool, answer: AnswerReader) -> Self {
-        Self { header, index, with_logprobs, told: 0, answer, calls: 0 }
+    pub(crate) fn new(header: Header, index: usize, with_logprobs: bool) -> Self {
+        Self { header, index, with_logprobs, told: 0, calls: 0 }
     }
 
     fn chunk(&self, delta: &Value, logprobs: Option<Value>, finish: Option<&str>) -> Value {
@@ -61,38 +60,31 @@ impl ChatPieces {
 }
 
 impl Pieces for ChatPieces {
-    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel, _: &Answer) -> Vec<Value> {
         vec![self.chunk(&json!({ "role": "assistant", "content": "" }), None, None)]
     }
 
-    fn piece(
+    fn parts(
         &mut self,
         app: &ServedModel,
-        stream: &RequestStream,
-        text: &str,
+        answer: &Answer,
+        parts: Vec<ToolPart>,
     ) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(app, text);
         let deltas = self.deltas(parts);
-        let mut logprobs = if self.with_logprobs {
-            let content = logprobs::of_chat(app.tokenizer()?, stream, self.told);
+        let mut logprobs = None;
+        if self.with_logprobs {
+            let content = logprobs::of_chat(app.tokenizer()?, answer, self.told);
             self.told += content.len();
-            Some(json!({ "content": content }))
-        } else {
-            None
-        };
+            logprobs = (!content.is_empty()).then(|| json!({ "content": content }));
+        }
         if deltas.is_empty() && logprobs.is_some() {
             return Ok(vec![self.chunk(&json!({}), logprobs, None)]);
         }
         Ok(deltas.iter().map(|delta| self.chunk(delta, logprobs.take(), None)).collect())
     }
 
-    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end(app);
-        let deltas = self.deltas(parts);
-        let mut messages: Vec<_> = deltas.iter().map(|delta| self.chunk(delta, None, None)).collect();
-        let reason = self.answer.finish_reason(stream.finish_reason());
-        messages.push(self.chunk(&json!({}), None, Some(reason)));
-        messages
+    fn end(&mut self, _: &ServedModel, answer: &Answer) -> Vec<Value> {
+        vec![self.chunk(&json!({}), None, Some(answer.end_reason()))]
     }
 }
 

@@ -3,21 +3,23 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use mlxcel_session::{Request, RequestStream, Usage};
+use mlxcel_session::{Request, RequestStream, ToolPart};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::answer::Answer;
 use crate::body::{Asked, Body};
 use crate::echo::{self, Echo};
 use crate::failure::ApiError;
-use crate::fields::{ApiUsage, Fields, finish_reason};
+use crate::fields::Fields;
 use crate::header::Header;
 use crate::kinds::{Field, Kind};
 use crate::logprobs::{self, TextLogprobs};
 use crate::prompts::{OwnedPrompt, PROMPTS, Prompts};
 use crate::served::ServedModel;
 use crate::spans::{RequestSpan, TEXT_COMPLETION};
-use crate::sse::{self, Pieces, whole_texts};
+use crate::sse::{self, Pieces};
+use crate::usage::{AnswerUsage, ApiUsage};
 
 #[derive(Deserialize)]
 pub(crate) struct CompletionRequest {
@@ -83,7 +85,7 @@ async fn complete_prompts(
     }
     drop(fields);
     let span = RequestSpan::new(TEXT_COMPLETION, &app.name, answers_of_each);
-    let mut streams = app
+    let streams = app
         .submit(sender, span, move |submit| {
             prompts.iter().try_for_each(|prompt| {
                 options.iter().try_for_each(|options| {
@@ -97,29 +99,40 @@ async fn complete_prompts(
         let echo = echoes.get(index / answers_of_each.max(1)).cloned();
         TextPieces { header: header.clone(), index, with_logprobs, echo, told: 0, offset: 0 }
     };
+    let mut answers: Vec<_> = streams.into_iter().map(Answer::of_prompt).collect();
     if is_stream {
         let answers =
-            streams.into_iter().enumerate().map(|(index, stream)| (stream, pieces(index))).collect();
+            answers.into_iter().enumerate().map(|(index, answer)| (answer, pieces(index))).collect();
         let last = header.clone();
-        let usage = include_usage
-            .then_some(move |usages: &[Usage]| last.message(&[], usage_of_prompts(usages, answers_of_each)));
+        let usage = include_usage.then_some(move |usages: &[AnswerUsage]| {
+            last.message(&[], usage_of_prompts(usages, answers_of_each))
+        });
         return sse::respond(app, answers, usage).await;
     }
-    let texts = whole_texts(&mut streams).await?;
+    let wholes = Answer::all_whole(&mut answers, &app).await?;
     let mut choices = Vec::new();
-    for (index, (stream, text)) in streams.iter().zip(texts).enumerate() {
+    for (index, (answer, parts)) in answers.iter().zip(wholes).enumerate() {
         let mut pieces = pieces(index);
         let (prompt, own) = pieces.take_echo();
-        let logprobs = pieces.logprobs(&app, stream)?.map(|logprobs| match own {
+        let logprobs = pieces.logprobs(&app, answer)?.map(|logprobs| match own {
             Some(own) => own.followed_by(logprobs),
             None => logprobs,
         });
         let logprobs = logprobs.map(|logprobs| json!(logprobs));
-        let finish = finish_reason(stream.finish_reason());
-        choices.push(pieces.choice(&format!("{prompt}{text}"), logprobs, Some(finish)));
+        let text = format!("{prompt}{}", text_of(parts));
+        choices.push(pieces.choice(&text, logprobs, Some(answer.end_reason())));
     }
-    let usages: Vec<_> = streams.iter().map(|stream| stream.usage()).collect();
+    let usages: Vec<_> = answers.iter().map(Answer::usage).collect();
     Ok(Json(header.message(&choices, usage_of_prompts(&usages, answers_of_each))).into_response())
+}
+
+/// The text of parts of a continuation, which has no others.
+fn text_of(parts: Vec<ToolPart>) -> String {
+    let texts = parts.into_iter().filter_map(|part| match part {
+        ToolPart::Text(text) => Some(text),
+        _ => None,
+    });
+    texts.collect()
 }
 
 /// The number of alternatives of each token, if it is at most `most`.
@@ -129,7 +142,7 @@ fn within(top: u64, most: u16) -> Result<u16, ApiError> {
 }
 
 /// The usage of several prompts with so many answers each.
-fn usage_of_prompts(answers: &[Usage], answers_of_each: usize) -> Option<ApiUsage> {
+fn usage_of_prompts(answers: &[AnswerUsage], answers_of_each: usize) -> Option<ApiUsage> {
     answers.chunks(answers_of_each.max(1)).map(ApiUsage::of).reduce(ApiUsage::plus)
 }
 
@@ -195,7 +208,7 @@ impl Pieces for TextPieces {
         error.clone().renamed(&NAMES).json()
     }
 
-    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel, _: &Answer) -> Vec<Value> {
         if self.echo.is_none() {
             return Vec::new();
         }
@@ -204,18 +217,23 @@ impl Pieces for TextPieces {
         vec![self.header.message(&[self.choice(&prompt, logprobs, None)], None)]
     }
 
-    fn piece(
+    fn parts(
         &mut self,
         app: &ServedModel,
-        stream: &RequestStream,
-        text: &str,
+        answer: &Answer,
+        parts: Vec<ToolPart>,
     ) -> Result<Vec<Value>, ApiError> {
-        let logprobs = self.logprobs(app, stream)?.map(|logprobs| json!(logprobs));
-        Ok(vec![self.header.message(&[self.choice(text, logprobs, None)], None)])
+        let text = text_of(parts);
+        let logprobs = self.logprobs(app, answer)?.filter(|logprobs| !logprobs.is_empty());
+        if text.is_empty() && logprobs.is_none() {
+            return Ok(Vec::new());
+        }
+        let logprobs = logprobs.map(|logprobs| json!(logprobs));
+        Ok(vec![self.header.message(&[self.choice(&text, logprobs, None)], None)])
     }
 
-    fn end(&mut self, _: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let choice = self.choice("", None, Some(finish_reason(stream.finish_reason())));
+    fn end(&mut self, _: &ServedModel, answer: &Answer) -> Vec<Value> {
+        let choice = self.choice("", None, Some(answer.end_reason()));
         vec![self.header.message(&[choice], None)]
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mlxcel_session::mlxcel_core::SamplingNumber;
-use mlxcel_session::{FinishReason, Grammar, Options, TokenId, Usage};
+use mlxcel_session::{Grammar, Options, TokenId};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::failure::ApiError;
@@ -217,63 +217,5 @@ impl Fields {
             }
         }
         Ok(())
-    }
-}
-
-/// What an answer took, in OpenAI's words.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct ApiUsage {
-    prompt_tokens: usize,
-    completion_tokens: usize,
-    total_tokens: usize,
-    prompt_tokens_details: PromptDetails,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct PromptDetails {
-    cached_tokens: usize,
-}
-
-impl ApiUsage {
-    /// Of one prompt and all its answers.
-    pub(crate) fn of(answers: &[Usage]) -> Self {
-        let prompt_tokens = answers.first().map_or(0, |usage| usage.prompt_tokens);
-        let cached_tokens = answers.first().map_or(0, |usage| usage.reused_tokens);
-        let completion_tokens = answers.iter().map(|usage| usage.generated_tokens).sum();
-        Self {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptDetails { cached_tokens },
-        }
-    }
-}
-
-impl ApiUsage {
-    /// Of prompts with so many tokens, and no answers.
-    pub(crate) fn of_prompts(prompt_tokens: usize) -> Self {
-        Self { prompt_tokens, total_tokens: prompt_tokens, ..Self::default() }
-    }
-
-    /// Of several prompts.
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
-            completion_tokens: self.completion_tokens + other.completion_tokens,
-            total_tokens: self.total_tokens + other.total_tokens,
-            prompt_tokens_details: PromptDetails {
-                cached_tokens: self.prompt_tokens_details.cached_tokens
-                    + other.prompt_tokens_details.cached_tokens,
-            },
-        }
-    }
-}
-
-/// OpenAI's word for why an answer ended.
-pub(crate) fn finish_reason(reason: Option<FinishReason>) -> &'static str {
-    match reason {
-        Some(FinishReason::Stop | FinishReason::StopString) => "stop",
-        // It has no words for limits of time and for being cancelled.
-        _ => "length",
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::fields::ApiUsage;
 use crate::served::{ServedModel, unix_time};
+use crate::usage::ApiUsage;
 
 /// Which answer it is, of what sort.
 #[derive(Clone)]

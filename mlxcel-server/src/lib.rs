@@ -74,6 +74,7 @@ mod logprobs;
 mod message_pieces;
 mod messages;
 mod metrics;
+mod newlines;
 mod openapi;
 mod origins;
 mod page;
@@ -92,6 +93,7 @@ mod sse;
 mod startup;
 mod texts;
 mod tools;
+mod usage;
 mod work;
 
 pub use client::Client;

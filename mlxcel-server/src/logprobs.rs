@@ -47,6 +47,10 @@ impl TextLogprobs {
         self.top_logprobs.push(logprob.map(|_| top.collect()));
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
     /// Where the text of its tokens ends, in characters.
     pub(crate) fn end(&self) -> usize {
         let last = self.tokens.last().map_or(0, |token| token.chars().count());

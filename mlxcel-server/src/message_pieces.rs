@@ -1,9 +1,9 @@
 //! The content blocks and events of a message.
 
-use mlxcel_session::{FinishReason, RequestStream, ToolPart};
+use mlxcel_session::{FinishReason, ToolPart};
 use serde_json::{Value, json};
 
-use crate::answer::{AnswerFormat, AnswerReader};
+use crate::answer::Answer;
 use crate::failure::ApiError;
 use crate::served::ServedModel;
 use crate::sse::Pieces;
@@ -19,9 +19,7 @@ pub(crate) const NAMES: [(&str, &str); 3] = [
 pub(crate) struct MessagePieces {
     id: String,
     model: String,
-    prompt_tokens: usize,
     stops: Vec<String>,
-    answer: AnswerReader,
     /// The blocks that are complete.
     content: Vec<Value>,
     /// The kind of the block that is being written, itself, and its text.
@@ -29,55 +27,41 @@ pub(crate) struct MessagePieces {
 }
 
 impl MessagePieces {
-    /// Of the answer of `stream`, which ends at `stops`.
-    pub(crate) fn new(
-        app: &ServedModel,
-        stream: &RequestStream,
-        stops: Vec<String>,
-        format: &AnswerFormat,
-    ) -> Self {
+    /// Of an answer that ends at `stops`.
+    pub(crate) fn new(app: &ServedModel, stops: Vec<String>) -> Self {
         Self {
             id: format!("msg_{}", app.server.ids.next()),
             model: app.name.clone(),
-            prompt_tokens: stream.prompt_tokens(),
             stops,
-            answer: AnswerReader::new(format, stream),
             content: Vec::new(),
             open: None,
         }
     }
 
-    /// The message as it is now; complete with the stream that has ended.
-    pub(crate) fn whole(&self, app: &ServedModel, ended: Option<&RequestStream>) -> Value {
-        let (reason, stop) = ended.map_or((Value::Null, Value::Null), |stream| self.stop(app, stream));
-        let usage = match ended {
-            Some(stream) => usage(stream),
-            None => json!({
-                "input_tokens": self.prompt_tokens, "output_tokens": 0,
-                "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-            }),
-        };
+    /// The message of an answer that has ended.
+    pub(crate) fn message(&self, app: &ServedModel, answer: &Answer) -> Value {
+        let (reason, stop) = self.stop(app, answer);
         json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": self.content,
-            "stop_reason": reason, "stop_sequence": stop, "usage": usage,
+            "stop_reason": reason, "stop_sequence": stop, "usage": usage(answer),
         })
     }
 
     /// Why the answer ended, and the stop sequence that ended it.
-    fn stop(&self, app: &ServedModel, stream: &RequestStream) -> (Value, Value) {
-        match stream.finish_reason() {
-            Some(FinishReason::Stop | FinishReason::StopString) if self.answer.has_calls() => {
+    fn stop(&self, app: &ServedModel, answer: &Answer) -> (Value, Value) {
+        match answer.finish_reason() {
+            Some(FinishReason::Stop | FinishReason::StopString) if answer.has_calls() => {
                 ("tool_use".into(), Value::Null)
             }
             Some(FinishReason::Stop) => ("end_turn".into(), Value::Null),
-            Some(FinishReason::StopString) => ("stop_sequence".into(), self.found_stop(app, stream).into()),
+            Some(FinishReason::StopString) => ("stop_sequence".into(), self.found_stop(app, answer).into()),
             _ => ("max_tokens".into(), Value::Null),
         }
     }
 
     /// The stop sequence that the tokens contain: the text ends before it.
-    fn found_stop(&self, app: &ServedModel, stream: &RequestStream) -> Option<&str> {
-        let text = app.tokenizer().ok()?.decode(stream.tokens(), true).ok()?;
+    fn found_stop(&self, app: &ServedModel, answer: &Answer) -> Option<&str> {
+        let text = app.tokenizer().ok()?.decode(answer.tokens(), true).ok()?;
         let found = self.stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop)));
         found.min().map(|(_, stop)| stop.as_str())
     }
@@ -141,8 +125,8 @@ impl MessagePieces {
 }
 
 /// The tokens of an answer, in Anthropic's words.
-fn usage(stream: &RequestStream) -> Value {
-    let usage = stream.usage();
+fn usage(answer: &Answer) -> Value {
+    let usage = answer.usage().usage;
     json!({
         "input_tokens": usage.prompt_tokens - usage.reused_tokens, "output_tokens": usage.generated_tokens,
         "cache_creation_input_tokens": 0, "cache_read_input_tokens": usage.reused_tokens,
@@ -152,22 +136,22 @@ fn usage(stream: &RequestStream) -> Value {
 impl Pieces for MessagePieces {
     const DONE: bool = false;
 
-    fn begin(&mut self, app: &ServedModel) -> Vec<Value> {
-        vec![json!({ "type": "message_start", "message": self.whole(app, None) })]
+    fn begin(&mut self, app: &ServedModel, answer: &Answer) -> Vec<Value> {
+        let mut message = self.message(app, answer);
+        // An answer of one token may have ended already.
+        (message["stop_reason"], message["stop_sequence"]) = (Value::Null, Value::Null);
+        vec![json!({ "type": "message_start", "message": message })]
     }
 
-    fn piece(&mut self, app: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(app, text);
+    fn parts(&mut self, _: &ServedModel, _: &Answer, parts: Vec<ToolPart>) -> Result<Vec<Value>, ApiError> {
         Ok(self.events(parts))
     }
 
-    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end(app);
-        let mut events = self.events(parts);
-        events.extend(self.end_block());
-        let (reason, stop) = self.stop(app, stream);
+    fn end(&mut self, app: &ServedModel, answer: &Answer) -> Vec<Value> {
+        let mut events = self.end_block();
+        let (reason, stop) = self.stop(app, answer);
         let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
-        events.push(json!({ "type": "message_delta", "delta": delta, "usage": usage(stream) }));
+        events.push(json!({ "type": "message_delta", "delta": delta, "usage": usage(answer) }));
         events.push(json!({ "type": "message_stop" }));
         events
     }

@@ -8,7 +8,6 @@ use axum::extract::Request;
 use axum::http::header;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::Usage;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
@@ -18,7 +17,8 @@ use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind};
 use crate::message_pieces::{MessagePieces, NAMES};
-use crate::sse::{self, Pieces, whole_text};
+use crate::sse;
+use crate::usage::AnswerUsage;
 
 #[derive(Deserialize)]
 pub(crate) struct MessageRequest {
@@ -251,18 +251,16 @@ async fn answer_as_chat(Body { request, app, sender }: Body<MessageRequest>) -> 
     app.expect_generation()?;
     let chat = request.chat()?;
     let is_stream = request.stream.unwrap_or(false);
-    let Begun { streams, format, .. } = begin(&app, chat, sender).await?;
-    let Some(mut stream) = streams.into_iter().next() else {
+    let Begun { answers, .. } = begin(&app, chat, sender).await?;
+    let Some(mut answer) = answers.into_iter().next() else {
         return Err(ApiError::invalid("", "there is no answer"));
     };
-    let mut pieces = MessagePieces::new(&app, &stream, request.stop_sequences.unwrap_or_default(), &format);
+    let mut pieces = MessagePieces::new(&app, request.stop_sequences.unwrap_or_default());
     if is_stream {
-        return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
+        return sse::respond(app, vec![(answer, pieces)], None::<fn(&[AnswerUsage]) -> Value>).await;
     }
-    let text = whole_text(&mut stream).await?;
-    pieces.piece(&app, &stream, &text)?;
-    pieces.end(&app, &stream);
-    Ok(Json(pieces.whole(&app, Some(&stream))).into_response())
+    sse::read_whole(&app, &mut answer, &mut pieces).await?;
+    Ok(Json(pieces.message(&app, &answer)).into_response())
 }
 
 /// `/v1/messages/count_tokens`: how long the prompt of a request would be.

@@ -1,13 +1,13 @@
 //! The items and events of a response.
 
-use mlxcel_session::{RequestStream, ToolPart};
+use mlxcel_session::ToolPart;
 use serde_json::{Value, json};
 
-use crate::answer::{AnswerFormat, AnswerReader};
+use crate::answer::Answer;
 use crate::failure::ApiError;
-use crate::fields::finish_reason;
 use crate::served::{ServedModel, unix_time};
 use crate::sse::Pieces;
+use crate::usage::AnswerUsage;
 
 /// The names of this API for fields of a chat.
 pub(crate) const NAMES: [(&str, &str); 4] = [
@@ -24,7 +24,6 @@ pub(crate) struct ResponsePieces {
     model: String,
     /// The fields that repeat those of the request.
     echoed: Value,
-    answer: AnswerReader,
     /// How many events were sent.
     sent: u64,
     /// The items that are complete.
@@ -34,28 +33,22 @@ pub(crate) struct ResponsePieces {
 }
 
 impl ResponsePieces {
-    /// Of the answer `stream`; `echoed` are fields that repeat those of the request.
-    pub(crate) fn new(
-        app: &ServedModel,
-        stream: &RequestStream,
-        echoed: Value,
-        format: &AnswerFormat,
-    ) -> Self {
+    /// Of an answer; `echoed` are fields that repeat those of the request.
+    pub(crate) fn new(app: &ServedModel, echoed: Value) -> Self {
         Self {
             id: app.server.ids.next(),
             created: unix_time(),
             model: app.name.clone(),
             echoed,
-            answer: AnswerReader::new(format, stream),
             sent: 0,
             output: Vec::new(),
             open: None,
         }
     }
 
-    /// The response as it is now; complete with the stream that has ended.
-    pub(crate) fn whole(&self, ended: Option<&RequestStream>) -> Value {
-        let is_cut = ended.is_some_and(|stream| finish_reason(stream.finish_reason()) == "length");
+    /// The response as it is now; complete with the answer that has ended.
+    pub(crate) fn whole(&self, ended: Option<&Answer>) -> Value {
+        let is_cut = ended.is_some_and(|answer| answer.end_reason() == "length");
         let status = match (ended, is_cut) {
             (None, _) => "in_progress",
             (_, true) => "incomplete",
@@ -65,12 +58,12 @@ impl ResponsePieces {
             "id": format!("resp_{}", self.id), "object": "response", "created_at": self.created, "status": status,
             "model": self.model, "output": self.output, "error": null,
             "incomplete_details": if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null },
-            "usage": ended.map(|stream| {
-                let usage = stream.usage();
-                // Without `output_tokens_details`: a stream does not say which of its tokens are reasoning.
+            "usage": ended.map(|answer| {
+                let AnswerUsage { usage, reasoning_tokens } = answer.usage();
                 json!({
                     "input_tokens": usage.prompt_tokens, "input_tokens_details": { "cached_tokens": usage.reused_tokens },
                     "output_tokens": usage.generated_tokens,
+                    "output_tokens_details": { "reasoning_tokens": reasoning_tokens.unwrap_or(0) },
                     "total_tokens": usage.prompt_tokens + usage.generated_tokens,
                 })
             }),
@@ -210,21 +203,18 @@ impl Pieces for ResponsePieces {
         error.clone().renamed(&NAMES).json()
     }
 
-    fn begin(&mut self, _: &ServedModel) -> Vec<Value> {
+    fn begin(&mut self, _: &ServedModel, _: &Answer) -> Vec<Value> {
         let response = json!({ "response": self.whole(None) });
         ["response.created", "response.in_progress"].map(|kind| self.event(kind, response.clone())).to_vec()
     }
 
-    fn piece(&mut self, app: &ServedModel, _: &RequestStream, text: &str) -> Result<Vec<Value>, ApiError> {
-        let parts = self.answer.push(app, text);
+    fn parts(&mut self, _: &ServedModel, _: &Answer, parts: Vec<ToolPart>) -> Result<Vec<Value>, ApiError> {
         Ok(self.events(parts))
     }
 
-    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value> {
-        let parts = self.answer.end(app);
-        let mut events = self.events(parts);
-        events.extend(self.end_item());
-        let response = self.whole(Some(stream));
+    fn end(&mut self, _: &ServedModel, answer: &Answer) -> Vec<Value> {
+        let mut events = self.end_item();
+        let response = self.whole(Some(answer));
         let kind = format!("response.{}", response["status"].as_str().unwrap_or("completed"));
         events.push(self.event(&kind, json!({ "response": response })));
         events

@@ -3,7 +3,6 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use mlxcel_session::Usage;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
@@ -13,7 +12,8 @@ use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind};
 use crate::response_pieces::{NAMES, ResponsePieces};
-use crate::sse::{self, Pieces, whole_text};
+use crate::sse;
+use crate::usage::AnswerUsage;
 
 #[derive(Deserialize)]
 pub(crate) struct ResponseRequest {
@@ -179,17 +179,15 @@ async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -
         "text": request.text.unwrap_or_else(|| json!({ "format": { "type": "text" } })),
     });
     let is_stream = request.stream.unwrap_or(false);
-    let Begun { streams, format, .. } = begin(&app, chat, sender).await?;
+    let Begun { answers, .. } = begin(&app, chat, sender).await?;
     // A response is one answer.
-    let Some(mut stream) = streams.into_iter().next() else {
+    let Some(mut answer) = answers.into_iter().next() else {
         return Err(ApiError::invalid("", "there is no answer"));
     };
-    let mut pieces = ResponsePieces::new(&app, &stream, echoed, &format);
+    let mut pieces = ResponsePieces::new(&app, echoed);
     if is_stream {
-        return sse::respond(app, vec![(stream, pieces)], None::<fn(&[Usage]) -> Value>).await;
+        return sse::respond(app, vec![(answer, pieces)], None::<fn(&[AnswerUsage]) -> Value>).await;
     }
-    let text = whole_text(&mut stream).await?;
-    pieces.piece(&app, &stream, &text)?;
-    pieces.end(&app, &stream);
-    Ok(Json(pieces.whole(Some(&stream))).into_response())
+    sse::read_whole(&app, &mut answer, &mut pieces).await?;
+    Ok(Json(pieces.whole(Some(&answer))).into_response())
 }

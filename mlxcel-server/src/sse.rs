@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::future::try_join_all;
 use futures_util::stream::{self, Stream, StreamExt};
-use mlxcel_session::{FinishReason, RequestStream, Usage};
+use mlxcel_session::ToolPart;
 use serde_json::Value;
 
+use crate::answer::Answer;
 use crate::failure::ApiError;
 use crate::served::ServedModel;
-use crate::spans::ServedStream;
+use crate::usage::AnswerUsage;
 
 /// What one sort of answer looks like, piece by piece.
 pub(crate) trait Pieces: Send + 'static {
@@ -21,16 +21,16 @@ pub(crate) trait Pieces: Send + 'static {
     const DONE: bool = true;
 
     /// What comes first.
-    fn begin(&mut self, app: &ServedModel) -> Vec<Value>;
-    /// The event with `text`, the newest text of `stream`.
-    fn piece(
+    fn begin(&mut self, app: &ServedModel, answer: &Answer) -> Vec<Value>;
+    /// The events with `parts`, the newest parts of `answer`.
+    fn parts(
         &mut self,
         app: &ServedModel,
-        stream: &RequestStream,
-        text: &str,
+        answer: &Answer,
+        parts: Vec<ToolPart>,
     ) -> Result<Vec<Value>, ApiError>;
     /// What ends it.
-    fn end(&mut self, app: &ServedModel, stream: &RequestStream) -> Vec<Value>;
+    fn end(&mut self, app: &ServedModel, answer: &Answer) -> Vec<Value>;
 
     /// The event of an error.
     fn error(error: &ApiError) -> Value {
@@ -38,30 +38,16 @@ pub(crate) trait Pieces: Send + 'static {
     }
 }
 
-/// The whole texts of answers. They are read at the same time, since an answer pauses when many of its tokens
-/// are unread.
-///
-/// # Errors
-/// The first error of any of them.
-pub(crate) async fn whole_texts(streams: &mut [ServedStream]) -> Result<Vec<String>, ApiError> {
-    try_join_all(streams.iter_mut().map(whole_text)).await
-}
-
-/// The whole text of an answer.
-pub(crate) async fn whole_text(stream: &mut ServedStream) -> Result<String, ApiError> {
-    let mut text = String::new();
-    while let Some(piece) = stream.next().await {
-        text.push_str(&piece?);
-    }
-    check_end(stream).map(|()| text)
-}
-
-/// Whether an answer came to an end of its own.
-fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
-    match stream.finish_reason() {
-        Some(reason @ (FinishReason::TimeLimit | FinishReason::Cancelled)) => Err(ApiError::cut(reason)),
-        _ => Ok(()),
-    }
+/// Adds the whole of `answer` to `pieces`.
+pub(crate) async fn read_whole<P: Pieces>(
+    app: &ServedModel,
+    answer: &mut Answer,
+    pieces: &mut P,
+) -> Result<(), ApiError> {
+    let parts = answer.whole(app).await?;
+    pieces.parts(app, answer, parts)?;
+    pieces.end(app, answer);
+    Ok(())
 }
 
 /// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]` of the usages of
@@ -74,20 +60,20 @@ fn check_end(stream: &RequestStream) -> Result<(), ApiError> {
 /// server.
 pub(crate) async fn respond<P: Pieces>(
     app: Arc<ServedModel>,
-    answers: Vec<(ServedStream, P)>,
-    usage: Option<impl FnOnce(&[Usage]) -> Value + Send + 'static>,
+    answers: Vec<(Answer, P)>,
+    usage: Option<impl FnOnce(&[AnswerUsage]) -> Value + Send + 'static>,
 ) -> Result<Response, ApiError> {
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
-    let choices = answers.into_iter().enumerate().map(|(index, (stream, pieces))| {
+    let choices = answers.into_iter().enumerate().map(|(index, (answer, pieces))| {
         let (app, told) = (Arc::clone(&app), told.clone());
-        let state = Answer { stream, pieces, phase: Phase::Begin, ready: VecDeque::new() };
+        let state = Messages { answer, pieces, phase: Phase::Begin, ready: VecDeque::new() };
         stream::unfold(state, move |mut state| {
             let (app, told) = (Arc::clone(&app), told.clone());
             async move {
                 let message = state.next(&app).await;
                 if message.is_none() {
                     // The task that adds the figures up may be gone, and the answer with it.
-                    let _ = told.send((index, state.stream.usage()));
+                    let _ = told.send((index, state.answer.usage()));
                 }
                 message.map(|message| (message, state))
             }
@@ -124,8 +110,9 @@ pub(crate) fn events(messages: impl Stream<Item = Value> + Send + 'static, done:
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default()).into_response()
 }
 
-struct Answer<P> {
-    stream: ServedStream,
+/// The messages of an answer.
+struct Messages<P> {
+    answer: Answer,
     pieces: P,
     phase: Phase,
     /// The messages that are to be sent.
@@ -134,48 +121,42 @@ struct Answer<P> {
 
 enum Phase {
     Begin,
-    Text,
+    Parts,
     Ended,
 }
 
-impl<P: Pieces> Answer<P> {
+impl<P: Pieces> Messages<P> {
     /// The next message; nothing follows an error.
     async fn next(&mut self, app: &ServedModel) -> Option<Result<Value, ApiError>> {
-        if matches!(self.phase, Phase::Begin) {
-            // The text of this token is part of the first piece.
-            match self.stream.next_token().await {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return self.fail(error.into()),
-                None => {
-                    if let Err(error) = check_end(&self.stream) {
-                        return self.fail(error);
-                    }
-                }
-            }
-            self.phase = Phase::Text;
-            self.ready.extend(self.pieces.begin(app));
-        }
-        while self.ready.is_empty() && !matches!(self.phase, Phase::Ended) {
-            match self.stream.next().await {
-                Some(Ok(text)) => match self.pieces.piece(app, &self.stream, &text) {
-                    Ok(messages) => self.ready.extend(messages),
-                    Err(error) => return self.fail(error),
-                },
-                Some(Err(error)) => return self.fail(error.into()),
-                None => {
-                    if let Err(error) = check_end(&self.stream) {
-                        return self.fail(error);
-                    }
+        while self.ready.is_empty() {
+            match self.more(app).await {
+                Ok(messages) => self.ready.extend(messages?),
+                Err(error) => {
                     self.phase = Phase::Ended;
-                    self.ready.extend(self.pieces.end(app, &self.stream));
+                    return Some(Err(error));
                 }
             }
         }
         self.ready.pop_front().map(Ok)
     }
 
-    fn fail(&mut self, error: ApiError) -> Option<Result<Value, ApiError>> {
-        self.phase = Phase::Ended;
-        Some(Err(error))
+    /// Further messages, maybe none yet; `None` at the end.
+    async fn more(&mut self, app: &ServedModel) -> Result<Option<Vec<Value>>, ApiError> {
+        let Self { answer, pieces, phase, .. } = self;
+        match phase {
+            Phase::Begin => {
+                answer.begin().await?;
+                *phase = Phase::Parts;
+                Ok(Some(pieces.begin(app, answer)))
+            }
+            Phase::Parts => match answer.next(app).await {
+                Some(parts) => pieces.parts(app, answer, parts?).map(Some),
+                None => {
+                    *phase = Phase::Ended;
+                    Ok(Some(pieces.end(app, answer)))
+                }
+            },
+            Phase::Ended => Ok(None),
+        }
     }
 }

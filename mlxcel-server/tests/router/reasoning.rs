@@ -153,16 +153,56 @@ async fn an_answer_with_reasoning_is_part_of_the_next_turn() {
 }
 
 #[tokio::test]
-async fn the_usage_of_a_response_does_not_claim_a_number_of_reasoning_tokens() {
-    let router = router(QWEN3, "<think>\nOnce\n</think>\n\nthe end");
-    let path = "/v1/responses";
-    let (_, whole) = ask(&router, path, Some(question(path))).await;
-    let whole: Value = serde_json::from_str(&whole).unwrap();
-    let (_, events) = ask(&router, path, Some(streamed(question(path)))).await;
-    let last = events.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
-    let last: Value = serde_json::from_str(last).unwrap();
-    for usage in [&whole["usage"], &last["response"]["usage"]] {
-        assert!(usage["output_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{usage}");
-        assert!(!usage.to_string().contains("reasoning_tokens"), "{usage}");
+async fn white_space_before_a_call_is_no_text() {
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for (said, content) in
+        [("\n\n", ""), ("the\n end \n\n", "the\n end"), ("<think>\nOnce\n</think>\n\nthe end\n", "the end")]
+    {
+        let router = router(QWEN3, &format!("{said}{call}"));
+        for path in PATHS {
+            let mut body = question(path);
+            body["tools"] = json!([tool(path)]);
+            let [whole, joined] = answers(&router, path, body).await;
+            assert_eq!(whole, joined, "{path}: {said:?}");
+            assert_eq!(whole[1..], [content, "now"], "{path}: {said:?}");
+        }
+    }
+    // Without a call it is.
+    let router = router(QWEN3, "the\n end\n\n");
+    for path in PATHS {
+        let mut body = question(path);
+        body["tools"] = json!([tool(path)]);
+        let expected = ["", "the\n end\n\n", ""].map(str::to_owned);
+        assert_eq!(answers(&router, path, body).await, [expected.clone(), expected], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_usage_of_an_answer_has_its_reasoning_tokens() {
+    for (family, reasoning, text) in
+        [(QWEN3, "<think>\nOnce\n", "</think>\n\nthe end"), (QWEN3, "", "the end")]
+    {
+        let router = router(family, &format!("{reasoning}{text}"));
+        let tokens = json!({ "prompt": reasoning, "add_special_tokens": false });
+        let (_, tokens) = ask(&router, "/tokenize", Some(tokens)).await;
+        let expected = &serde_json::from_str::<Value>(&tokens).unwrap()["count"];
+        for (path, total, details) in [
+            ("/v1/chat/completions", "completion_tokens", "completion_tokens_details"),
+            ("/v1/responses", "output_tokens", "output_tokens_details"),
+        ] {
+            let mut body = question(path);
+            let (_, whole) = ask(&router, path, Some(body.clone())).await;
+            let whole: Value = serde_json::from_str(&whole).unwrap();
+            body["stream_options"] = json!({ "include_usage": true });
+            let (_, events) = ask(&router, path, Some(streamed(body))).await;
+            let events = events.lines().filter_map(|line| line.strip_prefix("data: "));
+            let last: Option<Value> = events.filter_map(|event| serde_json::from_str(event).ok()).last();
+            let last = last.unwrap();
+            let last = if path == "/v1/responses" { &last["response"] } else { &last };
+            for usage in [&whole["usage"], &last["usage"]] {
+                assert_eq!(&usage[details]["reasoning_tokens"], expected, "{path}: {usage}");
+                assert!(usage[total].as_u64() > expected.as_u64(), "{path}: {usage}");
+            }
+        }
     }
 }
