@@ -276,7 +276,7 @@ impl Kernels {
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer};
+    use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, Printer};
 
     use super::*;
 
@@ -335,18 +335,15 @@ mod tests {
     #[test]
     fn equal_kernels_are_written_once_and_results_are_tied_to_operands() {
         let mut kernels = Kernels::default();
-        let mut module = ModuleBuilder::new("test");
         let ty = TensorType::new(ElementType::F32, [4]);
-        module
-            .function("main", |b| {
-                let (x, y) = (b.argument("x", ty.clone())?, b.argument("y", ty.clone())?);
-                let results = || vec![ty.clone(), ty.clone()];
-                let first = kernels.call(b, &Scale::by("2.0"), &[x, y], results())?;
-                let second = kernels.call(b, &Scale::by("3.0"), &first, results())?;
-                kernels.call(b, &Scale::by("2.0"), &second, results())
-            })
-            .unwrap();
-        let module = module.finish();
+        let module = Module::of_function("test", "main", |b| {
+            let (x, y) = (b.argument("x", ty.clone())?, b.argument("y", ty.clone())?);
+            let results = || vec![ty.clone(), ty.clone()];
+            let first = kernels.call(b, &Scale::by("2.0"), &[x, y], results())?;
+            let second = kernels.call(b, &Scale::by("3.0"), &first, results())?;
+            kernels.call(b, &Scale::by("2.0"), &second, results())
+        })
+        .unwrap();
         assert_eq!(kernels.executables().matches("stream.executable private").count(), 2);
         let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
         let text = Printer::new(&module).custom_calls(&dispatch).to_string();
@@ -377,22 +374,20 @@ mod tests {
     #[test]
     fn calls_of_one_kernel_differ_by_scalar_arguments() {
         let mut kernels = Kernels::default();
-        let mut module = ModuleBuilder::new("test");
         let ty = TensorType::new(ElementType::F32, [4]);
-        module
-            .function("main", |b| {
-                let x = b.argument("x", ty.clone())?;
-                let first = kernels.call_at(b, &Shift, &[x], vec![ty.clone()], &[0])?;
-                kernels.call_at(b, &Shift, &first, vec![ty.clone()], &[-7])
-            })
-            .unwrap();
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", ty.clone())?;
+            let first = kernels.call_at(b, &Shift, &[x], vec![ty.clone()], &[0])?;
+            kernels.call_at(b, &Shift, &first, vec![ty.clone()], &[-7])
+        })
+        .unwrap();
         assert_eq!(kernels.executables().matches("stream.executable private").count(), 1);
         assert!(
             kernels.executables().contains("(%x_binding_0: !stream.binding, %layer_uniform_0: i32)"),
             "{}",
             kernels.executables()
         );
-        let module = module.finish();
+        let module = module;
         let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
         let text = Printer::new(&module).custom_calls(&dispatch).to_string();
         let call = "%1 = scf.execute_region -> (tensor<4xf32>) {

@@ -172,7 +172,7 @@ pub(crate) fn refused(error: mlxcel_stablehlo::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{Attribute, ElementType, ModuleBuilder, TensorType};
+    use mlxcel_stablehlo::{Attribute, ElementType, Module, TensorType};
 
     use super::*;
     use crate::layout::TensorRole;
@@ -181,22 +181,17 @@ mod tests {
     const AVX2: Hardware = Hardware::Processor(Some(Instructions::new(VectorSet::Avx2)));
 
     fn lowered(rows: usize, bias: bool) -> String {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
-                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                let bias = if bias {
-                    Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?)
-                } else {
-                    None
-                };
-                let once = layers::linear(b, x, w, bias, ElementType::F32)?;
-                let twice = layers::linear(b, x, w, bias, ElementType::F32)?;
-                Ok(vec![once, twice])
-            })
-            .unwrap();
-        lower(&module.finish(), AVX2, Precision::Exact).unwrap().text
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
+            let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+            let bias =
+                if bias { Some(b.argument("b", TensorType::new(ElementType::BF16, [96]))?) } else { None };
+            let once = layers::linear(b, x, w, bias, ElementType::F32)?;
+            let twice = layers::linear(b, x, w, bias, ElementType::F32)?;
+            Ok(vec![once, twice])
+        })
+        .unwrap();
+        lower(&module, AVX2, Precision::Exact).unwrap().text
     }
 
     #[test]
@@ -266,21 +261,19 @@ mod tests {
         ];
         for (name, operands, attributes, out) in kinds {
             let lowered = |operands: &[(ElementType, &[usize])], attributes: &[(String, Attribute)]| {
-                let mut module = ModuleBuilder::new("test");
-                module
-                    .function("main", |b| {
-                        let mut values = Vec::new();
-                        for (i, &(element, shape)) in operands.iter().enumerate() {
-                            values.push(b.argument(format!("x{i}"), TensorType::new(element, shape))?);
-                        }
-                        b.composite(name, &values, attributes, |b, args| {
-                            let mixed = b.splat(F32, 0.0, &out)?;
-                            let state = args.get(6).filter(|_| attributes.len() > 1);
-                            Ok([mixed].into_iter().chain(state.copied()).collect())
-                        })
+                let module = Module::of_function("test", "main", |b| {
+                    let mut values = Vec::new();
+                    for (i, &(element, shape)) in operands.iter().enumerate() {
+                        values.push(b.argument(format!("x{i}"), TensorType::new(element, shape))?);
+                    }
+                    b.composite(name, &values, attributes, |b, args| {
+                        let mixed = b.splat(F32, 0.0, &out)?;
+                        let state = args.get(6).filter(|_| attributes.len() > 1);
+                        Ok([mixed].into_iter().chain(state.copied()).collect())
                     })
-                    .unwrap();
-                let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap().text;
+                })
+                .unwrap();
+                let text = lower(&module, AVX2, Precision::Exact).unwrap().text;
                 !text.contains("stablehlo.composite")
             };
             assert!(lowered(&operands, &attributes), "{name} has a kernel");
@@ -294,15 +287,12 @@ mod tests {
 
     #[test]
     fn other_targets_and_other_compilers_get_plain_operations() {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("step", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
-                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
-            })
-            .unwrap();
-        let module = module.finish();
+        let module = Module::of_function("test", "step", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+            let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+            Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
+        })
+        .unwrap();
         let plain = export(&module).unwrap();
         assert!(plain.contains("stablehlo.dot_general") && !plain.contains("composite"), "{plain}");
         assert!(plain.contains("func.func public @main("));
@@ -314,16 +304,14 @@ mod tests {
 
     #[test]
     fn a_weight_that_is_computed_is_left_to_the_compiler() {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
-                let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
-                let w = b.add(w, w)?;
-                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
-            })
-            .unwrap();
-        let text = lower(&module.finish(), AVX2, Precision::Exact).unwrap().text;
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+            let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
+            let w = b.add(w, w)?;
+            Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
+        })
+        .unwrap();
+        let text = lower(&module, AVX2, Precision::Exact).unwrap().text;
         assert!(text.contains("stablehlo.composite \"mlxcel.linear\""));
     }
 
@@ -331,39 +319,37 @@ mod tests {
     fn only_weights_read_by_kernels_alone_are_in_panels() {
         use ElementType::{BF16, F32, I32, U32};
         use mlxcel_graph::packed::{PackedWeight, packed_linear};
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let mut argument =
-                    |name: &str, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
-                let x = argument("x", F32, &[1, 64])?;
-                let ids = argument("ids", I32, &[1])?;
-                let table = argument("table", BF16, &[96, 64])?;
-                let shared = argument("shared", BF16, &[96, 64])?;
-                let factors = argument("factors", F32, &[64, 64])?;
-                let experts = argument("experts", F32, &[3, 32, 64])?;
-                let codes = argument("codes", U32, &[96, 8])?;
-                let scales = argument("scales", BF16, &[96, 2])?;
-                let offsets = argument("offsets", BF16, &[96, 2])?;
-                let torn = argument("torn", U32, &[96, 8])?;
-                argument("unread", BF16, &[96, 64])?;
-                let packing = mlxcel_models::Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
-                let of = |codes| PackedWeight { packing, parts: vec![codes, scales, offsets] };
-                let rows = layers::embedding(b, table, ids)?;
-                let mut results = vec![layers::linear(b, rows, table, None, F32)?];
-                results.push(layers::linear(b, x, shared, None, F32)?);
-                results.push(b.convert(shared, F32)?);
-                results.push(b.multiply(factors, factors)?);
-                let block = b.reshape(x, &[1, 1, 64])?;
-                results.push(layers::expert_linear(b, block, experts, ids, None, F32)?);
-                results.push(packed_linear(b, x, &of(codes), None, F32)?);
-                // Its scales are those of another weight's codes, and its own codes are a result.
-                results.push(packed_linear(b, x, &of(torn), None, F32)?);
-                results.push(torn);
-                Ok(results)
-            })
-            .unwrap();
-        let layouts = lower(&module.finish(), AVX2, Precision::Native).unwrap().layouts;
+        let module = Module::of_function("test", "main", |b| {
+            let mut argument =
+                |name: &str, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
+            let x = argument("x", F32, &[1, 64])?;
+            let ids = argument("ids", I32, &[1])?;
+            let table = argument("table", BF16, &[96, 64])?;
+            let shared = argument("shared", BF16, &[96, 64])?;
+            let factors = argument("factors", F32, &[64, 64])?;
+            let experts = argument("experts", F32, &[3, 32, 64])?;
+            let codes = argument("codes", U32, &[96, 8])?;
+            let scales = argument("scales", BF16, &[96, 2])?;
+            let offsets = argument("offsets", BF16, &[96, 2])?;
+            let torn = argument("torn", U32, &[96, 8])?;
+            argument("unread", BF16, &[96, 64])?;
+            let packing = mlxcel_models::Packing::affine(4, 32, mlxcel_models::ElementType::BF16);
+            let of = |codes| PackedWeight { packing, parts: vec![codes, scales, offsets] };
+            let rows = layers::embedding(b, table, ids)?;
+            let mut results = vec![layers::linear(b, rows, table, None, F32)?];
+            results.push(layers::linear(b, x, shared, None, F32)?);
+            results.push(b.convert(shared, F32)?);
+            results.push(b.multiply(factors, factors)?);
+            let block = b.reshape(x, &[1, 1, 64])?;
+            results.push(layers::expert_linear(b, block, experts, ids, None, F32)?);
+            results.push(packed_linear(b, x, &of(codes), None, F32)?);
+            // Its scales are those of another weight's codes, and its own codes are a result.
+            results.push(packed_linear(b, x, &of(torn), None, F32)?);
+            results.push(torn);
+            Ok(results)
+        })
+        .unwrap();
+        let layouts = lower(&module, AVX2, Precision::Native).unwrap().layouts;
         let panels = |element| Some(Panels { lanes: 8, contents: TensorRole::Dense(element) });
         assert_eq!((layouts.get("table"), layouts.get("experts")), (panels(BF16), panels(F32)));
         for as_stored in ["x", "ids", "shared", "factors", "codes", "scales", "offsets", "torn", "unread"] {
@@ -374,22 +360,20 @@ mod tests {
     #[test]
     fn a_weight_that_no_kernel_reads_stays_as_it_is_stored() {
         use ElementType::{BF16, F32};
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(F32, [1, 64]))?;
-                let known = b.argument("known", TensorType::new(BF16, [96, 64]))?;
-                let unknown = b.argument("unknown", TensorType::new(BF16, [96, 64]))?;
-                let linear = layers::linear(b, x, known, None, F32)?;
-                // A product with a kernel that reads panels, except for an attribute.
-                let attributes = [("unheard_of".to_owned(), Attribute::Int(1))];
-                let other = b.composite(composites::LINEAR, &[x, unknown], &attributes, |b, args| {
-                    Ok(vec![layers::linear(b, args[0], args[1], None, F32)?])
-                })?;
-                Ok(vec![linear, other[0]])
-            })
-            .unwrap();
-        let Lowered { text, layouts } = lower(&module.finish(), AVX2, Precision::Native).unwrap();
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", TensorType::new(F32, [1, 64]))?;
+            let known = b.argument("known", TensorType::new(BF16, [96, 64]))?;
+            let unknown = b.argument("unknown", TensorType::new(BF16, [96, 64]))?;
+            let linear = layers::linear(b, x, known, None, F32)?;
+            // A product with a kernel that reads panels, except for an attribute.
+            let attributes = [("unheard_of".to_owned(), Attribute::Int(1))];
+            let other = b.composite(composites::LINEAR, &[x, unknown], &attributes, |b, args| {
+                Ok(vec![layers::linear(b, args[0], args[1], None, F32)?])
+            })?;
+            Ok(vec![linear, other[0]])
+        })
+        .unwrap();
+        let Lowered { text, layouts } = lower(&module, AVX2, Precision::Native).unwrap();
         assert!(layouts.get("known").is_some() && layouts.get("unknown").is_none());
         assert!(text.contains("unheard_of"), "it keeps its decomposition");
     }

@@ -98,7 +98,7 @@ fn panel_operands<'a>(op: &Op, kernels: &'a Kernels) -> &'a [usize] {
 mod tests {
     use std::cell::RefCell;
 
-    use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, TensorType, Value};
+    use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
     use super::*;
     use crate::kernels::{Description, Kernel};
@@ -133,14 +133,12 @@ mod tests {
     fn reads(body: Body) -> Result<Reads> {
         let ty = TensorType::new(ElementType::F32, [4, 4]);
         let reader = Reader { ty: ty.clone(), kernels: RefCell::default() };
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let weight = b.argument("weight", ty)?;
-                body(b, &reader, weight)
-            })
-            .unwrap();
-        Reads::of(&module.finish(), &reader.kernels.into_inner())
+        let module = Module::of_function("test", "main", |b| {
+            let weight = b.argument("weight", ty)?;
+            body(b, &reader, weight)
+        })
+        .unwrap();
+        Reads::of(&module, &reader.kernels.into_inner())
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Printed floats give the same bits back, read as MLIR reads them.
 
 use half::{bf16, f16};
-use mlxcel_stablehlo::{Element, ElementType, Literal, ModuleBuilder};
+use mlxcel_stablehlo::{Element, ElementType, Literal, Module};
 use proptest::prelude::*;
 
 /// The text between `dense<` and `>` of a program that is one constant.
 fn printed<T: Element>(value: T) -> String {
-    let mut module = ModuleBuilder::new("floats");
-    module.function("main", |b| Ok(vec![b.constant(Literal::scalar(value))?])).unwrap();
-    let text = module.finish().to_string();
+    let module =
+        Module::of_function("floats", "main", |b| Ok(vec![b.constant(Literal::scalar(value))?])).unwrap();
+    let text = module.to_string();
     text.split_once("dense<").unwrap().1.split_once('>').unwrap().0.to_owned()
 }
 

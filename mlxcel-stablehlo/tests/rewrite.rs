@@ -1,40 +1,34 @@
 //! Replacing and decomposing composites, and the verification of modules that were changed by hand.
 
 use mlxcel_stablehlo::{
-    Attribute, Block, Builder, Comparison, ElementType, ErrorKind, Module, ModuleBuilder, OpKind, Result,
-    TensorType, Value,
+    Attribute, Block, Builder, Comparison, ElementType, ErrorKind, Module, OpKind, Result, TensorType, Value,
 };
 
 use ElementType::{F32, I32};
 
 /// A loop whose body has a composite that has another composite in its decomposition.
 fn nested() -> Module {
-    let mut module = ModuleBuilder::new("nested");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::new(F32, [4]))?;
-            let count = b.argument("count", TensorType::scalar(I32))?;
-            b.alias(x, 1)?;
-            b.while_loop(
-                &[count, x],
-                |b, args| {
-                    let zero = b.scalar(0i32)?;
-                    b.compare(args[0], zero, Comparison::Greater)
-                },
-                |b, args| {
-                    let one = b.scalar(1i32)?;
-                    let outer = b.composite("my.outer", &[args[1]], &[], |b, args| {
-                        let attributes = [("times".to_owned(), Attribute::Int(2))];
-                        b.composite("my.inner", args, &attributes, |b, args| {
-                            Ok(vec![b.add(args[0], args[0])?])
-                        })
-                    })?;
-                    Ok(vec![b.subtract(args[0], one)?, outer[0]])
-                },
-            )
-        })
-        .unwrap();
-    module.finish()
+    Module::of_function("nested", "main", |b| {
+        let x = b.argument("x", TensorType::new(F32, [4]))?;
+        let count = b.argument("count", TensorType::scalar(I32))?;
+        b.alias(x, 1)?;
+        b.while_loop(
+            &[count, x],
+            |b, args| {
+                let zero = b.scalar(0i32)?;
+                b.compare(args[0], zero, Comparison::Greater)
+            },
+            |b, args| {
+                let one = b.scalar(1i32)?;
+                let outer = b.composite("my.outer", &[args[1]], &[], |b, args| {
+                    let attributes = [("times".to_owned(), Attribute::Int(2))];
+                    b.composite("my.inner", args, &attributes, |b, args| Ok(vec![b.add(args[0], args[0])?]))
+                })?;
+                Ok(vec![b.subtract(args[0], one)?, outer[0]])
+            },
+        )
+    })
+    .unwrap()
 }
 
 fn operations(module: &Module) -> Vec<&str> {
@@ -143,18 +137,15 @@ fn linear<'f>(b: &mut Builder<'f>, x: Value<'f>, w: Value<'f>, out: ElementType)
 
 #[test]
 fn equal_decompositions_are_shared() {
-    let mut module = ModuleBuilder::new("shared");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::new(F32, [2, 8]))?;
-            let w = b.argument("w", TensorType::new(F32, [8, 8]))?;
-            let y = linear(b, x, w, F32)?;
-            let z = linear(b, y, w, F32)?;
-            let half = linear(b, z, w, ElementType::BF16)?;
-            Ok(vec![z, half])
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("shared", "main", |b| {
+        let x = b.argument("x", TensorType::new(F32, [2, 8]))?;
+        let w = b.argument("w", TensorType::new(F32, [8, 8]))?;
+        let y = linear(b, x, w, F32)?;
+        let z = linear(b, y, w, F32)?;
+        let half = linear(b, z, w, ElementType::BF16)?;
+        Ok(vec![z, half])
+    })
+    .unwrap();
     assert_eq!(functions(&module), ["my.linear.0", "my.linear.1", "main"]);
     let mut used = Vec::new();
     module.functions[2].body.walk(&mut |op| used.extend(op.callee()));

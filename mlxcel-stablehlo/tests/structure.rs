@@ -3,8 +3,8 @@
 
 use crate::refusal;
 use mlxcel_stablehlo::{
-    Attribute, BinaryOp, Comparison, ElementType, Error, ErrorKind, Literal, ModuleBuilder, TensorType,
-    UnaryOp,
+    Attribute, BinaryOp, Comparison, ElementType, Error, ErrorKind, Literal, Module, ModuleBuilder,
+    TensorType, UnaryOp,
 };
 
 use ElementType::{BF16, F16, F32, I1, I4, I8, I32, I64, U8, U32};
@@ -109,25 +109,22 @@ fn values_cannot_be_used_outside_of_their_region() {
 
 #[test]
 fn a_failed_region_leaves_the_builder_usable() {
-    let mut module = ModuleBuilder::new("recovered");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::scalar(I32))?;
-            let mut leaked = None;
-            let outcome = b.while_loop(
-                &[x],
-                |b, args| {
-                    leaked = Some(b.negate(args[0])?);
-                    b.not(leaked.unwrap())
-                },
-                |_, args| Ok(args.to_vec()),
-            );
-            assert!(outcome.is_err());
-            assert!(b.negate(leaked.unwrap()).is_err());
-            Ok(vec![b.abs(x)?])
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("recovered", "main", |b| {
+        let x = b.argument("x", TensorType::scalar(I32))?;
+        let mut leaked = None;
+        let outcome = b.while_loop(
+            &[x],
+            |b, args| {
+                leaked = Some(b.negate(args[0])?);
+                b.not(leaked.unwrap())
+            },
+            |_, args| Ok(args.to_vec()),
+        );
+        assert!(outcome.is_err());
+        assert!(b.negate(leaked.unwrap()).is_err());
+        Ok(vec![b.abs(x)?])
+    })
+    .unwrap();
     module.verify().unwrap();
     assert_eq!(module.functions[0].body.ops.len(), 1);
 }

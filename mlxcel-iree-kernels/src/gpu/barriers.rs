@@ -164,27 +164,25 @@ fn is_product_of_matrices(op: &Op, function: &Function) -> bool {
 #[cfg(test)]
 mod tests {
     use mlxcel_graph::layers;
-    use mlxcel_stablehlo::{Comparison, ModuleBuilder};
+    use mlxcel_stablehlo::{Comparison, Module};
 
     use super::super::shapes::by_group;
     use super::super::text;
     use super::*;
 
     fn text_of(rows: usize) -> String {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
-                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                let norm = b.argument("norm", TensorType::new(ElementType::BF16, [64]))?;
-                let norm = b.convert(norm, ElementType::F32)?;
-                let norm = b.broadcast_like(norm, x)?;
-                let x = b.multiply(x, norm)?;
-                let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
-                Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?, positions])
-            })
-            .unwrap();
-        text(module.finish().decompose_composites(|_| true).unwrap(), true)
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [rows, 64]))?;
+            let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+            let norm = b.argument("norm", TensorType::new(ElementType::BF16, [64]))?;
+            let norm = b.convert(norm, ElementType::F32)?;
+            let norm = b.broadcast_like(norm, x)?;
+            let x = b.multiply(x, norm)?;
+            let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+            Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?, positions])
+        })
+        .unwrap();
+        text(module.decompose_composites(|_| true).unwrap(), true)
     }
 
     #[test]
@@ -199,16 +197,14 @@ mod tests {
     #[test]
     fn a_product_is_kept_apart_from_a_transposition_of_its_rows() {
         let barriers = |rows, permutation: [usize; 3]| {
-            let mut module = ModuleBuilder::new("test");
-            module
-                .function("main", |b| {
-                    let x = b.argument("x", TensorType::new(ElementType::F32, [2, rows, 8]))?;
-                    let y = b.argument("y", TensorType::new(ElementType::F32, [2, 8, 6]))?;
-                    let product = b.dot_general(x, y, by_group(2, 1), ElementType::F32)?;
-                    Ok(vec![b.transpose(product, &permutation)?])
-                })
-                .unwrap();
-            text(module.finish(), false).matches("compute_barrier.start").count()
+            let module = Module::of_function("test", "main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [2, rows, 8]))?;
+                let y = b.argument("y", TensorType::new(ElementType::F32, [2, 8, 6]))?;
+                let product = b.dot_general(x, y, by_group(2, 1), ElementType::F32)?;
+                Ok(vec![b.transpose(product, &permutation)?])
+            })
+            .unwrap();
+            text(module, false).matches("compute_barrier.start").count()
         };
         assert_eq!(barriers(5, [1, 0, 2]), 1);
         assert_eq!(barriers(1, [1, 0, 2]), 0, "nothing moves");
@@ -217,16 +213,14 @@ mod tests {
     #[test]
     fn a_bias_in_half_precision_is_kept_apart_from_its_product() {
         let barriers = |element| {
-            let mut module = ModuleBuilder::new("test");
-            module
-                .function("main", |b| {
-                    let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
-                    let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
-                    let bias = b.argument("bias", TensorType::new(element, [96]))?;
-                    Ok(vec![b.linear(x, w, Some(bias), ElementType::F32)?])
-                })
-                .unwrap();
-            let text = text(module.finish().decompose_composites(|_| true).unwrap(), true);
+            let module = Module::of_function("test", "main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+                let w = b.argument("w", TensorType::new(ElementType::F32, [96, 64]))?;
+                let bias = b.argument("bias", TensorType::new(element, [96]))?;
+                Ok(vec![b.linear(x, w, Some(bias), ElementType::F32)?])
+            })
+            .unwrap();
+            let text = text(module.decompose_composites(|_| true).unwrap(), true);
             text.matches("compute_barrier.start").count()
         };
         assert_eq!([ElementType::BF16, ElementType::F16, ElementType::F32].map(barriers), [1, 1, 0]);
@@ -234,59 +228,53 @@ mod tests {
 
     #[test]
     fn outside_spirv_only_counted_positions_are_kept_apart() {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
-                let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
-                let halves = b.divide(positions, positions)?;
-                Ok(vec![b.convert(w, ElementType::F32)?, halves])
-            })
-            .unwrap();
-        assert_eq!(text(module.finish(), false).matches("compute_barrier.start").count(), 1);
+        let module = Module::of_function("test", "main", |b| {
+            let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
+            let positions = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+            let halves = b.divide(positions, positions)?;
+            Ok(vec![b.convert(w, ElementType::F32)?, halves])
+        })
+        .unwrap();
+        assert_eq!(text(module, false).matches("compute_barrier.start").count(), 1);
     }
 
     #[test]
     fn the_sign_of_what_is_divided_is_hidden() {
         let barriers = |element| {
-            let mut module = ModuleBuilder::new("test");
-            module
-                .function("main", |b| {
-                    let x = b.argument("x", TensorType::new(element, [8]))?;
-                    let y = b.argument("y", TensorType::new(element, [8]))?;
-                    Ok(vec![b.divide(x, y)?, b.remainder(x, y)?])
-                })
-                .unwrap();
-            text(module.finish(), true).matches("compute_barrier.start %x").count()
+            let module = Module::of_function("test", "main", |b| {
+                let x = b.argument("x", TensorType::new(element, [8]))?;
+                let y = b.argument("y", TensorType::new(element, [8]))?;
+                Ok(vec![b.divide(x, y)?, b.remainder(x, y)?])
+            })
+            .unwrap();
+            text(module, true).matches("compute_barrier.start %x").count()
         };
         assert_eq!([ElementType::I32, ElementType::U32, ElementType::F32].map(barriers), [2, 0, 0]);
     }
 
     #[test]
     fn reductions_of_other_dimensions_than_the_last_are_alone_in_loops_too() {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(ElementType::F32, [4, 8]))?;
-                let rows = b.sum(x, &[1])?;
-                let zero = b.splat(ElementType::F32, 0.0, &[8])?;
-                let start = b.scalar(0i32)?;
-                let columns = b.while_loop(
-                    &[start, zero],
-                    |b, state| {
-                        let end = b.scalar(2i32)?;
-                        b.compare(state[0], end, Comparison::Less)
-                    },
-                    |b, state| {
-                        let one = b.scalar(1i32)?;
-                        let sum = b.sum(x, &[0])?;
-                        Ok(vec![b.add(state[0], one)?, b.add(state[1], sum)?])
-                    },
-                )?;
-                Ok(vec![rows, columns[1]])
-            })
-            .unwrap();
-        let text = text(module.finish(), true);
+        let module = Module::of_function("test", "main", |b| {
+            let x = b.argument("x", TensorType::new(ElementType::F32, [4, 8]))?;
+            let rows = b.sum(x, &[1])?;
+            let zero = b.splat(ElementType::F32, 0.0, &[8])?;
+            let start = b.scalar(0i32)?;
+            let columns = b.while_loop(
+                &[start, zero],
+                |b, state| {
+                    let end = b.scalar(2i32)?;
+                    b.compare(state[0], end, Comparison::Less)
+                },
+                |b, state| {
+                    let one = b.scalar(1i32)?;
+                    let sum = b.sum(x, &[0])?;
+                    Ok(vec![b.add(state[0], one)?, b.add(state[1], sum)?])
+                },
+            )?;
+            Ok(vec![rows, columns[1]])
+        })
+        .unwrap();
+        let text = text(module, true);
         let barriers = |shape| text.matches(&format!("barrier.start %{shape}")).count();
         assert_eq!(text.matches("compute_barrier.start").count(), 2, "{text}");
         assert_eq!(barriers("x : tensor<4x8xf32>"), 1, "{text}");
@@ -294,14 +282,12 @@ mod tests {
 
     #[test]
     fn a_module_with_barriers_is_well_formed() {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let numbers = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
-                Ok(vec![b.divide(numbers, numbers)?])
-            })
-            .unwrap();
-        let mut module = module.finish();
+        let module = Module::of_function("test", "main", |b| {
+            let numbers = b.iota(TensorType::new(ElementType::I32, [8]), 0)?;
+            Ok(vec![b.divide(numbers, numbers)?])
+        })
+        .unwrap();
+        let mut module = module;
         module.functions.iter_mut().for_each(|function| insert(function, true));
         module.verify().unwrap();
     }

@@ -2,7 +2,7 @@
 
 use mlxcel_graph::layers::rms_norm;
 use mlxcel_portable::eval::{EvalError, Program, Tensor};
-use mlxcel_stablehlo::{Comparison, ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{Comparison, ElementType, Module, ModuleBuilder, TensorType};
 
 use super::support::{elements, eval, tensor};
 
@@ -102,15 +102,12 @@ fn helpers_have_known_values() {
 
 #[test]
 fn custom_calls_are_refused_by_name() {
-    let mut module = ModuleBuilder::new("custom");
-    module
-        .function("main", |b| {
-            let ty = TensorType::new(ElementType::F32, [2]);
-            let x = b.argument("x", ty.clone())?;
-            b.custom_call("vendor.kernel", &[x], vec![ty], &[], false)
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("custom", "main", |b| {
+        let ty = TensorType::new(ElementType::F32, [2]);
+        let x = b.argument("x", ty.clone())?;
+        b.custom_call("vendor.kernel", &[x], vec![ty], &[], false)
+    })
+    .unwrap();
     let error = Program::plan(&module, "main").unwrap_err();
     assert!(matches!(error, EvalError::Unsupported { .. }));
     assert_eq!(error.to_string(), "custom call `vendor.kernel` cannot be evaluated");
@@ -119,14 +116,12 @@ fn custom_calls_are_refused_by_name() {
 
 #[test]
 fn hand_edited_modules_are_checked() {
-    let mut module = ModuleBuilder::new("broken");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::new(ElementType::F32, [2]))?;
-            Ok(vec![b.add(x, x)?])
-        })
-        .unwrap();
-    let mut module = module.finish();
+    let module = Module::of_function("broken", "main", |b| {
+        let x = b.argument("x", TensorType::new(ElementType::F32, [2]))?;
+        Ok(vec![b.add(x, x)?])
+    })
+    .unwrap();
+    let mut module = module;
     module.functions[0].body.ops[0].operands.pop();
     assert!(matches!(Program::plan(&module, "main").unwrap_err(), EvalError::Malformed(_)));
 }
@@ -134,14 +129,12 @@ fn hand_edited_modules_are_checked() {
 #[test]
 fn programs_are_shared_between_threads() {
     fn shared<T: Send + Sync>(_: &T) {}
-    let mut module = ModuleBuilder::new("shared");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::new(ElementType::F32, [3]))?;
-            Ok(vec![b.add(x, x)?])
-        })
-        .unwrap();
-    let program = Program::plan(&module.finish(), "main").unwrap();
+    let module = Module::of_function("shared", "main", |b| {
+        let x = b.argument("x", TensorType::new(ElementType::F32, [3]))?;
+        Ok(vec![b.add(x, x)?])
+    })
+    .unwrap();
+    let program = Program::plan(&module, "main").unwrap();
     shared(&program);
     std::thread::scope(|scope| {
         for i in 0..4 {

@@ -2,24 +2,22 @@
 
 use bytemuck::CheckedBitPattern;
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, Element, ModuleBuilder, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Element, Module, Result, TensorType, Value};
 
 /// Plans a function over arguments `x.0`, `x.1`, … of the given types.
 pub(crate) fn plan<F>(types: &[TensorType], body: F) -> Program
 where
     F: for<'f> FnOnce(&mut Builder<'f>, &[Value<'f>]) -> Result<Vec<Value<'f>>>,
 {
-    let mut module = ModuleBuilder::new("test");
-    module
-        .function("main", |b| {
-            let mut arguments = Vec::new();
-            for (i, ty) in types.iter().enumerate() {
-                arguments.push(b.argument(format!("x.{i}"), ty.clone())?);
-            }
-            body(b, &arguments)
-        })
-        .unwrap();
-    Program::plan(&module.finish(), "main").unwrap()
+    let module = Module::of_function("test", "main", |b| {
+        let mut arguments = Vec::new();
+        for (i, ty) in types.iter().enumerate() {
+            arguments.push(b.argument(format!("x.{i}"), ty.clone())?);
+        }
+        body(b, &arguments)
+    })
+    .unwrap();
+    Program::plan(&module, "main").unwrap()
 }
 
 /// Runs a function on tensors.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{ElementType, ErrorKind, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, ErrorKind, Module, ModuleBuilder, TensorType};
 
 use crate::layers::support::numbers;
 
@@ -59,40 +59,36 @@ fn step(
         Tensor::from_slice([rows.len()], &positions).unwrap(),
     ];
     arguments.extend(caches);
-    let mut module = ModuleBuilder::new("test");
-    module
-        .function("main", |b| {
-            let mut values = Vec::new();
-            for (i, argument) in arguments.iter().enumerate() {
-                values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
-            }
-            let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
-                unreachable!()
-            };
-            let operands = CachedAttentionOperands {
-                query,
-                key,
-                value,
-                rotary: Some((cos, sin)),
-                positions,
-                sinks: None,
-                caches,
-            };
-            assert_eq!(b.ty(caches[0]).element, element);
-            let what = CachedAttention {
-                rows: &counts,
-                layer: 1,
-                scale: 0.7,
-                soft_cap: None,
-                window,
-                chunked: false,
-                out: F32,
-            };
-            let (mixed, caches) = cached_attention(b, &operands, &what)?;
-            Ok([mixed].into_iter().chain(caches).collect())
-        })
-        .unwrap();
-    let program = Program::plan(&module.finish(), "main").unwrap();
+    let module = Module::of_function("test", "main", |b| {
+        let mut values = Vec::new();
+        for (i, argument) in arguments.iter().enumerate() {
+            values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
+        }
+        let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else { unreachable!() };
+        let operands = CachedAttentionOperands {
+            query,
+            key,
+            value,
+            rotary: Some((cos, sin)),
+            positions,
+            sinks: None,
+            caches,
+        };
+        assert_eq!(b.ty(caches[0]).element, element);
+        let what = CachedAttention {
+            rows: &counts,
+            layer: 1,
+            scale: 0.7,
+            soft_cap: None,
+            window,
+            chunked: false,
+            out: F32,
+        };
+        let (mixed, caches) = cached_attention(b, &operands, &what)?;
+        Ok([mixed].into_iter().chain(caches).collect())
+    })
+    .unwrap();
+    let program = Program::plan(&module, "main").unwrap();
     let mut results = program.run(arguments.into_iter().map(Input::Owned).collect()).unwrap();
     let caches = results.split_off(1);
     (results[0].as_slice::<f32>().unwrap().to_vec(), caches)

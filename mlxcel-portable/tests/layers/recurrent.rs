@@ -2,7 +2,7 @@
 
 use mlxcel_graph::layers::{self, RecurrentRows};
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, Result, TensorType, Value};
 
 /// Numbers between -1 and 1 that differ from seed to seed.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -40,27 +40,24 @@ impl Case<'_> {
             &RecurrentRows<'_, 'f>,
         ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
     {
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let mut argument = |name: String, element, shape: &[usize]| {
-                    b.argument(name, TensorType::new(element, shape))
-                };
-                let mut inputs = Vec::new();
-                for (index, (shape, _)) in self.inputs.iter().enumerate() {
-                    inputs.push(argument(format!("x{index}"), ElementType::F32, shape)?);
-                }
-                let counts = argument("counts".into(), ElementType::I32, &[self.rows.len()])?;
-                let mut states = Vec::new();
-                for (index, (shape, _)) in self.states.iter().enumerate() {
-                    states.push(argument(format!("s{index}"), ElementType::F32, shape)?);
-                }
-                let rows = RecurrentRows { rows: self.rows, counts, layer: 1, states: &states };
-                let (y, states) = body(b, &inputs, &rows)?;
-                Ok([y].into_iter().chain(states).collect())
-            })
-            .unwrap();
-        let program = Program::plan(&module.finish(), "main").unwrap();
+        let module = Module::of_function("test", "main", |b| {
+            let mut argument =
+                |name: String, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
+            let mut inputs = Vec::new();
+            for (index, (shape, _)) in self.inputs.iter().enumerate() {
+                inputs.push(argument(format!("x{index}"), ElementType::F32, shape)?);
+            }
+            let counts = argument("counts".into(), ElementType::I32, &[self.rows.len()])?;
+            let mut states = Vec::new();
+            for (index, (shape, _)) in self.states.iter().enumerate() {
+                states.push(argument(format!("s{index}"), ElementType::F32, shape)?);
+            }
+            let rows = RecurrentRows { rows: self.rows, counts, layer: 1, states: &states };
+            let (y, states) = body(b, &inputs, &rows)?;
+            Ok([y].into_iter().chain(states).collect())
+        })
+        .unwrap();
+        let program = Program::plan(&module, "main").unwrap();
         let tensor = |shape: &[usize], values: &[f32]| {
             Input::Owned(Tensor::from_slice(shape.to_vec(), values).unwrap())
         };

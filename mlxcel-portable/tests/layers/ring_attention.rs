@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, Module, ModuleBuilder, TensorType};
 
 use crate::layers::support::numbers;
 
@@ -96,39 +96,37 @@ impl Kind {
         arguments.push(Tensor::from_slice([rows.len()], &positions).unwrap());
         arguments.push(Tensor::from_slice([HEADS], &SINKS.map(bf16::from_f32)).unwrap());
         arguments.extend(caches);
-        let mut module = ModuleBuilder::new("test");
-        module
-            .function("main", |b| {
-                let mut values = Vec::new();
-                for (i, argument) in arguments.iter().enumerate() {
-                    values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
-                }
-                let [query, key, value, cos, sin, positions, sinks, ref caches @ ..] = values[..] else {
-                    unreachable!()
-                };
-                let operands = CachedAttentionOperands {
-                    query,
-                    key,
-                    value,
-                    rotary: self.rotary.then_some((cos, sin)),
-                    positions,
-                    sinks: self.sinks.then_some(sinks),
-                    caches,
-                };
-                let what = CachedAttention {
-                    rows: &counts,
-                    layer: 1,
-                    scale: SCALE,
-                    soft_cap: self.soft_cap,
-                    window: self.window,
-                    chunked: self.chunked,
-                    out: F32,
-                };
-                let (mixed, caches) = cached_attention(b, &operands, &what)?;
-                Ok([mixed].into_iter().chain(caches).collect())
-            })
-            .unwrap();
-        let program = Program::plan(&module.finish(), "main").unwrap();
+        let module = Module::of_function("test", "main", |b| {
+            let mut values = Vec::new();
+            for (i, argument) in arguments.iter().enumerate() {
+                values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
+            }
+            let [query, key, value, cos, sin, positions, sinks, ref caches @ ..] = values[..] else {
+                unreachable!()
+            };
+            let operands = CachedAttentionOperands {
+                query,
+                key,
+                value,
+                rotary: self.rotary.then_some((cos, sin)),
+                positions,
+                sinks: self.sinks.then_some(sinks),
+                caches,
+            };
+            let what = CachedAttention {
+                rows: &counts,
+                layer: 1,
+                scale: SCALE,
+                soft_cap: self.soft_cap,
+                window: self.window,
+                chunked: self.chunked,
+                out: F32,
+            };
+            let (mixed, caches) = cached_attention(b, &operands, &what)?;
+            Ok([mixed].into_iter().chain(caches).collect())
+        })
+        .unwrap();
+        let program = Program::plan(&module, "main").unwrap();
         let mut results = program.run(arguments.into_iter().map(Input::Owned).collect()).unwrap();
         let caches = results.split_off(1);
         let mut mixed = results[0].as_slice::<f32>().unwrap();

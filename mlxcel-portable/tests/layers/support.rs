@@ -2,24 +2,22 @@
 
 use half::bf16;
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, Element, ModuleBuilder, Result, Value};
+use mlxcel_stablehlo::{Builder, Element, Module, Result, Value};
 
 /// Runs what `body` makes of `arguments`.
 pub(crate) fn run<F>(arguments: &[Tensor], body: F) -> Vec<Tensor>
 where
     F: for<'f> FnOnce(&mut Builder<'f>, &[Value<'f>]) -> Result<Vec<Value<'f>>>,
 {
-    let mut module = ModuleBuilder::new("layers");
-    module
-        .function("main", |b| {
-            let mut values = Vec::new();
-            for (i, argument) in arguments.iter().enumerate() {
-                values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
-            }
-            body(b, &values)
-        })
-        .unwrap();
-    let program = Program::plan(&module.finish(), "main").unwrap();
+    let module = Module::of_function("layers", "main", |b| {
+        let mut values = Vec::new();
+        for (i, argument) in arguments.iter().enumerate() {
+            values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
+        }
+        body(b, &values)
+    })
+    .unwrap();
+    let program = Program::plan(&module, "main").unwrap();
     program.run(arguments.iter().map(Input::from).collect()).unwrap()
 }
 

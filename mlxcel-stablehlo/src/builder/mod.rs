@@ -70,6 +70,21 @@ impl ModuleBuilder {
     }
 }
 
+impl Module {
+    /// A module called `name` with one public function, [made](ModuleBuilder::function) by `body`.
+    ///
+    /// # Errors
+    /// The errors of [`ModuleBuilder::function`].
+    pub fn of_function<F>(name: impl Into<String>, function: &str, body: F) -> Result<Self>
+    where
+        F: for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>,
+    {
+        let mut module = ModuleBuilder::new(name);
+        module.function(function, body)?;
+        Ok(module.finish())
+    }
+}
+
 impl State {
     pub(crate) fn add_function<F>(&mut self, name: &str, public: bool, body: F) -> Result<()>
     where

@@ -117,7 +117,7 @@ pub fn program(decisions: &[u32], extent: Extent) -> Module {
     module.finish()
 }
 
-const KINDS: usize = 35;
+const KINDS: usize = 36;
 
 fn operation<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -> Result<Vec<Value<'f>>> {
     let x = c.of(pool);
@@ -269,15 +269,15 @@ fn operation<'f>(b: &mut Builder<'f>, c: &mut Choices<'_>, pool: &[Value<'f>]) -
         }
         28 => dot_general(b, c, pool, x),
         29 => loops(b, x),
-        30 => b.composite("test.twice", &[x], &[("times".into(), Attribute::Int(2))], |b, args| {
+        30 if c.extent.is_whole() => b.custom_call("test.call", &[x], vec![ty], &[], c.chance(2)),
+        31 => b.composite("test.twice", &[x], &[("times".into(), Attribute::Int(2))], |b, args| {
             let zero = b.splat(b.ty(args[0]).element, 0.0, &b.shape(args[0]))?;
             Ok(vec![zero, args[0]])
         }),
-        31 => {
+        32 => {
             let x = of_type(b, c, pool, &TensorType::new(ElementType::F32, [2]))?;
             b.call("callee", &[x])
         }
-        32 if c.extent.is_whole() => b.custom_call("test.call", &[x], vec![ty], &[], c.chance(2)),
         _ => helper(b, c, pool),
     }
 }
