@@ -28,7 +28,7 @@ impl AdapterRoom {
     pub(crate) fn load<E: Executor>(&self, executor: &E, source: &ModelSource) -> Result<Adapter> {
         let limits = self.slots.limits();
         let stored = StoredAdapter::open(source, &self.decoder, limits)?;
-        self.slots.load(stored.identity()?, |slot| {
+        self.slots.load(stored.identity(), |slot| {
             // `A` and `B` of a weight stand together.
             let pairs = self.residents.chunks(2).zip((0..).step_by(2));
             let mut left: HashMap<_, _> =

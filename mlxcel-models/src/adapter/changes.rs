@@ -128,7 +128,7 @@ impl AdapterChanges {
             let change = ModuleChange { outputs, inputs, is_transposed, replaced, product, magnitude };
             modules.insert(name.to_owned(), change);
         }
-        Ok(Self { identity: reader.identity(), modules })
+        Ok(Self { identity: files.identity(), modules })
     }
 }
 

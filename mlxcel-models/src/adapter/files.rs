@@ -8,6 +8,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use super::{OPERATION, config, mlx};
 use crate::bytes::FileBytes;
 use crate::config::{Config, Fields};
+use crate::fingerprint::fingerprint_of;
 use crate::gguf::Lora;
 use crate::safetensors::{Entry, read_header};
 use crate::source::Source;
@@ -166,12 +167,16 @@ impl Files {
         settings.chain([(self.format.weights().unwrap_or("adapter.gguf"), &**self.bytes)])
     }
 
-    /// All settings as bytes, which are equal only for equal settings.
-    pub(super) fn identity(&self) -> Cow<'_, [u8]> {
-        match (&self.settings, self.format) {
+    /// Identifies the adapter by all of its settings and tensors.
+    pub(super) fn identity(&self) -> String {
+        let settings: Cow<'_, [u8]> = match (&self.settings, self.format) {
             (Some((_, text)), _) => Cow::Borrowed(text),
             (None, format) => Cow::Owned(format!("{format:?}").into_bytes()),
-        }
+        };
+        let entries = self.tensors.iter().map(|tensor| &tensor.entry);
+        let tensors =
+            entries.map(|entry| (&*entry.name, entry.element, &entry.shape[..], self.bytes_of(entry)));
+        fingerprint_of("mlxcel adapter 1", &settings, tensors)
     }
 
     /// The settings of formats that have a file of them.

@@ -150,7 +150,7 @@ impl AdapterWeights {
             products.insert(weight, product);
             Ok(())
         })?;
-        Ok(Self { identity: stored.identity()?, products })
+        Ok(Self { identity: stored.identity(), products })
     }
 }
 

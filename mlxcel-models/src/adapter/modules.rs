@@ -7,7 +7,6 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::files::{Files, Part, Settings, Tensor};
 use super::{LowRank, OPERATION, named};
 use crate::config::Config;
-use crate::fingerprint::fingerprint_of;
 use crate::read::Float;
 use crate::safetensors::Entry;
 
@@ -50,14 +49,6 @@ impl<'f> Reader<'f> {
             }
         }
         Ok(Self { files, settings, modules })
-    }
-
-    /// Identifies the adapter by all of its settings and tensors.
-    pub(super) fn identity(&self) -> String {
-        let entries = self.files.tensors.iter().map(|tensor| &tensor.entry);
-        let tensors =
-            entries.map(|entry| (&*entry.name, entry.element, &entry.shape[..], self.files.bytes_of(entry)));
-        fingerprint_of("mlxcel adapter 1", &self.files.identity(), tensors)
     }
 
     /// An error about a module or tensor.

@@ -34,12 +34,8 @@ impl<'d> StoredAdapter<'d> {
     }
 
     /// [`AdapterWeights::identity`](super::AdapterWeights::identity).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Self::open).
-    pub fn identity(&self) -> Result<String> {
-        Ok(Reader::new(&self.files, self.config.as_ref())?.identity())
+    pub fn identity(&self) -> String {
+        self.files.identity()
     }
 
     /// Calls `product` with the matrices beside each weight that the adapter changes.
