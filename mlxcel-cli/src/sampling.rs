@@ -89,6 +89,11 @@ impl GreedyArguments {
             },
         )
     }
+
+    /// As [`SamplingArguments::draw_seed`].
+    pub(crate) fn draw_seed(&self, params: &mut SamplingParams) {
+        self.sampling.draw_seed(params);
+    }
 }
 
 /// How tokens are sampled. Filters (from --top-n-sigma to --mirostat-eta) take effect at a temperature above
@@ -111,8 +116,8 @@ pub(crate) struct SamplingArguments {
     /// Never choose these tokens
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     forbidden_tokens: Vec<TokenId>,
-    /// What draws depend on: the same seed gives the same text; `random` takes another one each time
-    #[arg(long, value_name = "SEED", value_parser = seed, default_value = "0")]
+    /// What draws depend on: the same seed gives the same text; `random` takes another one for each text
+    #[arg(long, value_name = "SEED", value_parser = seed, default_value = "random")]
     seed: Seed,
 }
 
@@ -146,10 +151,18 @@ impl SamplingArguments {
         params.logit_bias.clone_from(&self.logit_bias);
         params.allowed_tokens.clone_from(&self.allowed_tokens);
         params.forbidden_tokens.clone_from(&self.forbidden_tokens);
-        Ok(match self.seed {
-            Seed::Fixed(seed) => params.with_seed(seed),
-            Seed::Random => params.with_random_seed(),
-        })
+        if let Seed::Fixed(seed) = self.seed {
+            params.seed = seed;
+        }
+        self.draw_seed(&mut params);
+        Ok(params)
+    }
+
+    /// Gives the parameters of a further text another seed, unless a seed is given.
+    pub(crate) fn draw_seed(&self, params: &mut SamplingParams) {
+        if let Seed::Random = self.seed {
+            *params = std::mem::take(params).with_random_seed();
+        }
     }
 
     /// Says which of the given numbers have no effect on a greedy choice.

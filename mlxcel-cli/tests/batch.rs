@@ -32,17 +32,42 @@ fn an_interrupted_batch_resumes_behind_its_answers() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(fs::read_to_string(&out).unwrap(), whole);
     assert!(String::from_utf8(output.stderr).unwrap().starts_with("4 of 5 prompts"));
-    // The prompt with an error is tried again, and fails again.
-    let output = batch(&prompts, &out, &["--resume"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(fs::read_to_string(&out).unwrap(), whole);
-    assert!(String::from_utf8(output.stderr).unwrap().starts_with("0 of 1 prompts"));
+    // An error of a prompt stays; one that may pass does not, nor do the answers after it.
+    for (earlier, retried) in [
+        (whole.clone(), "0 of 0 prompts"),
+        (whole.replace("capacity exceeded\"}", "device fault\"}"), "0 of 1 prompts"),
+        (whole.replace(answers[3], r#"{"index":3,"error":"lost","kind":"device fault"}"#), "4 of 5 prompts"),
+    ] {
+        fs::write(&out, earlier).unwrap();
+        let output = batch(&prompts, &out, &["--resume"]);
+        assert_eq!(fs::read_to_string(&out).unwrap(), whole);
+        assert!(String::from_utf8(output.stderr).unwrap().starts_with(retried), "{retried}");
+    }
     // What is no answer is left alone.
     for diary in ["my diary\n", "my diary"] {
         fs::write(&out, diary).unwrap();
         assert_eq!(batch(&prompts, &out, &["--resume"]).status.code(), Some(2));
         assert_eq!(fs::read_to_string(&out).unwrap(), diary);
     }
+}
+
+#[test]
+fn each_prompt_has_a_seed_of_its_own_unless_one_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
+    fs::write(&prompts, "Once there was a fox.\n".repeat(2)).unwrap();
+    let texts = |arguments: &[&str]| {
+        let sampled = ["--temperature", "100", "--force"];
+        let output = batch(&prompts, &out, &[&sampled[..], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let answers = fs::read_to_string(&out).unwrap();
+        let text = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["text"].to_string();
+        answers.lines().map(text).collect::<Vec<_>>()
+    };
+    let (drawn, given) = (texts(&[]), texts(&["--seed", "7"]));
+    assert_ne!(drawn[0], drawn[1]);
+    assert_eq!(given[0], given[1]);
+    assert_eq!(given, texts(&["--seed", "7"]));
 }
 
 #[test]

@@ -221,6 +221,16 @@ fn answers_are_sampled_as_the_checkpoint_recommends() {
     };
     assert_eq!(answers(&[]), (false, false));
     assert_eq!(answers(&["--temperature", "0"]), (true, true));
+    // The same line again.
+    let again =
+        b"Tell me a story about a duck named Nell.\n/reset\nTell me a story about a duck named Nell.\n";
+    let answers = |arguments: &[&str]| {
+        let (_, answers, _) = chat(&[&model[..], arguments].concat(), again);
+        answers.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (drawn, given) = (answers(&["--temperature", "100"]), answers(&["--seed", "7"]));
+    assert_ne!(drawn[0], drawn[1]);
+    assert_eq!(given[0], given[1]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 const HELP: &str = "\
 /help            lists the commands
 /history         shows what was said
-/retry           answers the last line again, with the next seed
+/retry           answers the last line again, with another seed
 /undo            takes the last line and its answer back
 /forget          forgets the oldest line and its answer
 /reset           forgets everything but the instructions
@@ -81,6 +81,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         current: 0,
         model,
         options,
+        sampling: arguments.sampling,
         when_full: if arguments.forget { WhenFull::ForgetOldest } else { WhenFull::Refuse },
         show_reasoning: arguments.show_reasoning || io::stdout().is_terminal(),
         unanswered: 0,
@@ -153,6 +154,7 @@ struct Chat {
     branches: Vec<Conversation>,
     current: usize,
     options: Options,
+    sampling: SamplingArguments,
     when_full: WhenFull,
     show_reasoning: bool,
     unanswered: usize,
@@ -167,6 +169,7 @@ impl Chat {
 
     /// Answers a line.
     fn say(&mut self, line: &str) -> Result<(), Failure> {
+        self.sampling.draw_seed(&mut self.options.sampling);
         let options = self.options.clone();
         self.answer(|conversation| conversation.say(line, &options))
     }
@@ -268,6 +271,7 @@ impl Chat {
             ("/retry", "") if self.conversation().messages().iter().any(|message| message.role == "user") => {
                 self.note_greedy();
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
+                self.sampling.draw_seed(&mut self.options.sampling);
                 let options = self.options.clone();
                 return self.answer(|conversation| conversation.retry(&options));
             }

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use mlxcel_session::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::report::Failure;
@@ -54,8 +55,8 @@ impl<'a> Answers<'a> {
         Ok(answers)
     }
 
-    /// Counts the answers before the first error, whose prompt is tried again. All lines must be answers, as
-    /// those after an error are removed.
+    /// Counts the answers before the first error that may pass, whose prompt is tried again. All lines must be
+    /// answers, as those after such an error are removed.
     fn count(&mut self) -> Result<(), Failure> {
         let (mut lines, mut line) = (BufReader::new(&self.file), Vec::new());
         let mut has_failed = false;
@@ -134,10 +135,15 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
+/// The kinds of errors that a prompt has again when it is tried again.
+const PROMPT_ERRORS: [ErrorKind; 4] =
+    [ErrorKind::InvalidInput, ErrorKind::CapacityExceeded, ErrorKind::Unsupported, ErrorKind::TooComplex];
+
 /// What a line of an earlier run is.
 #[derive(PartialEq)]
 enum Written {
-    Text,
+    Kept,
+    /// It failed for a reason that may be gone.
     Failed,
     CutOff,
 }
@@ -148,9 +154,11 @@ fn written(line: &[u8], index: usize) -> Option<Written> {
     struct Head {
         index: usize,
         error: Option<String>,
+        kind: Option<String>,
     }
     let head = serde_json::from_slice::<Head>(line).ok().filter(|head| head.index == index)?;
-    Some(if head.error.is_some() { Written::Failed } else { Written::Text })
+    let is_of_prompt = || PROMPT_ERRORS.iter().any(|kind| head.kind.as_deref() == Some(kind.as_str()));
+    Some(if head.error.is_none() || is_of_prompt() { Written::Kept } else { Written::Failed })
 }
 
 /// The line as the beginning of the answer number `index`, if it can be that.

@@ -24,8 +24,8 @@ use answers::{Answers, Existing, Sink};
 ///
 /// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a
 /// conversation, for the chat template). The answers come as JSON lines in the order of the prompts: index,
-/// text, finish_reason, prompt_tokens, reused_tokens, generated_tokens; or index and error for a prompt that
-/// could not be continued. The last line on standard error reports the throughput. It failed if no prompt
+/// text, finish_reason, prompt_tokens, reused_tokens, generated_tokens; or index, error and kind for a prompt
+/// that could not be continued. The last line on standard error reports the throughput. It failed if no prompt
 /// could be continued.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -37,8 +37,9 @@ pub(crate) struct Arguments {
     /// Where the answers go; defaults to standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Continue after the answers in the file of --out, of an interrupted run over the same prompts. From the
-    /// first prompt with an error on, prompts are tried again
+    /// Continue after the answers in the file of --out, of an interrupted run over the same prompts. Errors of
+    /// the prompts, such as one that is too long, are kept; from the first other error on, such as a fault of
+    /// the device, prompts are tried again
     #[arg(long, requires = "out")]
     resume: bool,
     /// Replace the file of --out if it has content
@@ -70,6 +71,7 @@ enum Answer {
     Failed {
         index: usize,
         error: String,
+        kind: &'static str,
     },
 }
 
@@ -84,7 +86,7 @@ impl Answer {
                 reused_tokens: usage.reused_tokens,
                 generated_tokens: usage.generated_tokens,
             },
-            Err(error) => Self::Failed { index, error: one_line(&error) },
+            Err(error) => Self::Failed { index, error: one_line(&error), kind: error.kind().as_str() },
         }
     }
 }
@@ -113,7 +115,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (start, bar) = (Instant::now(), bar(prompts.len()));
     bar.set_position(done as u64);
     let mut succeeded = 0;
-    let completions = engine.map(prompts[done..].iter(), |_| options.clone());
+    let completions = engine.map(prompts[done..].iter(), |_| {
+        let mut options = options.clone();
+        arguments.sampling.draw_seed(&mut options.sampling);
+        options
+    });
     for (index, (_, completion)) in (done..).zip(completions) {
         succeeded += usize::from(completion.is_ok());
         sink.write(&Answer::of(index, completion))?;
