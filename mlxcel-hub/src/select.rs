@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use mlxcel_models::files::{check_name, parse_json};
 use mlxcel_models::text_head::TextHead;
-use mlxcel_models::{GgufSplit, gguf_models};
+use mlxcel_models::{GgufSplit, SMALL_FILES, gguf_models};
 
 use crate::name::HubName;
 
@@ -21,26 +21,6 @@ const MODULES: &str = "modules.json";
 /// The settings of an adapter, and what its matrices are in: of PEFT, and of mlx-lm.
 const ADAPTER: &str = "adapter_config.json";
 const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapters.safetensors"];
-
-/// The small files beside weights that are read.
-const SMALL: [&str; 16] = [
-    CONFIG,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "rwkv_vocab_v20230424.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "quantize_config.json",
-    "quant_config.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-];
 
 /// The folder of further chat templates.
 const TEMPLATES: &str = "additional_chat_templates/";
@@ -97,7 +77,12 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
             template.is_some_and(|template| !template.is_empty() && !template.contains(['/', '\\']))
         });
         let templates = templates.take(MOST_TEMPLATES).cloned();
-        let small = SMALL.iter().filter(|file| has(file)).map(|&file| file.to_owned()).chain(templates);
+        let small = [CONFIG]
+            .iter()
+            .chain(&SMALL_FILES)
+            .filter(|file| has(file))
+            .map(|&file| file.to_owned())
+            .chain(templates);
         let modules = has(MODULES).then(|| MODULES.to_owned());
         let mut selection = Selection { small: small.collect(), modules, ..Selection::default() };
         if has(SINGLE) {

@@ -67,4 +67,5 @@ pub use packing::{Packing, Part};
 pub use parallel::SplitAlong;
 pub use read::WeightView;
 pub use rope::{LongRope, Rope, RopeEpochs};
+pub use side_files::SMALL_FILES;
 pub use source::read_file;

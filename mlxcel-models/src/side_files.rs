@@ -1,20 +1,54 @@
 //! The files of a checkpoint that a copy of it needs besides weights and config.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use mlxcel_core::Result;
 
 use crate::checkpoint::Checkpoint;
 use crate::text_head::TextHead;
 
+/// The small files beside weights and `config.json` that are read.
+pub const SMALL_FILES: [&str; 15] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "rwkv_vocab_v20230424.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+];
+
+/// Those that other programs read, and the list of a sentence-transformer's modules.
+const OTHERS: [&str; 11] = [
+    "modules.json",
+    "vocab.txt",
+    "vocab.jsonl",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "tekken.json",
+    "params.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+];
+
 /// The folder of further chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
 
 impl Checkpoint {
     /// The names of the small files to copy with a checkpoint: tokenizer, chat templates, modules of
-    /// sentence-transformers, other settings and licences, sorted. Files that are rewritten are not listed:
-    /// `config.json`, an index of shards, the manifest of a bundle, a model card.
+    /// sentence-transformers, settings of generation and licences, sorted. Not listed are files that are
+    /// rewritten (`config.json`, an index of shards, the manifest of a bundle, a model card) and files that no
+    /// program reads with a model.
     ///
     /// # Errors
     ///
@@ -33,13 +67,9 @@ impl Checkpoint {
 
 /// Whether a file in the folder of a checkpoint is copied with it.
 fn is_side_file(name: &str) -> bool {
-    const EXTENSIONS: [&str; 6] = ["json", "jsonl", "jinja", "txt", "model", "tiktoken"];
     const TERMS: [&str; 3] = ["LICEN", "NOTICE", "USE_POLICY"];
-    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
-    (extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
-        || TERMS.iter().any(|terms| name.starts_with(terms)))
-        && !name.contains('/')
-        && name != "config.json"
-        && name != "bundle.json"
-        && !name.ends_with(".safetensors.index.json")
+    SMALL_FILES.contains(&name)
+        || OTHERS.contains(&name)
+        || name.ends_with(".tiktoken")
+        || TERMS.iter().any(|terms| name.starts_with(terms))
 }
