@@ -55,7 +55,8 @@ fn rank(adapter: &Path) -> Result<usize, Failure> {
 #[cfg(feature = "iree")]
 #[derive(Args)]
 pub(crate) struct BundledAdapters {
-    /// Put the LoRA adapter in DIR into the bundle, as `adapters/NAME`. Can be repeated
+    /// Put the LoRA adapter in DIR, as PEFT or mlx-lm writes it or a GGUF file, into the bundle as
+    /// `adapters/NAME`. Can be repeated
     #[arg(long, value_name = "NAME=DIR")]
     adapter: Vec<NamedAdapter>,
     /// Compile programs with room for so many loaded adapters; defaults to the number of --adapter, and to 8

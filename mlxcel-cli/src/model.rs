@@ -73,7 +73,7 @@ pub(crate) fn find(option: &str, model: &Path, load: &LoadOptions) -> Result<Mod
     let what = if is_missing(folder) {
         "no such folder or file; pass a folder, a GGUF file or org/name"
     } else if folder.join(ADAPTER_CONFIG).is_file() && !folder.join("config.json").exists() {
-        "this is a LoRA adapter: pass its base model with --model, and the adapter with --adapter"
+        "this is a LoRA adapter: pass its base model, and the adapter with --adapter"
     } else {
         return Ok(source);
     };
@@ -131,7 +131,8 @@ impl ModelArguments {
     pub(crate) fn open(&self, load: LoadOptions) -> Result<Model, Failure> {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
-        self.load(&source, &load, false).map(|(_, model)| model)
+        let engine = self.engine(&source, false)?;
+        Ok(Model::load(&engine.backend, source, &load)?)
     }
 
     /// Opens a model that generates.
@@ -150,20 +151,28 @@ impl ModelArguments {
     ///
     /// Those of [`open`](Self::open), and a failure for an encoder.
     pub(crate) fn open_on(&self, load: LoadOptions, profile: bool) -> Result<(ChosenEngine, Model), Failure> {
+        self.open_after(load, profile, |_, _| Ok(())).map(|(engine, model, ())| (engine, model))
+    }
+
+    /// The same after `first`, which gets the engine and where the model is, and comes before all that takes
+    /// time.
+    pub(crate) fn open_after<T>(
+        &self,
+        load: LoadOptions,
+        profile: bool,
+        first: impl FnOnce(&ChosenEngine, &ModelSource) -> Result<T, Failure>,
+    ) -> Result<(ChosenEngine, Model, T), Failure> {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
         refuse_encoder(&source)?;
-        let (engine, model) = self.load(&source, &load, profile)?;
+        let engine = self.engine(&source, profile)?;
+        let first = first(&engine, &source)?;
+        let model = Model::load(&engine.backend, source, &load)?;
         // Of a model that is no checkpoint, only the engine can tell.
-        if model.capabilities().generation { Ok((engine, model)) } else { Err(encoder()) }
+        if model.capabilities().generation { Ok((engine, model, first)) } else { Err(encoder()) }
     }
 
-    fn load(
-        &self,
-        source: &ModelSource,
-        load: &LoadOptions,
-        profile: bool,
-    ) -> Result<(ChosenEngine, Model), Failure> {
+    fn engine(&self, source: &ModelSource, profile: bool) -> Result<ChosenEngine, Failure> {
         let trust = path(source).filter(|_| self.trust_bundle);
         let choice = EngineChoice {
             name: self.backend.as_deref(),
@@ -173,8 +182,6 @@ impl ModelArguments {
             mesh: self.mesh,
             trust,
         };
-        let engine = choice.select()?;
-        let model = Model::load(&engine.backend, source.clone(), load)?;
-        Ok((engine, model))
+        choice.select()
     }
 }

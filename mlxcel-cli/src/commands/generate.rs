@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use mlxcel_models::Checkpoint;
 use mlxcel_session::{
     Adapter, DraftModel, Grammar, LoadOptions, Message, Model, ModelSource, Options, Prepare, SamplingParams,
     Speculation, TextStream, TokenId,
@@ -12,7 +13,7 @@ use mlxcel_session::{
 use serde::Serialize;
 
 use crate::adapters::AdapterArgument;
-use crate::engine::ChosenEngine;
+use crate::engine::{ChosenEngine, path};
 use crate::model::{ModelArguments, find};
 use crate::numbers::whole;
 use crate::progress::Progress;
@@ -70,8 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     speculate: Speculate,
     /// Draft tokens with a smaller model of the same vocabulary if --speculate has no draft: its checkpoint
-    /// folder or GGUF file,
-    /// opened with the same engine
+    /// folder or GGUF file, opened with the same engine
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
     #[command(flatten)]
@@ -162,9 +162,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let draft = arguments.draft.as_deref().map(|draft| find("--draft", draft, &LoadOptions::default()));
     let draft = draft.transpose()?;
     let load = load_options(arguments, &progress)?;
-    let (engine, model) = arguments.model.open_on(load, arguments.profile)?;
+    let open_draft = |engine: &ChosenEngine, model: &ModelSource| {
+        draft.map(|draft| open_draft(arguments, draft, engine, model)).transpose()
+    };
+    let (engine, model, draft) = arguments.model.open_after(load, arguments.profile, open_draft)?;
     let sampling = arguments.sampling.params(&model)?;
-    let speculation = speculation(arguments, draft, &engine)?;
+    let speculation = speculation(arguments.speculate, draft);
     let adapter = arguments.adapter.load(&model)?;
     let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), grammar, arguments)?;
     if arguments.json {
@@ -221,25 +224,52 @@ fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOption
     Ok(progress.watch(arguments.adapter.make_room(load)?))
 }
 
-/// The drafter.
-fn speculation(
+/// The draft model, which is to draft for `model`.
+fn open_draft(
     arguments: &Arguments,
-    draft: Option<ModelSource>,
+    draft: ModelSource,
     engine: &ChosenEngine,
-) -> Result<Option<Speculation>, Failure> {
-    let by_text = match arguments.speculate {
+    model: &ModelSource,
+) -> Result<DraftModel, Failure> {
+    let refused = |what: &str| {
+        let draft = arguments.draft.as_deref().unwrap_or(Path::new("")).display();
+        Err(Failure::Usage(format!("--draft {draft}: {what}")))
+    };
+    let place = |source| path(source).and_then(|path| path.canonicalize().ok());
+    if place(&draft).is_some_and(|own| place(model) == Some(own)) {
+        return refused("this is the model itself, which drafts no faster; pass a smaller one");
+    }
+    let decoder = |source| Checkpoint::from_source(source).and_then(|checkpoint| checkpoint.decoder());
+    let own = decoder(&draft);
+    if own.as_ref().is_ok_and(|own| own.is_bidirectional()) {
+        return refused("this model is an encoder, which drafts nothing; pass a model that generates");
+    }
+    // Of models that are no checkpoints, the drafter tells.
+    if let (Ok(own), Ok(model)) = (own, decoder(model))
+        && own.vocabulary_size != model.vocabulary_size
+    {
+        let (own, model) = (own.vocabulary_size, model.vocabulary_size);
+        return refused(&format!(
+            "its vocabulary has {own} tokens, and the model's {model}; pass a smaller model of the same family"
+        ));
+    }
+    let mut load = LoadOptions::default().with_precision(arguments.model.precision);
+    load.threads = arguments.model.threads;
+    Ok(DraftModel::new(Model::load(&engine.backend, draft, &load)?))
+}
+
+/// What drafts: the text, then the model.
+fn speculation(by: Speculate, draft: Option<DraftModel>) -> Option<Speculation> {
+    let by_text = match by {
         Speculate::None => None,
         Speculate::Lookup => Some(Speculation::lookup()),
         Speculate::Auto => Some(Speculation::auto()),
     };
-    let Some(draft) = draft else { return Ok(by_text) };
-    let mut load = LoadOptions::default().with_precision(arguments.model.precision);
-    load.threads = arguments.model.threads;
-    let small = DraftModel::new(Model::load(&engine.backend, draft, &load)?);
-    Ok(Some(match by_text {
-        Some(speculation) => speculation.or(small),
-        None => Speculation::new(small),
-    }))
+    match (by_text, draft) {
+        (Some(by_text), Some(draft)) => Some(by_text.or(draft)),
+        (None, Some(draft)) => Some(Speculation::new(draft)),
+        (by_text, None) => by_text,
+    }
 }
 
 fn start(

@@ -59,6 +59,31 @@ fn invalid_arguments_are_rejected_by_name() {
 }
 
 #[test]
+fn drafts_that_cannot_draft_are_refused_before_the_model_is_opened() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let own = copy(&[]);
+    let own = own.path().to_str().unwrap();
+    for (draft, words) in [
+        ("encoders/bert", &["--draft", "encoder"][..]),
+        ("gguf-encoders/bert/model.gguf", &["--draft", "encoder"]),
+        ("architectures/llama", &["--draft", "256", "729"]),
+        ("adapters/llama-attention", &["--draft", "LoRA adapter"]),
+        ("adapters/llama-all-gguf/adapter.gguf", &["adapter.gguf", "only an adapter"]),
+        ("README.md", &["README.md", "no GGUF file"]),
+        ("adapters", &["adapters", "config.json"]),
+        (own, &["--draft", "the model itself"]),
+    ] {
+        let draft = fixtures.join(draft);
+        // What is wrong with the model comes later.
+        let arguments =
+            ["--model", own, "--prompt", "Hi", "--context", "1000000", "--draft", draft.to_str().unwrap()];
+        for backend in BACKENDS {
+            assert_refused(&generate(&[&arguments[..], &["--backend", backend]].concat()), 2, words);
+        }
+    }
+}
+
+#[test]
 fn incomplete_checkpoints_are_rejected_with_the_defect() {
     let none = tempfile::tempdir().unwrap();
     let unknown = copy(&[]);
