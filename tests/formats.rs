@@ -11,13 +11,7 @@ use mlxcel_core::{Backend, Precision, SessionOptions};
 /// What MLX's kernels take without expanding a weight.
 #[cfg(feature = "mlx")]
 const PACKED_ON_MLX: &[&str] = &[
-    "awq",
-    "compressed-w4",
-    "gguf-gemma3-q8_0",
-    "gguf-llama-q8_0",
-    "gpt_oss-mxfp4",
-    "gptq",
-    "gptq-act-order",
+    "awq", "compressed-w4", "gguf-gemma3-q8_0", "gguf-llama-q8_0", "gpt_oss-mxfp4", "gptq", "gptq-act-order",
 ];
 
 /// What engines that compile run: zero points, scales of scales, experts, and blocks. Their kernels are

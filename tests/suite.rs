@@ -1,10 +1,6 @@
 //! Engines against oracles, against each other and against the contract; and the book's programs.
 #![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    clippy::print_stdout,
-    clippy::unwrap_used,
+    clippy::expect_used, clippy::panic, clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used,
     missing_docs
 )]
 

@@ -19,18 +19,8 @@ const SUBCOMMANDS: [&str; 7] = ["generate", "chat", "serve", "batch", "score", "
 
 /// The options that the file can have, besides the numbers of sampling.
 const OPTIONS: [&str; 12] = [
-    "model",
-    "backend",
-    "precision",
-    "context",
-    "threads",
-    "kv-cache",
-    "affinity",
-    "device",
-    "mesh",
-    "seed",
-    "host",
-    "port",
+    "model", "backend", "precision", "context", "threads", "kv-cache", "affinity", "device", "mesh", "seed",
+    "host", "port",
 ];
 
 /// Options that the library reads from the environment, with the variable.

@@ -263,12 +263,11 @@ fn a_bundle_with_room_runs_adapters_without_a_compiler() {
         format!("{first}={}", adapters[0].display()),
         format!("{second}={}", adapters[1].join("adapter.gguf").display()),
     ];
-    let written =
-        json(
-            bundle(&["--model", model.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--json"]).args(
-                ["--context", "150", "--precision", "exact", "--adapter", &named[0], "--adapter", &named[1]],
-            ),
-        );
+    let written = json(
+        bundle(&["--model", model.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--json"]).args([
+            "--context", "150", "--precision", "exact", "--adapter", &named[0], "--adapter", &named[1],
+        ]),
+    );
     // As much room as the adapters need.
     let expected = serde_json::json!({ "slots": 2, "rank": 5, "included": [first, second] });
     assert_eq!(written["adapters"], expected);

@@ -59,11 +59,7 @@ impl Schedule {
     /// the rate of float32; Intel's cores do it at half that rate.
     pub fn of(cpu: &str) -> Option<Self> {
         const INTEL: [&str; 6] = [
-            "cooperlake",
-            "sapphirerapids",
-            "emeraldrapids",
-            "graniterapids",
-            "graniterapids-d",
+            "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
             "diamondrapids",
         ];
         if cpu.starts_with("znver") {

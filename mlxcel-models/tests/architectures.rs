@@ -85,14 +85,7 @@ fn odd_values() -> Vec<Value> {
 fn no_configuration_panics() {
     // What the arithmetic of inference does not read.
     const IDLE: [&str; 9] = [
-        "model_type",
-        "architectures",
-        "dropout",
-        "pdrop",
-        "token_id",
-        "initializer",
-        "version",
-        "summary",
+        "model_type", "architectures", "dropout", "pdrop", "token_id", "initializer", "version", "summary",
         "use_cache",
     ];
     for (_, folder) in

@@ -106,18 +106,7 @@ fn long_chains_and_deeply_nested_templates_are_rejected() {
         refused(&format!("{{{{ {}1{} }}}}", open.repeat(30_000), close.repeat(30_000)), "too deep");
     }
     for link in [
-        "+1",
-        ".a",
-        "[0]",
-        "()",
-        "|e",
-        " is none",
-        "|default(1)",
-        " or 1",
-        " and 1",
-        " if 1",
-        "**1",
-        "*1",
+        "+1", ".a", "[0]", "()", "|e", " is none", "|default(1)", " or 1", " and 1", " if 1", "**1", "*1",
         "//1",
     ] {
         refused(&format!("{{{{ x{} }}}}", link.repeat(20_000)), "too deep");

@@ -1,10 +1,6 @@
 //! Models, conversations, samplers, templates and the engine of many requests.
 #![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    missing_docs,
+    clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::unwrap_used, missing_docs,
     unreachable_pub
 )]
 

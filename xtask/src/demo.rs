@@ -23,18 +23,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
     let mut command = workspace.cargo(&[
-        "run",
-        "--locked",
-        "--release",
-        "--package",
-        "mlxcel-cli",
-        "--features",
-        "iree",
-        "--",
-        "generate",
-        "--backend",
-        "iree",
-        "--prompt",
+        "run", "--locked", "--release", "--package", "mlxcel-cli", "--features", "iree", "--", "generate",
+        "--backend", "iree", "--prompt",
     ]);
     command.arg(&arguments.prompt);
     if arguments.published {

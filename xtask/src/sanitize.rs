@@ -170,13 +170,9 @@ struct Nightly {
 
 impl Nightly {
     fn find() -> Result<Self> {
-        let host = process::output(Command::new("rustup").args([
-            "run",
-            "nightly",
-            "rustc",
-            "--print",
-            "host-tuple",
-        ]));
+        let host = process::output(
+            Command::new("rustup").args(["run", "nightly", "rustc", "--print", "host-tuple"]),
+        );
         let host = host.context("sanitizers need a nightly toolchain: `rustup toolchain install nightly`")?;
         Ok(Self { host: host.trim().to_owned() })
     }

@@ -99,16 +99,7 @@ fn change_entry(entry: &mut Entry<'_>, rng: &mut Rng) {
         2 => (entry.kind, *value) = (7, vec![rng.u8(..3)]),
         3 => {
             let words = [
-                "",
-                "llama",
-                "gpt2",
-                "gemma3",
-                "deepseek2",
-                "mamba2",
-                "yarn",
-                "qwen2",
-                "{{ x }}",
-                "\u{2581}a",
+                "", "llama", "gpt2", "gemma3", "deepseek2", "mamba2", "yarn", "qwen2", "{{ x }}", "\u{2581}a",
             ];
             (entry.kind, *value) = (8, text(choose(&words, rng).unwrap_or(&"").as_bytes()));
         }

@@ -191,29 +191,8 @@ fn other_text(text: &str, rng: &mut Rng) -> String {
 
 /// Texts that something may trip over.
 const TEXTS: [&str; 24] = [
-    "",
-    " ",
-    "a",
-    "é",
-    "▁",
-    "\u{0}",
-    "\u{1b}[2J",
-    "\u{fdfa}",
-    "😀",
-    "\u{301}",
-    "..",
-    "../../etc/passwd",
-    "/dev/zero",
-    "C:\\x",
-    "-1",
-    "NaN",
-    "BPE",
-    "Unigram",
-    "float32",
-    "linear",
-    "llama",
-    "(?=.)|a*",
-    "{{ 1 }}",
+    "", " ", "a", "é", "▁", "\u{0}", "\u{1b}[2J", "\u{fdfa}", "😀", "\u{301}", "..", "../../etc/passwd",
+    "/dev/zero", "C:\\x", "-1", "NaN", "BPE", "Unigram", "float32", "linear", "llama", "(?=.)|a*", "{{ 1 }}",
     "<s>",
 ];
 

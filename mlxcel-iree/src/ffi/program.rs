@@ -105,9 +105,7 @@ impl Program {
         unsafe {
             let signature = sys::iree_vm_function_signature(&function);
             let status = sys::iree_vm_function_call_count_arguments_and_results(
-                &signature,
-                &mut arguments,
-                &mut results,
+                &signature, &mut arguments, &mut results,
             );
             check(status, operation)?;
         }

@@ -153,14 +153,7 @@ pub(crate) fn kernel_affine_expert_linear(
     settings: &KernelSettings,
 ) -> Caught<Handle> {
     bound::kernel_affine_expert_linear(
-        x,
-        experts,
-        w.words,
-        w.scales,
-        w.biases,
-        w.group_size,
-        w.bits,
-        settings,
+        x, experts, w.words, w.scales, w.biases, w.group_size, w.bits, settings,
     )
 }
 

@@ -80,16 +80,7 @@ pub(crate) fn gather_qmm(
     // SAFETY: the pointers are null or made from references that outlive the call.
     unsafe {
         sys::gather_qmm(
-            x,
-            w.words,
-            w.scales,
-            biases,
-            indices,
-            transposed,
-            w.group_size,
-            w.bits,
-            w.mode,
-            sorted,
+            x, w.words, w.scales, biases, indices, transposed, w.group_size, w.bits, w.mode, sorted,
         )
     }
 }

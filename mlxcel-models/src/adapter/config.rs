@@ -31,13 +31,7 @@ const OF_TRAINING: &[&str] = &[
 
 /// Fields that are read.
 const READ: &[&str] = &[
-    "alpha_pattern",
-    "init_lora_weights",
-    "lora_alpha",
-    "peft_type",
-    "r",
-    "rank_pattern",
-    "target_modules",
+    "alpha_pattern", "init_lora_weights", "lora_alpha", "peft_type", "r", "rank_pattern", "target_modules",
     "use_rslora",
 ];
 

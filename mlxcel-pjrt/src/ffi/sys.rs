@@ -23,14 +23,7 @@ macro_rules! opaque {
 }
 
 opaque!(
-    Error,
-    Event,
-    RawClient,
-    RawDevice,
-    RawBuffer,
-    RawExecutable,
-    RawLoadedExecutable,
-    Description,
+    Error, Event, RawClient, RawDevice, RawBuffer, RawExecutable, RawLoadedExecutable, Description,
     SerializedExecutable
 );
 

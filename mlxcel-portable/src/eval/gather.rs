@@ -122,12 +122,7 @@ impl Gather {
             offset: 0,
         };
         let indices = IndexVectors::new(
-            indices,
-            indices_type,
-            *index_vector_dim,
-            start_index_map,
-            &operand_type.shape,
-            slice_sizes,
+            indices, indices_type, *index_vector_dim, start_index_map, &operand_type.shape, slice_sizes,
         );
         Self {
             operand,

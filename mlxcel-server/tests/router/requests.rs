@@ -115,15 +115,8 @@ async fn null_means_not_given() {
             "/v1/messages",
             json!({ "messages": messages, "max_tokens": 2 }),
             &[
-                "stop_sequences",
-                "tools",
-                "tool_choice",
-                "system",
-                "thinking",
-                "output_config",
-                "stream",
-                "temperature",
-                "top_k",
+                "stop_sequences", "tools", "tool_choice", "system", "thinking", "output_config", "stream",
+                "temperature", "top_k",
             ],
         ),
         (

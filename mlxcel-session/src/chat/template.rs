@@ -243,19 +243,8 @@ fn end_inside(rendered: &mut Rendered, content: &str) -> Result<()> {
 /// Roles that templates support. Some write them into a control token, such as `<|user|>`; other roles are
 /// input like any.
 const ROLES: [&str; 13] = [
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "model",
-    "tool",
-    "function",
-    "ipython",
-    "observation",
-    "documents",
-    "context",
-    "available_tools",
-    "environment",
+    "system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "observation",
+    "documents", "context", "available_tools", "environment",
 ];
 
 /// The fields of a message, each with its origin.

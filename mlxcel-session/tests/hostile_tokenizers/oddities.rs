@@ -43,17 +43,8 @@ fn oddities() -> Vec<Value> {
         json!({"type": "Strip", "content": "h", "start": 3, "stop": 3}),
     ];
     for name in [
-        "NFC",
-        "NFKD",
-        "StripAccents",
-        "Lowercase",
-        "Nmt",
-        "Whitespace",
-        "WhitespaceSplit",
-        "BertPreTokenizer",
-        "UnicodeScripts",
-        "Fuse",
-        "ByteFallback",
+        "NFC", "NFKD", "StripAccents", "Lowercase", "Nmt", "Whitespace", "WhitespaceSplit",
+        "BertPreTokenizer", "UnicodeScripts", "Fuse", "ByteFallback",
     ] {
         odd.push(step(name));
     }

@@ -35,16 +35,8 @@ pub(super) fn lint(workspace: &Workspace) -> Result<String> {
 
 pub(super) fn document(workspace: &Workspace) -> Result<String> {
     let features = workspace.features()?;
-    let mut command = workspace.cargo(&[
-        "doc",
-        "--locked",
-        "--workspace",
-        "--no-deps",
-        "--features",
-        &features,
-        "--lib",
-        "--bins",
-    ]);
+    let mut command = workspace
+        .cargo(&["doc", "--locked", "--workspace", "--no-deps", "--features", &features, "--lib", "--bins"]);
     process::run(command.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(String::new())
 }

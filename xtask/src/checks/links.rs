@@ -16,13 +16,8 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// Links that lead nowhere, and pages that the summary leaves out.
 pub(super) fn defects(workspace: &Workspace) -> Result<Vec<String>> {
     let mut git = Command::new("git");
-    git.current_dir(workspace.root()).args([
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "*.md",
-    ]);
+    git.current_dir(workspace.root())
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.md"]);
     let listed = process::output(&mut git)?;
     let pages = listed.lines().filter(|page| !page.starts_with("fixtures/"));
     let mut defects = Vec::new();

@@ -29,15 +29,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         return left_out(format!("there is no software driver: apt-get install {}", PACKAGES.join(" ")));
     };
     let test = [
-        "test",
-        "--locked",
-        "-p",
-        "mlxcel-iree",
-        "--features",
-        "vulkan",
-        "--test",
-        "vulkan",
-        "--",
+        "test", "--locked", "-p", "mlxcel-iree", "--features", "vulkan", "--test", "vulkan", "--",
         "--nocapture",
     ];
     // The software driver, on machines with a GPU too.

@@ -59,15 +59,7 @@ const DEEPSEEK_3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\
 const ALL: &[Splitting] = &[
     Splitting {
         names: &[
-            "gpt-2",
-            "phi-2",
-            "mpt",
-            "jais",
-            "trillion",
-            "granite-docling",
-            "exaone4",
-            "gigachat",
-            "a.x-4.0",
+            "gpt-2", "phi-2", "mpt", "jais", "trillion", "granite-docling", "exaone4", "gigachat", "a.x-4.0",
             "mellum",
         ],
         splits: &[Split::Gpt2],
@@ -78,14 +70,7 @@ const ALL: &[Splitting] = &[
     Splitting { names: &["modern-bert"], splits: &[Split::Gpt2], composes: true, ..FRAMED },
     Splitting {
         names: &[
-            "starcoder",
-            "refact",
-            "command-r",
-            "smollm",
-            "codeshell",
-            "exaone",
-            "minerva-7b",
-            "mellum2",
+            "starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2",
         ],
         splits: &[Split::Digits, Split::Gpt2],
         ..PLAIN
