@@ -64,6 +64,11 @@ impl<'a> Fields<'a> {
         self.fields.contains_key(key)
     }
 
+    /// Whether the file has the field with `null`.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.fields.get(key).is_some_and(Value::is_null)
+    }
+
     /// A whole number within `range`.
     pub(crate) fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };

@@ -8,7 +8,7 @@ use mlxcel_models::{Arrangement, Attention, AttentionMask, Decoder, Mixer};
 use serde_json::{Map, Value, json};
 
 /// A fixture with other settings: `null` removes one.
-fn with(fixture: &str, changes: Value) -> Result<Decoder> {
+pub(crate) fn with(fixture: &str, changes: Value) -> Result<Decoder> {
     with_config(&format!("architectures/{fixture}"), |config| {
         for (key, value) in changes.as_object().unwrap() {
             match value {
@@ -35,7 +35,7 @@ fn with_config(fixture: &str, change: impl FnOnce(&mut Map<String, Value>)) -> R
     written.open()?.decoder()
 }
 
-fn attentions(decoder: &Decoder) -> Vec<&Attention> {
+pub(crate) fn attentions(decoder: &Decoder) -> Vec<&Attention> {
     fn attention(mixer: &Mixer) -> &Attention {
         match mixer {
             Mixer::Attention(attention) => attention,
@@ -59,6 +59,20 @@ fn views(fixture: &str, changes: Value) -> Vec<(Option<usize>, bool)> {
 fn settings_mean_what_transformers_makes_of_them() {
     let overrides = json!({"head_dim": 16, "num_key_value_heads": 1});
     let part = json!({"rope_type": "proportional", "partial_rotary_factor": 0.5});
+    let kinds = json!(["linear_attention", "moe", "full_attention", "mlp"]);
+    let step = |within: Value, beside: Value| {
+        let mut rope = json!({"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": within});
+        rope.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let ropes = json!({"full_attention": rope, "sliding_attention": rope});
+        json!({"rope_parameters": ropes, "partial_rotary_factor": beside})
+    };
+    let mimo = |part: Option<f64>| {
+        let mut full = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4});
+        full.as_object_mut()
+            .unwrap()
+            .extend(part.map(|part| ("partial_rotary_factor".to_owned(), part.into())));
+        json!({"rope_parameters": {"full_attention": full, "sliding_attention": {"rope_theta": 1e4}}})
+    };
     for (fixture, written, meant) in [
         ("glm4_moe_lite", json!({"partial_rotary_factor": 1.0}), json!({})),
         ("deepseek_v3", json!({"partial_rotary_factor": 0.5}), json!({})),
@@ -74,6 +88,27 @@ fn settings_mean_what_transformers_makes_of_them() {
             json!({"rope_parameters": {"rope_type": "proportional"}, "partial_rotary_factor": 0.5}),
             json!({"rope_parameters": part}),
         ),
+        // The name that transformers maps to another one wins.
+        ("gpt2", json!({"num_attention_heads": 2}), json!({"n_head": 2})),
+        ("hunyuan_v1_moe", json!({"num_experts_per_tok": 1}), json!({"moe_topk": 1})),
+        ("internlm3", json!({"qkv_bias": true, "attention_bias": false}), json!({})),
+        ("internlm3", json!({"bias": true, "mlp_bias": false}), json!({})),
+        ("kimi_linear", json!({"norm_topk_prob": false}), json!({})),
+        ("longcat_flash", json!({"num_experts_per_tok": 2}), json!({"moe_topk": 2})),
+        ("nemotron_h", json!({"layer_types": kinds, "layers_block_type": ["mlp"]}), json!({})),
+        // An object without rotary settings keeps families from assuming theirs.
+        (
+            "gpt_oss",
+            json!({"rope_scaling": null, "rope_parameters": {}}),
+            json!({"rope_scaling": null, "rope_parameters": {"rope_theta": 150_000.0}}),
+        ),
+        (
+            "ministral3",
+            json!({"rope_parameters": null, "rope_scaling": {}}),
+            json!({"rope_parameters": null}),
+        ),
+        ("mimo_v2_flash", mimo(None), mimo(Some(1.0))),
+        ("step3p5", step(json!(null), json!(0.5)), step(json!(0.5), json!(null))),
     ] {
         let shown = written.to_string();
         assert_eq!(with(fixture, written).unwrap(), with(fixture, meant).unwrap(), "{fixture}: {shown}");
@@ -183,6 +218,7 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("deepseek_v32", "mlp_bias", json!(true)),
         ("deepseek_v32", "scoring_func", json!("softmax")),
         ("deepseek_v32", "layer_types", json!(["indexed_attention", "full_attention", "indexed_attention"])),
+        ("step3p5", "use_head_wise_attn_gate", json!(false)),
         ("step3p5", "use_qk_norm", json!(false)),
         ("step3p5", "use_moe", json!(false)),
         ("step3p5", "use_moe_router_bias", json!(false)),
@@ -382,51 +418,6 @@ fn scales_follow_from_their_multipliers() {
     let granite = granite.unwrap();
     assert_eq!((granite.head.unwrap().scale, granite.embedding.scale), (1.0 / 16.0, 3.0));
     assert!(granite.layers.iter().flat_map(|layer| &layer.blocks).all(|block| block.residual_scale == 1.0));
-}
-
-#[test]
-fn ministral_has_default_rope_scaling() {
-    let decoder = with("ministral3", json!({"rope_parameters": null})).unwrap();
-    let core = &attentions(&decoder)[0].core;
-    let scale = core.query_scale.unwrap();
-    assert_eq!((scale.beta, scale.original_context), (0.1, 16_384));
-    assert_eq!(core.rope.as_ref().unwrap().attention_factor, 1.0);
-    let plain =
-        with("ministral3", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})).unwrap();
-    assert_eq!(attentions(&plain)[0].core.query_scale, None);
-}
-
-#[test]
-fn hunyuan_stretches_the_base_of_its_rotary_embedding_by_alpha() {
-    let slowest = |scaling: Value| {
-        let decoder = with("hunyuan_v1_dense", json!({"rope_parameters": scaling})).unwrap();
-        let rope = attentions(&decoder)[0].core.rope.clone().unwrap();
-        rope.inv_freq[7]
-    };
-    let dynamic =
-        |alpha: Value| json!({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": alpha});
-    let plain = slowest(json!({"rope_type": "default", "rope_theta": 1e4}));
-    // 7/8 of the exponent 16/14 that is the whole base's.
-    assert!((plain / slowest(dynamic(json!(16.0))) / 16.0 - 1.0).abs() < 1e-5);
-    assert_eq!(slowest(dynamic(json!(0))), plain, "zero counts as absent");
-    assert_eq!(slowest(dynamic(Value::Null)), plain);
-
-    let narrow = json!({"head_dim": 2, "rope_parameters": dynamic(json!(16.0))});
-    let error = with("hunyuan_v1_dense", narrow).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("rope_parameters.alpha"))
-    );
-}
-
-#[test]
-fn olmo_hybrid_does_not_rotate_without_a_base() {
-    let rotates = |changes: Value| {
-        let decoder = with("olmo_hybrid", changes).unwrap();
-        decoder.mixers().any(|mixer| mixer.rope().is_some())
-    };
-    assert!(rotates(json!({"rope_parameters": null})));
-    assert!(!rotates(json!({"rope_parameters": {"rope_type": "default", "rope_theta": null}})));
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod naive;
 mod quantized;
 mod recurrent;
 mod refusals;
+mod rotary;

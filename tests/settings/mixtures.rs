@@ -134,14 +134,14 @@ pub(crate) fn step3p5(d: &mut Draft) {
     d.one("sliding_window", &[1, 3, 7, 16, 30]);
     let layers = d.layers();
     let types: Vec<_> = (0..layers).map(|_| d.random.pick(&[FULL, SLIDING])).collect();
-    d.set("layer_types", types);
+    d.set("layer_types", types.clone());
     if d.random.one_in(2) {
         let groups = d.random.pick(&[1, 2, 3]);
         let heads = groups * d.random.pick(&[1, 2, 3]);
         let others = json!({"num_attention_heads": heads, "num_attention_groups": groups});
         d.set("attention_other_setting", others);
     }
-    step_ropes(d, layers, dim);
+    step_ropes(d, &types, dim);
     let count = d.random.pick(&[2, 3, 4, 6, 8]);
     let chosen = 1 + d.random.below(count.min(4));
     for (key, renamed, value) in
@@ -175,8 +175,8 @@ pub(crate) fn step3p5(d: &mut Draft) {
     d.markers.extend(markers.iter().map(|marker| format!("model.layers.#.{marker}")));
 }
 
-/// Rotary settings of `layers`, by lists or by the type of a layer.
-fn step_ropes(d: &mut Draft, layers: usize, dim: usize) {
+/// Rotary settings of layers of `types`, by lists or by the type of a layer.
+fn step_ropes(d: &mut Draft, types: &[&str], dim: usize) {
     let thetas = [100.0, 10_000.0, 500_000.0];
     if d.random.one_in(3) {
         let mut rope = || {
@@ -191,22 +191,27 @@ fn step_ropes(d: &mut Draft, layers: usize, dim: usize) {
     match d.random.below(3) {
         0 => d.one("rope_theta", &thetas),
         1 => {
-            let thetas: Vec<_> = (0..layers).map(|_| d.random.pick(&thetas)).collect();
-            d.set("rope_theta", thetas);
+            let by_type = [d.random.pick(&thetas), d.random.pick(&thetas)];
+            d.set("rope_theta", by_layer(types, by_type));
         }
         _ => {}
     }
     if d.random.one_in(2) {
         let factors: &[f64] = if dim.is_multiple_of(4) { &[0.5, 1.0] } else { &[1.0] };
-        let factors: Vec<_> = (0..layers).map(|_| d.random.pick(factors)).collect();
-        d.set("partial_rotary_factors", factors);
+        let by_type = [d.random.pick(factors), d.random.pick(factors)];
+        d.set("partial_rotary_factors", by_layer(types, by_type));
     } else {
         let scaling = d.scaling(Ropes::All, dim / 2);
         if !scaling.is_empty() {
             d.set("rope_scaling", scaling);
         }
-        d.any("yarn_only_types", &[json!([FULL]), json!([SLIDING]), json!([])]);
+        d.set("yarn_only_types", json!([FULL]));
     }
+}
+
+/// Of each layer the number of its type.
+fn by_layer(types: &[&str], [full, sliding]: [f64; 2]) -> Vec<f64> {
+    types.iter().map(|layer_type| if *layer_type == FULL { full } else { sliding }).collect()
 }
 
 pub(crate) fn llama4_text(d: &mut Draft) {

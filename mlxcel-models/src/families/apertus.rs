@@ -10,7 +10,7 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp, Xielu};
-use crate::rope::{Llama3, RopeSettings};
+use crate::rope::{Llama3, RopeSettings, is_described};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["apertus"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -36,8 +36,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let settings =
         RopeSettings { theta: 12_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
-    let is_scaled = ["rope_scaling", "rope_parameters"].iter().any(|key| config.get(key).is_some());
-    let rope = if is_scaled { settings.read()? } else { settings.llama3(SCALING)? };
+    let is_described = is_described(config, SCALING.original_context)?;
+    let rope = if is_described { settings.read()? } else { settings.llama3(SCALING)? };
     let fixed = match config.text(ACTIVATION)? {
         None | Some("xielu") => None,
         Some(_) => Some(activation(config, ACTIVATION, Activation::Silu)?),

@@ -250,7 +250,7 @@ pub(super) fn chosen_of(
 }
 
 /// The first of `keys` that is there, or the first.
-fn present(config: Fields<'_>, keys: &[&'static str]) -> &'static str {
+pub(super) fn present(config: Fields<'_>, keys: &[&'static str]) -> &'static str {
     keys.iter().find(|key| config.get(key).is_some()).or(keys.first()).copied().unwrap_or_default()
 }
 

@@ -100,16 +100,16 @@ fn sizes(config: Fields<'_>) -> Result<Sizes> {
         let first = config.size(names[0], 1..=largest)?;
         Ok(first.or(config.size(names[1], 1..=largest)?).unwrap_or(default))
     };
-    let hidden = size(["n_embd", "hidden_size"], LARGEST_WIDTH, 768)?;
-    let heads = size(["n_head", "num_attention_heads"], LARGEST_HEAD_COUNT, 12)?;
+    let hidden = size(["hidden_size", "n_embd"], LARGEST_WIDTH, 768)?;
+    let heads = size(["num_attention_heads", "n_head"], LARGEST_HEAD_COUNT, 12)?;
     Ok(Sizes {
         vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(50_257),
         hidden,
         intermediate: config.size("n_inner", 1..=LARGEST_WIDTH)?.unwrap_or(4 * hidden),
-        layers: size(["n_layer", "num_hidden_layers"], LARGEST_LAYER_COUNT, 12)?,
+        layers: size(["num_hidden_layers", "n_layer"], LARGEST_LAYER_COUNT, 12)?,
         query_heads: heads,
         kv_heads: heads,
         head_dim: head_dim(config, "n_head", hidden, heads)?,
-        context: size(["n_positions", "max_position_embeddings"], LARGEST_CONTEXT, 1024)?,
+        context: size(["max_position_embeddings", "n_positions"], LARGEST_CONTEXT, 1024)?,
     })
 }

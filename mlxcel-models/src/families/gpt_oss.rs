@@ -15,7 +15,7 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
-use crate::rope::{Rope, RopeSettings};
+use crate::rope::{Rope, RopeSettings, is_described};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["gpt_oss"],
@@ -82,7 +82,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
     let settings =
         |config, theta| RopeSettings { theta, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
-    if config.object("rope_scaling")?.is_some() || config.object("rope_parameters")?.is_some() {
+    if is_described(config, 4096.0)? {
         return settings(config, THETA).read();
     }
     let assumed = Config::parse("config.json".to_owned(), ASSUMED_ROPE)?;

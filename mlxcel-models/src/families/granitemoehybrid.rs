@@ -53,7 +53,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let attention_scale = number(config, "attention_multiplier", 1.0)?;
     let residual_scale = number(config, "residual_multiplier", 1.0)?;
     let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
-    let key = if config.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
+    let key = if config.get("layers_block_type").is_some() { "layers_block_type" } else { "layer_types" };
     let [mamba, attention] = PUBLISHED;
     let types = layer_kinds(config, key, sizes.layers, &[LINEAR, FULL, mamba, attention], |_| LINEAR)?;
     let count = expert_count(config, &["num_local_experts"], 0, 8)?;

@@ -5,7 +5,7 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{ExpertSizes, counts_by_layer, shared_experts};
+use super::experts::{ExpertSizes, counts_by_layer, present, shared_experts};
 use super::hunyuan_v1_dense::structure;
 use super::llama::decoder_with;
 use super::roles::Roles;
@@ -24,10 +24,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_number(config, "moe_layer_num_skipped", 0.0)?;
     let (sizes, variant, core) = structure(config)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let counts = counts_by_layer(config, &["num_experts", "num_local_experts"], sizes.layers)?;
+    let counts = counts_by_layer(config, &["num_local_experts", "num_experts"], sizes.layers)?;
     let chosen = counts_by_layer(config, CHOSEN, sizes.layers)?;
     if let Some((chosen, count)) = chosen.iter().zip(&counts).find(|(chosen, count)| chosen > count) {
-        return Err(config.wrong(CHOSEN[0], format!("{chosen} of {count} experts cannot be chosen")));
+        return Err(
+            config.wrong(present(config, CHOSEN), format!("{chosen} of {count} experts cannot be chosen"))
+        );
     }
     let shape = [sizes.hidden, sizes.intermediate];
     decoder_with(
@@ -51,4 +53,4 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// The names of the number of experts per token.
-const CHOSEN: &[&str] = &["moe_topk", "num_experts_per_tok"];
+const CHOSEN: &[&str] = &["num_experts_per_tok", "moe_topk"];

@@ -7,7 +7,7 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes};
+use super::settings::{SizeDefaults, Sizes, flag};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
@@ -31,14 +31,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
-    let attention_biases = aliased_flag(config, ["attention_bias", "qkv_bias"])?;
-    let mlp_biases = aliased_flag(config, ["mlp_bias", "bias"])?;
+    let attention_biases = aliased_flag(config, ["qkv_bias", "attention_bias"])?;
+    let mlp_biases = aliased_flag(config, ["bias", "mlp_bias"])?;
     if attention_biases != mlp_biases {
         let message = format!(
             "biases of the MLP without those of attention, or the other way round, are not supported: \
             it is {mlp_biases}, and that of attention {attention_biases}"
         );
-        let key = if config.get("mlp_bias").is_some() { "mlp_bias" } else { "bias" };
+        let key = if config.mentions("bias") { "bias" } else { "mlp_bias" };
         return Err(config.unsupported(key, message));
     }
     let variant = Variant {
@@ -52,10 +52,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
 /// The flag under the first of two names that is there; false where neither is.
 fn aliased_flag(config: Fields<'_>, keys: [&str; 2]) -> Result<bool> {
-    for key in keys {
-        if let Some(flag) = config.flag(key)? {
-            return Ok(flag);
-        }
-    }
-    Ok(false)
+    let key = if config.mentions(keys[0]) { keys[0] } else { keys[1] };
+    flag(config, key, false)
 }

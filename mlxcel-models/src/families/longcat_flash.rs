@@ -57,7 +57,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let size =
         |keys: [&str; 2], default| Ok(aliased_size(config, &keys, 1..=LARGEST_WIDTH)?.unwrap_or(default));
-    let intermediate = size(["ffn_hidden_size", "intermediate_size"], DEFAULTS.intermediate)?;
+    let intermediate = size(["intermediate_size", "ffn_hidden_size"], DEFAULTS.intermediate)?;
     let sizes = Sizes::read_others(config, &DEFAULTS, intermediate)?;
     let sizes = Sizes { layers: layers(config)?, ..sizes };
     let hidden = sizes.hidden;
@@ -65,13 +65,13 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     refuse_others(config, &attention)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let count = expert_count(config, &["n_routed_experts", "num_local_experts"], 1, 512)?;
+    let count = expert_count(config, &["num_local_experts", "n_routed_experts"], 1, 512)?;
     let identities = match config.size("zero_expert_num", 0..=MOST_EXPERTS)? {
         None if config.mentions("zero_expert_num") => 0,
         identities => identities.unwrap_or(256),
     };
-    let chosen = chosen_of(config, &["moe_topk", "num_experts_per_tok"], count + identities, 12)?;
-    let width = size(["expert_ffn_hidden_size", "moe_intermediate_size"], 2048)?;
+    let chosen = chosen_of(config, &["num_experts_per_tok", "moe_topk"], count + identities, 12)?;
+    let width = size(["moe_intermediate_size", "expert_ffn_hidden_size"], 2048)?;
     let experts = ExpertSizes { count, chosen, hidden, width };
     let scale = number(config, "routed_scaling_factor", 6.0)?;
 

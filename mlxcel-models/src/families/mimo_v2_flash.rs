@@ -18,7 +18,7 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
-use crate::rope::{LayerRopes, Partial, RopeSettings};
+use crate::rope::{Partial, Rope, RopeSettings};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["mimo_v2_flash"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -49,12 +49,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         Some(before) => before + 1,
         None => config.size("sliding_window", 1..=LARGEST_CONTEXT)?.unwrap_or(129),
     };
-    let ropes = RopeSettings {
-        theta: 5_000_000.0,
-        partial: Partial::Part { key: "partial_rotary_factor", default: 0.334 },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let LayerRopes { full, sliding } = ropes.read_by_layer_type((Some("swa_rope_theta"), 10_000.0))?;
+    let [full, sliding] = ropes(config, &sizes, &types)?;
     let biases = flag(config, "attention_bias", false)?;
     let epsilon = match config.positive("rms_norm_eps")? {
         Some(epsilon) => epsilon as f32,
@@ -69,7 +64,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
     let attention = |module: &str, is_sliding: bool| {
         let part = |part: &str| format!("{module}.{part}");
-        let core = core(sizes.scale(), None, Some(if is_sliding { &sliding } else { &full }));
+        let core = core(sizes.scale(), None, if is_sliding { sliding.as_ref() } else { full.as_ref() });
         let core = if is_sliding {
             let names = ["sinks", "attention_sink_bias"].map(part);
             let name = names.iter().find(|name| roles.has(name)).unwrap_or(&names[0]);
@@ -111,6 +106,31 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ]))
     };
     roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+}
+
+/// The rotary embeddings of layers without windows and of those with: by `rope_parameters` of each type, or by older
+/// names, which have no scaling.
+fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<[Option<Rope>; 2]> {
+    const PART: f64 = 0.334;
+    const SCALING: &str = "rope_scaling";
+    if config.object(SCALING)?.is_some() {
+        let message = "it is not supported for this model_type, but rope_parameters are".to_owned();
+        return Err(config.unsupported(SCALING, message));
+    }
+    let settings = |default| RopeSettings {
+        partial: Partial::Inner { default },
+        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
+    };
+    if config.object("rope_parameters")?.is_some() {
+        let of = |layer_type| match types.contains(&layer_type) {
+            true => settings(PART).read_type(layer_type),
+            false => Ok(None),
+        };
+        return Ok([of(FULL)?, of(SLIDING)?]);
+    }
+    let settings = settings(config.number("partial_rotary_factor")?.unwrap_or(PART));
+    let of = |key, default| settings.read_with(None, config.positive(key)?.unwrap_or(default)).map(Some);
+    Ok([of("rope_theta", 5_000_000.0)?, of("swa_rope_theta", 10_000.0)?])
 }
 
 /// Refuses what the reference implementation does not do.

@@ -12,7 +12,7 @@ use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
 use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, PositionScale};
-use crate::rope::RopeSettings;
+use crate::rope::{RopeSettings, is_described};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["ministral3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -37,8 +37,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &defaults)?;
     let window = window(config, "sliding_window", None)?;
     let assumed = Config::parse("defaults of ministral3".to_owned(), ROPE)?;
-    let rotary = ["rope_scaling", "rope_parameters"].iter().any(|key| config.get(key).is_some());
-    let rotary = if rotary { config } else { assumed.fields() };
+    let rotary = if is_described(config, 16_384.0)? { config } else { assumed.fields() };
     let rope = RopeSettings::new(rotary, sizes.head_dim, sizes.context).read()?;
     let query_scale = query_scale(rotary, sizes.context)?;
     let variant = Variant { epsilon: 1e-5, attention_biases: AttentionBiases::all(false), ..Variant::PLAIN };

@@ -14,6 +14,7 @@ use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes};
 use super::{Conversion, Family};
 use crate::config::Config;
 use crate::decoder::{Decoder, Scoring};
+use crate::rope::is_described;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["mistral4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -57,8 +58,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let assumed = Config::parse("defaults of mistral4".to_owned(), ROPE)?;
-    let is_given = ["rope_scaling", "rope_parameters"].iter().any(|key| config.get(key).is_some());
-    let rotary = if is_given { config } else { assumed.fields() };
+    let rotary = if is_described(config, 8192.0)? { config } else { assumed.fields() };
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
     decoder(roles, rotary, &sizes, &LATENTS, &EXPERTS, 1e-6, |index| index >= dense_layers)
 }

@@ -97,7 +97,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 /// What each layer is, by a list of names or a pattern of letters.
 fn kinds(config: Fields<'_>) -> Result<Vec<&'static str>> {
     const PATTERN: &str = "hybrid_override_pattern";
-    const LISTS: [&str; 2] = ["layers_block_type", "layer_types"];
+    const LISTS: [&str; 2] = ["layer_types", "layers_block_type"];
     const KNOWN: [&str; 6] = [LINEAR, FULL, MLP, EXPERT, "mamba", "attention"];
     for key in LISTS {
         let Some(listed) = config.texts(key)? else { continue };

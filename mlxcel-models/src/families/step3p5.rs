@@ -23,7 +23,7 @@ use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decoder, Gating, Mlp, Norm, Operation, Router, SharedExpert,
 };
-use crate::rope::{Partial, Rope, RopeSettings};
+use crate::rope::{Partial, Rope, RopeSettings, refuse_parts};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["step3p5"],
@@ -76,7 +76,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let [biases, mlp_biases] = ["attention_bias", "mlp_bias"].map(|key| flag(config, key, false));
     let (biases, mlp_biases) = (biases?, mlp_biases?);
-    let is_gated = flag(config, "use_head_wise_attn_gate", true)?;
+    let is_gated = flag(config, GATED, true)?;
     let scale = positive(config, "query_pre_attn_scalar", sizes.head_dim as f64)?.powf(-0.5);
     let tied = flag(config, "tie_word_embeddings", false)?;
     let mixture = Mixture::read(config, &sizes, mlp_biases)?;
@@ -95,6 +95,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let core = AttentionCore { window: kind.window, ..core(scale, None, Some(&kind.rope)) };
         let own = Sizes { query_heads: kind.query_heads, kv_heads: kind.kv_heads, ..sizes };
         let gate = || roles.linear(&part("g_proj"), kind.query_heads, hidden, false);
+        // transformers does not read the flag.
+        if !is_gated && roles.has(&part("g_proj.weight")) {
+            let message = "false is not supported for a checkpoint that has gates".to_owned();
+            return Err(config.unsupported(GATED, message));
+        }
         let attention = Attention {
             gate: if is_gated { Some(gate()?) } else { None },
             query_norm: by_head(shifted_norm(&part("q_norm"), sizes.head_dim)?),
@@ -219,6 +224,7 @@ impl Mixture {
 }
 
 const SCALE: &str = "moe_router_scaling_factor";
+const GATED: &str = "use_head_wise_attn_gate";
 
 fn gating(limit: Option<f32>) -> Gating {
     match limit {
@@ -304,16 +310,15 @@ fn limits(config: Fields<'_>, key: &str, layers: usize) -> Result<Vec<Option<f32
 }
 
 /// The rotary embedding of each layer: by `rope_parameters` of its type, or by `rope_theta` and
-/// `partial_rotary_factors`, each a list, and `rope_scaling`, which holds for the types of `yarn_only_types`.
+/// `partial_rotary_factors`, each a list, and [`scaling`].
 fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<Vec<Rope>> {
     const THETA: &str = "rope_theta";
     const FACTORS: &str = "partial_rotary_factors";
-    let settings = |default| RopeSettings {
-        partial: Partial::Inner { default },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
+    let settings =
+        |partial| RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
     if config.object("rope_parameters")?.is_some() {
-        let rope = |layer_type: &&str| match settings(1.0).read_type(layer_type)? {
+        let partial = Partial::Part { key: "partial_rotary_factor", default: 1.0 };
+        let rope = |layer_type: &&str| match settings(partial).read_type(layer_type)? {
             Some(rope) => Ok(rope),
             None => Err(config.absent("rope_parameters")),
         };
@@ -329,20 +334,49 @@ fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<Vec<Rope>>
     };
     let factors = config.positives(FACTORS)?;
     for (key, list) in [(THETA, &thetas), (FACTORS, &factors)] {
+        // transformers has one for each type, that of the first layer.
+        let first = |layer_type: &str| types.iter().position(|other| *other == layer_type);
+        let differs = |list: &Vec<f64>| {
+            (0..types.len()).any(|index| {
+                let first = first(types[index]).and_then(|first| list.get(first));
+                list.get(index).is_some_and(|number| first != Some(number))
+            })
+        };
+        if list.as_ref().is_some_and(differs) {
+            let message = "layers of one type should have the same number".to_owned();
+            return Err(config.unsupported(key, message));
+        }
         if let Some(list) = list.as_ref().filter(|list| list.len() < types.len()) {
             return Err(
                 config.wrong(key, format!("{} numbers are given for {} layers", list.len(), types.len()))
             );
         }
     }
-    let scaling = config.object("rope_scaling")?;
-    let scaled = config.texts("yarn_only_types")?.filter(|types| !types.is_empty());
+    let scaling = scaling(config, types)?;
     let rope = |(index, layer_type): (usize, &&str)| {
         let of = |list: &Option<Vec<f64>>, default| list.as_ref().map_or(default, |list| list[index]);
-        let is_scaled = scaled.as_ref().is_none_or(|types| types.contains(layer_type));
-        settings(of(&factors, 1.0)).read_with(scaling.filter(|_| is_scaled), of(&thetas, theta))
+        let partial = Partial::Inner { default: of(&factors, 1.0) };
+        settings(partial).read_with(scaling.filter(|_| *layer_type == FULL), of(&thetas, theta))
     };
     types.iter().enumerate().map(rope).collect()
+}
+
+/// `rope_scaling`, of layers without windows.
+fn scaling<'a>(config: Fields<'a>, types: &[&str]) -> Result<Option<Fields<'a>>> {
+    const SCALED: &str = "yarn_only_types";
+    let Some(scaling) = config.object("rope_scaling")? else { return Ok(None) };
+    refuse_parts(scaling, None)?;
+    // mlx-lm scales layers of the types that are listed, or of all if none is; transformers does not read the
+    // list, and scales those without windows.
+    let listed = config.texts(SCALED)?.unwrap_or_default();
+    let is_scaled = |layer_type: &&str| listed.is_empty() || listed.contains(layer_type);
+    if let Some(layer_type) = types.iter().find(|layer_type| is_scaled(layer_type) != (**layer_type == FULL))
+    {
+        let verb = if *layer_type == FULL { "should scale" } else { "should not scale" };
+        let message = format!("it {verb} layers of type '{layer_type}': a list of {FULL} alone is supported");
+        return Err(config.unsupported(SCALED, message));
+    }
+    Ok(Some(scaling))
 }
 
 /// Refuses what the reference implementations do not do.

@@ -8,7 +8,9 @@ mod yarn;
 
 pub use epochs::RopeEpochs;
 pub(crate) use llama3::Llama3;
-pub(crate) use settings::{Kinds, LayerRopes, Partial, ROWS_IN_PAIRS, RopeSettings};
+pub(crate) use settings::{
+    Kinds, LayerRopes, Partial, ROWS_IN_PAIRS, RopeSettings, is_described, refuse_parts,
+};
 
 use serde::{Deserialize, Serialize};
 

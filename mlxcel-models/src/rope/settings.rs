@@ -8,6 +8,8 @@ use super::yarn::Yarn;
 use super::{LongRope, Rope, frequencies};
 use crate::config::Fields;
 
+const SCALING: &str = "rope_scaling";
+const PARAMETERS: &str = "rope_parameters";
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
 /// Whether the converter of a GGUF file has put the rows of rotated elements beside each other in pairs, whatever
@@ -94,10 +96,43 @@ pub(crate) struct LayerRopes {
     pub(crate) sliding: Rope,
 }
 
+/// Whether settings describe a rotary embedding. If they do not, a family may assume one, whose original context is
+/// `original`: transformers would put what they say beside it into that one.
+pub(crate) fn is_described(config: Fields<'_>, original: f64) -> Result<bool> {
+    if config.object(SCALING)?.is_some() || config.get(PARAMETERS).is_some() {
+        return Ok(true);
+    }
+    for (key, assumed) in [(ORIGINAL, original), (PARTIAL, 1.0)] {
+        if let Some(number) = config.number(key)?.filter(|number| *number != assumed) {
+            let message = format!("{number} is not supported without {PARAMETERS}; {assumed} is assumed");
+            return Err(config.unsupported(key, message));
+        }
+    }
+    Ok(false)
+}
+
 /// The key that names the kind of scaling, and the kind.
 fn kind_of(scaling: Fields<'_>) -> Result<(&'static str, &str)> {
     let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
     Ok((key, scaling.text(key)?.unwrap_or("default")))
+}
+
+/// Refuses a `rope_scaling` that transformers would not read alone, because it adds it to settings of a layer type,
+/// `other`, whose kind has the newer name: these it would complete, and a kind by the older name it would not see.
+pub(crate) fn refuse_parts(scaling: Fields<'_>, other: Option<Fields<'_>>) -> Result<()> {
+    let (key, kind) = kind_of(scaling)?;
+    if key == "type" && kind != "default" {
+        let message = format!("'{}' is not supported under this name, but as rope_type", kind.escape_debug());
+        return Err(scaling.unsupported(key, message));
+    }
+    let is_new = |key: &&str| !matches!(*key, "type" | "rope_theta") && !scaling.mentions(key);
+    match other.and_then(|other| other.keys().find(is_new).map(|key| (other, key))) {
+        Some((other, key)) => {
+            let message = format!("it is not supported in addition to {SCALING}, which does not have it");
+            Err(other.unsupported(key, message))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Where settings of one rotary embedding are looked for.
@@ -130,9 +165,9 @@ impl<'a> RopeSettings<'a> {
     /// `rope_theta` beside `rope_scaling`. A theta inside the object goes before one outside, and
     /// `rope_scaling` before `rope_parameters`, as in transformers.
     pub(crate) fn read(&self) -> Result<Rope> {
-        let scaling = match self.config.object("rope_scaling")? {
+        let scaling = match self.config.object(SCALING)? {
             Some(scaling) => Some(scaling),
-            None => self.config.object("rope_parameters")?,
+            None => self.config.object(PARAMETERS)?,
         };
         for layer_type in LAYER_TYPES {
             if let Some(nested) = scaling.filter(|scaling| scaling.get(layer_type).is_some()) {
@@ -164,7 +199,7 @@ impl<'a> RopeSettings<'a> {
     /// `rope_parameters.sliding_attention`, or in the older layout `rope_theta` and `rope_scaling` for
     /// the former and `local.0` for the latter, whose base defaults to `local.1`.
     pub(crate) fn read_by_layer_type(&self, local: (Option<&str>, f64)) -> Result<LayerRopes> {
-        let parameters = self.config.object("rope_parameters")?;
+        let parameters = self.config.object(PARAMETERS)?;
         let nested = |layer_type: &str| match parameters {
             Some(parameters) => parameters.object(layer_type),
             None => Ok(None),
@@ -178,7 +213,13 @@ impl<'a> RopeSettings<'a> {
             Some(theta) => theta,
             None => self.config.positive(self.theta_key)?.unwrap_or(self.theta),
         };
-        let scaling = self.config.object("rope_scaling")?.or(full);
+        let scaling = match self.config.object(SCALING)? {
+            Some(scaling) => {
+                refuse_parts(scaling, full)?;
+                Some(scaling)
+            }
+            None => full,
+        };
         let full = self.read_at(&Place { scaling, truncate: parameters, theta, outer_original: None })?;
         let theta = match local.0 {
             Some(key) => self.config.positive(key)?.unwrap_or(local.1),
@@ -290,8 +331,11 @@ impl<'a> RopeSettings<'a> {
             }
             (kinds, other) => {
                 let known = match kinds {
-                    Kinds::All | Kinds::NtkAlpha => {
+                    Kinds::All | Kinds::NtkAlpha if fits => {
                         "default, dynamic, linear, llama3, proportional, yarn and longrope are"
+                    }
+                    Kinds::All | Kinds::NtkAlpha => {
+                        "default, dynamic, linear, llama3, yarn and longrope are"
                     }
                     Kinds::ScaledLongRope | Kinds::LongRope { .. } => "default and longrope are",
                 };
@@ -314,7 +358,7 @@ impl<'a> RopeSettings<'a> {
     /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None`
     /// without `rope_parameters`.
     pub(crate) fn read_type(&self, layer_type: &str) -> Result<Option<Rope>> {
-        let Some(parameters) = self.config.object("rope_parameters")? else { return Ok(None) };
+        let Some(parameters) = self.config.object(PARAMETERS)? else { return Ok(None) };
         let Some(scaling) = parameters.object(layer_type)? else { return Err(parameters.absent(layer_type)) };
         let place = Place {
             scaling: Some(scaling),
@@ -322,7 +366,12 @@ impl<'a> RopeSettings<'a> {
             theta: scaling.required_positive("rope_theta")?,
             outer_original: None,
         };
-        self.read_at(&place).map(Some)
+        let partial = match (self.partial, kind_of(scaling)?.1) {
+            // The default is not one of scalings.
+            (Partial::Inner { default: _ }, kind) if kind != "default" => Partial::Inner { default: 1.0 },
+            (partial, _) => partial,
+        };
+        Self { partial, ..*self }.read_at(&place).map(Some)
     }
 
     /// The rotary embedding of this base, or another in `scaling`.
@@ -353,15 +402,25 @@ impl<'a> RopeSettings<'a> {
 
     /// How many elements of a head are rotated; an odd number has a pair of its own for the last.
     fn rotated(&self, scaling: Option<Fields<'_>>, kind: &str) -> Result<usize> {
-        let inner = scaling.filter(|scaling| scaling.get(PARTIAL).is_some());
+        let inner = scaling.filter(|scaling| scaling.mentions(PARTIAL));
         let (fields, key) = match (inner, self.partial) {
             (Some(inner), _) => (inner, PARTIAL),
             (None, Partial::Part { key, .. } | Partial::Even { key, .. }) => (self.config, key),
             (None, Partial::Whole | Partial::Unscaled | Partial::Inner { .. }) => (self.config, PARTIAL),
         };
+        let is_ignored = kind == "default" && matches!(self.partial, Partial::Whole | Partial::Unscaled);
         let given = match (inner, self.partial) {
             (None, Partial::Inner { .. }) => None,
-            (_, Partial::Unscaled) if kind == "default" => None,
+            (_, Partial::Unscaled) if is_ignored => None,
+            // Beside other settings a null keeps transformers from assuming the family's factor.
+            (None, Partial::Part { .. } | Partial::Even { .. }) if fields.is_null(key) && key == PARTIAL => {
+                Some(1.0)
+            }
+            (Some(_), _) | (None, Partial::Part { .. } | Partial::Even { .. })
+                if fields.is_null(key) && !is_ignored =>
+            {
+                return Err(fields.wrong(key, "null should be a number".to_owned()));
+            }
             _ => fields.number(key)?,
         };
         let factor = match (given, self.partial) {

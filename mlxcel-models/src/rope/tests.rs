@@ -317,6 +317,29 @@ fn partial_rotation_follows_the_family() {
     }
 }
 
+/// Beside other settings, a null keeps transformers from assuming the family's factor; within them it is an error there.
+#[test]
+fn a_factor_that_is_null_rotates_complete_heads_or_is_refused() {
+    let width = |partial, config: Value| {
+        read(&config, |settings| RopeSettings { partial, ..settings }.read(), 16).map(|rope| rope.rotary_dim)
+    };
+    let part = Partial::Part { key: "partial_rotary_factor", default: 0.5 };
+    assert_eq!(width(part, json!({})).unwrap(), 8);
+    assert_eq!(width(part, json!({"partial_rotary_factor": null})).unwrap(), 16);
+    let within = |kind: &str| json!({"rope_parameters": {"rope_type": kind, "factor": 2.0, "partial_rotary_factor": null}});
+    assert_eq!(width(Partial::Whole, within("default")).unwrap(), 16);
+    let renamed = Partial::Part { key: "rotary_pct", default: 0.5 };
+    let inner = Some("rope_parameters.partial_rotary_factor");
+    for (partial, config, field) in [
+        (part, within("default"), inner),
+        (Partial::Whole, within("linear"), inner),
+        (renamed, json!({"rotary_pct": null}), Some("rotary_pct")),
+    ] {
+        let error = width(partial, config).unwrap_err();
+        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, field));
+    }
+}
+
 #[test]
 fn layer_types_have_their_own_rotary_embeddings() {
     let ropes = |config: Value| {
