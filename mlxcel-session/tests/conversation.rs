@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::support::{Replay, storyteller};
+use crate::support::{Scripted, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
     Capabilities, ChatOptions, Conversation, DraftContext, DraftSource, Drafter, ErrorKind, Message, Model,
@@ -220,7 +220,7 @@ fn an_interrupted_speculative_answer_is_saved_without_tokens_that_nobody_took() 
 #[test]
 fn a_conversation_goes_on_after_its_sequence_could_not_be_replaced() {
     // Without rewinding, another prompt needs another sequence.
-    let replay = Replay::oracle().with_capabilities(Capabilities::new(1, 1024).with_logits(true));
+    let replay = Scripted::oracle().with_capabilities(Capabilities::new(1, 1024).with_logits(true));
     let model = replay.model();
     let mut conversation = model.conversation().unwrap();
     say(&mut conversation, "Hello");
@@ -245,10 +245,10 @@ fn a_saved_cache_is_only_used_with_its_model() {
     let other = model(&engine().with_weights_seed(7));
     let error = other.restore_conversation(&path).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("model")));
-    let error = Replay::oracle().model().restore_conversation(&path).unwrap_err();
+    let error = Scripted::oracle().model().restore_conversation(&path).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("engine")));
     assert_eq!(Conversation::read_messages(&path).unwrap(), conversation.messages());
-    let mut unable = Replay::oracle().model().conversation().unwrap();
+    let mut unable = Scripted::oracle().model().conversation().unwrap();
     assert_eq!(unable.save_with_cache(&path).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
@@ -364,7 +364,7 @@ fn reasoning_is_kept_separately_if_the_template_supports_it() {
     let tokenizer = Tokenizer::open(folder.path()).unwrap();
     let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
     let answer = tokenizer.encode("<think>\nOnce\n</think>\n\nthe end", false).unwrap();
-    let replay = Replay::new(vec![[prompt, answer].concat()]);
+    let replay = Scripted::replay(vec![[prompt, answer].concat()]);
     let model = Model::from_parts(Arc::new(replay), tokenizer);
     let mut conversation = model.conversation().unwrap();
     let text = conversation.say("Hi", &Options::default()).unwrap().complete().unwrap().text;

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::support::{Replay, storyteller};
+use crate::support::{Scripted, storyteller};
 use mlxcel_session::{ErrorKind, Model, Options, Tokenizer};
 use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
@@ -391,7 +391,7 @@ fn decoders_may_strip_more_than_a_token() {
 
 #[test]
 fn a_prompt_that_cannot_fit_is_rejected_without_encoding() {
-    let model = Replay::oracle().model();
+    let model = Scripted::oracle().model();
     let context = model.capabilities().context;
     let long = "once upon a time ".repeat(2 << 20);
     let start = cpu_time();

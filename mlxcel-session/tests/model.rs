@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Replay, oracle, storyteller};
+use crate::support::{Scripted, oracle, storyteller};
 use mlxcel_session::Precision;
 use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
@@ -14,7 +14,7 @@ use mlxcel_session::{
 
 #[test]
 fn chats_and_texts_match_the_oracle_of_transformers() {
-    let model = Replay::oracle().model();
+    let model = Scripted::oracle().model();
     for case in oracle() {
         let options = Options::new(case.greedy.len());
         let stream = match (&case.messages, &case.text) {
@@ -38,7 +38,7 @@ fn chats_and_texts_match_the_oracle_of_transformers() {
 fn a_stream_yields_whole_characters_and_reports_its_usage() {
     let case = &oracle()[0];
     let mut stream =
-        Replay::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
+        Scripted::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
     assert_eq!(stream.finish_reason(), None);
     let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
     assert!(pieces.len() > 20 && pieces.iter().all(|piece| !piece.is_empty()));
@@ -52,7 +52,7 @@ fn a_stream_yields_whole_characters_and_reports_its_usage() {
 fn an_ignored_stop_token_is_not_part_of_the_text() {
     let case = &oracle()[0];
     let options = Options::new(case.greedy.len() + 3).with_ignore_stop(true);
-    let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
+    let completion = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
     let completion = completion.unwrap();
     assert_eq!(completion.tokens, [&case.greedy[..], &[1, 1, 1]].concat());
     assert_eq!(completion.text, case.completion);
@@ -63,13 +63,13 @@ fn an_ignored_stop_token_is_not_part_of_the_text() {
 fn additional_stop_tokens_end_the_text() {
     let case = &oracle()[0];
     let options = Options::default().with_stop_tokens([case.greedy[4]]);
-    let completion = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
+    let completion = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
     assert_eq!(completion.unwrap().tokens, case.greedy[..4]);
 }
 
 #[test]
 fn special_tokens_are_kept_or_skipped() {
-    let replay = Replay::new(vec![vec![0, 2, 636, 3, 1]]);
+    let replay = Scripted::replay(vec![vec![0, 2, 636, 3, 1]]);
     let text = |skip| {
         let options = Options::default().with_skip_special_tokens(skip);
         replay.model().generate_tokens(&[0], &options).unwrap().complete().unwrap().text
@@ -81,7 +81,7 @@ fn special_tokens_are_kept_or_skipped() {
 fn host_sampling_needs_logits_from_the_engine() {
     let case = &oracle()[1];
     let options = Options::default().with_temperature(0.5).with_top_k(5).with_seed(3);
-    let replay = Replay::oracle();
+    let replay = Scripted::oracle();
     // The replayed logits leave no doubt, so a draw finds the same text.
     let completion = replay.model().generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();
     assert_eq!(completion.text, case.completion);
@@ -93,7 +93,7 @@ fn host_sampling_needs_logits_from_the_engine() {
 
 #[test]
 fn invalid_prompts_are_rejected_before_any_work() {
-    let replay = Replay::oracle().with_capabilities(Capabilities::new(1, 16));
+    let replay = Scripted::oracle().with_capabilities(Capabilities::new(1, 16));
     let model = replay.model();
     let options = Options::default();
     let kind =
@@ -112,7 +112,7 @@ fn invalid_prompts_are_rejected_before_any_work() {
 fn a_full_context_finishes_as_length() {
     let case = &oracle()[0];
     let capacity = case.prompt.len() + 5;
-    let model = Replay::oracle().with_capabilities(Capabilities::new(1, capacity)).model();
+    let model = Scripted::oracle().with_capabilities(Capabilities::new(1, capacity)).model();
     let completion = model.generate_tokens(&case.prompt, &Options::default()).unwrap().complete().unwrap();
     assert_eq!(completion.finish_reason, FinishReason::Length);
     assert_eq!(completion.tokens, case.greedy[..6], "the last token needs no place");
@@ -123,7 +123,7 @@ fn a_cancel_token_ends_a_text_between_pieces() {
     let case = &oracle()[0];
     let cancel = CancelToken::new();
     let options = Options::default().with_cancel(cancel.clone());
-    let mut stream = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    let mut stream = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
     stream.next().unwrap().unwrap();
     cancel.cancel();
     assert_eq!(stream.by_ref().count(), 0);
@@ -137,7 +137,7 @@ fn a_stop_string_ends_the_text_and_is_not_part_of_it() {
     let (start, stop) =
         (case.completion.len() / 2 + 1, &case.completion[case.completion.len() / 2 + 1..][..9]);
     let options = Options::default().with_stop_string("never said").with_stop_string(stop);
-    let mut stream = Replay::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    let mut stream = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
     let text: String = stream.by_ref().map(Result::unwrap).collect();
     assert_eq!(text, case.completion[..case.completion.find(stop).unwrap().min(start)]);
     assert_eq!(stream.finish_reason(), Some(FinishReason::StopString));
@@ -148,7 +148,7 @@ fn a_stop_string_ends_the_text_and_is_not_part_of_it() {
 #[test]
 fn time_limits_and_cancel_tokens_end_a_text() {
     let case = &oracle()[0];
-    let model = Replay::oracle().model();
+    let model = Scripted::oracle().model();
     let options = Options::default().with_time_limit(Duration::ZERO);
     let completion = model.generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();
     assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::TimeLimit, 0));
@@ -163,7 +163,7 @@ fn options_with_a_cancelled_token_start_nothing() {
     let cancel = CancelToken::new();
     let options = Options::default().with_cancel(cancel.clone());
     cancel.cancel();
-    let error = Replay::oracle().model().generate_tokens(&[5], &options).unwrap_err();
+    let error = Scripted::oracle().model().generate_tokens(&[5], &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
@@ -172,12 +172,12 @@ fn a_callback_receives_pieces_and_can_stop() {
     let case = &oracle()[0];
     let stream = |model: Model| model.generate_tokens(&case.prompt, &Options::default()).unwrap();
     let mut text = String::new();
-    let whole = stream(Replay::oracle().model()).complete_with(|piece| {
+    let whole = stream(Scripted::oracle().model()).complete_with(|piece| {
         text.push_str(piece);
         ControlFlow::Continue(())
     });
     assert_eq!((whole.unwrap().text, &text), (case.completion.clone(), &case.completion));
-    let first = stream(Replay::oracle().model()).complete_with(|_| ControlFlow::Break(())).unwrap();
+    let first = stream(Scripted::oracle().model()).complete_with(|_| ControlFlow::Break(())).unwrap();
     assert_eq!(first.finish_reason, FinishReason::Cancelled);
     assert!(!first.text.is_empty() && case.completion.starts_with(&first.text));
     let usage = first.usage;
@@ -189,7 +189,7 @@ fn a_callback_receives_pieces_and_can_stop() {
 fn a_model_without_tokenizer_accepts_only_tokens() {
     let case = &oracle()[0];
     let folder = tempfile::tempdir().unwrap();
-    let model = Model::load(&Replay::oracle(), folder.path(), &LoadOptions::default()).unwrap();
+    let model = Model::load(&Scripted::oracle(), folder.path(), &LoadOptions::default()).unwrap();
     let mut stream = model.generate_tokens(&case.prompt, &Options::default()).unwrap();
     let mut tokens = Vec::new();
     while let Some(token) = stream.next_token() {
@@ -216,7 +216,7 @@ fn embedded_checkpoints_include_their_tokenizer() {
         ("chat_template.jinja", include_bytes!("../../examples/models/storyteller/chat_template.jinja")),
     ];
     let model =
-        Model::load(&Replay::oracle(), ModelSource::Embedded(FILES), &LoadOptions::default()).unwrap();
+        Model::load(&Scripted::oracle(), ModelSource::Embedded(FILES), &LoadOptions::default()).unwrap();
     let case = &oracle()[0];
     let completion = model.chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap().complete();
     assert_eq!(completion.unwrap().text, case.completion);
@@ -224,7 +224,7 @@ fn embedded_checkpoints_include_their_tokenizer() {
 
 #[test]
 fn a_model_from_parts_streams_on_any_thread() {
-    let model = Replay::oracle().model();
+    let model = Scripted::oracle().model();
     let again = Model::from_parts(Arc::clone(model.engine()), model.tokenizer().unwrap().clone());
     let case = &oracle()[0];
     let stream = again.generate_tokens(&case.prompt, &Options::default()).unwrap();
@@ -238,11 +238,11 @@ fn a_model_from_parts_streams_on_any_thread() {
 }
 
 /// The oracle's case of two turns: what was asked, answered, and asked again.
-fn two_turns() -> (Replay, [String; 2], [String; 2]) {
+fn two_turns() -> (Scripted, [String; 2], [String; 2]) {
     let case =
         oracle().into_iter().find(|case| case.messages.as_ref().is_some_and(|m| m.len() == 3)).unwrap();
     let messages = case.messages.unwrap();
-    let replay = Replay::new(vec![[case.prompt, case.greedy].concat()]);
+    let replay = Scripted::replay(vec![[case.prompt, case.greedy].concat()]);
     let questions = [messages[0].content.clone(), messages[2].content.clone()];
     (replay, questions, [messages[1].content.clone(), case.completion])
 }
@@ -270,12 +270,12 @@ fn a_conversation_computes_only_new_tokens() {
 
 #[test]
 fn a_retokenized_answer_rewinds_or_recomputes() {
-    let first = Replay::new(vec![]).model();
+    let first = Scripted::replay(vec![]).model();
     let tokenizer = first.tokenizer().unwrap();
     let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
     // The model spells "the" letter by letter, which no tokenizer would.
     let spelled: Vec<_> = ["t", "h", "e"].map(|letter| tokenizer.token_id(letter).unwrap()).into();
-    let replay = Replay::new(vec![[&prompt[..], &spelled].concat()]);
+    let replay = Scripted::replay(vec![[&prompt[..], &spelled].concat()]);
     let usual = tokenizer.encode("the", false).unwrap();
     assert_ne!(usual, spelled);
     let same = usual.iter().zip(&spelled).take_while(|(a, b)| a == b).count();

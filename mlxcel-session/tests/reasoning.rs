@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{Replay, storyteller};
+use crate::support::{Scripted, storyteller};
 use mlxcel_session::{
     AnswerPart, ChatOptions, Engine, Message, Model, Options, ReasoningSplitter, Tokenizer,
 };
@@ -222,7 +222,7 @@ fn streams_split_reasoning_when_special_tokens_are_skipped() {
         let prompt = tokenizer.encode_chat(&messages, &ChatOptions::default()).unwrap();
         let answer = tokenizer.encode(answer, false).unwrap();
         let end = *answer.last().unwrap();
-        let mut replay = Replay::new(vec![[prompt, answer].concat()]);
+        let mut replay = Scripted::replay(vec![[prompt, answer].concat()]);
         replay.info.vocabulary_size = tokenizer.vocabulary_size();
         replay.info.stop_tokens = vec![end];
         let model = Model::from_parts(Arc::new(replay), tokenizer);
@@ -236,6 +236,7 @@ fn streams_split_reasoning_when_special_tokens_are_skipped() {
     }
     // A model that marks nothing answers.
     let case = &crate::support::oracle()[0];
-    let parts = Replay::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
+    let parts =
+        Scripted::oracle().model().chat(case.messages.as_ref().unwrap(), &Options::default()).unwrap();
     assert_eq!(gathered(parts.parts().unwrap().map(Result::unwrap))[1], case.completion);
 }

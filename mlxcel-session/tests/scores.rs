@@ -1,6 +1,6 @@
 //! Scores, likelihoods and embeddings, on the reference engine with all that it claims and with less.
 
-use crate::support::{Replay, storyteller};
+use crate::support::{Scripted, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{
     GenerateExt, GenerateOptions, InferenceSessionExt, Row, RowResult, SessionOptions,
@@ -111,7 +111,7 @@ fn continuations_share_one_prompt_for_any_engine_capabilities() {
 
 #[test]
 fn the_prompt_is_computed_once() {
-    let replay = Replay::new(Vec::new());
+    let replay = Scripted::replay(Vec::new());
     let model = replay.model();
     model.likelihood_of_tokens(&[5, 6, 7, 8], &[vec![9], vec![10, 11]], None).unwrap();
     let fed = replay.fed.lock().unwrap();

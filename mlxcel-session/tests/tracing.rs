@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mlxcel_session::{LoadOptions, Model, ModelSource, Options};
-use support::{Replay, oracle};
+use support::{Scripted, oracle};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -36,7 +36,7 @@ fn load_prefill_and_each_token_have_spans() {
     let case = &oracle()[0];
     tracing::subscriber::with_default(names.clone(), || {
         let source = ModelSource::BuiltIn("replay".to_owned());
-        let model = Model::load(&Replay::oracle(), source, &LoadOptions::default()).unwrap();
+        let model = Model::load(&Scripted::oracle(), source, &LoadOptions::default()).unwrap();
         model.generate_tokens(&case.prompt, &Options::new(4)).unwrap().complete().unwrap();
     });
     let names = names.0.lock().unwrap();

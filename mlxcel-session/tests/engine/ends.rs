@@ -15,7 +15,7 @@ use mlxcel_session::{
 };
 
 use crate::engine::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
-use crate::support::{Replay, oracle};
+use crate::support::{Scripted, oracle};
 
 /// A pass takes long enough for others to act in the meantime.
 const PASS: Duration = Duration::from_millis(2);
@@ -232,7 +232,7 @@ fn tasks_are_woken_for_tokens_and_for_the_end() {
 #[test]
 fn async_streams_are_awaited_by_piece_by_token_and_as_a_whole() {
     let case = &oracle()[0];
-    let engine = Engine::new(Replay::oracle().model()).unwrap();
+    let engine = Engine::new(Scripted::oracle().model()).unwrap();
     let submit = || engine.generate_tokens(&case.prompt, &Options::default()).unwrap().into_async();
     let mut stream = submit();
     let text = block_on(async {
@@ -277,7 +277,7 @@ fn async_streams_and_their_parts_implement_futures_stream() {
         pieces
     }
     let case = &oracle()[0];
-    let engine = Engine::new(Replay::oracle().model()).unwrap();
+    let engine = Engine::new(Scripted::oracle().model()).unwrap();
     let submit = || engine.generate_tokens(&case.prompt, &Options::default()).unwrap().into_async();
     assert_eq!(pieces(submit()).concat(), case.completion);
     let parts = pieces(submit().parts()).into_iter().map(|part| match part {

@@ -6,7 +6,7 @@ use mlxcel_session::{
 };
 
 use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference};
-use crate::support::{Replay, oracle};
+use crate::support::{Scripted, oracle};
 
 /// Runs `count` requests at once and compares each with itself alone.
 fn compare(model: &Model, engine_options: &EngineOptions, count: u64) {
@@ -49,7 +49,7 @@ fn texts_are_equal_for_windowed_and_recurrent_models() {
 
 #[test]
 fn a_single_sequence_engine_generates_the_oracles_texts() {
-    let model = Replay::oracle().model();
+    let model = Scripted::oracle().model();
     let engine = Engine::new(model).unwrap();
     let streams: Vec<_> = oracle()
         .into_iter()
@@ -76,7 +76,7 @@ fn a_single_sequence_engine_generates_the_oracles_texts() {
 #[test]
 fn stop_strings_and_withheld_text_are_delivered() {
     let case = &oracle()[0];
-    let engine = Engine::new(Replay::oracle().model()).unwrap();
+    let engine = Engine::new(Scripted::oracle().model()).unwrap();
     let word = case.completion.split_whitespace().nth(5).unwrap();
     let options = Options::default().with_stop_string(word);
     let completion = engine.generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();

@@ -1,5 +1,7 @@
 //! Grammars in streams, in batches, with engines that choose, and where texts end.
 
+use std::sync::Arc;
+
 use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{
     DraftContext, DraftSource, Drafter, Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request,
@@ -7,7 +9,7 @@ use mlxcel_session::{
 };
 use serde_json::{Value, json};
 
-use crate::structured::harness::{Random, hot, say, storyteller, tokenizer};
+use crate::structured::harness::{hot, random, random_model, say, storyteller, tokenizer};
 
 fn fox() -> Grammar {
     Grammar::json_schema(json!({
@@ -45,8 +47,8 @@ fn output_matches_choices_expressions_and_grammars() {
 #[test]
 fn forced_tokens_share_a_row_and_stream_one_by_one() {
     let tokenizer = tokenizer();
-    let random = Random::new(&tokenizer, 1);
-    let model = random.model(&tokenizer);
+    let random = random(&tokenizer, 1);
+    let model = Model::from_parts(Arc::new(random.clone()), tokenizer);
     let mut stream = model.generate("x", &hot(200, 1).with_grammar(fox())).unwrap();
     let mut text = String::new();
     let mut told = Vec::new();
@@ -58,7 +60,7 @@ fn forced_tokens_share_a_row_and_stream_one_by_one() {
     text.push_str(&stream.take_text());
     assert!(is_fox(&text), "{text}");
     assert_eq!((stream.finish_reason(), stream.logprobs().len()), (Some(FinishReason::Stop), told.len()));
-    let rows = random.rows.lock().unwrap().clone();
+    let rows: Vec<usize> = random.fed.lock().unwrap().iter().map(|(_, tokens)| tokens.len()).collect();
     assert!(rows[1..].iter().any(|&tokens| tokens > 3), "{rows:?}");
     assert!(rows.len() < told.len(), "{rows:?} for {} tokens", told.len());
 }
@@ -118,7 +120,7 @@ fn a_text_without_its_last_forced_tokens_is_truncated() {
     let choice = "once upon a time there was a fox";
     let whole = say(&tokenizer, Grammar::choices([choice]), 100, 1).unwrap();
     assert_eq!((whole.text.as_str(), whole.finish_reason), (choice, FinishReason::Stop));
-    let model = Random::new(&tokenizer, 1).model(&tokenizer);
+    let model = random_model(&tokenizer, 1);
     let engine = Engine::new(model).unwrap();
     for tokens in 1..=whole.tokens.len() {
         let expected = if tokens < whole.tokens.len() { FinishReason::Length } else { FinishReason::Stop };
@@ -160,14 +162,13 @@ fn impossible_grammars_are_rejected_before_any_work() {
         (Grammar::json_schema(json!({"$ref": "https://example.com/schema.json"})), "grammar"),
         (Grammar::json_schema(json!({"x-guidance": {"lenient": true}})), "x-guidance"),
     ] {
-        let random = Random::new(&tokenizer, 1);
         let options = Options::new(10).with_grammar(grammar.clone());
-        let error = random.model(&tokenizer).generate("x", &options).unwrap_err();
+        let error = random_model(&tokenizer, 1).generate("x", &options).unwrap_err();
         assert!(error.to_string().contains(said), "{grammar:?}: {error}");
         assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported), "{error}");
     }
     let options = Options::new(10).with_grammar(fox()).with_ignore_stop(true);
-    let error = Random::new(&tokenizer, 1).model(&tokenizer).generate("x", &options).unwrap_err();
+    let error = random_model(&tokenizer, 1).generate("x", &options).unwrap_err();
     assert_eq!(error.context("field"), Some("ignore_stop"));
 }
 
@@ -236,11 +237,11 @@ enum Friend {
 fn typed_generation_returns_values() {
     let tokenizer = tokenizer();
     for seed in 0..20 {
-        let model = Random::new(&tokenizer, seed).model(&tokenizer);
+        let model = random_model(&tokenizer, seed);
         let fox: Fox = model.generate_as("x", &hot(400, seed)).unwrap();
         assert!(fox.name.chars().count() <= 10 && fox.friends.len() <= 3, "{fox:?}");
     }
-    let model = Random::new(&tokenizer, 1).model(&tokenizer);
+    let model = random_model(&tokenizer, 1);
     let error = model.generate_as::<Fox>("x", &hot(5, 1)).unwrap_err();
     assert_eq!(error.context("finish_reason"), Some("length"));
 }
@@ -299,7 +300,7 @@ fn a_model_cannot_invent_fields_of_a_type() {
     let tokenizer = tokenizer();
     let (mut whole, mut invented) = (0, 0);
     for seed in 0..30 {
-        let model = Random::new(&tokenizer, seed).model(&tokenizer);
+        let model = random_model(&tokenizer, seed);
         let say = |grammar| {
             model.generate("x", &talkative(seed).with_grammar(grammar)).unwrap().complete().unwrap()
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mlxcel_session::{Constraint, ConstraintSource, Grammar, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::structured::harness::{Chance, Random};
+use crate::structured::harness::{Chance, random_model};
 
 const SIZE: usize = 128_000;
 
@@ -82,7 +82,7 @@ fn follow(constraint: &mut dyn Constraint, chance: &mut Chance, most: usize, end
 fn a_mask_at_128000_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = large(folder.path());
-    let model = Random::new(&tokenizer, 0).model(&tokenizer);
+    let model = random_model(&tokenizer, 0);
     let person = json!({
         "type": "object",
         "properties": {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
 use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer};
-use crate::support::Replay;
+use crate::support::Scripted;
 
 /// A tool with arguments of all types.
 fn typed() -> Value {
@@ -87,7 +87,7 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
                 .find_map(|part| if let ToolPart::Call(call) = part { Some(call.id.as_str()) } else { None });
             assert_eq!(style == "kimi", id == Some("functions.set:4"), "{id:?}");
         }
-        let mut engine = Replay::new(Vec::new());
+        let mut engine = Scripted::replay(Vec::new());
         engine.info.vocabulary_size = tokenizer.vocabulary_size();
         let tokens = tokenizer.encode(said, false).unwrap();
         let model = Model::from_parts(Arc::new(engine), tokenizer);

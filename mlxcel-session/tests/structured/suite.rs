@@ -5,7 +5,7 @@ use mlxcel_session::{FinishReason, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::structured::harness::{Random, hot, say, tokenizer};
+use crate::structured::harness::{hot, random_model, say, tokenizer};
 
 #[derive(Deserialize)]
 struct Group {
@@ -49,7 +49,7 @@ fn output_under_the_test_suites_schemas_is_valid() {
 #[test]
 fn no_invalid_instance_is_admitted() {
     let tokenizer = tokenizer();
-    let model = Random::new(&tokenizer, 0).model(&tokenizer);
+    let model = random_model(&tokenizer, 0);
     let (mut right, mut missed) = (0, 0);
     for group in suite() {
         let options = hot(1, 0).with_grammar(Grammar::json_schema(group.schema.clone()));

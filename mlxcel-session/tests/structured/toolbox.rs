@@ -6,7 +6,7 @@ use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{ErrorKind, FinishReason, Message, Tool, ToolCall, ToolChoice, Toolbox, Tools};
 use serde_json::{Value, json};
 
-use crate::structured::harness::{Random, hot};
+use crate::structured::harness::{hot, random_model};
 use crate::structured::tools::tokenizer;
 
 /// Where the weather is asked for.
@@ -80,7 +80,7 @@ fn a_toolbox_calls_functions_until_the_model_answers() {
             .with_choice(ToolChoice::Required)
             .with_rounds(2);
         let mut messages = vec![Message::user("x")];
-        let model = Random::new(&tokenizer, seed).model(&tokenizer);
+        let model = random_model(&tokenizer, seed);
         let answer = toolbox.chat(&model, &mut messages, &hot(200, seed)).unwrap();
         drop(toolbox);
         let called: Vec<&Message> =

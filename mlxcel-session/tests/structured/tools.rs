@@ -9,7 +9,7 @@ use mlxcel_session::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::structured::harness::{Chance, Random, hot, storyteller};
+use crate::structured::harness::{Chance, hot, random_model, storyteller};
 
 /// A template with the text of a style's published templates, and its special tokens.
 pub(super) const STYLES: [(&str, &str, &[&str]); 20] = [
@@ -136,8 +136,7 @@ pub(super) fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String
     let mut options = hot(600, seed);
     tools.offer(&mut messages, &mut options).unwrap();
     options.skip_special_tokens = true;
-    let said =
-        Random::new(tokenizer, seed).model(tokenizer).generate("x", &options).unwrap().complete().unwrap();
+    let said = random_model(tokenizer, seed).generate("x", &options).unwrap().complete().unwrap();
     (said.text, Some(said.finish_reason))
 }
 
@@ -156,7 +155,7 @@ fn combined_parameters_can_be_satisfied() {
         let tools = Tools::new(&tokenizer, [function]).unwrap().with_choice(ToolChoice::Required).unwrap();
         let mut options = hot(4, 1);
         tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
-        let model = Random::new(&tokenizer, 1).model(&tokenizer);
+        let model = random_model(&tokenizer, 1);
         model.generate("x", &options).unwrap().complete().unwrap();
     }
 }
@@ -410,7 +409,7 @@ fn offering_tools_does_not_replace_a_constraint() {
         let error = tools.offer(&mut messages, &mut options).unwrap_err();
         assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("constraint")));
         assert!(messages.len() == 1 && options.chat == Default::default());
-        let model = Random::new(&tokenizer, 1).model(&tokenizer);
+        let model = random_model(&tokenizer, 1);
         options.max_tokens = 9;
         let said = model.generate("x", &options).unwrap().complete().unwrap();
         assert!(["yes", "no"].contains(&said.text.as_str()), "{}", said.text);
