@@ -852,72 +852,36 @@ pub struct iree_hal_module_device_policy_t {
 pub const IREE_VM_TYPE_CAPACITY_DEFAULT: u32 = 32;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_view_t",
-    ][::core::mem::size_of::<iree_string_view_t>() - 16usize];
-    [
-        "Alignment of iree_string_view_t",
-    ][::core::mem::align_of::<iree_string_view_t>() - 8usize];
-    [
-        "Offset of field: iree_string_view_t::data",
-    ][::core::mem::offset_of!(iree_string_view_t, data) - 0usize];
-    [
-        "Offset of field: iree_string_view_t::size",
-    ][::core::mem::offset_of!(iree_string_view_t, size) - 8usize];
+    ["Size of iree_string_view_t"][::core::mem::size_of::<iree_string_view_t>() - 16usize];
+    ["Alignment of iree_string_view_t"][::core::mem::align_of::<iree_string_view_t>() - 8usize];
+    ["Offset of field: iree_string_view_t::data"][::core::mem::offset_of!(iree_string_view_t, data) - 0usize];
+    ["Offset of field: iree_string_view_t::size"][::core::mem::offset_of!(iree_string_view_t, size) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_pair_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of iree_string_pair_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_string_pair_t__bindgen_ty_1::first",
-    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, first) - 0usize];
-    [
-        "Offset of field: iree_string_pair_t__bindgen_ty_1::key",
-    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, key) - 0usize];
+    ["Size of iree_string_pair_t__bindgen_ty_1"][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_1>() - 16usize];
+    ["Alignment of iree_string_pair_t__bindgen_ty_1"][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_string_pair_t__bindgen_ty_1::first"][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, first) - 0usize];
+    ["Offset of field: iree_string_pair_t__bindgen_ty_1::key"][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_1, key) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_pair_t__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_2>() - 16usize];
-    [
-        "Alignment of iree_string_pair_t__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_2>() - 8usize];
-    [
-        "Offset of field: iree_string_pair_t__bindgen_ty_2::second",
-    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, second) - 0usize];
-    [
-        "Offset of field: iree_string_pair_t__bindgen_ty_2::value",
-    ][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, value) - 0usize];
+    ["Size of iree_string_pair_t__bindgen_ty_2"][::core::mem::size_of::<iree_string_pair_t__bindgen_ty_2>() - 16usize];
+    ["Alignment of iree_string_pair_t__bindgen_ty_2"][::core::mem::align_of::<iree_string_pair_t__bindgen_ty_2>() - 8usize];
+    ["Offset of field: iree_string_pair_t__bindgen_ty_2::second"][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, second) - 0usize];
+    ["Offset of field: iree_string_pair_t__bindgen_ty_2::value"][::core::mem::offset_of!(iree_string_pair_t__bindgen_ty_2, value) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_pair_t",
-    ][::core::mem::size_of::<iree_string_pair_t>() - 32usize];
-    [
-        "Alignment of iree_string_pair_t",
-    ][::core::mem::align_of::<iree_string_pair_t>() - 8usize];
+    ["Size of iree_string_pair_t"][::core::mem::size_of::<iree_string_pair_t>() - 32usize];
+    ["Alignment of iree_string_pair_t"][::core::mem::align_of::<iree_string_pair_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_view_list_t",
-    ][::core::mem::size_of::<iree_string_view_list_t>() - 16usize];
-    [
-        "Alignment of iree_string_view_list_t",
-    ][::core::mem::align_of::<iree_string_view_list_t>() - 8usize];
-    [
-        "Offset of field: iree_string_view_list_t::count",
-    ][::core::mem::offset_of!(iree_string_view_list_t, count) - 0usize];
-    [
-        "Offset of field: iree_string_view_list_t::values",
-    ][::core::mem::offset_of!(iree_string_view_list_t, values) - 8usize];
+    ["Size of iree_string_view_list_t"][::core::mem::size_of::<iree_string_view_list_t>() - 16usize];
+    ["Alignment of iree_string_view_list_t"][::core::mem::align_of::<iree_string_view_list_t>() - 8usize];
+    ["Offset of field: iree_string_view_list_t::count"][::core::mem::offset_of!(iree_string_view_list_t, count) - 0usize];
+    ["Offset of field: iree_string_view_list_t::values"][::core::mem::offset_of!(iree_string_view_list_t, values) - 8usize];
 };
 pub const iree_status_code_e_IREE_STATUS_OK: iree_status_code_e = 0;
 pub const iree_status_code_e_IREE_STATUS_CANCELLED: iree_status_code_e = 1;
@@ -941,18 +905,10 @@ pub const iree_status_code_e_IREE_STATUS_INCOMPATIBLE: iree_status_code_e = 18;
 pub const iree_status_code_e_IREE_STATUS_CODE_MASK: iree_status_code_e = 31;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_const_byte_span_t",
-    ][::core::mem::size_of::<iree_const_byte_span_t>() - 16usize];
-    [
-        "Alignment of iree_const_byte_span_t",
-    ][::core::mem::align_of::<iree_const_byte_span_t>() - 8usize];
-    [
-        "Offset of field: iree_const_byte_span_t::data",
-    ][::core::mem::offset_of!(iree_const_byte_span_t, data) - 0usize];
-    [
-        "Offset of field: iree_const_byte_span_t::data_length",
-    ][::core::mem::offset_of!(iree_const_byte_span_t, data_length) - 8usize];
+    ["Size of iree_const_byte_span_t"][::core::mem::size_of::<iree_const_byte_span_t>() - 16usize];
+    ["Alignment of iree_const_byte_span_t"][::core::mem::align_of::<iree_const_byte_span_t>() - 8usize];
+    ["Offset of field: iree_const_byte_span_t::data"][::core::mem::offset_of!(iree_const_byte_span_t, data) - 0usize];
+    ["Offset of field: iree_const_byte_span_t::data_length"][::core::mem::offset_of!(iree_const_byte_span_t, data_length) - 8usize];
 };
 pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_MALLOC: iree_allocator_command_e = 0;
 pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_CALLOC: iree_allocator_command_e = 1;
@@ -961,36 +917,18 @@ pub const iree_allocator_command_e_IREE_ALLOCATOR_COMMAND_FREE: iree_allocator_c
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_allocator_t"][::core::mem::size_of::<iree_allocator_t>() - 16usize];
-    [
-        "Alignment of iree_allocator_t",
-    ][::core::mem::align_of::<iree_allocator_t>() - 8usize];
-    [
-        "Offset of field: iree_allocator_t::self_",
-    ][::core::mem::offset_of!(iree_allocator_t, self_) - 0usize];
-    [
-        "Offset of field: iree_allocator_t::ctl",
-    ][::core::mem::offset_of!(iree_allocator_t, ctl) - 8usize];
+    ["Alignment of iree_allocator_t"][::core::mem::align_of::<iree_allocator_t>() - 8usize];
+    ["Offset of field: iree_allocator_t::self_"][::core::mem::offset_of!(iree_allocator_t, self_) - 0usize];
+    ["Offset of field: iree_allocator_t::ctl"][::core::mem::offset_of!(iree_allocator_t, ctl) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_string_builder_t",
-    ][::core::mem::size_of::<iree_string_builder_t>() - 40usize];
-    [
-        "Alignment of iree_string_builder_t",
-    ][::core::mem::align_of::<iree_string_builder_t>() - 8usize];
-    [
-        "Offset of field: iree_string_builder_t::allocator",
-    ][::core::mem::offset_of!(iree_string_builder_t, allocator) - 0usize];
-    [
-        "Offset of field: iree_string_builder_t::buffer",
-    ][::core::mem::offset_of!(iree_string_builder_t, buffer) - 16usize];
-    [
-        "Offset of field: iree_string_builder_t::size",
-    ][::core::mem::offset_of!(iree_string_builder_t, size) - 24usize];
-    [
-        "Offset of field: iree_string_builder_t::capacity",
-    ][::core::mem::offset_of!(iree_string_builder_t, capacity) - 32usize];
+    ["Size of iree_string_builder_t"][::core::mem::size_of::<iree_string_builder_t>() - 40usize];
+    ["Alignment of iree_string_builder_t"][::core::mem::align_of::<iree_string_builder_t>() - 8usize];
+    ["Offset of field: iree_string_builder_t::allocator"][::core::mem::offset_of!(iree_string_builder_t, allocator) - 0usize];
+    ["Offset of field: iree_string_builder_t::buffer"][::core::mem::offset_of!(iree_string_builder_t, buffer) - 16usize];
+    ["Offset of field: iree_string_builder_t::size"][::core::mem::offset_of!(iree_string_builder_t, size) - 24usize];
+    ["Offset of field: iree_string_builder_t::capacity"][::core::mem::offset_of!(iree_string_builder_t, capacity) - 32usize];
 };
 pub const iree_timeout_type_e_IREE_TIMEOUT_ABSOLUTE: iree_timeout_type_e = 0;
 pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
@@ -998,396 +936,222 @@ pub const iree_timeout_type_e_IREE_TIMEOUT_RELATIVE: iree_timeout_type_e = 1;
 const _: () = {
     ["Size of iree_timeout_t"][::core::mem::size_of::<iree_timeout_t>() - 16usize];
     ["Alignment of iree_timeout_t"][::core::mem::align_of::<iree_timeout_t>() - 8usize];
-    [
-        "Offset of field: iree_timeout_t::type_",
-    ][::core::mem::offset_of!(iree_timeout_t, type_) - 0usize];
-    [
-        "Offset of field: iree_timeout_t::nanos",
-    ][::core::mem::offset_of!(iree_timeout_t, nanos) - 8usize];
+    ["Offset of field: iree_timeout_t::type_"][::core::mem::offset_of!(iree_timeout_t, type_) - 0usize];
+    ["Offset of field: iree_timeout_t::nanos"][::core::mem::offset_of!(iree_timeout_t, nanos) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_frontier_t",
-    ][::core::mem::size_of::<iree_async_frontier_t>() - 8usize];
-    [
-        "Alignment of iree_async_frontier_t",
-    ][::core::mem::align_of::<iree_async_frontier_t>() - 8usize];
+    ["Size of iree_async_frontier_t"][::core::mem::size_of::<iree_async_frontier_t>() - 8usize];
+    ["Alignment of iree_async_frontier_t"][::core::mem::align_of::<iree_async_frontier_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_frontier_tracker_options_t",
-    ][::core::mem::size_of::<iree_async_frontier_tracker_options_t>() - 8usize];
-    [
-        "Alignment of iree_async_frontier_tracker_options_t",
-    ][::core::mem::align_of::<iree_async_frontier_tracker_options_t>() - 4usize];
-    [
-        "Offset of field: iree_async_frontier_tracker_options_t::axis_table_capacity",
-    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, axis_table_capacity)
+    ["Size of iree_async_frontier_tracker_options_t"][::core::mem::size_of::<iree_async_frontier_tracker_options_t>() - 8usize];
+    ["Alignment of iree_async_frontier_tracker_options_t"][::core::mem::align_of::<iree_async_frontier_tracker_options_t>() - 4usize];
+    ["Offset of field: iree_async_frontier_tracker_options_t::axis_table_capacity"][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, axis_table_capacity)
         - 0usize];
-    [
-        "Offset of field: iree_async_frontier_tracker_options_t::session_epoch",
-    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, session_epoch)
+    ["Offset of field: iree_async_frontier_tracker_options_t::session_epoch"][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, session_epoch)
         - 4usize];
-    [
-        "Offset of field: iree_async_frontier_tracker_options_t::machine_index",
-    ][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, machine_index)
+    ["Offset of field: iree_async_frontier_tracker_options_t::machine_index"][::core::mem::offset_of!(iree_async_frontier_tracker_options_t, machine_index)
         - 5usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_operation_t",
-    ][::core::mem::size_of::<iree_async_operation_t>() - 56usize];
-    [
-        "Alignment of iree_async_operation_t",
-    ][::core::mem::align_of::<iree_async_operation_t>() - 8usize];
+    ["Size of iree_async_operation_t"][::core::mem::size_of::<iree_async_operation_t>() - 56usize];
+    ["Alignment of iree_async_operation_t"][::core::mem::align_of::<iree_async_operation_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_primitive_value_t",
-    ][::core::mem::size_of::<iree_async_primitive_value_t>() - 4usize];
-    [
-        "Alignment of iree_async_primitive_value_t",
-    ][::core::mem::align_of::<iree_async_primitive_value_t>() - 4usize];
-    [
-        "Offset of field: iree_async_primitive_value_t::reserved",
-    ][::core::mem::offset_of!(iree_async_primitive_value_t, reserved) - 0usize];
-    [
-        "Offset of field: iree_async_primitive_value_t::fd",
-    ][::core::mem::offset_of!(iree_async_primitive_value_t, fd) - 0usize];
+    ["Size of iree_async_primitive_value_t"][::core::mem::size_of::<iree_async_primitive_value_t>() - 4usize];
+    ["Alignment of iree_async_primitive_value_t"][::core::mem::align_of::<iree_async_primitive_value_t>() - 4usize];
+    ["Offset of field: iree_async_primitive_value_t::reserved"][::core::mem::offset_of!(iree_async_primitive_value_t, reserved) - 0usize];
+    ["Offset of field: iree_async_primitive_value_t::fd"][::core::mem::offset_of!(iree_async_primitive_value_t, fd) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_primitive_t",
-    ][::core::mem::size_of::<iree_async_primitive_t>() - 8usize];
-    [
-        "Alignment of iree_async_primitive_t",
-    ][::core::mem::align_of::<iree_async_primitive_t>() - 4usize];
-    [
-        "Offset of field: iree_async_primitive_t::type_",
-    ][::core::mem::offset_of!(iree_async_primitive_t, type_) - 0usize];
-    [
-        "Offset of field: iree_async_primitive_t::value",
-    ][::core::mem::offset_of!(iree_async_primitive_t, value) - 4usize];
+    ["Size of iree_async_primitive_t"][::core::mem::size_of::<iree_async_primitive_t>() - 8usize];
+    ["Alignment of iree_async_primitive_t"][::core::mem::align_of::<iree_async_primitive_t>() - 4usize];
+    ["Offset of field: iree_async_primitive_t::type_"][::core::mem::offset_of!(iree_async_primitive_t, type_) - 0usize];
+    ["Offset of field: iree_async_primitive_t::value"][::core::mem::offset_of!(iree_async_primitive_t, value) - 4usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
         - 16usize];
-    [
-        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_1>()
         - 8usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::lkey",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, lkey)
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::lkey"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, lkey)
         - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::rkey",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, rkey)
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::rkey"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, rkey)
         - 4usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::mr",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, mr)
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_1::mr"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_1, mr)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
         - 4usize];
-    [
-        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_2>()
         - 2usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::buffer_group_id",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::buffer_group_id"][::core::mem::offset_of!(
         iree_async_region_t__bindgen_ty_1__bindgen_ty_2, buffer_group_id
     ) - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::base_buffer_index",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_2::base_buffer_index"][::core::mem::offset_of!(
         iree_async_region_t__bindgen_ty_1__bindgen_ty_2, base_buffer_index
     ) - 2usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Size of iree_async_region_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
         - 16usize];
-    [
-        "Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Alignment of iree_async_region_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1__bindgen_ty_3>()
         - 8usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::fd",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, fd)
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::fd"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, fd)
         - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::offset",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, offset)
+    ["Offset of field: iree_async_region_t__bindgen_ty_1__bindgen_ty_3::offset"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1__bindgen_ty_3, offset)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_region_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1>() - 32usize];
-    [
-        "Alignment of iree_async_region_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1::rdma",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, rdma) - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1::iouring",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, iouring) - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1::dmabuf",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, dmabuf) - 0usize];
-    [
-        "Offset of field: iree_async_region_t__bindgen_ty_1::opaque",
-    ][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, opaque) - 0usize];
+    ["Size of iree_async_region_t__bindgen_ty_1"][::core::mem::size_of::<iree_async_region_t__bindgen_ty_1>() - 32usize];
+    ["Alignment of iree_async_region_t__bindgen_ty_1"][::core::mem::align_of::<iree_async_region_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_async_region_t__bindgen_ty_1::rdma"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, rdma) - 0usize];
+    ["Offset of field: iree_async_region_t__bindgen_ty_1::iouring"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, iouring) - 0usize];
+    ["Offset of field: iree_async_region_t__bindgen_ty_1::dmabuf"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, dmabuf) - 0usize];
+    ["Offset of field: iree_async_region_t__bindgen_ty_1::opaque"][::core::mem::offset_of!(iree_async_region_t__bindgen_ty_1, opaque) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_region_t",
-    ][::core::mem::size_of::<iree_async_region_t>() - 120usize];
-    [
-        "Alignment of iree_async_region_t",
-    ][::core::mem::align_of::<iree_async_region_t>() - 8usize];
+    ["Size of iree_async_region_t"][::core::mem::size_of::<iree_async_region_t>() - 120usize];
+    ["Alignment of iree_async_region_t"][::core::mem::align_of::<iree_async_region_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
         - 32usize];
-    [
-        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_1>()
         - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::primitive",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::primitive"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, primitive
     ) - 0usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::signal_primitive",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::signal_primitive"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, signal_primitive
     ) - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::drain_buffer",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::drain_buffer"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, drain_buffer
     ) - 16usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::futex_relay_count",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_1::futex_relay_count"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_1, futex_relay_count
     ) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
         - 32usize];
-    [
-        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_2>()
         - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::primitive",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::primitive"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, primitive
     ) - 0usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::signal_primitive",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::signal_primitive"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, signal_primitive
     ) - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::pending_waits",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::pending_waits"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, pending_waits
     ) - 16usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::relay_list",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_2::relay_list"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_2, relay_list
     ) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Size of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
         - 56usize];
-    [
-        "Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Alignment of iree_async_notification_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1__bindgen_ty_3>()
         - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::pending_waits",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::pending_waits"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, pending_waits
     ) - 0usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::next_with_waits",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::next_with_waits"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, next_with_waits
     ) - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::in_wait_list",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::in_wait_list"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, in_wait_list
     ) - 16usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::relay_list",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::relay_list"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, relay_list
     ) - 24usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::signal_handle",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::signal_handle"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, signal_handle
     ) - 32usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wait_registration",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wait_registration"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, wait_registration
     ) - 40usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wake_handle",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1__bindgen_ty_3::wake_handle"][::core::mem::offset_of!(
         iree_async_notification_t__bindgen_ty_1__bindgen_ty_3, wake_handle
     ) - 48usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_notification_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1>() - 56usize];
-    [
-        "Alignment of iree_async_notification_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1::io_uring",
-    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, io_uring)
+    ["Size of iree_async_notification_t__bindgen_ty_1"][::core::mem::size_of::<iree_async_notification_t__bindgen_ty_1>() - 56usize];
+    ["Alignment of iree_async_notification_t__bindgen_ty_1"][::core::mem::align_of::<iree_async_notification_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1::io_uring"][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, io_uring)
         - 0usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1::posix",
-    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, posix) - 0usize];
-    [
-        "Offset of field: iree_async_notification_t__bindgen_ty_1::iocp",
-    ][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, iocp) - 0usize];
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1::posix"][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, posix) - 0usize];
+    ["Offset of field: iree_async_notification_t__bindgen_ty_1::iocp"][::core::mem::offset_of!(iree_async_notification_t__bindgen_ty_1, iocp) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_notification_t",
-    ][::core::mem::size_of::<iree_async_notification_t>() - 104usize];
-    [
-        "Alignment of iree_async_notification_t",
-    ][::core::mem::align_of::<iree_async_notification_t>() - 8usize];
+    ["Size of iree_async_notification_t"][::core::mem::size_of::<iree_async_notification_t>() - 104usize];
+    ["Alignment of iree_async_notification_t"][::core::mem::align_of::<iree_async_notification_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
         - 16usize];
-    [
-        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_1>()
         - 8usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::state",
-    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, state)
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::state"][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, state)
         - 0usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::write_buffer",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_1::write_buffer"][::core::mem::offset_of!(
         iree_async_relay_t__bindgen_ty_1__bindgen_ty_1, write_buffer
     ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    [
-        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
+    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_2>()
         - 8usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_2::notification_relay_next",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_2::notification_relay_next"][::core::mem::offset_of!(
         iree_async_relay_t__bindgen_ty_1__bindgen_ty_2, notification_relay_next
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
-    [
-        "Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Size of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>() - 8usize];
+    ["Alignment of iree_async_relay_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1__bindgen_ty_3>()
         - 8usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_3::notification_relay_next",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1__bindgen_ty_3::notification_relay_next"][::core::mem::offset_of!(
         iree_async_relay_t__bindgen_ty_1__bindgen_ty_3, notification_relay_next
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_relay_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of iree_async_relay_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1::io_uring",
-    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, io_uring) - 0usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1::posix",
-    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, posix) - 0usize];
-    [
-        "Offset of field: iree_async_relay_t__bindgen_ty_1::iocp",
-    ][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, iocp) - 0usize];
+    ["Size of iree_async_relay_t__bindgen_ty_1"][::core::mem::size_of::<iree_async_relay_t__bindgen_ty_1>() - 16usize];
+    ["Alignment of iree_async_relay_t__bindgen_ty_1"][::core::mem::align_of::<iree_async_relay_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1::io_uring"][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, io_uring) - 0usize];
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1::posix"][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, posix) - 0usize];
+    ["Offset of field: iree_async_relay_t__bindgen_ty_1::iocp"][::core::mem::offset_of!(iree_async_relay_t__bindgen_ty_1, iocp) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_relay_t",
-    ][::core::mem::size_of::<iree_async_relay_t>() - 128usize];
-    [
-        "Alignment of iree_async_relay_t",
-    ][::core::mem::align_of::<iree_async_relay_t>() - 8usize];
+    ["Size of iree_async_relay_t"][::core::mem::size_of::<iree_async_relay_t>() - 128usize];
+    ["Alignment of iree_async_relay_t"][::core::mem::align_of::<iree_async_relay_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_thread_affinity_t",
-    ][::core::mem::size_of::<iree_thread_affinity_t>() - 8usize];
-    [
-        "Alignment of iree_thread_affinity_t",
-    ][::core::mem::align_of::<iree_thread_affinity_t>() - 4usize];
+    ["Size of iree_thread_affinity_t"][::core::mem::size_of::<iree_thread_affinity_t>() - 8usize];
+    ["Alignment of iree_thread_affinity_t"][::core::mem::align_of::<iree_thread_affinity_t>() - 4usize];
 };
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_EXPLICIT_HUGE_PAGES: iree_numa_alloc_method_e = 0;
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_TRANSPARENT_HUGE_PAGES: iree_numa_alloc_method_e = 1;
@@ -1395,177 +1159,93 @@ pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_MMAP: iree_numa_alloc_
 pub const iree_numa_alloc_method_e_IREE_NUMA_ALLOC_METHOD_STANDARD: iree_numa_alloc_method_e = 3;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_numa_alloc_info_t",
-    ][::core::mem::size_of::<iree_numa_alloc_info_t>() - 24usize];
-    [
-        "Alignment of iree_numa_alloc_info_t",
-    ][::core::mem::align_of::<iree_numa_alloc_info_t>() - 8usize];
-    [
-        "Offset of field: iree_numa_alloc_info_t::allocated_size",
-    ][::core::mem::offset_of!(iree_numa_alloc_info_t, allocated_size) - 0usize];
-    [
-        "Offset of field: iree_numa_alloc_info_t::huge_page_size",
-    ][::core::mem::offset_of!(iree_numa_alloc_info_t, huge_page_size) - 8usize];
-    [
-        "Offset of field: iree_numa_alloc_info_t::method",
-    ][::core::mem::offset_of!(iree_numa_alloc_info_t, method) - 16usize];
+    ["Size of iree_numa_alloc_info_t"][::core::mem::size_of::<iree_numa_alloc_info_t>() - 24usize];
+    ["Alignment of iree_numa_alloc_info_t"][::core::mem::align_of::<iree_numa_alloc_info_t>() - 8usize];
+    ["Offset of field: iree_numa_alloc_info_t::allocated_size"][::core::mem::offset_of!(iree_numa_alloc_info_t, allocated_size) - 0usize];
+    ["Offset of field: iree_numa_alloc_info_t::huge_page_size"][::core::mem::offset_of!(iree_numa_alloc_info_t, huge_page_size) - 8usize];
+    ["Offset of field: iree_numa_alloc_info_t::method"][::core::mem::offset_of!(iree_numa_alloc_info_t, method) - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 24usize];
-    [
-        "Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_1::alloc_info",
-    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_1, alloc_info)
+    ["Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 24usize];
+    ["Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_1::alloc_info"][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_1, alloc_info)
         - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 16usize];
-    [
-        "Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
-    [
-        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_ptr",
-    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_ptr)
+    ["Size of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 16usize];
+    ["Alignment of iree_async_slab_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1__bindgen_ty_2>() - 8usize];
+    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_ptr"][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_ptr)
         - 0usize];
-    [
-        "Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_length",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_async_slab_t__bindgen_ty_1__bindgen_ty_2::mapped_length"][::core::mem::offset_of!(
         iree_async_slab_t__bindgen_ty_1__bindgen_ty_2, mapped_length
     ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_slab_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1>() - 24usize];
-    [
-        "Alignment of iree_async_slab_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_async_slab_t__bindgen_ty_1::numa",
-    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, numa) - 0usize];
-    [
-        "Offset of field: iree_async_slab_t__bindgen_ty_1::dmabuf",
-    ][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, dmabuf) - 0usize];
+    ["Size of iree_async_slab_t__bindgen_ty_1"][::core::mem::size_of::<iree_async_slab_t__bindgen_ty_1>() - 24usize];
+    ["Alignment of iree_async_slab_t__bindgen_ty_1"][::core::mem::align_of::<iree_async_slab_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_async_slab_t__bindgen_ty_1::numa"][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, numa) - 0usize];
+    ["Offset of field: iree_async_slab_t__bindgen_ty_1::dmabuf"][::core::mem::offset_of!(iree_async_slab_t__bindgen_ty_1, dmabuf) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_async_slab_t"][::core::mem::size_of::<iree_async_slab_t>() - 88usize];
-    [
-        "Alignment of iree_async_slab_t",
-    ][::core::mem::align_of::<iree_async_slab_t>() - 8usize];
+    ["Alignment of iree_async_slab_t"][::core::mem::align_of::<iree_async_slab_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_socket_t",
-    ][::core::mem::size_of::<iree_async_socket_t>() - 48usize];
-    [
-        "Alignment of iree_async_socket_t",
-    ][::core::mem::align_of::<iree_async_socket_t>() - 8usize];
+    ["Size of iree_async_socket_t"][::core::mem::size_of::<iree_async_socket_t>() - 48usize];
+    ["Alignment of iree_async_socket_t"][::core::mem::align_of::<iree_async_socket_t>() - 8usize];
 };
 pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_SAME_THREAD: iree_async_proactor_threading_mode_e = 0;
 pub const iree_async_proactor_threading_mode_e_IREE_ASYNC_PROACTOR_THREADING_CROSS_THREAD: iree_async_proactor_threading_mode_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_proactor_options_t",
-    ][::core::mem::size_of::<iree_async_proactor_options_t>() - 48usize];
-    [
-        "Alignment of iree_async_proactor_options_t",
-    ][::core::mem::align_of::<iree_async_proactor_options_t>() - 8usize];
-    [
-        "Offset of field: iree_async_proactor_options_t::max_concurrent_operations",
-    ][::core::mem::offset_of!(iree_async_proactor_options_t, max_concurrent_operations)
+    ["Size of iree_async_proactor_options_t"][::core::mem::size_of::<iree_async_proactor_options_t>() - 48usize];
+    ["Alignment of iree_async_proactor_options_t"][::core::mem::align_of::<iree_async_proactor_options_t>() - 8usize];
+    ["Offset of field: iree_async_proactor_options_t::max_concurrent_operations"][::core::mem::offset_of!(iree_async_proactor_options_t, max_concurrent_operations)
         - 0usize];
-    [
-        "Offset of field: iree_async_proactor_options_t::debug_name",
-    ][::core::mem::offset_of!(iree_async_proactor_options_t, debug_name) - 8usize];
-    [
-        "Offset of field: iree_async_proactor_options_t::allowed_capabilities",
-    ][::core::mem::offset_of!(iree_async_proactor_options_t, allowed_capabilities)
+    ["Offset of field: iree_async_proactor_options_t::debug_name"][::core::mem::offset_of!(iree_async_proactor_options_t, debug_name) - 8usize];
+    ["Offset of field: iree_async_proactor_options_t::allowed_capabilities"][::core::mem::offset_of!(iree_async_proactor_options_t, allowed_capabilities)
         - 24usize];
-    [
-        "Offset of field: iree_async_proactor_options_t::message_pool_capacity",
-    ][::core::mem::offset_of!(iree_async_proactor_options_t, message_pool_capacity)
+    ["Offset of field: iree_async_proactor_options_t::message_pool_capacity"][::core::mem::offset_of!(iree_async_proactor_options_t, message_pool_capacity)
         - 32usize];
-    [
-        "Offset of field: iree_async_proactor_options_t::threading_mode",
-    ][::core::mem::offset_of!(iree_async_proactor_options_t, threading_mode) - 40usize];
+    ["Offset of field: iree_async_proactor_options_t::threading_mode"][::core::mem::offset_of!(iree_async_proactor_options_t, threading_mode) - 40usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_proactor_t",
-    ][::core::mem::size_of::<iree_async_proactor_t>() - 40usize];
-    [
-        "Alignment of iree_async_proactor_t",
-    ][::core::mem::align_of::<iree_async_proactor_t>() - 8usize];
+    ["Size of iree_async_proactor_t"][::core::mem::size_of::<iree_async_proactor_t>() - 40usize];
+    ["Alignment of iree_async_proactor_t"][::core::mem::align_of::<iree_async_proactor_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_proactor_pool_runner_factory_t",
-    ][::core::mem::size_of::<iree_async_proactor_pool_runner_factory_t>() - 32usize];
-    [
-        "Alignment of iree_async_proactor_pool_runner_factory_t",
-    ][::core::mem::align_of::<iree_async_proactor_pool_runner_factory_t>() - 8usize];
-    [
-        "Offset of field: iree_async_proactor_pool_runner_factory_t::user_data",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, user_data)
+    ["Size of iree_async_proactor_pool_runner_factory_t"][::core::mem::size_of::<iree_async_proactor_pool_runner_factory_t>() - 32usize];
+    ["Alignment of iree_async_proactor_pool_runner_factory_t"][::core::mem::align_of::<iree_async_proactor_pool_runner_factory_t>() - 8usize];
+    ["Offset of field: iree_async_proactor_pool_runner_factory_t::user_data"][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, user_data)
         - 0usize];
-    [
-        "Offset of field: iree_async_proactor_pool_runner_factory_t::create",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, create)
+    ["Offset of field: iree_async_proactor_pool_runner_factory_t::create"][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, create)
         - 8usize];
-    [
-        "Offset of field: iree_async_proactor_pool_runner_factory_t::request_stop",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, request_stop)
+    ["Offset of field: iree_async_proactor_pool_runner_factory_t::request_stop"][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, request_stop)
         - 16usize];
-    [
-        "Offset of field: iree_async_proactor_pool_runner_factory_t::destroy",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, destroy)
+    ["Offset of field: iree_async_proactor_pool_runner_factory_t::destroy"][::core::mem::offset_of!(iree_async_proactor_pool_runner_factory_t, destroy)
         - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_proactor_pool_options_t",
-    ][::core::mem::size_of::<iree_async_proactor_pool_options_t>() - 80usize];
-    [
-        "Alignment of iree_async_proactor_pool_options_t",
-    ][::core::mem::align_of::<iree_async_proactor_pool_options_t>() - 8usize];
-    [
-        "Offset of field: iree_async_proactor_pool_options_t::proactor_options",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_options_t, proactor_options)
+    ["Size of iree_async_proactor_pool_options_t"][::core::mem::size_of::<iree_async_proactor_pool_options_t>() - 80usize];
+    ["Alignment of iree_async_proactor_pool_options_t"][::core::mem::align_of::<iree_async_proactor_pool_options_t>() - 8usize];
+    ["Offset of field: iree_async_proactor_pool_options_t::proactor_options"][::core::mem::offset_of!(iree_async_proactor_pool_options_t, proactor_options)
         - 0usize];
-    [
-        "Offset of field: iree_async_proactor_pool_options_t::runner",
-    ][::core::mem::offset_of!(iree_async_proactor_pool_options_t, runner) - 48usize];
+    ["Offset of field: iree_async_proactor_pool_options_t::runner"][::core::mem::offset_of!(iree_async_proactor_pool_options_t, runner) - 48usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_resource_t",
-    ][::core::mem::size_of::<iree_hal_resource_t>() - 16usize];
-    [
-        "Alignment of iree_hal_resource_t",
-    ][::core::mem::align_of::<iree_hal_resource_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_resource_t::ref_count",
-    ][::core::mem::offset_of!(iree_hal_resource_t, ref_count) - 0usize];
-    [
-        "Offset of field: iree_hal_resource_t::vtable",
-    ][::core::mem::offset_of!(iree_hal_resource_t, vtable) - 8usize];
+    ["Size of iree_hal_resource_t"][::core::mem::size_of::<iree_hal_resource_t>() - 16usize];
+    ["Alignment of iree_hal_resource_t"][::core::mem::align_of::<iree_hal_resource_t>() - 8usize];
+    ["Offset of field: iree_hal_resource_t::ref_count"][::core::mem::offset_of!(iree_hal_resource_t, ref_count) - 0usize];
+    ["Offset of field: iree_hal_resource_t::vtable"][::core::mem::offset_of!(iree_hal_resource_t, vtable) - 8usize];
 };
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_NONE: iree_hal_memory_type_bits_t = 0;
 pub const iree_hal_memory_type_bits_t_IREE_HAL_MEMORY_TYPE_OPTIMAL: iree_hal_memory_type_bits_t = 1;
@@ -1612,111 +1292,47 @@ pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_MAPPING: iree_hal_b
 pub const iree_hal_buffer_usage_bits_t_IREE_HAL_BUFFER_USAGE_DEFAULT: iree_hal_buffer_usage_bits_t = 3075;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_buffer_placement_t",
-    ][::core::mem::size_of::<iree_hal_buffer_placement_t>() - 24usize];
-    [
-        "Alignment of iree_hal_buffer_placement_t",
-    ][::core::mem::align_of::<iree_hal_buffer_placement_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_placement_t::device",
-    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, device) - 0usize];
-    [
-        "Offset of field: iree_hal_buffer_placement_t::queue_affinity",
-    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, queue_affinity) - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_placement_t::flags",
-    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, flags) - 16usize];
-    [
-        "Offset of field: iree_hal_buffer_placement_t::reserved",
-    ][::core::mem::offset_of!(iree_hal_buffer_placement_t, reserved) - 20usize];
+    ["Size of iree_hal_buffer_placement_t"][::core::mem::size_of::<iree_hal_buffer_placement_t>() - 24usize];
+    ["Alignment of iree_hal_buffer_placement_t"][::core::mem::align_of::<iree_hal_buffer_placement_t>() - 8usize];
+    ["Offset of field: iree_hal_buffer_placement_t::device"][::core::mem::offset_of!(iree_hal_buffer_placement_t, device) - 0usize];
+    ["Offset of field: iree_hal_buffer_placement_t::queue_affinity"][::core::mem::offset_of!(iree_hal_buffer_placement_t, queue_affinity) - 8usize];
+    ["Offset of field: iree_hal_buffer_placement_t::flags"][::core::mem::offset_of!(iree_hal_buffer_placement_t, flags) - 16usize];
+    ["Offset of field: iree_hal_buffer_placement_t::reserved"][::core::mem::offset_of!(iree_hal_buffer_placement_t, reserved) - 20usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_buffer_params_t",
-    ][::core::mem::size_of::<iree_hal_buffer_params_t>() - 32usize];
-    [
-        "Alignment of iree_hal_buffer_params_t",
-    ][::core::mem::align_of::<iree_hal_buffer_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_params_t::usage",
-    ][::core::mem::offset_of!(iree_hal_buffer_params_t, usage) - 0usize];
-    [
-        "Offset of field: iree_hal_buffer_params_t::access",
-    ][::core::mem::offset_of!(iree_hal_buffer_params_t, access) - 4usize];
-    [
-        "Offset of field: iree_hal_buffer_params_t::type_",
-    ][::core::mem::offset_of!(iree_hal_buffer_params_t, type_) - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_params_t::queue_affinity",
-    ][::core::mem::offset_of!(iree_hal_buffer_params_t, queue_affinity) - 16usize];
-    [
-        "Offset of field: iree_hal_buffer_params_t::min_alignment",
-    ][::core::mem::offset_of!(iree_hal_buffer_params_t, min_alignment) - 24usize];
+    ["Size of iree_hal_buffer_params_t"][::core::mem::size_of::<iree_hal_buffer_params_t>() - 32usize];
+    ["Alignment of iree_hal_buffer_params_t"][::core::mem::align_of::<iree_hal_buffer_params_t>() - 8usize];
+    ["Offset of field: iree_hal_buffer_params_t::usage"][::core::mem::offset_of!(iree_hal_buffer_params_t, usage) - 0usize];
+    ["Offset of field: iree_hal_buffer_params_t::access"][::core::mem::offset_of!(iree_hal_buffer_params_t, access) - 4usize];
+    ["Offset of field: iree_hal_buffer_params_t::type_"][::core::mem::offset_of!(iree_hal_buffer_params_t, type_) - 8usize];
+    ["Offset of field: iree_hal_buffer_params_t::queue_affinity"][::core::mem::offset_of!(iree_hal_buffer_params_t, queue_affinity) - 16usize];
+    ["Offset of field: iree_hal_buffer_params_t::min_alignment"][::core::mem::offset_of!(iree_hal_buffer_params_t, min_alignment) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_buffer_release_callback_t",
-    ][::core::mem::size_of::<iree_hal_buffer_release_callback_t>() - 16usize];
-    [
-        "Alignment of iree_hal_buffer_release_callback_t",
-    ][::core::mem::align_of::<iree_hal_buffer_release_callback_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_release_callback_t::fn_",
-    ][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, fn_) - 0usize];
-    [
-        "Offset of field: iree_hal_buffer_release_callback_t::user_data",
-    ][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, user_data) - 8usize];
+    ["Size of iree_hal_buffer_release_callback_t"][::core::mem::size_of::<iree_hal_buffer_release_callback_t>() - 16usize];
+    ["Alignment of iree_hal_buffer_release_callback_t"][::core::mem::align_of::<iree_hal_buffer_release_callback_t>() - 8usize];
+    ["Offset of field: iree_hal_buffer_release_callback_t::fn_"][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, fn_) - 0usize];
+    ["Offset of field: iree_hal_buffer_release_callback_t::user_data"][::core::mem::offset_of!(iree_hal_buffer_release_callback_t, user_data) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_buffer_t",
-    ][::core::mem::size_of::<iree_hal_buffer_t>() - 104usize];
-    [
-        "Alignment of iree_hal_buffer_t",
-    ][::core::mem::align_of::<iree_hal_buffer_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_buffer_t::resource",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, resource) - 0usize];
-    [
-        "Offset of field: iree_hal_buffer_t::allocated_buffer",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, allocated_buffer) - 16usize];
-    [
-        "Offset of field: iree_hal_buffer_t::allocation_size",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, allocation_size) - 24usize];
-    [
-        "Offset of field: iree_hal_buffer_t::byte_offset",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, byte_offset) - 32usize];
-    [
-        "Offset of field: iree_hal_buffer_t::byte_length",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, byte_length) - 40usize];
-    [
-        "Offset of field: iree_hal_buffer_t::placement",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, placement) - 48usize];
-    [
-        "Offset of field: iree_hal_buffer_t::pooling_allocator",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, pooling_allocator) - 72usize];
-    [
-        "Offset of field: iree_hal_buffer_t::preserve_count",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, preserve_count) - 80usize];
-    [
-        "Offset of field: iree_hal_buffer_t::memory_type",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, memory_type) - 84usize];
-    [
-        "Offset of field: iree_hal_buffer_t::allowed_usage",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, allowed_usage) - 88usize];
-    [
-        "Offset of field: iree_hal_buffer_t::allowed_access",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, allowed_access) - 92usize];
-    [
-        "Offset of field: iree_hal_buffer_t::reserved",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, reserved) - 94usize];
-    [
-        "Offset of field: iree_hal_buffer_t::flags",
-    ][::core::mem::offset_of!(iree_hal_buffer_t, flags) - 96usize];
+    ["Size of iree_hal_buffer_t"][::core::mem::size_of::<iree_hal_buffer_t>() - 104usize];
+    ["Alignment of iree_hal_buffer_t"][::core::mem::align_of::<iree_hal_buffer_t>() - 8usize];
+    ["Offset of field: iree_hal_buffer_t::resource"][::core::mem::offset_of!(iree_hal_buffer_t, resource) - 0usize];
+    ["Offset of field: iree_hal_buffer_t::allocated_buffer"][::core::mem::offset_of!(iree_hal_buffer_t, allocated_buffer) - 16usize];
+    ["Offset of field: iree_hal_buffer_t::allocation_size"][::core::mem::offset_of!(iree_hal_buffer_t, allocation_size) - 24usize];
+    ["Offset of field: iree_hal_buffer_t::byte_offset"][::core::mem::offset_of!(iree_hal_buffer_t, byte_offset) - 32usize];
+    ["Offset of field: iree_hal_buffer_t::byte_length"][::core::mem::offset_of!(iree_hal_buffer_t, byte_length) - 40usize];
+    ["Offset of field: iree_hal_buffer_t::placement"][::core::mem::offset_of!(iree_hal_buffer_t, placement) - 48usize];
+    ["Offset of field: iree_hal_buffer_t::pooling_allocator"][::core::mem::offset_of!(iree_hal_buffer_t, pooling_allocator) - 72usize];
+    ["Offset of field: iree_hal_buffer_t::preserve_count"][::core::mem::offset_of!(iree_hal_buffer_t, preserve_count) - 80usize];
+    ["Offset of field: iree_hal_buffer_t::memory_type"][::core::mem::offset_of!(iree_hal_buffer_t, memory_type) - 84usize];
+    ["Offset of field: iree_hal_buffer_t::allowed_usage"][::core::mem::offset_of!(iree_hal_buffer_t, allowed_usage) - 88usize];
+    ["Offset of field: iree_hal_buffer_t::allowed_access"][::core::mem::offset_of!(iree_hal_buffer_t, allowed_access) - 92usize];
+    ["Offset of field: iree_hal_buffer_t::reserved"][::core::mem::offset_of!(iree_hal_buffer_t, reserved) - 94usize];
+    ["Offset of field: iree_hal_buffer_t::flags"][::core::mem::offset_of!(iree_hal_buffer_t, flags) - 96usize];
 };
 pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_NONE: iree_hal_external_buffer_type_e = 0;
 pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION: iree_hal_external_buffer_type_e = 1;
@@ -1725,140 +1341,78 @@ pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_F
 pub const iree_hal_external_buffer_type_e_IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_WIN32: iree_hal_external_buffer_type_e = 4;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
         - 8usize];
-    [
-        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
+    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1"][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1>()
         - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1::ptr",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1::ptr"][::core::mem::offset_of!(
         iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_1, ptr
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
         - 8usize];
-    [
-        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
+    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2"][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2>()
         - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2::ptr",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2::ptr"][::core::mem::offset_of!(
         iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_2, ptr
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
         - 4usize];
-    [
-        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
+    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3"][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3>()
         - 4usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3::fd",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3, fd)
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3::fd"][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_3, fd)
         - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
+    ["Size of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4"][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
         - 8usize];
-    [
-        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
+    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4"][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4>()
         - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4::handle",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4::handle"][::core::mem::offset_of!(
         iree_hal_external_buffer_t__bindgen_ty_1__bindgen_ty_4, handle
     ) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t__bindgen_ty_1",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
-    [
-        "Alignment of iree_hal_external_buffer_t__bindgen_ty_1",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::host_allocation",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, host_allocation)
+    ["Size of iree_hal_external_buffer_t__bindgen_ty_1"][::core::mem::size_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
+    ["Alignment of iree_hal_external_buffer_t__bindgen_ty_1"][::core::mem::align_of::<iree_hal_external_buffer_t__bindgen_ty_1>() - 8usize];
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::host_allocation"][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, host_allocation)
         - 0usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::device_allocation",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::device_allocation"][::core::mem::offset_of!(
         iree_hal_external_buffer_t__bindgen_ty_1, device_allocation
     ) - 0usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_fd",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_fd)
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_fd"][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_fd)
         - 0usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_win32",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_win32)
+    ["Offset of field: iree_hal_external_buffer_t__bindgen_ty_1::opaque_win32"][::core::mem::offset_of!(iree_hal_external_buffer_t__bindgen_ty_1, opaque_win32)
         - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_external_buffer_t",
-    ][::core::mem::size_of::<iree_hal_external_buffer_t>() - 24usize];
-    [
-        "Alignment of iree_hal_external_buffer_t",
-    ][::core::mem::align_of::<iree_hal_external_buffer_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t::type_",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t, type_) - 0usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t::flags",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t, flags) - 4usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t::size",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t, size) - 8usize];
-    [
-        "Offset of field: iree_hal_external_buffer_t::handle",
-    ][::core::mem::offset_of!(iree_hal_external_buffer_t, handle) - 16usize];
+    ["Size of iree_hal_external_buffer_t"][::core::mem::size_of::<iree_hal_external_buffer_t>() - 24usize];
+    ["Alignment of iree_hal_external_buffer_t"][::core::mem::align_of::<iree_hal_external_buffer_t>() - 8usize];
+    ["Offset of field: iree_hal_external_buffer_t::type_"][::core::mem::offset_of!(iree_hal_external_buffer_t, type_) - 0usize];
+    ["Offset of field: iree_hal_external_buffer_t::flags"][::core::mem::offset_of!(iree_hal_external_buffer_t, flags) - 4usize];
+    ["Offset of field: iree_hal_external_buffer_t::size"][::core::mem::offset_of!(iree_hal_external_buffer_t, size) - 8usize];
+    ["Offset of field: iree_hal_external_buffer_t::handle"][::core::mem::offset_of!(iree_hal_external_buffer_t, handle) - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_async_semaphore_t",
-    ][::core::mem::size_of::<iree_async_semaphore_t>() - 96usize];
-    [
-        "Alignment of iree_async_semaphore_t",
-    ][::core::mem::align_of::<iree_async_semaphore_t>() - 8usize];
+    ["Size of iree_async_semaphore_t"][::core::mem::size_of::<iree_async_semaphore_t>() - 96usize];
+    ["Alignment of iree_async_semaphore_t"][::core::mem::align_of::<iree_async_semaphore_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_semaphore_list_t",
-    ][::core::mem::size_of::<iree_hal_semaphore_list_t>() - 24usize];
-    [
-        "Alignment of iree_hal_semaphore_list_t",
-    ][::core::mem::align_of::<iree_hal_semaphore_list_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_semaphore_list_t::count",
-    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, count) - 0usize];
-    [
-        "Offset of field: iree_hal_semaphore_list_t::semaphores",
-    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, semaphores) - 8usize];
-    [
-        "Offset of field: iree_hal_semaphore_list_t::payload_values",
-    ][::core::mem::offset_of!(iree_hal_semaphore_list_t, payload_values) - 16usize];
+    ["Size of iree_hal_semaphore_list_t"][::core::mem::size_of::<iree_hal_semaphore_list_t>() - 24usize];
+    ["Alignment of iree_hal_semaphore_list_t"][::core::mem::align_of::<iree_hal_semaphore_list_t>() - 8usize];
+    ["Offset of field: iree_hal_semaphore_list_t::count"][::core::mem::offset_of!(iree_hal_semaphore_list_t, count) - 0usize];
+    ["Offset of field: iree_hal_semaphore_list_t::semaphores"][::core::mem::offset_of!(iree_hal_semaphore_list_t, semaphores) - 8usize];
+    ["Offset of field: iree_hal_semaphore_list_t::payload_values"][::core::mem::offset_of!(iree_hal_semaphore_list_t, payload_values) - 16usize];
 };
 pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_NONE: iree_hal_device_profiling_data_family_bits_t = 0;
 pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS: iree_hal_device_profiling_data_family_bits_t = 1;
@@ -1874,127 +1428,63 @@ pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING
 pub const iree_hal_device_profiling_data_family_bits_t_IREE_HAL_DEVICE_PROFILING_DATA_COUNTER_RANGES: iree_hal_device_profiling_data_family_bits_t = 1024;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_capture_filter_t",
-    ][::core::mem::size_of::<iree_hal_profile_capture_filter_t>() - 48usize];
-    [
-        "Alignment of iree_hal_profile_capture_filter_t",
-    ][::core::mem::align_of::<iree_hal_profile_capture_filter_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, flags) - 0usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::executable_function_pattern",
-    ][::core::mem::offset_of!(
+    ["Size of iree_hal_profile_capture_filter_t"][::core::mem::size_of::<iree_hal_profile_capture_filter_t>() - 48usize];
+    ["Alignment of iree_hal_profile_capture_filter_t"][::core::mem::align_of::<iree_hal_profile_capture_filter_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_capture_filter_t::flags"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, flags) - 0usize];
+    ["Offset of field: iree_hal_profile_capture_filter_t::executable_function_pattern"][::core::mem::offset_of!(
         iree_hal_profile_capture_filter_t, executable_function_pattern
     ) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::command_buffer_id",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_buffer_id)
+    ["Offset of field: iree_hal_profile_capture_filter_t::command_buffer_id"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_buffer_id)
         - 24usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::command_index",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_index)
+    ["Offset of field: iree_hal_profile_capture_filter_t::command_index"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, command_index)
         - 32usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::physical_device_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, physical_device_ordinal)
+    ["Offset of field: iree_hal_profile_capture_filter_t::physical_device_ordinal"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, physical_device_ordinal)
         - 36usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::queue_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, queue_ordinal)
+    ["Offset of field: iree_hal_profile_capture_filter_t::queue_ordinal"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, queue_ordinal)
         - 40usize];
-    [
-        "Offset of field: iree_hal_profile_capture_filter_t::reserved0",
-    ][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, reserved0) - 44usize];
+    ["Offset of field: iree_hal_profile_capture_filter_t::reserved0"][::core::mem::offset_of!(iree_hal_profile_capture_filter_t, reserved0) - 44usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_counter_set_selection_t",
-    ][::core::mem::size_of::<iree_hal_profile_counter_set_selection_t>() - 40usize];
-    [
-        "Alignment of iree_hal_profile_counter_set_selection_t",
-    ][::core::mem::align_of::<iree_hal_profile_counter_set_selection_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_counter_set_selection_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, flags) - 0usize];
-    [
-        "Offset of field: iree_hal_profile_counter_set_selection_t::name",
-    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, name) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_counter_set_selection_t::counter_name_count",
-    ][::core::mem::offset_of!(
+    ["Size of iree_hal_profile_counter_set_selection_t"][::core::mem::size_of::<iree_hal_profile_counter_set_selection_t>() - 40usize];
+    ["Alignment of iree_hal_profile_counter_set_selection_t"][::core::mem::align_of::<iree_hal_profile_counter_set_selection_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_counter_set_selection_t::flags"][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, flags) - 0usize];
+    ["Offset of field: iree_hal_profile_counter_set_selection_t::name"][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, name) - 8usize];
+    ["Offset of field: iree_hal_profile_counter_set_selection_t::counter_name_count"][::core::mem::offset_of!(
         iree_hal_profile_counter_set_selection_t, counter_name_count
     ) - 24usize];
-    [
-        "Offset of field: iree_hal_profile_counter_set_selection_t::counter_names",
-    ][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, counter_names)
+    ["Offset of field: iree_hal_profile_counter_set_selection_t::counter_names"][::core::mem::offset_of!(iree_hal_profile_counter_set_selection_t, counter_names)
         - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_device_profiling_options_t",
-    ][::core::mem::size_of::<iree_hal_device_profiling_options_t>() - 88usize];
-    [
-        "Alignment of iree_hal_device_profiling_options_t",
-    ][::core::mem::align_of::<iree_hal_device_profiling_options_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::flags",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, flags) - 0usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::data_families",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, data_families)
+    ["Size of iree_hal_device_profiling_options_t"][::core::mem::size_of::<iree_hal_device_profiling_options_t>() - 88usize];
+    ["Alignment of iree_hal_device_profiling_options_t"][::core::mem::align_of::<iree_hal_device_profiling_options_t>() - 8usize];
+    ["Offset of field: iree_hal_device_profiling_options_t::flags"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, flags) - 0usize];
+    ["Offset of field: iree_hal_device_profiling_options_t::data_families"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, data_families)
         - 8usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::sink",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, sink) - 16usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::capture_filter",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, capture_filter)
+    ["Offset of field: iree_hal_device_profiling_options_t::sink"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, sink) - 16usize];
+    ["Offset of field: iree_hal_device_profiling_options_t::capture_filter"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, capture_filter)
         - 24usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::counter_set_count",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_set_count)
+    ["Offset of field: iree_hal_device_profiling_options_t::counter_set_count"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_set_count)
         - 72usize];
-    [
-        "Offset of field: iree_hal_device_profiling_options_t::counter_sets",
-    ][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_sets)
+    ["Offset of field: iree_hal_device_profiling_options_t::counter_sets"][::core::mem::offset_of!(iree_hal_device_profiling_options_t, counter_sets)
         - 80usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_device_info_t",
-    ][::core::mem::size_of::<iree_hal_device_info_t>() - 40usize];
-    [
-        "Alignment of iree_hal_device_info_t",
-    ][::core::mem::align_of::<iree_hal_device_info_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_device_info_t::device_id",
-    ][::core::mem::offset_of!(iree_hal_device_info_t, device_id) - 0usize];
-    [
-        "Offset of field: iree_hal_device_info_t::path",
-    ][::core::mem::offset_of!(iree_hal_device_info_t, path) - 8usize];
-    [
-        "Offset of field: iree_hal_device_info_t::name",
-    ][::core::mem::offset_of!(iree_hal_device_info_t, name) - 24usize];
+    ["Size of iree_hal_device_info_t"][::core::mem::size_of::<iree_hal_device_info_t>() - 40usize];
+    ["Alignment of iree_hal_device_info_t"][::core::mem::align_of::<iree_hal_device_info_t>() - 8usize];
+    ["Offset of field: iree_hal_device_info_t::device_id"][::core::mem::offset_of!(iree_hal_device_info_t, device_id) - 0usize];
+    ["Offset of field: iree_hal_device_info_t::path"][::core::mem::offset_of!(iree_hal_device_info_t, path) - 8usize];
+    ["Offset of field: iree_hal_device_info_t::name"][::core::mem::offset_of!(iree_hal_device_info_t, name) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_device_create_params_t",
-    ][::core::mem::size_of::<iree_hal_device_create_params_t>() - 16usize];
-    [
-        "Alignment of iree_hal_device_create_params_t",
-    ][::core::mem::align_of::<iree_hal_device_create_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_device_create_params_t::next",
-    ][::core::mem::offset_of!(iree_hal_device_create_params_t, next) - 0usize];
-    [
-        "Offset of field: iree_hal_device_create_params_t::proactor_pool",
-    ][::core::mem::offset_of!(iree_hal_device_create_params_t, proactor_pool) - 8usize];
+    ["Size of iree_hal_device_create_params_t"][::core::mem::size_of::<iree_hal_device_create_params_t>() - 16usize];
+    ["Alignment of iree_hal_device_create_params_t"][::core::mem::align_of::<iree_hal_device_create_params_t>() - 8usize];
+    ["Offset of field: iree_hal_device_create_params_t::next"][::core::mem::offset_of!(iree_hal_device_create_params_t, next) - 0usize];
+    ["Offset of field: iree_hal_device_create_params_t::proactor_pool"][::core::mem::offset_of!(iree_hal_device_create_params_t, proactor_pool) - 8usize];
 };
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_NONE: iree_hal_element_types_t = 0;
 pub const iree_hal_element_types_t_IREE_HAL_ELEMENT_TYPE_OPAQUE_8: iree_hal_element_types_t = 8;
@@ -2032,172 +1522,94 @@ pub const iree_hal_encoding_types_t_IREE_HAL_ENCODING_TYPE_OPAQUE: iree_hal_enco
 pub const iree_hal_encoding_types_t_IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR: iree_hal_encoding_types_t = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_executable_function_record_t",
-    ][::core::mem::size_of::<iree_hal_profile_executable_function_record_t>() - 64usize];
-    [
-        "Alignment of iree_hal_profile_executable_function_record_t",
-    ][::core::mem::align_of::<iree_hal_profile_executable_function_record_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::record_length",
-    ][::core::mem::offset_of!(
+    ["Size of iree_hal_profile_executable_function_record_t"][::core::mem::size_of::<iree_hal_profile_executable_function_record_t>() - 64usize];
+    ["Alignment of iree_hal_profile_executable_function_record_t"][::core::mem::align_of::<iree_hal_profile_executable_function_record_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_executable_function_record_t::record_length"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, record_length
     ) - 0usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, flags)
+    ["Offset of field: iree_hal_profile_executable_function_record_t::flags"][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, flags)
         - 4usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::executable_id",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::executable_id"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, executable_id
     ) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::function_ordinal",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::function_ordinal"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, function_ordinal
     ) - 16usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::constant_count",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::constant_count"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, constant_count
     ) - 20usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::binding_count",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::binding_count"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, binding_count
     ) - 24usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::parameter_count",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::parameter_count"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, parameter_count
     ) - 28usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::workgroup_size",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::workgroup_size"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, workgroup_size
     ) - 32usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::name_length",
-    ][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, name_length)
+    ["Offset of field: iree_hal_profile_executable_function_record_t::name_length"][::core::mem::offset_of!(iree_hal_profile_executable_function_record_t, name_length)
         - 44usize];
-    [
-        "Offset of field: iree_hal_profile_executable_function_record_t::function_hash",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_executable_function_record_t::function_hash"][::core::mem::offset_of!(
         iree_hal_profile_executable_function_record_t, function_hash
     ) - 48usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_clock_correlation_record_t",
-    ][::core::mem::size_of::<iree_hal_profile_clock_correlation_record_t>() - 72usize];
-    [
-        "Alignment of iree_hal_profile_clock_correlation_record_t",
-    ][::core::mem::align_of::<iree_hal_profile_clock_correlation_record_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::record_length",
-    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, record_length)
+    ["Size of iree_hal_profile_clock_correlation_record_t"][::core::mem::size_of::<iree_hal_profile_clock_correlation_record_t>() - 72usize];
+    ["Alignment of iree_hal_profile_clock_correlation_record_t"][::core::mem::align_of::<iree_hal_profile_clock_correlation_record_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::record_length"][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, record_length)
         - 0usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, flags)
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::flags"][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, flags)
         - 4usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::physical_device_ordinal",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::physical_device_ordinal"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, physical_device_ordinal
     ) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::reserved0",
-    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, reserved0)
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::reserved0"][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, reserved0)
         - 12usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::sample_id",
-    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, sample_id)
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::sample_id"][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, sample_id)
         - 16usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::device_tick",
-    ][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, device_tick)
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::device_tick"][::core::mem::offset_of!(iree_hal_profile_clock_correlation_record_t, device_tick)
         - 24usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_cpu_timestamp_ns",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::host_cpu_timestamp_ns"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, host_cpu_timestamp_ns
     ) - 32usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_timestamp",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_timestamp"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, host_system_timestamp
     ) - 40usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_frequency_hz",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::host_system_frequency_hz"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, host_system_frequency_hz
     ) - 48usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_begin_ns",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_begin_ns"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, host_time_begin_ns
     ) - 56usize];
-    [
-        "Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_end_ns",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_clock_correlation_record_t::host_time_end_ns"][::core::mem::offset_of!(
         iree_hal_profile_clock_correlation_record_t, host_time_end_ns
     ) - 64usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_dispatch_event_t",
-    ][::core::mem::size_of::<iree_hal_profile_dispatch_event_t>() - 88usize];
-    [
-        "Alignment of iree_hal_profile_dispatch_event_t",
-    ][::core::mem::align_of::<iree_hal_profile_dispatch_event_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::record_length",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, record_length)
+    ["Size of iree_hal_profile_dispatch_event_t"][::core::mem::size_of::<iree_hal_profile_dispatch_event_t>() - 88usize];
+    ["Alignment of iree_hal_profile_dispatch_event_t"][::core::mem::align_of::<iree_hal_profile_dispatch_event_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_dispatch_event_t::record_length"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, record_length)
         - 0usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, flags) - 4usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::event_id",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, event_id) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::submission_id",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, submission_id)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::flags"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, flags) - 4usize];
+    ["Offset of field: iree_hal_profile_dispatch_event_t::event_id"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, event_id) - 8usize];
+    ["Offset of field: iree_hal_profile_dispatch_event_t::submission_id"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, submission_id)
         - 16usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::command_buffer_id",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_buffer_id)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::command_buffer_id"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_buffer_id)
         - 24usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::executable_id",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, executable_id)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::executable_id"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, executable_id)
         - 32usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::command_index",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_index)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::command_index"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, command_index)
         - 40usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::function_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, function_ordinal)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::function_ordinal"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, function_ordinal)
         - 44usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::workgroup_count",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_count)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::workgroup_count"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_count)
         - 48usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::workgroup_size",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_size)
+    ["Offset of field: iree_hal_profile_dispatch_event_t::workgroup_size"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, workgroup_size)
         - 60usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::start_tick",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, start_tick) - 72usize];
-    [
-        "Offset of field: iree_hal_profile_dispatch_event_t::end_tick",
-    ][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, end_tick) - 80usize];
+    ["Offset of field: iree_hal_profile_dispatch_event_t::start_tick"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, start_tick) - 72usize];
+    ["Offset of field: iree_hal_profile_dispatch_event_t::end_tick"][::core::mem::offset_of!(iree_hal_profile_dispatch_event_t, end_tick) - 80usize];
 };
 pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_NONE: iree_hal_profile_queue_event_type_e = 0;
 pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_BARRIER: iree_hal_profile_queue_event_type_e = 1;
@@ -2213,352 +1625,172 @@ pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_
 pub const iree_hal_profile_queue_event_type_e_IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_HOST_CALL: iree_hal_profile_queue_event_type_e = 11;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_host_execution_event_t",
-    ][::core::mem::size_of::<iree_hal_profile_host_execution_event_t>() - 152usize];
-    [
-        "Alignment of iree_hal_profile_host_execution_event_t",
-    ][::core::mem::align_of::<iree_hal_profile_host_execution_event_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::record_length",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, record_length)
+    ["Size of iree_hal_profile_host_execution_event_t"][::core::mem::size_of::<iree_hal_profile_host_execution_event_t>() - 152usize];
+    ["Alignment of iree_hal_profile_host_execution_event_t"][::core::mem::align_of::<iree_hal_profile_host_execution_event_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_host_execution_event_t::record_length"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, record_length)
         - 0usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::type_",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, type_) - 4usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, flags) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::status_code",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, status_code)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::type_"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, type_) - 4usize];
+    ["Offset of field: iree_hal_profile_host_execution_event_t::flags"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, flags) - 8usize];
+    ["Offset of field: iree_hal_profile_host_execution_event_t::status_code"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, status_code)
         - 12usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::event_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, event_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::event_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, event_id)
         - 16usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::submission_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, submission_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::submission_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, submission_id)
         - 24usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::command_buffer_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_buffer_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::command_buffer_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_buffer_id)
         - 32usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::executable_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, executable_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::executable_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, executable_id)
         - 40usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::allocation_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, allocation_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::allocation_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, allocation_id)
         - 48usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::stream_id",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, stream_id)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::stream_id"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, stream_id)
         - 56usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::physical_device_ordinal",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_host_execution_event_t::physical_device_ordinal"][::core::mem::offset_of!(
         iree_hal_profile_host_execution_event_t, physical_device_ordinal
     ) - 64usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::queue_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, queue_ordinal)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::queue_ordinal"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, queue_ordinal)
         - 68usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::command_index",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_index)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::command_index"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, command_index)
         - 72usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::function_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, function_ordinal)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::function_ordinal"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, function_ordinal)
         - 76usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::workgroup_count",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_count)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::workgroup_count"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_count)
         - 80usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::workgroup_size",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_size)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::workgroup_size"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, workgroup_size)
         - 92usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::start_host_time_ns",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_host_execution_event_t::start_host_time_ns"][::core::mem::offset_of!(
         iree_hal_profile_host_execution_event_t, start_host_time_ns
     ) - 104usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::end_host_time_ns",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, end_host_time_ns)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::end_host_time_ns"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, end_host_time_ns)
         - 112usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::payload_length",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, payload_length)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::payload_length"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, payload_length)
         - 120usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::tile_count",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, tile_count)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::tile_count"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, tile_count)
         - 128usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::tile_duration_sum_ns",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_profile_host_execution_event_t::tile_duration_sum_ns"][::core::mem::offset_of!(
         iree_hal_profile_host_execution_event_t, tile_duration_sum_ns
     ) - 136usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::operation_count",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, operation_count)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::operation_count"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, operation_count)
         - 144usize];
-    [
-        "Offset of field: iree_hal_profile_host_execution_event_t::reserved0",
-    ][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, reserved0)
+    ["Offset of field: iree_hal_profile_host_execution_event_t::reserved0"][::core::mem::offset_of!(iree_hal_profile_host_execution_event_t, reserved0)
         - 148usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_chunk_metadata_t",
-    ][::core::mem::size_of::<iree_hal_profile_chunk_metadata_t>() - 96usize];
-    [
-        "Alignment of iree_hal_profile_chunk_metadata_t",
-    ][::core::mem::align_of::<iree_hal_profile_chunk_metadata_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::content_type",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, content_type) - 0usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::name",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, name) - 16usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::session_id",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, session_id) - 32usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::stream_id",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, stream_id) - 40usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::event_id",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, event_id) - 48usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::executable_id",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, executable_id)
+    ["Size of iree_hal_profile_chunk_metadata_t"][::core::mem::size_of::<iree_hal_profile_chunk_metadata_t>() - 96usize];
+    ["Alignment of iree_hal_profile_chunk_metadata_t"][::core::mem::align_of::<iree_hal_profile_chunk_metadata_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::content_type"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, content_type) - 0usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::name"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, name) - 16usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::session_id"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, session_id) - 32usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::stream_id"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, stream_id) - 40usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::event_id"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, event_id) - 48usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::executable_id"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, executable_id)
         - 56usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::command_buffer_id",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, command_buffer_id)
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::command_buffer_id"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, command_buffer_id)
         - 64usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::physical_device_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, physical_device_ordinal)
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::physical_device_ordinal"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, physical_device_ordinal)
         - 72usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::queue_ordinal",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, queue_ordinal)
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::queue_ordinal"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, queue_ordinal)
         - 76usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::flags",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, flags) - 80usize];
-    [
-        "Offset of field: iree_hal_profile_chunk_metadata_t::dropped_record_count",
-    ][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, dropped_record_count)
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::flags"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, flags) - 80usize];
+    ["Offset of field: iree_hal_profile_chunk_metadata_t::dropped_record_count"][::core::mem::offset_of!(iree_hal_profile_chunk_metadata_t, dropped_record_count)
         - 88usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_profile_sink_vtable_t",
-    ][::core::mem::size_of::<iree_hal_profile_sink_vtable_t>() - 32usize];
-    [
-        "Alignment of iree_hal_profile_sink_vtable_t",
-    ][::core::mem::align_of::<iree_hal_profile_sink_vtable_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_profile_sink_vtable_t::destroy",
-    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, destroy) - 0usize];
-    [
-        "Offset of field: iree_hal_profile_sink_vtable_t::begin_session",
-    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, begin_session) - 8usize];
-    [
-        "Offset of field: iree_hal_profile_sink_vtable_t::write",
-    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, write) - 16usize];
-    [
-        "Offset of field: iree_hal_profile_sink_vtable_t::end_session",
-    ][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, end_session) - 24usize];
+    ["Size of iree_hal_profile_sink_vtable_t"][::core::mem::size_of::<iree_hal_profile_sink_vtable_t>() - 32usize];
+    ["Alignment of iree_hal_profile_sink_vtable_t"][::core::mem::align_of::<iree_hal_profile_sink_vtable_t>() - 8usize];
+    ["Offset of field: iree_hal_profile_sink_vtable_t::destroy"][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, destroy) - 0usize];
+    ["Offset of field: iree_hal_profile_sink_vtable_t::begin_session"][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, begin_session) - 8usize];
+    ["Offset of field: iree_hal_profile_sink_vtable_t::write"][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, write) - 16usize];
+    ["Offset of field: iree_hal_profile_sink_vtable_t::end_session"][::core::mem::offset_of!(iree_hal_profile_sink_vtable_t, end_session) - 24usize];
 };
 pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_GRAPH: iree_hal_cuda_command_buffer_mode_e = 0;
 pub const iree_hal_cuda_command_buffer_mode_e_IREE_HAL_CUDA_COMMAND_BUFFER_MODE_STREAM: iree_hal_cuda_command_buffer_mode_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_cuda_memory_pool_params_t",
-    ][::core::mem::size_of::<iree_hal_cuda_memory_pool_params_t>() - 16usize];
-    [
-        "Alignment of iree_hal_cuda_memory_pool_params_t",
-    ][::core::mem::align_of::<iree_hal_cuda_memory_pool_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_cuda_memory_pool_params_t::minimum_capacity",
-    ][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, minimum_capacity)
+    ["Size of iree_hal_cuda_memory_pool_params_t"][::core::mem::size_of::<iree_hal_cuda_memory_pool_params_t>() - 16usize];
+    ["Alignment of iree_hal_cuda_memory_pool_params_t"][::core::mem::align_of::<iree_hal_cuda_memory_pool_params_t>() - 8usize];
+    ["Offset of field: iree_hal_cuda_memory_pool_params_t::minimum_capacity"][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, minimum_capacity)
         - 0usize];
-    [
-        "Offset of field: iree_hal_cuda_memory_pool_params_t::release_threshold",
-    ][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, release_threshold)
+    ["Offset of field: iree_hal_cuda_memory_pool_params_t::release_threshold"][::core::mem::offset_of!(iree_hal_cuda_memory_pool_params_t, release_threshold)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_cuda_memory_pooling_params_t",
-    ][::core::mem::size_of::<iree_hal_cuda_memory_pooling_params_t>() - 32usize];
-    [
-        "Alignment of iree_hal_cuda_memory_pooling_params_t",
-    ][::core::mem::align_of::<iree_hal_cuda_memory_pooling_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_cuda_memory_pooling_params_t::device_local",
-    ][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, device_local)
+    ["Size of iree_hal_cuda_memory_pooling_params_t"][::core::mem::size_of::<iree_hal_cuda_memory_pooling_params_t>() - 32usize];
+    ["Alignment of iree_hal_cuda_memory_pooling_params_t"][::core::mem::align_of::<iree_hal_cuda_memory_pooling_params_t>() - 8usize];
+    ["Offset of field: iree_hal_cuda_memory_pooling_params_t::device_local"][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, device_local)
         - 0usize];
-    [
-        "Offset of field: iree_hal_cuda_memory_pooling_params_t::other",
-    ][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, other) - 16usize];
+    ["Offset of field: iree_hal_cuda_memory_pooling_params_t::other"][::core::mem::offset_of!(iree_hal_cuda_memory_pooling_params_t, other) - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_cuda_device_params_t",
-    ][::core::mem::size_of::<iree_hal_cuda_device_params_t>() - 72usize];
-    [
-        "Alignment of iree_hal_cuda_device_params_t",
-    ][::core::mem::align_of::<iree_hal_cuda_device_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::queue_count",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, queue_count) - 0usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::arena_block_size",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, arena_block_size) - 8usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::event_pool_capacity",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, event_pool_capacity)
+    ["Size of iree_hal_cuda_device_params_t"][::core::mem::size_of::<iree_hal_cuda_device_params_t>() - 72usize];
+    ["Alignment of iree_hal_cuda_device_params_t"][::core::mem::align_of::<iree_hal_cuda_device_params_t>() - 8usize];
+    ["Offset of field: iree_hal_cuda_device_params_t::queue_count"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, queue_count) - 0usize];
+    ["Offset of field: iree_hal_cuda_device_params_t::arena_block_size"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, arena_block_size) - 8usize];
+    ["Offset of field: iree_hal_cuda_device_params_t::event_pool_capacity"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, event_pool_capacity)
         - 16usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::command_buffer_mode",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, command_buffer_mode)
+    ["Offset of field: iree_hal_cuda_device_params_t::command_buffer_mode"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, command_buffer_mode)
         - 24usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::stream_tracing",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, stream_tracing) - 28usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::async_allocations",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, async_allocations)
+    ["Offset of field: iree_hal_cuda_device_params_t::stream_tracing"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, stream_tracing) - 28usize];
+    ["Offset of field: iree_hal_cuda_device_params_t::async_allocations"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, async_allocations)
         - 32usize];
-    [
-        "Offset of field: iree_hal_cuda_device_params_t::memory_pools",
-    ][::core::mem::offset_of!(iree_hal_cuda_device_params_t, memory_pools) - 40usize];
+    ["Offset of field: iree_hal_cuda_device_params_t::memory_pools"][::core::mem::offset_of!(iree_hal_cuda_device_params_t, memory_pools) - 40usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_cuda_driver_options_t",
-    ][::core::mem::size_of::<iree_hal_cuda_driver_options_t>() - 4usize];
-    [
-        "Alignment of iree_hal_cuda_driver_options_t",
-    ][::core::mem::align_of::<iree_hal_cuda_driver_options_t>() - 4usize];
-    [
-        "Offset of field: iree_hal_cuda_driver_options_t::default_device_index",
-    ][::core::mem::offset_of!(iree_hal_cuda_driver_options_t, default_device_index)
+    ["Size of iree_hal_cuda_driver_options_t"][::core::mem::size_of::<iree_hal_cuda_driver_options_t>() - 4usize];
+    ["Alignment of iree_hal_cuda_driver_options_t"][::core::mem::align_of::<iree_hal_cuda_driver_options_t>() - 4usize];
+    ["Offset of field: iree_hal_cuda_driver_options_t::default_device_index"][::core::mem::offset_of!(iree_hal_cuda_driver_options_t, default_device_index)
         - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_executable_loader_t",
-    ][::core::mem::size_of::<iree_hal_executable_loader_t>() - 32usize];
-    [
-        "Alignment of iree_hal_executable_loader_t",
-    ][::core::mem::align_of::<iree_hal_executable_loader_t>() - 8usize];
+    ["Size of iree_hal_executable_loader_t"][::core::mem::size_of::<iree_hal_executable_loader_t>() - 32usize];
+    ["Alignment of iree_hal_executable_loader_t"][::core::mem::align_of::<iree_hal_executable_loader_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_sync_device_params_t",
-    ][::core::mem::size_of::<iree_hal_sync_device_params_t>() - 8usize];
-    [
-        "Alignment of iree_hal_sync_device_params_t",
-    ][::core::mem::align_of::<iree_hal_sync_device_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_sync_device_params_t::arena_block_size",
-    ][::core::mem::offset_of!(iree_hal_sync_device_params_t, arena_block_size) - 0usize];
+    ["Size of iree_hal_sync_device_params_t"][::core::mem::size_of::<iree_hal_sync_device_params_t>() - 8usize];
+    ["Alignment of iree_hal_sync_device_params_t"][::core::mem::align_of::<iree_hal_sync_device_params_t>() - 8usize];
+    ["Offset of field: iree_hal_sync_device_params_t::arena_block_size"][::core::mem::offset_of!(iree_hal_sync_device_params_t, arena_block_size) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_task_affinity_set_t",
-    ][::core::mem::size_of::<iree_task_affinity_set_t>() - 32usize];
-    [
-        "Alignment of iree_task_affinity_set_t",
-    ][::core::mem::align_of::<iree_task_affinity_set_t>() - 8usize];
-    [
-        "Offset of field: iree_task_affinity_set_t::words",
-    ][::core::mem::offset_of!(iree_task_affinity_set_t, words) - 0usize];
+    ["Size of iree_task_affinity_set_t"][::core::mem::size_of::<iree_task_affinity_set_t>() - 32usize];
+    ["Alignment of iree_task_affinity_set_t"][::core::mem::align_of::<iree_task_affinity_set_t>() - 8usize];
+    ["Offset of field: iree_task_affinity_set_t::words"][::core::mem::offset_of!(iree_task_affinity_set_t, words) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_task_topology_caches_t",
-    ][::core::mem::size_of::<iree_task_topology_caches_t>() - 12usize];
-    [
-        "Alignment of iree_task_topology_caches_t",
-    ][::core::mem::align_of::<iree_task_topology_caches_t>() - 4usize];
-    [
-        "Offset of field: iree_task_topology_caches_t::l1_data",
-    ][::core::mem::offset_of!(iree_task_topology_caches_t, l1_data) - 0usize];
-    [
-        "Offset of field: iree_task_topology_caches_t::l2_data",
-    ][::core::mem::offset_of!(iree_task_topology_caches_t, l2_data) - 4usize];
-    [
-        "Offset of field: iree_task_topology_caches_t::l3_data",
-    ][::core::mem::offset_of!(iree_task_topology_caches_t, l3_data) - 8usize];
+    ["Size of iree_task_topology_caches_t"][::core::mem::size_of::<iree_task_topology_caches_t>() - 12usize];
+    ["Alignment of iree_task_topology_caches_t"][::core::mem::align_of::<iree_task_topology_caches_t>() - 4usize];
+    ["Offset of field: iree_task_topology_caches_t::l1_data"][::core::mem::offset_of!(iree_task_topology_caches_t, l1_data) - 0usize];
+    ["Offset of field: iree_task_topology_caches_t::l2_data"][::core::mem::offset_of!(iree_task_topology_caches_t, l2_data) - 4usize];
+    ["Offset of field: iree_task_topology_caches_t::l3_data"][::core::mem::offset_of!(iree_task_topology_caches_t, l3_data) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_task_topology_group_t",
-    ][::core::mem::size_of::<iree_task_topology_group_t>() - 88usize];
-    [
-        "Alignment of iree_task_topology_group_t",
-    ][::core::mem::align_of::<iree_task_topology_group_t>() - 8usize];
-    [
-        "Offset of field: iree_task_topology_group_t::group_index",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, group_index) - 0usize];
-    [
-        "Offset of field: iree_task_topology_group_t::name",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, name) - 1usize];
-    [
-        "Offset of field: iree_task_topology_group_t::processor_index",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, processor_index) - 32usize];
-    [
-        "Offset of field: iree_task_topology_group_t::caches",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, caches) - 36usize];
-    [
-        "Offset of field: iree_task_topology_group_t::ideal_thread_affinity",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, ideal_thread_affinity)
+    ["Size of iree_task_topology_group_t"][::core::mem::size_of::<iree_task_topology_group_t>() - 88usize];
+    ["Alignment of iree_task_topology_group_t"][::core::mem::align_of::<iree_task_topology_group_t>() - 8usize];
+    ["Offset of field: iree_task_topology_group_t::group_index"][::core::mem::offset_of!(iree_task_topology_group_t, group_index) - 0usize];
+    ["Offset of field: iree_task_topology_group_t::name"][::core::mem::offset_of!(iree_task_topology_group_t, name) - 1usize];
+    ["Offset of field: iree_task_topology_group_t::processor_index"][::core::mem::offset_of!(iree_task_topology_group_t, processor_index) - 32usize];
+    ["Offset of field: iree_task_topology_group_t::caches"][::core::mem::offset_of!(iree_task_topology_group_t, caches) - 36usize];
+    ["Offset of field: iree_task_topology_group_t::ideal_thread_affinity"][::core::mem::offset_of!(iree_task_topology_group_t, ideal_thread_affinity)
         - 48usize];
-    [
-        "Offset of field: iree_task_topology_group_t::constructive_sharing_mask",
-    ][::core::mem::offset_of!(iree_task_topology_group_t, constructive_sharing_mask)
+    ["Offset of field: iree_task_topology_group_t::constructive_sharing_mask"][::core::mem::offset_of!(iree_task_topology_group_t, constructive_sharing_mask)
         - 56usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_task_topology_t",
-    ][::core::mem::size_of::<iree_task_topology_t>() - 22544usize];
-    [
-        "Alignment of iree_task_topology_t",
-    ][::core::mem::align_of::<iree_task_topology_t>() - 8usize];
-    [
-        "Offset of field: iree_task_topology_t::numa_node_id",
-    ][::core::mem::offset_of!(iree_task_topology_t, numa_node_id) - 0usize];
-    [
-        "Offset of field: iree_task_topology_t::group_count",
-    ][::core::mem::offset_of!(iree_task_topology_t, group_count) - 8usize];
-    [
-        "Offset of field: iree_task_topology_t::groups",
-    ][::core::mem::offset_of!(iree_task_topology_t, groups) - 16usize];
+    ["Size of iree_task_topology_t"][::core::mem::size_of::<iree_task_topology_t>() - 22544usize];
+    ["Alignment of iree_task_topology_t"][::core::mem::align_of::<iree_task_topology_t>() - 8usize];
+    ["Offset of field: iree_task_topology_t::numa_node_id"][::core::mem::offset_of!(iree_task_topology_t, numa_node_id) - 0usize];
+    ["Offset of field: iree_task_topology_t::group_count"][::core::mem::offset_of!(iree_task_topology_t, group_count) - 8usize];
+    ["Offset of field: iree_task_topology_t::groups"][::core::mem::offset_of!(iree_task_topology_t, groups) - 16usize];
 };
 pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_ANY: iree_task_topology_performance_level_e = 0;
 pub const iree_task_topology_performance_level_e_IREE_TASK_TOPOLOGY_PERFORMANCE_LEVEL_LOW: iree_task_topology_performance_level_e = 1;
@@ -2567,48 +1799,24 @@ pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_COMP
 pub const iree_task_topology_distribution_e_IREE_TASK_TOPOLOGY_DISTRIBUTION_SCATTER: iree_task_topology_distribution_e = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_task_executor_options_t",
-    ][::core::mem::size_of::<iree_task_executor_options_t>() - 40usize];
-    [
-        "Alignment of iree_task_executor_options_t",
-    ][::core::mem::align_of::<iree_task_executor_options_t>() - 8usize];
-    [
-        "Offset of field: iree_task_executor_options_t::scheduling_mode",
-    ][::core::mem::offset_of!(iree_task_executor_options_t, scheduling_mode) - 0usize];
-    [
-        "Offset of field: iree_task_executor_options_t::worker_base_index",
-    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_base_index) - 8usize];
-    [
-        "Offset of field: iree_task_executor_options_t::worker_spin_ns",
-    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_spin_ns) - 16usize];
-    [
-        "Offset of field: iree_task_executor_options_t::worker_stack_size",
-    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_stack_size)
+    ["Size of iree_task_executor_options_t"][::core::mem::size_of::<iree_task_executor_options_t>() - 40usize];
+    ["Alignment of iree_task_executor_options_t"][::core::mem::align_of::<iree_task_executor_options_t>() - 8usize];
+    ["Offset of field: iree_task_executor_options_t::scheduling_mode"][::core::mem::offset_of!(iree_task_executor_options_t, scheduling_mode) - 0usize];
+    ["Offset of field: iree_task_executor_options_t::worker_base_index"][::core::mem::offset_of!(iree_task_executor_options_t, worker_base_index) - 8usize];
+    ["Offset of field: iree_task_executor_options_t::worker_spin_ns"][::core::mem::offset_of!(iree_task_executor_options_t, worker_spin_ns) - 16usize];
+    ["Offset of field: iree_task_executor_options_t::worker_stack_size"][::core::mem::offset_of!(iree_task_executor_options_t, worker_stack_size)
         - 24usize];
-    [
-        "Offset of field: iree_task_executor_options_t::worker_local_memory_size",
-    ][::core::mem::offset_of!(iree_task_executor_options_t, worker_local_memory_size)
+    ["Offset of field: iree_task_executor_options_t::worker_local_memory_size"][::core::mem::offset_of!(iree_task_executor_options_t, worker_local_memory_size)
         - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_task_device_params_t",
-    ][::core::mem::size_of::<iree_hal_task_device_params_t>() - 24usize];
-    [
-        "Alignment of iree_hal_task_device_params_t",
-    ][::core::mem::align_of::<iree_hal_task_device_params_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_task_device_params_t::arena_block_size",
-    ][::core::mem::offset_of!(iree_hal_task_device_params_t, arena_block_size) - 0usize];
-    [
-        "Offset of field: iree_hal_task_device_params_t::queue_scope_flags",
-    ][::core::mem::offset_of!(iree_hal_task_device_params_t, queue_scope_flags)
+    ["Size of iree_hal_task_device_params_t"][::core::mem::size_of::<iree_hal_task_device_params_t>() - 24usize];
+    ["Alignment of iree_hal_task_device_params_t"][::core::mem::align_of::<iree_hal_task_device_params_t>() - 8usize];
+    ["Offset of field: iree_hal_task_device_params_t::arena_block_size"][::core::mem::offset_of!(iree_hal_task_device_params_t, arena_block_size) - 0usize];
+    ["Offset of field: iree_hal_task_device_params_t::queue_scope_flags"][::core::mem::offset_of!(iree_hal_task_device_params_t, queue_scope_flags)
         - 8usize];
-    [
-        "Offset of field: iree_hal_task_device_params_t::inline_transfer_threshold",
-    ][::core::mem::offset_of!(iree_hal_task_device_params_t, inline_transfer_threshold)
+    ["Offset of field: iree_hal_task_device_params_t::inline_transfer_threshold"][::core::mem::offset_of!(iree_hal_task_device_params_t, inline_transfer_threshold)
         - 16usize];
 };
 pub const iree_hal_vulkan_feature_bits_t_IREE_HAL_VULKAN_FEATURE_NONE: iree_hal_vulkan_feature_bits_t = 0;
@@ -2640,76 +1848,42 @@ pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_NONE: i
 pub const iree_hal_vulkan_device_flag_bits_t_IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE: iree_hal_vulkan_device_flag_bits_t = 1;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_vulkan_device_options_t",
-    ][::core::mem::size_of::<iree_hal_vulkan_device_options_t>() - 32usize];
-    [
-        "Alignment of iree_hal_vulkan_device_options_t",
-    ][::core::mem::align_of::<iree_hal_vulkan_device_options_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_vulkan_device_options_t::flags",
-    ][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, flags) - 0usize];
-    [
-        "Offset of field: iree_hal_vulkan_device_options_t::dispatch_abis",
-    ][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, dispatch_abis) - 4usize];
-    [
-        "Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_instances",
-    ][::core::mem::offset_of!(
+    ["Size of iree_hal_vulkan_device_options_t"][::core::mem::size_of::<iree_hal_vulkan_device_options_t>() - 32usize];
+    ["Alignment of iree_hal_vulkan_device_options_t"][::core::mem::align_of::<iree_hal_vulkan_device_options_t>() - 8usize];
+    ["Offset of field: iree_hal_vulkan_device_options_t::flags"][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, flags) - 0usize];
+    ["Offset of field: iree_hal_vulkan_device_options_t::dispatch_abis"][::core::mem::offset_of!(iree_hal_vulkan_device_options_t, dispatch_abis) - 4usize];
+    ["Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_instances"][::core::mem::offset_of!(
         iree_hal_vulkan_device_options_t, max_cached_bda_replay_instances
     ) - 8usize];
-    [
-        "Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_publication_bytes",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_vulkan_device_options_t::max_cached_bda_replay_publication_bytes"][::core::mem::offset_of!(
         iree_hal_vulkan_device_options_t, max_cached_bda_replay_publication_bytes
     ) - 16usize];
-    [
-        "Offset of field: iree_hal_vulkan_device_options_t::retained_cached_bda_replay_instances",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_vulkan_device_options_t::retained_cached_bda_replay_instances"][::core::mem::offset_of!(
         iree_hal_vulkan_device_options_t, retained_cached_bda_replay_instances
     ) - 24usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_vulkan_driver_options_t",
-    ][::core::mem::size_of::<iree_hal_vulkan_driver_options_t>() - 64usize];
-    [
-        "Alignment of iree_hal_vulkan_driver_options_t",
-    ][::core::mem::align_of::<iree_hal_vulkan_driver_options_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::libvulkan_search_paths",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, libvulkan_search_paths)
+    ["Size of iree_hal_vulkan_driver_options_t"][::core::mem::size_of::<iree_hal_vulkan_driver_options_t>() - 64usize];
+    ["Alignment of iree_hal_vulkan_driver_options_t"][::core::mem::align_of::<iree_hal_vulkan_driver_options_t>() - 8usize];
+    ["Offset of field: iree_hal_vulkan_driver_options_t::libvulkan_search_paths"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, libvulkan_search_paths)
         - 0usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::api_version",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, api_version) - 16usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::request_flags",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, request_flags)
+    ["Offset of field: iree_hal_vulkan_driver_options_t::api_version"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, api_version) - 16usize];
+    ["Offset of field: iree_hal_vulkan_driver_options_t::request_flags"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, request_flags)
         - 20usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::requested_features",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, requested_features)
+    ["Offset of field: iree_hal_vulkan_driver_options_t::requested_features"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, requested_features)
         - 24usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::debug_verbosity",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, debug_verbosity)
+    ["Offset of field: iree_hal_vulkan_driver_options_t::debug_verbosity"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, debug_verbosity)
         - 28usize];
-    [
-        "Offset of field: iree_hal_vulkan_driver_options_t::device_options",
-    ][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, device_options)
+    ["Offset of field: iree_hal_vulkan_driver_options_t::device_options"][::core::mem::offset_of!(iree_hal_vulkan_driver_options_t, device_options)
         - 32usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_vm_ref_t"][::core::mem::size_of::<iree_vm_ref_t>() - 16usize];
     ["Alignment of iree_vm_ref_t"][::core::mem::align_of::<iree_vm_ref_t>() - 8usize];
-    [
-        "Offset of field: iree_vm_ref_t::ptr",
-    ][::core::mem::offset_of!(iree_vm_ref_t, ptr) - 0usize];
-    [
-        "Offset of field: iree_vm_ref_t::type_",
-    ][::core::mem::offset_of!(iree_vm_ref_t, type_) - 8usize];
+    ["Offset of field: iree_vm_ref_t::ptr"][::core::mem::offset_of!(iree_vm_ref_t, ptr) - 0usize];
+    ["Offset of field: iree_vm_ref_t::type_"][::core::mem::offset_of!(iree_vm_ref_t, type_) - 8usize];
 };
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_INTERNAL: iree_vm_function_linkage_e = 0;
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_IMPORT: iree_vm_function_linkage_e = 1;
@@ -2718,148 +1892,80 @@ pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_IMPORT_OPTIONAL: i
 pub const iree_vm_function_linkage_e_IREE_VM_FUNCTION_LINKAGE_EXPORT_OPTIONAL: iree_vm_function_linkage_e = 4;
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_vm_function_t",
-    ][::core::mem::size_of::<iree_vm_function_t>() - 16usize];
-    [
-        "Alignment of iree_vm_function_t",
-    ][::core::mem::align_of::<iree_vm_function_t>() - 8usize];
-    [
-        "Offset of field: iree_vm_function_t::module",
-    ][::core::mem::offset_of!(iree_vm_function_t, module) - 0usize];
-    [
-        "Offset of field: iree_vm_function_t::linkage",
-    ][::core::mem::offset_of!(iree_vm_function_t, linkage) - 8usize];
-    [
-        "Offset of field: iree_vm_function_t::ordinal",
-    ][::core::mem::offset_of!(iree_vm_function_t, ordinal) - 10usize];
+    ["Size of iree_vm_function_t"][::core::mem::size_of::<iree_vm_function_t>() - 16usize];
+    ["Alignment of iree_vm_function_t"][::core::mem::align_of::<iree_vm_function_t>() - 8usize];
+    ["Offset of field: iree_vm_function_t::module"][::core::mem::offset_of!(iree_vm_function_t, module) - 0usize];
+    ["Offset of field: iree_vm_function_t::linkage"][::core::mem::offset_of!(iree_vm_function_t, linkage) - 8usize];
+    ["Offset of field: iree_vm_function_t::ordinal"][::core::mem::offset_of!(iree_vm_function_t, ordinal) - 10usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_vm_function_signature_t",
-    ][::core::mem::size_of::<iree_vm_function_signature_t>() - 16usize];
-    [
-        "Alignment of iree_vm_function_signature_t",
-    ][::core::mem::align_of::<iree_vm_function_signature_t>() - 8usize];
-    [
-        "Offset of field: iree_vm_function_signature_t::calling_convention",
-    ][::core::mem::offset_of!(iree_vm_function_signature_t, calling_convention)
+    ["Size of iree_vm_function_signature_t"][::core::mem::size_of::<iree_vm_function_signature_t>() - 16usize];
+    ["Alignment of iree_vm_function_signature_t"][::core::mem::align_of::<iree_vm_function_signature_t>() - 8usize];
+    ["Offset of field: iree_vm_function_signature_t::calling_convention"][::core::mem::offset_of!(iree_vm_function_signature_t, calling_convention)
         - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of iree_vm_module_t"][::core::mem::size_of::<iree_vm_module_t>() - 144usize];
-    [
-        "Alignment of iree_vm_module_t",
-    ][::core::mem::align_of::<iree_vm_module_t>() - 8usize];
+    ["Alignment of iree_vm_module_t"][::core::mem::align_of::<iree_vm_module_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_vm_type_def_t",
-    ][::core::mem::size_of::<iree_vm_type_def_t>() - 8usize];
-    [
-        "Alignment of iree_vm_type_def_t",
-    ][::core::mem::align_of::<iree_vm_type_def_t>() - 8usize];
+    ["Size of iree_vm_type_def_t"][::core::mem::size_of::<iree_vm_type_def_t>() - 8usize];
+    ["Alignment of iree_vm_type_def_t"][::core::mem::align_of::<iree_vm_type_def_t>() - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_module_debug_sink_release_callback_t",
-    ][::core::mem::size_of::<iree_hal_module_debug_sink_release_callback_t>() - 16usize];
-    [
-        "Alignment of iree_hal_module_debug_sink_release_callback_t",
-    ][::core::mem::align_of::<iree_hal_module_debug_sink_release_callback_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_module_debug_sink_release_callback_t::fn_",
-    ][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, fn_)
+    ["Size of iree_hal_module_debug_sink_release_callback_t"][::core::mem::size_of::<iree_hal_module_debug_sink_release_callback_t>() - 16usize];
+    ["Alignment of iree_hal_module_debug_sink_release_callback_t"][::core::mem::align_of::<iree_hal_module_debug_sink_release_callback_t>() - 8usize];
+    ["Offset of field: iree_hal_module_debug_sink_release_callback_t::fn_"][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, fn_)
         - 0usize];
-    [
-        "Offset of field: iree_hal_module_debug_sink_release_callback_t::user_data",
-    ][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, user_data)
+    ["Offset of field: iree_hal_module_debug_sink_release_callback_t::user_data"][::core::mem::offset_of!(iree_hal_module_debug_sink_release_callback_t, user_data)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_module_buffer_view_trace_callback_t",
-    ][::core::mem::size_of::<iree_hal_module_buffer_view_trace_callback_t>() - 16usize];
-    [
-        "Alignment of iree_hal_module_buffer_view_trace_callback_t",
-    ][::core::mem::align_of::<iree_hal_module_buffer_view_trace_callback_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_module_buffer_view_trace_callback_t::fn_",
-    ][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, fn_)
+    ["Size of iree_hal_module_buffer_view_trace_callback_t"][::core::mem::size_of::<iree_hal_module_buffer_view_trace_callback_t>() - 16usize];
+    ["Alignment of iree_hal_module_buffer_view_trace_callback_t"][::core::mem::align_of::<iree_hal_module_buffer_view_trace_callback_t>() - 8usize];
+    ["Offset of field: iree_hal_module_buffer_view_trace_callback_t::fn_"][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, fn_)
         - 0usize];
-    [
-        "Offset of field: iree_hal_module_buffer_view_trace_callback_t::user_data",
-    ][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, user_data)
+    ["Offset of field: iree_hal_module_buffer_view_trace_callback_t::user_data"][::core::mem::offset_of!(iree_hal_module_buffer_view_trace_callback_t, user_data)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_module_debug_sink_t",
-    ][::core::mem::size_of::<iree_hal_module_debug_sink_t>() - 32usize];
-    [
-        "Alignment of iree_hal_module_debug_sink_t",
-    ][::core::mem::align_of::<iree_hal_module_debug_sink_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_module_debug_sink_t::release",
-    ][::core::mem::offset_of!(iree_hal_module_debug_sink_t, release) - 0usize];
-    [
-        "Offset of field: iree_hal_module_debug_sink_t::buffer_view_trace",
-    ][::core::mem::offset_of!(iree_hal_module_debug_sink_t, buffer_view_trace)
+    ["Size of iree_hal_module_debug_sink_t"][::core::mem::size_of::<iree_hal_module_debug_sink_t>() - 32usize];
+    ["Alignment of iree_hal_module_debug_sink_t"][::core::mem::align_of::<iree_hal_module_debug_sink_t>() - 8usize];
+    ["Offset of field: iree_hal_module_debug_sink_t::release"][::core::mem::offset_of!(iree_hal_module_debug_sink_t, release) - 0usize];
+    ["Offset of field: iree_hal_module_debug_sink_t::buffer_view_trace"][::core::mem::offset_of!(iree_hal_module_debug_sink_t, buffer_view_trace)
         - 16usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_device_queue_affinity_pair_t",
-    ][::core::mem::size_of::<iree_hal_device_queue_affinity_pair_t>() - 16usize];
-    [
-        "Alignment of iree_hal_device_queue_affinity_pair_t",
-    ][::core::mem::align_of::<iree_hal_device_queue_affinity_pair_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_device_queue_affinity_pair_t::device",
-    ][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, device) - 0usize];
-    [
-        "Offset of field: iree_hal_device_queue_affinity_pair_t::queue_affinity",
-    ][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, queue_affinity)
+    ["Size of iree_hal_device_queue_affinity_pair_t"][::core::mem::size_of::<iree_hal_device_queue_affinity_pair_t>() - 16usize];
+    ["Alignment of iree_hal_device_queue_affinity_pair_t"][::core::mem::align_of::<iree_hal_device_queue_affinity_pair_t>() - 8usize];
+    ["Offset of field: iree_hal_device_queue_affinity_pair_t::device"][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, device) - 0usize];
+    ["Offset of field: iree_hal_device_queue_affinity_pair_t::queue_affinity"][::core::mem::offset_of!(iree_hal_device_queue_affinity_pair_t, queue_affinity)
         - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_module_device_allocator_select_callback_t",
-    ][::core::mem::size_of::<iree_hal_module_device_allocator_select_callback_t>()
+    ["Size of iree_hal_module_device_allocator_select_callback_t"][::core::mem::size_of::<iree_hal_module_device_allocator_select_callback_t>()
         - 16usize];
-    [
-        "Alignment of iree_hal_module_device_allocator_select_callback_t",
-    ][::core::mem::align_of::<iree_hal_module_device_allocator_select_callback_t>()
+    ["Alignment of iree_hal_module_device_allocator_select_callback_t"][::core::mem::align_of::<iree_hal_module_device_allocator_select_callback_t>()
         - 8usize];
-    [
-        "Offset of field: iree_hal_module_device_allocator_select_callback_t::fn_",
-    ][::core::mem::offset_of!(iree_hal_module_device_allocator_select_callback_t, fn_)
+    ["Offset of field: iree_hal_module_device_allocator_select_callback_t::fn_"][::core::mem::offset_of!(iree_hal_module_device_allocator_select_callback_t, fn_)
         - 0usize];
-    [
-        "Offset of field: iree_hal_module_device_allocator_select_callback_t::user_data",
-    ][::core::mem::offset_of!(
+    ["Offset of field: iree_hal_module_device_allocator_select_callback_t::user_data"][::core::mem::offset_of!(
         iree_hal_module_device_allocator_select_callback_t, user_data
     ) - 8usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    [
-        "Size of iree_hal_module_device_policy_t",
-    ][::core::mem::size_of::<iree_hal_module_device_policy_t>() - 16usize];
-    [
-        "Alignment of iree_hal_module_device_policy_t",
-    ][::core::mem::align_of::<iree_hal_module_device_policy_t>() - 8usize];
-    [
-        "Offset of field: iree_hal_module_device_policy_t::allocator_select",
-    ][::core::mem::offset_of!(iree_hal_module_device_policy_t, allocator_select)
+    ["Size of iree_hal_module_device_policy_t"][::core::mem::size_of::<iree_hal_module_device_policy_t>() - 16usize];
+    ["Alignment of iree_hal_module_device_policy_t"][::core::mem::align_of::<iree_hal_module_device_policy_t>() - 8usize];
+    ["Offset of field: iree_hal_module_device_policy_t::allocator_select"][::core::mem::offset_of!(iree_hal_module_device_policy_t, allocator_select)
         - 0usize];
 };
 pub const iree_vm_bytecode_module_flags_e_IREE_VM_BYTECODE_MODULE_FLAG_NONE: iree_vm_bytecode_module_flags_e = 0;

@@ -130,6 +130,8 @@ pub(super) fn generate(root: &Path, names: &BTreeSet<String>) -> Result<String> 
         builder = builder.opaque_type(pattern);
     }
     let text = builder.generate().context("bindgen")?.to_string();
+    // Each check of a layout in one line.
+    let text = text.replace("    [\n        \"", "    [\"").replace("\",\n    ][", "\"][");
     Ok(link_names(&text, names))
 }
 
