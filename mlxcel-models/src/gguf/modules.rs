@@ -75,7 +75,7 @@ pub(super) fn dense_config(gguf: &Gguf, folder: &str) -> Result<Option<Map<Strin
         ("in_features", size("in", 1)?),
         ("out_features", size("out", 0)?),
         ("bias", false.into()),
-        ("activation_function", "Identity".into()),
+        ("activation_function", "torch.nn.Identity".into()),
     ];
     Ok(Some(fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()))
 }

@@ -4,6 +4,7 @@
 //! They are computed on the host, once for each text: of the arithmetic of an encoder that is less than a
 //! percent, and engines need to know nothing about them.
 
+mod answers;
 mod classifier;
 mod modules;
 

@@ -3,7 +3,7 @@
 use mlxcel_core::{Error, ErrorKind, ModelSource, Pooling, Result};
 
 use super::classifier::matrix_values;
-use super::{HeadLayer, TextHead};
+use super::{HeadLayer, TextHead, answers};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Fields};
 use crate::decoder::Activation;
@@ -52,10 +52,22 @@ impl TextHead {
                     let layer = dense(source, &module.path, head.outputs())?;
                     head.layers.push(layer);
                 }
-                ("Normalize", Some(head)) => head.layers.push(HeadLayer::Normalize),
+                ("LayerNorm", Some(head)) => {
+                    let layer = layer_norm(source, &module.path, head.outputs())?;
+                    head.layers.push(layer);
+                }
+                ("Normalize", Some(head)) => {
+                    expect_embeddings(source, &module.path)?;
+                    head.layers.push(HeadLayer::Normalize);
+                }
+                // Does nothing but in training.
+                ("Dropout", Some(_)) => {}
+                // A reranker, which makes no embeddings.
+                ("LogitScore", None) => answers::expect_yes_or_no(source, &config(source, &module.path)?)?,
                 _ => {
                     let message = format!(
-                        "the module '{}' is not supported there; Transformer, Pooling, then Dense and Normalize are",
+                        "the module '{}' is not supported there; Transformer, Pooling, then Dense, LayerNorm, \
+                         Dropout and Normalize are",
                         kind.escape_debug()
                     );
                     return Err(Error::unsupported(OPERATION, message).with_context("path", MODULES));
@@ -129,8 +141,8 @@ impl Module {
     /// The files in its folder that are read.
     fn needed(&self) -> &'static [&'static str] {
         match self.kind() {
-            "Pooling" => &[CONFIG],
-            "Dense" => &[CONFIG, WEIGHTS],
+            "Pooling" | "LogitScore" => &[CONFIG],
+            "Dense" | "LayerNorm" => &[CONFIG, WEIGHTS],
             _ => &[],
         }
     }
@@ -189,7 +201,8 @@ fn pooling(source: &ModelSource, folder: &str) -> Result<TextHead> {
             return Err(config.unsupported("pooling_mode", message));
         }
     };
-    if config.flag("include_prompt")? == Some(false) && pooling == Pooling::Mean {
+    // The last token is the same without the prompt.
+    if config.flag("include_prompt")? == Some(false) && pooling != Pooling::Last {
         let message = "pooling without the tokens of the prompt is not supported".to_owned();
         return Err(config.unsupported("include_prompt", message));
     }
@@ -210,13 +223,11 @@ fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer>
             config.unsupported("use_residual", "dense layers with a residual are not supported".to_owned())
         );
     }
-    for key in ["module_input_name", "module_output_name"] {
-        if config.text(key)?.is_some_and(|name| name != "sentence_embedding") {
-            return Err(config.unsupported(key, "layers of other features are not supported".to_owned()));
-        }
-    }
-    let name = config.text("activation_function")?.unwrap_or("Tanh");
-    let activation = match name.rsplit('.').next().unwrap_or_default() {
+    expect_features(config)?;
+    let name = config.text("activation_function")?.unwrap_or("torch.nn.Tanh");
+    // Classes of other packages may have the same names.
+    let class = name.strip_prefix("torch.").and_then(|class| class.rsplit('.').next());
+    let activation = match class.unwrap_or_default() {
         "Identity" => None,
         "Tanh" => Some(Activation::Tanh),
         "GELU" => Some(Activation::Gelu),
@@ -241,6 +252,43 @@ fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer>
     let weight = tensor(&path, &file, "linear.weight", &[outputs, inputs])?;
     let bias = if has_bias { Some(tensor(&path, &file, "linear.bias", &[outputs])?) } else { None };
     Ok(HeadLayer::Dense { weight, bias, activation })
+}
+
+/// The layer norm in `folder`, as PyTorch has it.
+fn layer_norm(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer> {
+    let config = config(source, folder)?;
+    let config = config.fields();
+    let dimension = size(config, ["dimension"; 2])?;
+    if dimension != inputs {
+        let message = format!("{dimension} inputs are expected, and the layer before has {inputs} outputs");
+        return Err(config.wrong("dimension", message));
+    }
+    let path = format!("{folder}/{WEIGHTS}");
+    let file = read_file(source, &path)?.ok_or_else(|| missing(path.clone()))?;
+    let values = |name: &str| tensor(&path, &file, name, &[inputs]);
+    Ok(HeadLayer::Norm { weight: values("norm.weight")?, bias: Some(values("norm.bias")?), epsilon: 1e-5 })
+}
+
+/// Fails if a module without weights, which may have no config, is for other features than the embedding.
+fn expect_embeddings(source: &ModelSource, folder: &str) -> Result<()> {
+    if folder.is_empty() {
+        return Ok(());
+    }
+    let path = format!("{folder}/{CONFIG}");
+    match read_file(source, &path)? {
+        Some(bytes) => expect_features(Config::parse(path, &bytes)?.fields()),
+        None => Ok(()),
+    }
+}
+
+/// Fails if a module reads or writes other features than the embedding.
+fn expect_features(config: Fields<'_>) -> Result<()> {
+    for key in ["module_input_name", "module_output_name"] {
+        if config.text(key)?.is_some_and(|name| name != "sentence_embedding") {
+            return Err(config.unsupported(key, "layers of other features are not supported".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// The weight of a dense layer that is among those of the model, as GGUF files and copies of them have it.
@@ -284,3 +332,6 @@ pub(super) fn floats(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;
