@@ -70,6 +70,14 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
             return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let (shared, client) = (&models.shared, client(&request));
+        let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        if length
+            .and_then(|length| length.parse().ok())
+            .is_some_and(|length: usize| length > shared.limits.body_bytes)
+        {
+            // It is not waited for.
+            return Err(ApiError::too_large(shared.limits.body_bytes));
+        }
         let group = request.extensions().get::<RequestNumber>().map_or(0, |number| number.0);
         let Ok(body) = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, models)).await else {
             return Err(ApiError::with_status(

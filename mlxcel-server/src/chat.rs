@@ -87,6 +87,11 @@ struct ChatMessage {
 }
 
 impl ChatMessage {
+    /// Whether it says nothing, though only content could.
+    fn lacks_content(&self) -> bool {
+        self.content.is_none() && ["user", "system", "developer"].contains(&self.role.as_str())
+    }
+
     fn into_message(self) -> Result<Message, ApiError> {
         let text = self.content.map(|content| text_of(&content, &["text"], "messages")).transpose()?;
         let mut message = Message::new(self.role, text.unwrap_or_default());
@@ -121,6 +126,11 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
     }
     if request.modalities.iter().flatten().any(|modality| modality != "text") {
         return Err(ApiError::unsupported("modalities", "an answer that is not text"));
+    }
+    if let Some(index) = request.messages.iter().position(ChatMessage::lacks_content) {
+        let path = format!("messages[{index}].content");
+        let message = format!("{path} is required: a string or a list of parts");
+        return Err(ApiError::invalid(&path, message));
     }
     let mut messages: Vec<Message> =
         request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;

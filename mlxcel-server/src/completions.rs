@@ -63,6 +63,9 @@ async fn complete_prompts(
     if prompts.is_empty() || prompts.len() > limits.prompts {
         return Err(ApiError::invalid("prompt", format!("from 1 to {} prompts", limits.prompts)));
     }
+    for prompt in &prompts {
+        prompt.check(&app)?;
+    }
     let options = fields.options(&app, top)?;
     let answers_of_each = options.len();
     if prompts.len() * answers_of_each > limits.rows {

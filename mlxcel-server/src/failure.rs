@@ -157,7 +157,9 @@ impl From<Error> for ApiError {
             ErrorKind::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("shutting_down")),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
-        let param = error.context("field").map(str::to_owned);
+        // What a grammar is made of has another name in each request.
+        let param = error.context("field").or((error.operation() == "compile grammar").then_some("mask"));
+        let param = param.map(str::to_owned);
         Self::new(status, one_line(&error), kind, param, code).renamed(&OPENAI)
     }
 }

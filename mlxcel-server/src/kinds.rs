@@ -1,5 +1,6 @@
 //! The types of fields, and what is wrong with a value, in the words of the APIs.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::failure::ApiError;
@@ -32,6 +33,17 @@ pub(crate) enum Kind {
     /// An object with these fields, and maybe others.
     Object(&'static [Field]),
     Either(&'static [Kind]),
+}
+
+/// A value of [`Kind::Object`] whose fields are read later.
+#[derive(Deserialize)]
+#[serde(from = "Map<String, Value>")]
+pub(crate) struct Object(pub(crate) Value);
+
+impl From<Map<String, Value>> for Object {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self(fields.into())
+    }
 }
 
 impl Field {

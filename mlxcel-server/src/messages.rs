@@ -15,7 +15,7 @@ use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
 use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
-use crate::kinds::{Field, Kind};
+use crate::kinds::{Field, Kind, Object};
 use crate::message_pieces::{MessagePieces, NAMES};
 use crate::sse;
 use crate::usage::AnswerUsage;
@@ -40,9 +40,24 @@ struct Conversation {
     system: Option<Value>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
-    thinking: Option<Value>,
+    thinking: Option<Thinking>,
     /// The effort, and the format of the answer.
-    output_config: Option<Value>,
+    output_config: Option<Object>,
+}
+
+/// Whether the model thinks before it answers; how long is up to the model.
+#[derive(Deserialize)]
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: ThinkingKind,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ThinkingKind {
+    Enabled,
+    Disabled,
+    Adaptive,
 }
 
 /// A request that asks for the length of a prompt.
@@ -54,6 +69,8 @@ pub(crate) struct CountRequest {
 
 /// The path that the paths of Anthropic's API begin with.
 const PATH: &str = "/v1/messages";
+const THINKING: Kind =
+    Kind::Object(&[Field::required("type", Kind::Words(&["enabled", "disabled", "adaptive"]))]);
 /// Fields of the conversation.
 const CONVERSATION: [Field; 7] = [
     Field::new("model", Kind::Text),
@@ -61,8 +78,8 @@ const CONVERSATION: [Field; 7] = [
     Field::new("system", Kind::Any),
     Field::new("tools", Kind::List(&Kind::Any)),
     Field::new("tool_choice", Kind::Any),
-    Field::new("thinking", Kind::Any),
-    Field::new("output_config", Kind::Any),
+    Field::new("thinking", THINKING),
+    Field::new("output_config", Kind::Object(&[])),
 ];
 
 impl Asked for MessageRequest {
@@ -143,10 +160,10 @@ impl Conversation {
             chat.insert("parallel_tool_calls".to_owned(), is_parallel.into());
         }
         if let Some(thinking) = &self.thinking {
-            let thinks = thinking["type"] != "disabled";
+            let thinks = !matches!(thinking.kind, ThinkingKind::Disabled);
             chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": thinks }));
         }
-        if let Some(config) = &self.output_config {
+        if let Some(Object(config)) = &self.output_config {
             chat.insert("reasoning_effort".to_owned(), config["effort"].clone());
             let format = match &config["format"] {
                 Value::Null => Value::Null,

@@ -3,7 +3,10 @@
 use mlxcel_session::{Prompt, TokenId};
 use serde::Deserialize;
 
+use crate::failure::ApiError;
 use crate::kinds::Kind;
+use crate::served::ServedModel;
+use crate::texts::check_tokens;
 
 /// Texts or tokens, one or several.
 #[derive(Deserialize)]
@@ -31,6 +34,18 @@ pub(crate) enum OwnedPrompt {
 }
 
 impl OwnedPrompt {
+    /// Fails for a prompt that is empty or has tokens outside the vocabulary.
+    pub(crate) fn check(&self, app: &ServedModel) -> Result<(), ApiError> {
+        let is_empty = match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Tokens(tokens) => {
+                check_tokens(app, tokens, "prompt")?;
+                tokens.is_empty()
+            }
+        };
+        if is_empty { Err(ApiError::invalid("prompt", "a prompt must not be empty")) } else { Ok(()) }
+    }
+
     pub(crate) fn as_prompt(&self) -> Prompt<'_> {
         match self {
             Self::Text(text) => text.into(),

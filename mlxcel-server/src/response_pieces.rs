@@ -17,6 +17,11 @@ pub(crate) const NAMES: [(&str, &str); 4] = [
     ("reasoning_effort", "reasoning.effort"),
 ];
 
+/// The status of an answer that has ended, and of its last item.
+fn status(answer: &Answer) -> &'static str {
+    if answer.end_reason() == "length" { "incomplete" } else { "completed" }
+}
+
 /// A response in the making.
 pub(crate) struct ResponsePieces {
     id: String,
@@ -48,20 +53,17 @@ impl ResponsePieces {
 
     /// The response as it is now; complete with the answer that has ended.
     pub(crate) fn whole(&self, ended: Option<&Answer>) -> Value {
-        let is_cut = ended.is_some_and(|answer| answer.end_reason() == "length");
-        let status = match (ended, is_cut) {
-            (None, _) => "in_progress",
-            (_, true) => "incomplete",
-            (_, false) => "completed",
-        };
+        let status = ended.map_or("in_progress", status);
+        let is_cut = status == "incomplete";
         let mut response = json!({
             "id": format!("resp_{}", self.id), "object": "response", "created_at": self.created, "status": status,
             "model": self.model, "output": self.output, "error": null,
             "incomplete_details": if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null },
             "usage": ended.map(|answer| {
                 let AnswerUsage { usage, reasoning_tokens } = answer.usage();
+                let details = json!({ "cached_tokens": usage.reused_tokens, "cache_write_tokens": 0 });
                 json!({
-                    "input_tokens": usage.prompt_tokens, "input_tokens_details": { "cached_tokens": usage.reused_tokens },
+                    "input_tokens": usage.prompt_tokens, "input_tokens_details": details,
                     "output_tokens": usage.generated_tokens,
                     "output_tokens_details": { "reasoning_tokens": reasoning_tokens.unwrap_or(0) },
                     "total_tokens": usage.prompt_tokens + usage.generated_tokens,
@@ -96,7 +98,7 @@ impl ResponsePieces {
 
     /// Begins an item, after the one that is being written.
     fn begin_item(&mut self, kind: &'static str, more: Value) -> Vec<Value> {
-        let mut events = self.end_item();
+        let mut events = self.end_item("completed");
         let index = self.output.len();
         let prefix = match kind {
             "message" => "msg",
@@ -135,7 +137,8 @@ impl ResponsePieces {
         Some(self.event(&name, place))
     }
 
-    fn end_item(&mut self) -> Vec<Value> {
+    /// Ends the item that is being written.
+    fn end_item(&mut self, status: &str) -> Vec<Value> {
         let Some((kind, mut item, text)) = self.open.take() else { return Vec::new() };
         let index = self.output.len();
         let place = json!({ "output_index": index, "item_id": item["id"] });
@@ -147,7 +150,7 @@ impl ResponsePieces {
             fields
         };
         let name = Self::name(kind, "done");
-        item["status"] = "completed".into();
+        item["status"] = status.into();
         let mut events = Vec::new();
         match kind {
             "message" => {
@@ -213,9 +216,10 @@ impl Pieces for ResponsePieces {
     }
 
     fn end(&mut self, _: &ServedModel, answer: &Answer) -> Vec<Value> {
-        let mut events = self.end_item();
+        let status = status(answer);
+        let mut events = self.end_item(status);
         let response = self.whole(Some(answer));
-        let kind = format!("response.{}", response["status"].as_str().unwrap_or("completed"));
+        let kind = format!("response.{status}");
         events.push(self.event(&kind, json!({ "response": response })));
         events
     }

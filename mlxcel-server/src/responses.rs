@@ -10,7 +10,7 @@ use crate::body::{Asked, Body};
 use crate::chat::{Begun, ChatRequest, begin};
 use crate::content::text_of;
 use crate::failure::ApiError;
-use crate::kinds::{Field, Kind};
+use crate::kinds::{Field, Kind, Object};
 use crate::response_pieces::{NAMES, ResponsePieces};
 use crate::sse;
 use crate::usage::AnswerUsage;
@@ -21,10 +21,10 @@ pub(crate) struct ResponseRequest {
     input: Input,
     instructions: Option<String>,
     max_output_tokens: Option<u64>,
-    text: Option<Value>,
+    text: Option<Object>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
-    reasoning: Option<Value>,
+    reasoning: Option<Object>,
     previous_response_id: Option<String>,
     include: Option<Vec<String>>,
     stream: Option<bool>,
@@ -40,10 +40,10 @@ impl Asked for ResponseRequest {
             Field::required("input", Kind::Either(&[Kind::Text, Kind::List(&Kind::Any)])),
             Field::new("instructions", Kind::Text),
             Field::new("max_output_tokens", Kind::Count),
-            Field::new("text", Kind::Any),
+            Field::new("text", Kind::Object(&[])),
             Field::new("tools", Kind::List(&Kind::Any)),
             Field::new("tool_choice", Kind::Any),
-            Field::new("reasoning", Kind::Any),
+            Field::new("reasoning", Kind::Object(&[])),
             Field::new("previous_response_id", Kind::Text),
             Field::new("include", Kind::List(&Kind::Text)),
             Field::new("stream", Kind::Flag),
@@ -89,9 +89,9 @@ impl ResponseRequest {
         chat.insert("messages".to_owned(), self.messages()?.into());
         chat.extend(self.max_output_tokens.map(|most| ("max_tokens".to_owned(), most.into())));
         chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
-        let effort = self.reasoning.as_ref().map(|reasoning| reasoning["effort"].clone());
+        let effort = self.reasoning.as_ref().map(|reasoning| reasoning.0["effort"].clone());
         chat.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort)));
-        let format = self.text.as_ref().map(|text| match text["format"]["type"].as_str() {
+        let format = self.text.as_ref().map(|Object(text)| match text["format"]["type"].as_str() {
             Some("json_schema") => json!({ "type": "json_schema", "json_schema": text["format"] }),
             _ => text["format"].clone(),
         });
@@ -176,7 +176,7 @@ async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -
         "temperature": request.temperature, "top_p": request.top_p,
         "tools": request.tools.unwrap_or_default(), "tool_choice": request.tool_choice.unwrap_or("auto".into()),
         "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
-        "text": request.text.unwrap_or_else(|| json!({ "format": { "type": "text" } })),
+        "text": request.text.map_or_else(|| json!({ "format": { "type": "text" } }), |text| text.0),
     });
     let is_stream = request.stream.unwrap_or(false);
     let Begun { answers, .. } = begin(&app, chat, sender).await?;

@@ -31,7 +31,7 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/tokenizer_info", get(texts::describe))
         .route("/server_info", get(health::describe))
         .route("/v1/models", get(list))
-        .route("/v1/models/{name}", get(describe_one))
+        .route("/v1/models/{*name}", get(describe_one))
         .route("/metrics", get(metrics::show))
         .route("/v1/messages", post(messages::answer))
         .route("/v1/messages/count_tokens", post(messages::count));

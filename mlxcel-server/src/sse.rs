@@ -102,9 +102,13 @@ pub(crate) async fn respond<P: Pieces>(
 pub(crate) fn events(messages: impl Stream<Item = Value> + Send + 'static, done: bool) -> Response {
     let events = messages
         .map(|message| {
-            let event = Event::default().data(message.to_string());
-            // Events of some APIs have a name.
-            message["type"].as_str().map_or(event.clone(), |name| event.event(name))
+            // Events of some APIs have a name, which clients that read line by line expect first.
+            let event = Event::default();
+            let event = match message["type"].as_str() {
+                Some(name) => event.event(name),
+                None => event,
+            };
+            event.data(message.to_string())
         })
         .chain(stream::iter(done.then(|| Event::default().data("[DONE]"))));
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default()).into_response()

@@ -71,23 +71,23 @@ pub(crate) async fn detokenize(
 ) -> Result<Json<Value>, ApiError> {
     let of = Arc::clone(&app);
     let decode = move || {
-        check_tokens(&of, &request.tokens)?;
+        check_tokens(&of, &request.tokens, "tokens")?;
         Ok::<_, ApiError>(of.tokenizer()?.decode(&request.tokens, false)?)
     };
     let text = app.server.workers.run(sender.share.client, decode).await??;
     Ok(Json(json!({ "prompt": text })))
 }
 
-/// Rejects ids outside the vocabulary, which decoding would omit. A model may have more ids than its
+/// Rejects ids outside the vocabulary in the field `param`: decoding would omit them. A model may have more ids than its
 /// tokenizer has tokens; it can generate those.
-fn check_tokens(app: &ServedModel, tokens: &[TokenId]) -> Result<(), ApiError> {
+pub(crate) fn check_tokens(app: &ServedModel, tokens: &[TokenId], param: &str) -> Result<(), ApiError> {
     let (tokenizer, size) = (app.tokenizer()?, app.engine.model().info().vocabulary_size);
     let is_known = |id: TokenId| (id as usize) < size || tokenizer.token(id).is_some();
     match tokens.iter().find(|&&id| !is_known(id)) {
         None => Ok(()),
         Some(id) => {
             let message = format!("the token id {id} is outside the vocabulary of {size} tokens");
-            Err(ApiError::invalid("tokens", message))
+            Err(ApiError::invalid(param, message))
         }
     }
 }

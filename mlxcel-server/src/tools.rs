@@ -41,6 +41,10 @@ impl ToolFields {
                     ));
                 }
             },
+            Some(choice) if choice["type"] != "function" => {
+                let kind = &choice["type"];
+                return Err(ApiError::unsupported("tool_choice", &format!("a tool_choice of type {kind}")));
+            }
             Some(choice) => match choice["function"]["name"].as_str() {
                 Some(name) => ToolChoice::Named(name.to_owned()),
                 None => return Err(ApiError::invalid("tool_choice", "tool_choice names no function")),

@@ -170,6 +170,19 @@ fn connections_without_a_complete_request_time_out() {
     }
 }
 
+/// 413 comes at once, and not when the body has not come for long enough.
+#[test]
+fn a_body_that_is_announced_too_long_is_not_waited_for() {
+    let server = Server::start(&[]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    write!(stream, "{head}Content-Length: 99999999999\r\n\r\n{{").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
 /// A request that leaves its connection open, until its answer has come.
 fn ask_for_health(stream: &mut TcpStream) -> bool {
     let asked = stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");

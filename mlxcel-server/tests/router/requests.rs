@@ -157,3 +157,13 @@ async fn null_means_not_given() {
     let body = json!({ "input": "Hi", "max_output_tokens": 2, "stream": true, "stream_options": { "include_obfuscation": false } });
     expect_answer(&router, "/v1/responses", body).await;
 }
+
+#[tokio::test]
+async fn a_model_whose_name_has_a_slash_is_described() {
+    let router = Server::new("org/pip", engine()).router().unwrap();
+    for path in ["/v1/models/org/pip", "/v1/models/org%2Fpip"] {
+        let (status, text) = ask(&router, path, None).await;
+        assert!(status == 200 && text.contains("\"org/pip\""), "{path}: {text}");
+    }
+    assert_eq!(ask(&router, "/v1/models/org/other", None).await.0, 404);
+}

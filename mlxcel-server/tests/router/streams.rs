@@ -76,6 +76,36 @@ async fn whole_answers_are_generated_together() {
     }
 }
 
+#[tokio::test]
+async fn the_name_of_an_event_comes_before_its_data() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for (path, body) in requests(3).into_iter().skip(2) {
+        let (_, events) = ask(&router, path, Some(streamed(body))).await;
+        for event in events.trim_end().split("\n\n") {
+            let (name, data) = event.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str(), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_last_item_of_a_response_that_is_cut_is_incomplete() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let (path, body) = requests(3)[3].clone();
+    let (_, whole) = ask(&router, path, Some(body)).await;
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(
+        (&whole["status"], &whole["output"][0]["status"]),
+        (&json!("incomplete"), &json!("incomplete"))
+    );
+    // The official client's type of the usage has both.
+    assert_eq!(
+        whole["usage"]["input_tokens_details"],
+        json!({ "cached_tokens": 0, "cache_write_tokens": 0 })
+    );
+}
+
 /// The text that an event of any path adds.
 fn delta(event: &Value) -> Option<&str> {
     let choice = &event["choices"][0];

@@ -36,10 +36,20 @@ fn bodies() -> Vec<(&'static str, Value)> {
 async fn errors_say_which_type_a_field_has() {
     let router = Server::new("pip", engine()).router().unwrap();
     let message = json!([{ "role": "user", "content": "Hi" }, { "content": "Hi" }]);
+    let schema = json!({ "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } });
     for (index, field, value, param, expected) in [
         (0, "max_tokens", json!(-1), "max_tokens", "an integer of at least 0"),
         (0, "messages", json!("Hi"), "messages", "a list of objects"),
         (0, "messages", message, "messages[1].role", "a string"),
+        (
+            0,
+            "messages",
+            json!([{ "role": "user", "contents": "Hi" }]),
+            "messages[0].content",
+            "a string or a list",
+        ),
+        (0, "response_format", schema, "response_format", "nonsense"),
+        (0, "tool_choice", json!({ "type": "allowed_tools" }), "tool_choice", "not supported"),
         (0, "stop", json!(5), "stop", "a string or a list of strings"),
         (0, "stop", json!([5]), "stop", "a string or a list of strings"),
         (0, "temperature", json!("hot"), "temperature", "a number"),
@@ -52,6 +62,10 @@ async fn errors_say_which_type_a_field_has() {
         (3, "top_p", json!("all"), "top_p", "a number"),
         (3, "reasoning", json!({ "effort": 5 }), "reasoning.effort", "a string"),
         (4, "prompt", json!(["Hi", 5]), "prompt", "a list of strings, a list of token ids"),
+        (3, "reasoning", json!("low"), "reasoning", "an object"),
+        (3, "text", json!(5), "text", "an object"),
+        (4, "prompt", json!(["Hi", ""]), "prompt", "empty"),
+        (4, "prompt", json!([1, 1 << 20]), "prompt", "vocabulary"),
         (4, "prompt", Value::Null, "prompt", "required"),
         (4, "logprobs", json!(1 << 20), "logprobs", "at most 5"),
         (4, "logit_bias", json!({ "5": "much" }), "logit_bias", "an object of numbers"),
@@ -72,6 +86,9 @@ async fn errors_say_which_type_a_field_has() {
         ("max_tokens", Value::Null, "max_tokens is required"),
         ("stop_sequences", json!("end"), "stop_sequences must be a list of strings"),
         ("output_config", json!({ "effort": 5 }), "output_config.effort must be a string"),
+        ("output_config", json!(5), "output_config must be an object"),
+        ("thinking", json!("on"), "thinking must be an object"),
+        ("thinking", json!({ "type": "on" }), "thinking.type must be \"enabled\""),
     ] {
         let (path, mut body) = bodies().swap_remove(1);
         body[field] = value;
