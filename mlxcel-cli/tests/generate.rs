@@ -420,17 +420,8 @@ fn help_and_version_are_no_errors() {
     let help = generate(&["--help"]);
     assert_eq!((help.status, help.err.as_str()), (0, ""));
     for flag in [
-        "--model",
-        "--prompt",
-        "--raw",
-        "--tokens",
-        "-n",
-        "--backend",
-        "--precision",
-        "--context",
-        "--threads",
-        "--ignore-eos",
-        "--json",
+        "--model", "--prompt", "--raw", "--tokens", "-n", "--backend", "--precision", "--context",
+        "--threads", "--ignore-eos", "--json",
     ] {
         assert!(help.out.contains(flag), "{flag}");
     }
