@@ -112,6 +112,8 @@ pub(super) enum StatementKind {
     Call(Expr, Macro),
     Filter(Vec<Filter>, Vec<Statement>),
     With(Vec<(Target, Expr)>, Vec<Statement>),
+    /// Makes names undefined.
+    Hide(Vec<String>),
     Break,
     Continue,
 }

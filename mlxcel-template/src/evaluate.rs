@@ -160,6 +160,11 @@ impl<'a> Evaluator<'a> {
             StatementKind::With(assignments, body) => {
                 return self.deeper(|this| this.with(assignments, body));
             }
+            StatementKind::Hide(names) => {
+                for name in names {
+                    self.scopes.set(name, Value::Undefined)?;
+                }
+            }
             StatementKind::Break => return Ok(Flow::Break),
             StatementKind::Continue => return Ok(Flow::Continue),
         }

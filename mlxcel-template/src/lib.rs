@@ -49,6 +49,7 @@ mod error;
 mod evaluate;
 mod expression;
 mod filters;
+mod hidden;
 mod iterate;
 mod lexer;
 mod lists;

@@ -2,6 +2,7 @@
 
 use super::ast::{Expr, For, Kind, Macro, Statement, StatementKind, Target};
 use super::error::{Result, TemplateError};
+use super::hidden::hide;
 use super::lexer::{Token, tokens};
 
 /// How deep blocks, and brackets and signs of expressions, may be nested.
@@ -29,7 +30,9 @@ pub(super) fn parse(source: &str) -> Result<Vec<Statement>> {
         in_loop: false,
         takes_more: (false, false),
     };
-    parser.statements(&[])
+    let mut statements = parser.statements(&[])?;
+    hide(&mut statements);
+    Ok(statements)
 }
 
 impl Parser {

@@ -410,6 +410,28 @@ fn names_that_are_refused_are_in_the_error() {
 }
 
 #[test]
+fn a_name_that_a_block_sets_for_itself_hides_the_variable_around_it() {
+    let cases = [
+        ("{% for i in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{{ s }}", "x"),
+        ("{% for i in [1, 2] %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{% endfor %}", ""),
+        ("{% macro f() %}{{ s }}{% endmacro %}{{ f() }}{% set s = 'x' %}{{ f() }}", "x"),
+        ("{% set s %}[{{ s }}]{% endset %}{{ s }}", "[]"),
+        // It mentions the name before, or sets it in a branch, or a block around it mentions it.
+        ("{% for i in [1] %}{{ s }}{% endfor %}{% set s = s ~ 1 %}{{ s }}", "ss1"),
+        ("{% for i in [1] %}{{ s }}{% endfor %}{% if 1 %}{% set s = 'x' %}{% endif %}{{ s }}", "sx"),
+        ("{% for i in [1] %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{% endfor %}{{ s }}", "ss"),
+        (
+            "{{ s }}{% with %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{{ s }}{% endwith %}",
+            "ssx",
+        ),
+    ];
+    for (source, expected) in cases {
+        let rendered = Template::parse(source).unwrap().render(&[("s", Variable::Text("s"))], None);
+        assert_eq!(rendered.unwrap().text, expected, "{source}");
+    }
+}
+
+#[test]
 fn a_loop_has_a_length() {
     assert_eq!(render("{% for i in 'abc' %}{{ loop|length }}{% endfor %}"), "333");
 }
