@@ -107,6 +107,11 @@ fn settings_mean_what_transformers_makes_of_them() {
             json!({"rope_parameters": null, "rope_scaling": {}}),
             json!({"rope_parameters": null}),
         ),
+        (
+            "gemma4_text",
+            json!({"rope_parameters": null, "rope_theta": 1000.0}),
+            json!({"rope_parameters": null}),
+        ),
         ("mimo_v2_flash", mimo(None), mimo(Some(1.0))),
         ("step3p5", step(json!(null), json!(0.5)), step(json!(0.5), json!(null))),
     ] {

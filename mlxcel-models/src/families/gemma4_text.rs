@@ -146,7 +146,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             rope: match rope.read_type(name)? {
                 Some(rope) => rope,
                 None if is_full => rope.proportional(1e6, 0.25, 1.0)?,
-                None => rope.read()?,
+                None => rope.read_with(None, 10_000.0)?,
             },
             keys_as_values: is_full && keys_as_values,
         })
