@@ -7,7 +7,7 @@ use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
-use mlxcel_stablehlo::{Attribute, ElementType, Module, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{Attribute, ElementType, Module, TensorType};
 
 use super::linear::rounding;
 use super::packed::{Random, example, floats};
@@ -70,46 +70,44 @@ fn program(layers: &[Layer]) -> Case {
     let mut random = Random(77);
     let mut given = vec![Tensor::from_slice([CHOSEN.len()], &CHOSEN).unwrap()];
     let mut weights = Vec::new();
-    let mut module = ModuleBuilder::new("experts");
-    module
-        .function("main", |b| {
-            let experts = b.argument("experts", given[0].ty().clone())?;
-            let mut results = Vec::new();
-            for (i, &(rows, outputs, inputs, element, stored, shared, biased)) in layers.iter().enumerate() {
-                let first = given.len();
-                let blocks = if shared { 1 } else { CHOSEN.len() };
-                given.push(random_floats(&mut random, element, &[blocks, rows, inputs]));
-                given.push(random_floats(&mut random, BF16, &[EXPERTS, outputs]));
-                match stored {
-                    Dense(element) => {
-                        let weight = random_floats(&mut random, element, &[EXPERTS, outputs, inputs]);
-                        weights.push(numbers(&weight));
-                        given.push(weight);
-                    }
-                    Packed(packing) => {
-                        let weight = example(packing, &[EXPERTS, outputs], inputs, &mut random);
-                        weights.push(weight.values.into_iter().map(f64::from).collect());
-                        given.extend(weight.parts);
-                    }
+    let module = Module::of_function("experts", "main", |b| {
+        let experts = b.argument("experts", given[0].ty().clone())?;
+        let mut results = Vec::new();
+        for (i, &(rows, outputs, inputs, element, stored, shared, biased)) in layers.iter().enumerate() {
+            let first = given.len();
+            let blocks = if shared { 1 } else { CHOSEN.len() };
+            given.push(random_floats(&mut random, element, &[blocks, rows, inputs]));
+            given.push(random_floats(&mut random, BF16, &[EXPERTS, outputs]));
+            match stored {
+                Dense(element) => {
+                    let weight = random_floats(&mut random, element, &[EXPERTS, outputs, inputs]);
+                    weights.push(numbers(&weight));
+                    given.push(weight);
                 }
-                let mut values = Vec::new();
-                for (part, tensor) in given[first..].iter().enumerate() {
-                    values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
+                Packed(packing) => {
+                    let weight = example(packing, &[EXPERTS, outputs], inputs, &mut random);
+                    weights.push(weight.values.into_iter().map(f64::from).collect());
+                    given.extend(weight.parts);
                 }
-                let bias = biased.then_some(values[1]);
-                results.push(match stored {
-                    Dense(_) => layers::expert_linear(b, values[0], values[2], experts, bias, F32)?,
-                    Packed(packing) => {
-                        let packing = packing.parse().unwrap();
-                        let weight = PackedWeight { packing, parts: values[2..].to_vec() };
-                        packed_expert_linear(b, values[0], &weight, experts, bias, F32)?
-                    }
-                });
             }
-            Ok(results)
-        })
-        .unwrap();
-    Case { module: module.finish(), given, weights }
+            let mut values = Vec::new();
+            for (part, tensor) in given[first..].iter().enumerate() {
+                values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
+            }
+            let bias = biased.then_some(values[1]);
+            results.push(match stored {
+                Dense(_) => layers::expert_linear(b, values[0], values[2], experts, bias, F32)?,
+                Packed(packing) => {
+                    let packing = packing.parse().unwrap();
+                    let weight = PackedWeight { packing, parts: values[2..].to_vec() };
+                    packed_expert_linear(b, values[0], &weight, experts, bias, F32)?
+                }
+            });
+        }
+        Ok(results)
+    })
+    .unwrap();
+    Case { module, given, weights }
 }
 
 /// The elements of a tensor of floats.
@@ -192,22 +190,19 @@ fn blocks_use_the_matrices_of_their_experts() {
 #[test]
 fn tokens_are_grouped_by_expert_as_in_the_evaluator() {
     let (tokens, choices, experts) = (21, 3, 10);
-    let mut module = ModuleBuilder::new("routing");
-    module
-        .function("main", |b| {
-            let scores = b.argument("scores", TensorType::new(F32, [tokens, experts]))?;
-            let (values, ids) = layers::top_k(b, scores, choices)?;
-            let groups = layers::group_by_expert(b, ids, experts, 4)?;
-            let valid = b.convert(groups.valid, ElementType::I32)?;
-            let numbers = [ids, groups.experts, groups.pairs, valid, groups.slots];
-            let mut results = vec![values];
-            for value in numbers {
-                results.push(b.convert(value, F32)?);
-            }
-            Ok(results)
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("routing", "main", |b| {
+        let scores = b.argument("scores", TensorType::new(F32, [tokens, experts]))?;
+        let (values, ids) = layers::top_k(b, scores, choices)?;
+        let groups = layers::group_by_expert(b, ids, experts, 4)?;
+        let valid = b.convert(groups.valid, ElementType::I32)?;
+        let numbers = [ids, groups.experts, groups.pairs, valid, groups.slots];
+        let mut results = vec![values];
+        for value in numbers {
+            results.push(b.convert(value, F32)?);
+        }
+        Ok(results)
+    })
+    .unwrap();
     let given = [random_floats(&mut Random(5), F32, &[tokens, experts])];
     let wanted = evaluated(&module, &given);
     let wanted: Vec<_> = wanted.iter().map(|wanted| wanted.as_slice::<f32>().unwrap().to_vec()).collect();
@@ -219,27 +214,25 @@ fn tokens_are_grouped_by_expert_as_in_the_evaluator() {
 #[test]
 fn unsupported_composites_keep_their_decomposition() {
     let composite = |attribute: &str, stored: bool| {
-        let mut module = ModuleBuilder::new("experts");
-        module
-            .function("main", |b| {
-                let x = b.argument("x", TensorType::new(F32, [1, 1, 64]))?;
-                let mut weight = b.argument("w", TensorType::new(F32, [EXPERTS, 32, 64]))?;
-                let experts = b.argument("experts", TensorType::new(ElementType::I32, [1]))?;
-                if !stored {
-                    weight = b.add(weight, weight)?;
-                }
-                let attributes = [(attribute.to_owned(), Attribute::Int(1))];
-                let attributes = if attribute.is_empty() { &[][..] } else { &attributes };
-                let name = mlxcel_graph::composites::EXPERT_LINEAR;
-                b.composite(name, &[x, weight, experts], attributes, |b, args| {
-                    let chosen = b.reshape(args[1], &[EXPERTS, 32 * 64])?;
-                    let chosen = b.take(chosen, args[2])?;
-                    let chosen = b.reshape(chosen, &[32, 64])?;
-                    Ok(vec![layers::linear(b, args[0], chosen, None, F32)?])
-                })
+        let module = Module::of_function("experts", "main", |b| {
+            let x = b.argument("x", TensorType::new(F32, [1, 1, 64]))?;
+            let mut weight = b.argument("w", TensorType::new(F32, [EXPERTS, 32, 64]))?;
+            let experts = b.argument("experts", TensorType::new(ElementType::I32, [1]))?;
+            if !stored {
+                weight = b.add(weight, weight)?;
+            }
+            let attributes = [(attribute.to_owned(), Attribute::Int(1))];
+            let attributes = if attribute.is_empty() { &[][..] } else { &attributes };
+            let name = mlxcel_graph::composites::EXPERT_LINEAR;
+            b.composite(name, &[x, weight, experts], attributes, |b, args| {
+                let chosen = b.reshape(args[1], &[EXPERTS, 32 * 64])?;
+                let chosen = b.take(chosen, args[2])?;
+                let chosen = b.reshape(chosen, &[32, 64])?;
+                Ok(vec![layers::linear(b, args[0], chosen, None, F32)?])
             })
-            .unwrap();
-        lower(&module.finish(), &resolved("llvm-cpu:x86-64-v3"), Precision::Exact)
+        })
+        .unwrap();
+        lower(&module, &resolved("llvm-cpu:x86-64-v3"), Precision::Exact)
     };
     assert!(composite("", true).unwrap().contains("@mlxcel_expert_linear_f32_1x64x32_0"));
     assert!(composite("", false).unwrap().contains("stablehlo.composite"), "a computed weight has no panels");

@@ -7,7 +7,7 @@ use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_elem
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
-use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::lower;
 use crate::testing::{compiler, resolved};
@@ -65,18 +65,15 @@ fn check(code: &str, present: &[&str], absent: &[&str], what: &str) {
 /// A linear layer over bfloat16 weights for each number of rows.
 fn layers(x: ElementType) -> Module {
     let [inputs, outputs] = SIZES;
-    let mut module = ModuleBuilder::new("kernels");
-    module
-        .function("main", |b| {
-            let w = b.argument("w", TensorType::new(BF16, [outputs, inputs]))?;
-            let mut layer = |rows| {
-                let x = b.argument(format!("x{rows}"), TensorType::new(x, [rows, inputs]))?;
-                layers::linear(b, x, w, None, F32)
-            };
-            ROWS.into_iter().map(&mut layer).collect()
-        })
-        .unwrap();
-    module.finish()
+    Module::of_function("kernels", "main", |b| {
+        let w = b.argument("w", TensorType::new(BF16, [outputs, inputs]))?;
+        let mut layer = |rows| {
+            let x = b.argument(format!("x{rows}"), TensorType::new(x, [rows, inputs]))?;
+            layers::linear(b, x, w, None, F32)
+        };
+        ROWS.into_iter().map(&mut layer).collect()
+    })
+    .unwrap()
 }
 
 #[test]
@@ -96,28 +93,25 @@ fn kernels_use_the_vector_width_and_instructions_of_their_target() {
 /// A layer over packed weights of each packing for each number of rows.
 fn packed_layers(packings: &[&str]) -> Module {
     let [inputs, outputs] = SIZES;
-    let mut module = ModuleBuilder::new("kernels");
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for text in packings {
-                let packing: Packing = text.parse().unwrap();
-                for rows in ROWS {
-                    let name = format!("{text}.{rows}");
-                    let x = b.argument(format!("{name}.x"), TensorType::new(F32, [rows, inputs]))?;
-                    let mut parts = Vec::new();
-                    for part in operand_parts(&packing) {
-                        let shape = [outputs, packing.width(part, inputs)];
-                        let ty = TensorType::new(part_element(&packing, part), shape);
-                        parts.push(b.argument(format!("{name}.{part:?}"), ty)?);
-                    }
-                    results.push(packed_linear(b, x, &PackedWeight { packing, parts }, None, F32)?);
+    Module::of_function("kernels", "main", |b| {
+        let mut results = Vec::new();
+        for text in packings {
+            let packing: Packing = text.parse().unwrap();
+            for rows in ROWS {
+                let name = format!("{text}.{rows}");
+                let x = b.argument(format!("{name}.x"), TensorType::new(F32, [rows, inputs]))?;
+                let mut parts = Vec::new();
+                for part in operand_parts(&packing) {
+                    let shape = [outputs, packing.width(part, inputs)];
+                    let ty = TensorType::new(part_element(&packing, part), shape);
+                    parts.push(b.argument(format!("{name}.{part:?}"), ty)?);
                 }
+                results.push(packed_linear(b, x, &PackedWeight { packing, parts }, None, F32)?);
             }
-            Ok(results)
-        })
-        .unwrap();
-    module.finish()
+        }
+        Ok(results)
+    })
+    .unwrap()
 }
 
 /// Each target is compiled for anew.

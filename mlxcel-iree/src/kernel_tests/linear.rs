@@ -7,7 +7,7 @@ use mlxcel_graph::layers;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::{as_f32, computed, evaluated, lesser, rounding_to, schedules_of};
 use crate::testing::host;
@@ -120,33 +120,31 @@ fn check_sums(layer: &Layer, [x, w, bias]: [&[f32]; 3], biased: bool, got: &[f32
 }
 
 fn check_linear_layers(target: &ResolvedTarget, layers: &[Layer]) {
-    let mut module = ModuleBuilder::new("kernels");
     let mut types = Vec::new();
     // Every third has a bias.
     let biased = |i: usize| i.is_multiple_of(3);
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (i, &layer) in layers.iter().enumerate() {
-                let (rows, outputs, inputs, x, weight, out) = layer;
-                let x = TensorType::new(x, [rows, inputs]);
-                let w = TensorType::new(weight, [outputs, inputs]);
-                let bias = TensorType::new(weight, [outputs]);
-                let arguments = [
-                    b.argument(format!("x{i}"), x.clone())?,
-                    b.argument(format!("w{i}"), w.clone())?,
-                    b.argument(format!("b{i}"), bias.clone())?,
-                ];
-                types.extend([x, w, bias]);
-                let bias = biased(i).then_some(arguments[2]);
-                results.push(layers::linear(b, arguments[0], arguments[1], bias, out)?);
-            }
-            Ok(results)
-        })
-        .unwrap();
+    let module = Module::of_function("kernels", "main", |b| {
+        let mut results = Vec::new();
+        for (i, &layer) in layers.iter().enumerate() {
+            let (rows, outputs, inputs, x, weight, out) = layer;
+            let x = TensorType::new(x, [rows, inputs]);
+            let w = TensorType::new(weight, [outputs, inputs]);
+            let bias = TensorType::new(weight, [outputs]);
+            let arguments = [
+                b.argument(format!("x{i}"), x.clone())?,
+                b.argument(format!("w{i}"), w.clone())?,
+                b.argument(format!("b{i}"), bias.clone())?,
+            ];
+            types.extend([x, w, bias]);
+            let bias = biased(i).then_some(arguments[2]);
+            results.push(layers::linear(b, arguments[0], arguments[1], bias, out)?);
+        }
+        Ok(results)
+    })
+    .unwrap();
     let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
     let numbers: Vec<_> = tensors.iter().map(|tensor| as_f32(tensor.ty(), tensor.bytes())).collect();
-    for (i, got) in computed(&module.finish(), &tensors, target, Precision::Exact).into_iter().enumerate() {
+    for (i, got) in computed(&module, &tensors, target, Precision::Exact).into_iter().enumerate() {
         let [x, w, bias] = [0, 1, 2].map(|part| &numbers[3 * i + part][..]);
         check_sums(&layers[i], [x, w, bias], biased(i), &got, target);
     }
@@ -170,26 +168,22 @@ fn linear_kernels_give_the_same_result_on_lesser_processors() {
 
 #[test]
 fn embedding_lookups_read_packed_panels_and_remainder_rows() {
-    let mut module = ModuleBuilder::new("kernels");
     let mut types = Vec::new();
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (i, lookup) in LOOKUPS.into_iter().enumerate() {
-                let (tokens, rows, width, element) = lookup;
-                let (table, ids) = (TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens]));
-                let arguments = [
-                    b.argument(format!("w{i}"), table.clone())?,
-                    b.argument(format!("ids{i}"), ids.clone())?,
-                ];
-                types.extend([table, ids]);
-                results.push(layers::embedding(b, arguments[0], arguments[1])?);
-            }
-            Ok(results)
-        })
-        .unwrap();
+    let module = Module::of_function("kernels", "main", |b| {
+        let mut results = Vec::new();
+        for (i, lookup) in LOOKUPS.into_iter().enumerate() {
+            let (tokens, rows, width, element) = lookup;
+            let (table, ids) = (TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens]));
+            let arguments =
+                [b.argument(format!("w{i}"), table.clone())?, b.argument(format!("ids{i}"), ids.clone())?];
+            types.extend([table, ids]);
+            results.push(layers::embedding(b, arguments[0], arguments[1])?);
+        }
+        Ok(results)
+    })
+    .unwrap();
     let (module, tensors): (_, Vec<_>) =
-        (module.finish(), types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
+        (module, types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
     let wanted: Vec<_> =
         evaluated(&module, &tensors).iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
     assert_eq!(computed(&module, &tensors, &host(), Precision::Exact), wanted);

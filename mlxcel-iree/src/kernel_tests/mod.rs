@@ -18,7 +18,7 @@ use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 use crate::ffi::{Device, DeviceOptions, Program};
 use crate::testing::{Returned, call, compiled, host, resolved};
@@ -30,17 +30,14 @@ fn module_of<C>(
     cases: &[C],
     build: impl for<'f> Fn(&C, &mut Builder<'f>, usize, &mut Vec<Value<'f>>) -> mlxcel_stablehlo::Result<()>,
 ) -> Module {
-    let mut module = ModuleBuilder::new(name);
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (number, case) in cases.iter().enumerate() {
-                build(case, b, number, &mut results)?;
-            }
-            Ok(results)
-        })
-        .unwrap();
-    module.finish()
+    Module::of_function(name, "main", |b| {
+        let mut results = Vec::new();
+        for (number, case) in cases.iter().enumerate() {
+            build(case, b, number, &mut results)?;
+        }
+        Ok(results)
+    })
+    .unwrap()
 }
 
 /// What the evaluator gives.

@@ -4,7 +4,7 @@ use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::linear::values;
 use super::{as_f32, computed, rounding_to};
@@ -30,23 +30,21 @@ const EPSILON: f32 = 1e-5;
 
 #[test]
 fn norms_scale_rows_by_the_root_of_their_mean_square() {
-    let mut module = ModuleBuilder::new("kernels");
     let mut types = Vec::new();
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (i, (rows, width, element)) in NORMS.into_iter().enumerate() {
-                let (x, gains) = (TensorType::new(element, [rows, width]), TensorType::new(F32, [width]));
-                let operands =
-                    [b.argument(format!("x{i}"), x.clone())?, b.argument(format!("w{i}"), gains.clone())?];
-                types.extend([x, gains]);
-                results.push(layers::rms_norm(b, operands[0], operands[1], EPSILON)?);
-            }
-            Ok(results)
-        })
-        .unwrap();
+    let module = Module::of_function("kernels", "main", |b| {
+        let mut results = Vec::new();
+        for (i, (rows, width, element)) in NORMS.into_iter().enumerate() {
+            let (x, gains) = (TensorType::new(element, [rows, width]), TensorType::new(F32, [width]));
+            let operands =
+                [b.argument(format!("x{i}"), x.clone())?, b.argument(format!("w{i}"), gains.clone())?];
+            types.extend([x, gains]);
+            results.push(layers::rms_norm(b, operands[0], operands[1], EPSILON)?);
+        }
+        Ok(results)
+    })
+    .unwrap();
     let tensors: Vec<Tensor> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
-    let results = computed(&module.finish(), &tensors, &host(), Precision::Exact);
+    let results = computed(&module, &tensors, &host(), Precision::Exact);
     for ((norm, got), given) in NORMS.into_iter().zip(results).zip(tensors.chunks(2)) {
         let (_, width, element) = norm;
         let [x, gains] = [0, 1].map(|at| as_f32(given[at].ty(), given[at].bytes()));

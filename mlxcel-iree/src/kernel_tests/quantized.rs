@@ -5,7 +5,7 @@ use mlxcel_core::Precision;
 use mlxcel_graph::packed::{PackedWeight, packed_embedding, packed_linear};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{F32, I32};
-use mlxcel_stablehlo::{Module, ModuleBuilder};
+use mlxcel_stablehlo::Module;
 
 use super::packed::{Random, example, floats};
 use super::{computed, lesser, lowered};
@@ -96,56 +96,53 @@ fn products(x: &[f32], weight: &[f32], inputs: usize, bias: Option<&[f32]>) -> V
 fn case(layers: &[Layer], tables: &[Layer]) -> Case {
     let mut random = Random(77);
     let (mut tensors, mut wanted, mut rounded) = (Vec::new(), Vec::new(), Vec::new());
-    let mut module = ModuleBuilder::new("packed");
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for (i, &(rows, outputs, inputs, packing)) in layers.iter().enumerate() {
-                let weight = example(packing, &[outputs], inputs, &mut random);
-                let x = activations(rows, inputs, &mut random);
-                // Every third has a bias.
-                let bias: Vec<f32> = (0..outputs).map(|_| random.next()).collect();
-                let bias = (i % 3 == 0).then_some(bias);
-                wanted.push(products(&x, &weight.values, inputs, bias.as_deref()));
-                let narrow: Vec<f32> = x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
-                rounded.push(products(&narrow, &weight.values, inputs, bias.as_deref()));
-                let given: Vec<Tensor> = [floats(F32, &[rows, inputs], &x)]
-                    .into_iter()
-                    .chain(weight.parts)
-                    .chain(bias.as_ref().map(|bias| floats(F32, &[outputs], bias)))
-                    .collect();
-                let mut values = Vec::new();
-                for (part, tensor) in given.iter().enumerate() {
-                    values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
-                }
-                let bias = bias.and_then(|_| values.pop());
-                let weight = PackedWeight { packing: weight.packing, parts: values[1..].to_vec() };
-                results.push(packed_linear(b, values[0], &weight, bias, F32)?);
-                tensors.extend(given);
+    let module = Module::of_function("packed", "main", |b| {
+        let mut results = Vec::new();
+        for (i, &(rows, outputs, inputs, packing)) in layers.iter().enumerate() {
+            let weight = example(packing, &[outputs], inputs, &mut random);
+            let x = activations(rows, inputs, &mut random);
+            // Every third has a bias.
+            let bias: Vec<f32> = (0..outputs).map(|_| random.next()).collect();
+            let bias = (i % 3 == 0).then_some(bias);
+            wanted.push(products(&x, &weight.values, inputs, bias.as_deref()));
+            let narrow: Vec<f32> = x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
+            rounded.push(products(&narrow, &weight.values, inputs, bias.as_deref()));
+            let given: Vec<Tensor> = [floats(F32, &[rows, inputs], &x)]
+                .into_iter()
+                .chain(weight.parts)
+                .chain(bias.as_ref().map(|bias| floats(F32, &[outputs], bias)))
+                .collect();
+            let mut values = Vec::new();
+            for (part, tensor) in given.iter().enumerate() {
+                values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
             }
-            for (i, &(count, rows, width, packing)) in tables.iter().enumerate() {
-                let table = example(packing, &[rows], width, &mut random);
-                // Some ids are beyond the table.
-                let ids: Vec<i32> =
-                    (0..count).map(|_| (random.word() % (rows as u64 + 6)) as i32 - 3).collect();
-                let row = |id: i32| usize::try_from(id).unwrap_or(0).min(rows - 1);
-                wanted.push(
-                    ids.iter().flat_map(|&id| &table.values[row(id) * width..][..width]).copied().collect(),
-                );
-                let ids = Tensor::from_slice([count], &ids).unwrap();
-                let given: Vec<Tensor> = [ids].into_iter().chain(table.parts).collect();
-                let mut values = Vec::new();
-                for (part, tensor) in given.iter().enumerate() {
-                    values.push(b.argument(format!("t{i}.{part}"), tensor.ty().clone())?);
-                }
-                let table = PackedWeight { packing: table.packing, parts: values[1..].to_vec() };
-                results.push(packed_embedding(b, &table, values[0])?);
-                tensors.extend(given);
+            let bias = bias.and_then(|_| values.pop());
+            let weight = PackedWeight { packing: weight.packing, parts: values[1..].to_vec() };
+            results.push(packed_linear(b, values[0], &weight, bias, F32)?);
+            tensors.extend(given);
+        }
+        for (i, &(count, rows, width, packing)) in tables.iter().enumerate() {
+            let table = example(packing, &[rows], width, &mut random);
+            // Some ids are beyond the table.
+            let ids: Vec<i32> = (0..count).map(|_| (random.word() % (rows as u64 + 6)) as i32 - 3).collect();
+            let row = |id: i32| usize::try_from(id).unwrap_or(0).min(rows - 1);
+            wanted.push(
+                ids.iter().flat_map(|&id| &table.values[row(id) * width..][..width]).copied().collect(),
+            );
+            let ids = Tensor::from_slice([count], &ids).unwrap();
+            let given: Vec<Tensor> = [ids].into_iter().chain(table.parts).collect();
+            let mut values = Vec::new();
+            for (part, tensor) in given.iter().enumerate() {
+                values.push(b.argument(format!("t{i}.{part}"), tensor.ty().clone())?);
             }
-            Ok(results)
-        })
-        .unwrap();
-    Case { module: module.finish(), tensors, wanted, rounded }
+            let table = PackedWeight { packing: table.packing, parts: values[1..].to_vec() };
+            results.push(packed_embedding(b, &table, values[0])?);
+            tensors.extend(given);
+        }
+        Ok(results)
+    })
+    .unwrap();
+    Case { module, tensors, wanted, rounded }
 }
 
 /// The largest difference, relative to the largest value.

@@ -6,7 +6,7 @@ use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, packed_linear};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
-use mlxcel_stablehlo::{Builder, ModuleBuilder, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Module, Result, TensorType, Value};
 
 use super::linear::values;
 use super::packed::{Random, example};
@@ -51,33 +51,30 @@ fn a_rows_result_does_not_depend_on_the_batch_size() {
     let most = COUNTS[COUNTS.len() - 1];
     let all = values(&TensorType::new(F32, [most, HIDDEN]), 9);
     let mut tensors = Vec::new();
-    let mut module = ModuleBuilder::new("rows");
-    module
-        .function("main", |b| {
-            let mut dense = Vec::new();
-            let shapes = [vec![HIDDEN], vec![MIDDLE, HIDDEN], vec![HIDDEN, MIDDLE]];
-            for (i, shape) in shapes.into_iter().enumerate() {
-                let ty = TensorType::new(BF16, shape);
-                dense.push(b.argument(format!("w{i}"), ty.clone())?);
-                tensors.push(values(&ty, i as u64 + 1));
-            }
-            let mut parts = Vec::new();
-            for (i, part) in weight.parts.iter().enumerate() {
-                parts.push(b.argument(format!("p{i}"), part.ty().clone())?);
-                tensors.push(part.clone());
-            }
-            let packed = PackedWeight { packing: weight.packing, parts };
-            let mut results = Vec::new();
-            for count in COUNTS {
-                let ty = TensorType::new(F32, [count, HIDDEN]);
-                let x = b.argument(format!("x{count}"), ty.clone())?;
-                tensors.push(Tensor::from_bytes(ty.clone(), &all.bytes()[..ty.bytes()]).unwrap());
-                results.extend(layer(b, x, [dense[0], dense[1], dense[2]], &packed)?);
-            }
-            Ok(results)
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("rows", "main", |b| {
+        let mut dense = Vec::new();
+        let shapes = [vec![HIDDEN], vec![MIDDLE, HIDDEN], vec![HIDDEN, MIDDLE]];
+        for (i, shape) in shapes.into_iter().enumerate() {
+            let ty = TensorType::new(BF16, shape);
+            dense.push(b.argument(format!("w{i}"), ty.clone())?);
+            tensors.push(values(&ty, i as u64 + 1));
+        }
+        let mut parts = Vec::new();
+        for (i, part) in weight.parts.iter().enumerate() {
+            parts.push(b.argument(format!("p{i}"), part.ty().clone())?);
+            tensors.push(part.clone());
+        }
+        let packed = PackedWeight { packing: weight.packing, parts };
+        let mut results = Vec::new();
+        for count in COUNTS {
+            let ty = TensorType::new(F32, [count, HIDDEN]);
+            let x = b.argument(format!("x{count}"), ty.clone())?;
+            tensors.push(Tensor::from_bytes(ty.clone(), &all.bytes()[..ty.bytes()]).unwrap());
+            results.extend(layer(b, x, [dense[0], dense[1], dense[2]], &packed)?);
+        }
+        Ok(results)
+    })
+    .unwrap();
     for target in schedules_of(&host()).into_iter().chain(lesser()) {
         let results = computed(&module, &tensors, &target, Precision::Native);
         let wanted = &results[results.len() - 2..];

@@ -8,7 +8,7 @@ use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_atte
 use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
 use mlxcel_models::Packing;
-use mlxcel_stablehlo::{ElementType, Module, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::lowered;
 use super::packed::Random;
@@ -80,26 +80,24 @@ impl Running {
         let x = plain.unwrap_or(ElementType::F32);
         let mut types = vec![TensorType::new(x, [rows, inputs])];
         types.extend((0..count).flat_map(|_| parts.clone()));
-        let mut module = ModuleBuilder::new("speed");
-        module
-            .function("main", |b| {
-                let mut values = Vec::new();
-                for (i, ty) in types.iter().enumerate() {
-                    values.push(b.argument(format!("x{i}"), ty.clone())?);
-                }
-                let (x, weights) = (values[0], values[1..].chunks(parts.len()));
-                weights
-                    .map(|parts| match packing {
-                        None => layers::linear(b, x, parts[0], None, ElementType::F32),
-                        Some(packing) => {
-                            let weight = PackedWeight { packing, parts: parts.to_vec() };
-                            packed_linear(b, x, &weight, None, ElementType::F32)
-                        }
-                    })
-                    .collect()
-            })
-            .unwrap();
-        let function = compiled(&module.finish(), device, precision);
+        let module = Module::of_function("speed", "main", |b| {
+            let mut values = Vec::new();
+            for (i, ty) in types.iter().enumerate() {
+                values.push(b.argument(format!("x{i}"), ty.clone())?);
+            }
+            let (x, weights) = (values[0], values[1..].chunks(parts.len()));
+            weights
+                .map(|parts| match packing {
+                    None => layers::linear(b, x, parts[0], None, ElementType::F32),
+                    Some(packing) => {
+                        let weight = PackedWeight { packing, parts: parts.to_vec() };
+                        packed_linear(b, x, &weight, None, ElementType::F32)
+                    }
+                })
+                .collect()
+        })
+        .unwrap();
+        let function = compiled(&module, device, precision);
         let mut random = Random(5);
         let arguments = types.into_iter().map(|ty| {
             // Floats of usual sizes, of whatever type.
@@ -208,42 +206,40 @@ fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Ru
         types.extend(vec![TensorType::new(ElementType::BF16, [1, 2, groups, length, width]); rows]);
         types.into_iter().enumerate().map(move |(i, ty)| (format!("x{call}.{i}"), ty))
     };
-    let mut module = ModuleBuilder::new("speed");
-    module
-        .function("main", |b| {
-            let mut results = Vec::new();
-            for call in 0..CALLS {
-                let mut values = Vec::new();
-                for (name, ty) in types(call) {
-                    values.push(b.argument(name, ty)?);
-                }
-                let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
-                    unreachable!()
-                };
-                for (row, &cache) in caches.iter().enumerate() {
-                    b.alias(cache, results.len() + 1 + row)?;
-                }
-                let rotary = Some((cos, sin));
-                let operands =
-                    CachedAttentionOperands { query, key, value, rotary, positions, sinks: None, caches };
-                let (window, soft_cap) = (None, None);
-                let what = CachedAttention {
-                    rows: &all,
-                    layer: 0,
-                    scale: 0.125,
-                    soft_cap,
-                    window,
-                    chunked: false,
-                    out: ElementType::F32,
-                };
-                let (mixed, caches) = cached_attention(b, &operands, &what)?;
-                results.push(mixed);
-                results.extend(caches);
+    let module = Module::of_function("speed", "main", |b| {
+        let mut results = Vec::new();
+        for call in 0..CALLS {
+            let mut values = Vec::new();
+            for (name, ty) in types(call) {
+                values.push(b.argument(name, ty)?);
             }
-            Ok(results)
-        })
-        .unwrap();
-    let function = compiled(&module.finish(), device, Precision::Native);
+            let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
+                unreachable!()
+            };
+            for (row, &cache) in caches.iter().enumerate() {
+                b.alias(cache, results.len() + 1 + row)?;
+            }
+            let rotary = Some((cos, sin));
+            let operands =
+                CachedAttentionOperands { query, key, value, rotary, positions, sinks: None, caches };
+            let (window, soft_cap) = (None, None);
+            let what = CachedAttention {
+                rows: &all,
+                layer: 0,
+                scale: 0.125,
+                soft_cap,
+                window,
+                chunked: false,
+                out: ElementType::F32,
+            };
+            let (mixed, caches) = cached_attention(b, &operands, &what)?;
+            results.push(mixed);
+            results.extend(caches);
+        }
+        Ok(results)
+    })
+    .unwrap();
+    let function = compiled(&module, device, Precision::Native);
     let arguments = (0..CALLS).flat_map(types).map(|(_, ty)| {
         let bytes = match ty.element {
             ElementType::I32 => (position as i32).to_le_bytes().repeat(ty.elements()),

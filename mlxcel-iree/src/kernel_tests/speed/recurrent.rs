@@ -5,7 +5,7 @@ use std::time::Instant;
 use mlxcel_core::Precision;
 use mlxcel_graph::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE};
 use mlxcel_graph::layers::{self, RecurrentRows};
-use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 use super::{ROUNDS, Running, compiled};
 use crate::ffi::{Device, DeviceOptions};
@@ -38,40 +38,37 @@ impl Layer {
         let values = if let Self::DeltaRule = self { state[0] * state[2] } else { state[0] * state[1] };
         let float = |shape: &[usize]| TensorType::new(ElementType::F32, shape);
         let weight = |shape: &[usize]| TensorType::new(ElementType::BF16, shape);
-        let mut module = ModuleBuilder::new("speed");
         let rates = if let Self::Scan = self { vec![1, state[0], state[2]] } else { vec![1, state[0]] };
-        module
-            .function("main", |b| {
-                let rate = b.argument("rate", float(&rates))?;
-                let counts = b.argument("counts", TensorType::new(ElementType::I32, [1]))?;
-                let stored = b.argument("state", float(&[&[1], &state[..]].concat()))?;
-                b.alias(stored, 0)?;
-                let rows = RecurrentRows { rows: &[tokens], counts, layer: 0, states: &[stored] };
-                if !whole {
-                    let parts = b.argument("parts", float(&[tokens, inputs]))?;
-                    let gates = b.argument("gates", float(&[tokens, gates]))?;
-                    let (mixed, states) = self.recur(b, [parts, gates, rate], &rows)?;
-                    return Ok(vec![states[0], mixed]);
-                }
-                let before = b.argument("before", float(&[1, inputs, 3]))?;
-                b.alias(before, 1)?;
-                let x = b.argument("x", float(&[tokens, HIDDEN]))?;
-                let input = b.argument("input", weight(&[inputs, HIDDEN]))?;
-                let gate = b.argument("gate", weight(&[gates, HIDDEN]))?;
-                let output = b.argument("output", weight(&[HIDDEN, values]))?;
-                let taps = b.argument("taps", float(&[inputs, 4]))?;
-                let parts = layers::linear(b, x, input, None, ElementType::F32)?;
-                let gates = layers::linear(b, x, gate, None, ElementType::F32)?;
-                let own = RecurrentRows { states: &[before], ..rows };
-                let (parts, before) = layers::causal_convolution(b, parts, taps, None, &own)?;
-                let parts = b.logistic(parts)?;
+        Module::of_function("speed", "main", |b| {
+            let rate = b.argument("rate", float(&rates))?;
+            let counts = b.argument("counts", TensorType::new(ElementType::I32, [1]))?;
+            let stored = b.argument("state", float(&[&[1], &state[..]].concat()))?;
+            b.alias(stored, 0)?;
+            let rows = RecurrentRows { rows: &[tokens], counts, layer: 0, states: &[stored] };
+            if !whole {
+                let parts = b.argument("parts", float(&[tokens, inputs]))?;
+                let gates = b.argument("gates", float(&[tokens, gates]))?;
                 let (mixed, states) = self.recur(b, [parts, gates, rate], &rows)?;
-                let mixed = b.reshape(mixed, &[tokens, values])?;
-                let y = layers::linear(b, mixed, output, None, ElementType::F32)?;
-                Ok(vec![states[0], before[0], y])
-            })
-            .unwrap();
-        module.finish()
+                return Ok(vec![states[0], mixed]);
+            }
+            let before = b.argument("before", float(&[1, inputs, 3]))?;
+            b.alias(before, 1)?;
+            let x = b.argument("x", float(&[tokens, HIDDEN]))?;
+            let input = b.argument("input", weight(&[inputs, HIDDEN]))?;
+            let gate = b.argument("gate", weight(&[gates, HIDDEN]))?;
+            let output = b.argument("output", weight(&[HIDDEN, values]))?;
+            let taps = b.argument("taps", float(&[inputs, 4]))?;
+            let parts = layers::linear(b, x, input, None, ElementType::F32)?;
+            let gates = layers::linear(b, x, gate, None, ElementType::F32)?;
+            let own = RecurrentRows { states: &[before], ..rows };
+            let (parts, before) = layers::causal_convolution(b, parts, taps, None, &own)?;
+            let parts = b.logistic(parts)?;
+            let (mixed, states) = self.recur(b, [parts, gates, rate], &rows)?;
+            let mixed = b.reshape(mixed, &[tokens, values])?;
+            let y = layers::linear(b, mixed, output, None, ElementType::F32)?;
+            Ok(vec![states[0], before[0], y])
+        })
+        .unwrap()
     }
 
     fn recur<'f>(
