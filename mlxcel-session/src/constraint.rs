@@ -23,6 +23,17 @@ pub trait ConstraintSource: fmt::Debug + Send + Sync {
     ///
     /// Any error if no text can satisfy the constraint. The generation fails before anything is computed.
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>>;
+
+    /// As [`start`](Self::start), for a text that follows `prompt`, which may end inside reasoning. By default
+    /// the prompt makes no difference.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    fn start_after(&self, model: &Model, prompt: &[TokenId]) -> Result<Box<dyn Constraint>> {
+        let _ = prompt;
+        self.start(model)
+    }
 }
 
 /// Limits the tokens of one text: follows it token by token and says which tokens may come next.

@@ -78,8 +78,8 @@ impl TextGeneration {
                 Error::new(ErrorKind::InvalidInput, "generate", reason).with_context("field", "ignore_stop")
             );
         }
-        let constraint = options.constraint.as_ref().map(|source| Constrained::new(source.start(model)?));
-        let constraint = constraint.transpose()?;
+        let constraint = options.constraint.as_ref().map(|source| source.start_after(model, prompt));
+        let constraint = constraint.map(|constraint| Constrained::new(constraint?)).transpose()?;
         let needs = SamplingNeeds::default()
             .with_top(options.top_logprobs)
             .with_steps(!options.steps.is_empty())

@@ -6,6 +6,7 @@ mod options;
 mod part;
 mod reasoning;
 mod special_tokens;
+pub(crate) mod style;
 pub(crate) mod styles;
 mod template;
 

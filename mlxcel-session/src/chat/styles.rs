@@ -1,75 +1,10 @@
 //! The call formats of published models, one entry each, from which grammar and parser are built.
 
 use super::ChatTemplate;
-
-/// How a family writes calls: `open`, the calls with `separator` between them, `close`.
-#[derive(Debug)]
-pub(crate) struct Style {
-    pub(crate) name: &'static str,
-    /// What its chat templates spell out, all of it.
-    pub(crate) spelled: &'static [&'static str],
-    /// Whether a template of this style shows the tools to the model by itself.
-    pub(crate) shows_tools: bool,
-    /// What is written as a token of its own, where the vocabulary has that.
-    pub(crate) marks: &'static [&'static str],
-    pub(crate) open: &'static str,
-    pub(crate) call: Call,
-    pub(crate) separator: &'static str,
-    pub(crate) close: &'static str,
-    /// Whether one answer has several calls.
-    #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
-    pub(crate) parallel: bool,
-}
-
-/// How one call is written. Space around the texts is written as it stands, and read in any amount.
-#[derive(Debug)]
-pub(crate) enum Call {
-    /// `before`, a JSON object with the name and the arguments in fields, `after`.
-    Object { before: &'static str, name: &'static str, arguments: &'static str, after: &'static str },
-    /// `before`, the bare name, its id, `between`, the arguments as a JSON object, `after`.
-    Named { before: &'static str, id: Id, between: &'static str, after: &'static str },
-    /// As `Named`, in the channels of gpt-oss, which are read with the reasoning.
-    Channel { before: &'static str, between: &'static str },
-    /// `before`, the bare name, `between`, the arguments, each between tags, `after`.
-    Tagged { before: &'static str, between: &'static str, argument: Argument, after: &'static str },
-}
-
-/// The id that a family writes behind the name of a tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Id {
-    None,
-    /// Letters and digits behind this text, or nothing.
-    May(&'static str),
-    /// The number of the call in the conversation, behind `:`; with the name and `functions.` it is the id that
-    /// templates render.
-    Number,
-}
-
-/// How an argument is written between tags: `open`, its name, `named`, `middle`, its value, `close`. A string is
-/// written as it is, any other value as JSON. Line feeds around the value that `middle` and `close` have are not
-/// part of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Argument {
-    pub(crate) open: &'static str,
-    pub(crate) named: &'static str,
-    pub(crate) middle: &'static str,
-    pub(crate) close: &'static str,
-}
-
-impl Call {
-    /// What a call begins with.
-    pub(crate) fn before(&self) -> &'static str {
-        match self {
-            Self::Object { before, .. }
-            | Self::Named { before, .. }
-            | Self::Channel { before, .. }
-            | Self::Tagged { before, .. } => before,
-        }
-    }
-}
+use super::style::{Argument, Call, Id, Literals, Style};
 
 /// In the order in which they are looked for; the last one is for every other model.
-pub(crate) const STYLES: [Style; 20] = [
+pub(crate) const STYLES: [Style; 29] = [
     Style {
         name: "gpt-oss",
         spelled: &["<|channel|>", "<|message|>"],
@@ -116,6 +51,28 @@ pub(crate) const STYLES: [Style; 20] = [
         close: "<｜tool▁calls▁end｜>",
         parallel: true,
     },
+    Style {
+        name: "deepseek-v3.2",
+        spelled: &["｜DSML｜", "function_calls>"],
+        shows_tools: true,
+        marks: &["｜DSML｜"],
+        open: "<｜DSML｜function_calls>\n",
+        call: DSML_CALL,
+        separator: "",
+        close: "</｜DSML｜function_calls>",
+        parallel: true,
+    },
+    Style {
+        name: "deepseek-v4",
+        spelled: &["｜DSML｜", "tool_calls>"],
+        shows_tools: true,
+        marks: &["｜DSML｜"],
+        open: "<｜DSML｜tool_calls>\n",
+        call: DSML_CALL,
+        separator: "",
+        close: "</｜DSML｜tool_calls>",
+        parallel: true,
+    },
     // Mistral Small 3.2, Devstral, Magistral
     Style {
         name: "mistral-arguments",
@@ -148,6 +105,76 @@ pub(crate) const STYLES: [Style; 20] = [
         marks: &["<|tool_call|>"],
         open: "<|tool_call|>[",
         call: Call::Object { before: "", name: "name", arguments: "arguments", after: "" },
+        separator: ", ",
+        close: "]",
+        parallel: true,
+    },
+    Style {
+        name: "gemma4",
+        spelled: &["<|tool_call>", "<tool_call|>"],
+        shows_tools: true,
+        marks: &["<|tool_call>", "<tool_call|>", "<|\"|>"],
+        open: "",
+        call: Call::Keywords {
+            before: "<|tool_call>call:",
+            open: "{",
+            assign: ":",
+            literals: Literals::Marked("<|\"|>"),
+            after: "}<tool_call|>",
+        },
+        separator: "",
+        close: "",
+        parallel: true,
+    },
+    Style {
+        name: "functiongemma",
+        spelled: &["<start_function_call>", "<escape>"],
+        shows_tools: true,
+        marks: &["<start_function_call>", "<end_function_call>", "<escape>"],
+        open: "",
+        call: Call::Keywords {
+            before: "<start_function_call>call:",
+            open: "{",
+            assign: ":",
+            literals: Literals::Marked("<escape>"),
+            after: "}<end_function_call>",
+        },
+        separator: "",
+        close: "",
+        parallel: true,
+    },
+    // LFM2 and LFM2.5; not all of their templates spell out the marks
+    Style {
+        name: "lfm2",
+        spelled: &["<|im_start|>", "List of tools: "],
+        shows_tools: true,
+        marks: &["<|tool_call_start|>", "<|tool_call_end|>"],
+        open: "<|tool_call_start|>[",
+        call: PYTHON_CALL,
+        separator: ", ",
+        close: "]<|tool_call_end|>",
+        parallel: true,
+    },
+    // Olmo 3
+    Style {
+        name: "olmo3",
+        spelled: &["<function_calls>", "<functions>"],
+        shows_tools: true,
+        marks: &["<function_calls>", "</function_calls>"],
+        open: "<function_calls>",
+        call: PYTHON_CALL,
+        separator: "\n",
+        close: "</function_calls>",
+        parallel: true,
+    },
+    // Llama 4, ToolACE and others with a template that asks for it: the calls are the whole answer
+    Style {
+        name: "pythonic",
+        spelled: &["func_name1(param"],
+        shows_tools: true,
+        marks: &[],
+        open: "[",
+        call: PYTHON_CALL,
         separator: ", ",
         close: "]",
         parallel: true,
@@ -221,7 +248,13 @@ pub(crate) const STYLES: [Style; 20] = [
         call: Call::Tagged {
             before: "<function name=\"",
             between: "\">",
-            argument: Argument { open: "<param name=\"", named: "\">", middle: "", close: "</param>" },
+            argument: Argument {
+                open: "<param name=\"",
+                named: "\">",
+                middle: "",
+                close: "</param>",
+                kinds: None,
+            },
             after: "</function>",
         },
         separator: "\n",
@@ -259,6 +292,7 @@ pub(crate) const STYLES: [Style; 20] = [
                 named: "\">",
                 middle: "",
                 close: "</parameter>\n",
+                kinds: None,
             },
             after: "</invoke>\n",
         },
@@ -276,7 +310,13 @@ pub(crate) const STYLES: [Style; 20] = [
         call: Call::Tagged {
             before: "<seed:tool_call>\n<function=",
             between: ">\n",
-            argument: Argument { open: "<parameter=", named: ">", middle: "", close: "</parameter>\n" },
+            argument: Argument {
+                open: "<parameter=",
+                named: ">",
+                middle: "",
+                close: "</parameter>\n",
+                kinds: None,
+            },
             after: "</function>\n</seed:tool_call>",
         },
         separator: "\n",
@@ -293,7 +333,13 @@ pub(crate) const STYLES: [Style; 20] = [
         call: Call::Tagged {
             before: "<tool_call>\n<function=",
             between: ">\n",
-            argument: Argument { open: "<parameter=", named: ">", middle: "\n", close: "\n</parameter>\n" },
+            argument: Argument {
+                open: "<parameter=",
+                named: ">",
+                middle: "\n",
+                close: "\n</parameter>\n",
+                kinds: None,
+            },
             after: "</function>\n</tool_call>",
         },
         separator: "\n",
@@ -315,6 +361,7 @@ pub(crate) const STYLES: [Style; 20] = [
                 named: "</arg_key>",
                 middle: "\n<arg_value>",
                 close: "</arg_value>\n",
+                kinds: None,
             },
             after: "</tool_call>",
         },
@@ -332,6 +379,30 @@ pub(crate) const STYLES: [Style; 20] = [
         call: HERMES_CALL,
         separator: "\n",
         close: "",
+        parallel: true,
+    },
+    // Functionary 3.1
+    Style {
+        name: "functionary",
+        spelled: &["<|start_header_id|>", "<function="],
+        shows_tools: true,
+        marks: &[],
+        open: "",
+        call: Call::Named { before: "<function=", id: Id::None, between: ">", after: "</function>" },
+        separator: "",
+        close: "",
+        parallel: true,
+    },
+    // Firefunction 2, whose template prints functions of another variable
+    Style {
+        name: "firefunction",
+        spelled: &["functools["],
+        shows_tools: false,
+        marks: &[],
+        open: "functools[",
+        call: Call::Object { before: "", name: "name", arguments: "arguments", after: "" },
+        separator: ", ",
+        close: "]",
         parallel: true,
     },
     // Llama 3.1, 3.2 and 3.3: the call is the whole answer
@@ -384,6 +455,23 @@ const GLM_MARKS: [&str; 6] =
 const HERMES_CALL: Call =
     Call::Object { before: "<tool_call>\n", name: "name", arguments: "arguments", after: "\n</tool_call>" };
 
+/// As Python writes a call with keywords.
+const PYTHON_CALL: Call =
+    Call::Keywords { before: "", open: "(", assign: "=", literals: Literals::Python, after: ")" };
+
+const DSML_CALL: Call = Call::Tagged {
+    before: "<｜DSML｜invoke name=\"",
+    between: "\">\n",
+    argument: Argument {
+        open: "<｜DSML｜parameter name=\"",
+        named: "\">",
+        middle: "",
+        close: "</｜DSML｜parameter>\n",
+        kinds: Some(["\" string=\"true", "\" string=\"false"]),
+    },
+    after: "</｜DSML｜invoke>\n",
+};
+
 const DEEPSEEK: [&str; 5] = [
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -404,11 +492,5 @@ impl Style {
     /// left out.
     pub(crate) fn marks_of(template: Option<&ChatTemplate>) -> &'static [&'static str] {
         template.map_or(&[], |template| Self::of(Some(template)).marks)
-    }
-
-    /// What a text begins to be a call with; nothing where the call is the whole answer.
-    pub(crate) fn trigger(&self) -> &'static str {
-        let begin = if self.open.is_empty() { self.call.before() } else { self.open }.trim();
-        self.marks.iter().find(|mark| begin.starts_with(**mark)).copied().unwrap_or(begin)
     }
 }

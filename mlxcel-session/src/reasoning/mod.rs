@@ -76,6 +76,12 @@ impl ReasoningSplitter {
         matches!(self.0, State::Plain)
     }
 
+    /// Whether output begins inside reasoning between tags.
+    #[cfg(feature = "structured")]
+    pub(crate) fn is_in_tags(&self) -> bool {
+        matches!(&self.0, State::Tags(tags) if tags.is_in_reasoning())
+    }
+
     /// Adds a piece and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
         if piece.is_empty() {

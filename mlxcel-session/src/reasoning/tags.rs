@@ -49,6 +49,12 @@ impl Tags {
         Ok(tags)
     }
 
+    /// Whether a tag has begun reasoning that none has ended.
+    #[cfg(feature = "structured")]
+    pub(super) fn is_in_reasoning(&self) -> bool {
+        self.place == Place::Reasoning
+    }
+
     pub(super) fn push(&mut self, piece: &str) -> Vec<AnswerPart> {
         self.held.push_str(piece);
         let mut parts = Vec::new();

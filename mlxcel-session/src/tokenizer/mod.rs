@@ -19,7 +19,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 use mlxcel_template::Rendered;
 use serde_json::{Map, Value};
 
-use crate::chat::styles::Style;
+use crate::chat::style::Style;
 use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, SpecialTokens};
 use crate::files;
 use file::Checked;

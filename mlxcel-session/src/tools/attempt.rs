@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::literals::Keywords;
+use super::values::Written;
 use super::{LONGEST_NAME, is_of_name};
-use crate::chat::styles::{Argument, Call, Id, Style};
+use crate::chat::style::{Argument, Call, Id, Style};
 use crate::reasoning::begun;
 
 /// The deepest nesting of arguments.
-const DEEPEST: usize = 128;
+pub(super) const DEEPEST: usize = 128;
 
 /// What the text of an attempt is.
 pub(super) enum Found<T> {
@@ -34,8 +37,8 @@ pub(super) struct FoundCall {
 pub(super) enum Arguments {
     /// A JSON object.
     Object(String),
-    /// Names and values as they were between tags.
-    Tagged(Vec<(String, String)>),
+    /// Names and values, each written by itself.
+    Fields(Vec<(String, Written)>),
 }
 
 /// What is expected of a text from its beginning on, and how much of it came.
@@ -86,6 +89,8 @@ enum Expected {
     Arguments,
     /// Any number of arguments between tags.
     Tagged(Argument),
+    /// Keyword arguments with literals.
+    Keywords(Keywords),
     /// Text up to this mark, and where it begins if it did.
     Text(&'static str, Option<usize>),
 }
@@ -122,6 +127,13 @@ impl Attempt {
                 Expected::Name,
                 Expected::Literal(between),
                 Expected::Tagged(argument),
+                Expected::Literal(after),
+            ]),
+            Some(&Call::Keywords { before, open, assign, literals, after }) => expected.extend([
+                Expected::Literal(before),
+                Expected::Name,
+                Expected::Literal(open),
+                Expected::Keywords(Keywords::new(assign, literals)),
                 Expected::Literal(after),
             ]),
             Some(Call::Channel { .. }) | None => {}
@@ -170,7 +182,11 @@ impl Attempt {
     /// such a text has no end. A call within them would be an argument's value, and each attempt at one would
     /// read as far.
     pub(super) fn passed(&self) -> usize {
-        let in_text = matches!(self.expected.last(), Some(Expected::Text(..)));
+        let in_text = match self.expected.last() {
+            Some(Expected::Text(..)) => true,
+            Some(Expected::Keywords(keywords)) => keywords.is_in_string(),
+            _ => false,
+        };
         if in_text { self.at } else { self.passed }
     }
 
@@ -290,7 +306,21 @@ impl Attempt {
                     }
                     let name = std::mem::take(&mut self.name);
                     let fields = argument.fields(&self.texts);
-                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Tagged(fields) });
+                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Fields(fields) });
+                }
+                Expected::Keywords(keywords) => {
+                    let begin = self.at - keywords.length;
+                    let (length, found) = keywords.read(rest);
+                    self.at += length;
+                    self.passed = begin + keywords.passed;
+                    match found {
+                        Found::Whole(()) => {}
+                        Found::Begun => return Found::Begun,
+                        Found::Not => return Found::Not,
+                    }
+                    let Some(fields) = keywords.fields(&text[begin..self.at]) else { return Found::Not };
+                    let name = std::mem::take(&mut self.name);
+                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Fields(fields) });
                 }
                 Expected::Text(mark, begin) => {
                     let begin = *begin.get_or_insert(self.at);
@@ -312,7 +342,7 @@ impl Attempt {
 
 impl Argument {
     /// Names and values of the texts between tags.
-    fn fields(&self, texts: &[String]) -> Vec<(String, String)> {
+    fn fields(&self, texts: &[String]) -> Vec<(String, Written)> {
         let value = |mut text: &str| {
             // They are of the tags.
             if self.middle.ends_with('\n') || self.close.starts_with('\n') {
@@ -324,7 +354,19 @@ impl Argument {
             data.unwrap_or(text).to_owned()
         };
         let pairs = texts.chunks_exact(2);
-        pairs.map(|pair| (pair[0].trim().to_owned(), value(&pair[1]))).collect()
+        pairs.map(|pair| self.field(pair[0].trim(), value(&pair[1]))).collect()
+    }
+
+    /// The name and the value of an argument, of which a family may say whether it is a string.
+    fn field(&self, name: &str, text: String) -> (String, Written) {
+        let [string, other] =
+            self.kinds.map(|kinds| kinds.map(|kind| name.strip_suffix(kind))).unwrap_or_default();
+        let is_json = || serde_json::from_str::<&RawValue>(&text).is_ok();
+        match (string, other) {
+            (Some(name), _) => (name.to_owned(), Written::Json(Value::from(text).to_string())),
+            (_, Some(name)) if is_json() => (name.to_owned(), Written::Json(text.trim().to_owned())),
+            _ => (other.unwrap_or(name).to_owned(), Written::Text(text)),
+        }
     }
 }
 

@@ -1,13 +1,16 @@
 //! The grammar of an answer that calls tools, by the style's entry.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use mlxcel_core::Result;
 use serde_json::{Map, Value, json};
 
 use super::values::types;
 use super::{ToolChoice, Tools};
-use crate::chat::styles::{Argument, Call, Id};
+use crate::chat::style::{Argument, Call, Id};
+use crate::constraint::ConstraintSource;
 use crate::structured::{Grammar, check_schema, close_fields, compact};
 
 impl Tools {
@@ -17,34 +20,40 @@ impl Tools {
     /// # Errors
     ///
     /// Those of parameters that are too large or too deep for a [`Grammar`].
-    pub(super) fn grammar(&self) -> Result<Option<Grammar>> {
+    pub(super) fn grammar(&self) -> Result<Option<Arc<dyn ConstraintSource>>> {
         let trigger = self.style.trigger();
         let is_channel = matches!(self.style.call, Call::Channel { .. });
         let auto = self.choice == ToolChoice::Auto;
         if self.choice == ToolChoice::None || (auto && (trigger.is_empty() || is_channel)) {
             return Ok(None);
         }
-        let (mut bodies, mut texts) = (Vec::new(), Texts::default());
+        let (mut bodies, mut rules) = (Vec::new(), Rules::default());
         for definition in self.definitions.iter() {
             let function = &definition["function"];
             let name = function["name"].as_str().unwrap_or_default();
             if !matches!(&self.choice, ToolChoice::Named(chosen) if chosen != name) {
-                bodies.push(self.body(name, &function["parameters"], &mut texts)?);
+                bodies.push(self.body(name, &function["parameters"], &mut rules)?);
             }
         }
         let before = self.style.call.before();
         let begin = format!("{}{before}", self.style.open);
-        let mut rules = if !auto {
+        let mut lines = if !auto {
             format!("start: {} calls\n", self.literal(&begin))
         } else {
             // The mark is before them.
             let rest = self.literal(begin.strip_prefix(trigger).unwrap_or_default());
-            if self.token(trigger).is_some() {
-                format!("start: TEXT? {} {rest} calls | TEXT?\nTEXT: /(?s:.+)/\n", self.literal(trigger))
-            } else {
-                let lead = expression(trigger);
-                format!("start: lead {rest} calls | TEXT?\nlead[lazy]: /(?s:.*){lead}/\nTEXT: /(?s:.+)/\n")
-            }
+            let outside = self.no_reasoning();
+            let (lead, mark, rule) = match self.special(trigger) {
+                Some((before, token, after)) => {
+                    let rule = format!("LEAD: /(?s:.*){}/{outside}", expression(before));
+                    ("LEAD", format!("<[{token}]> {}", self.literal(after)), rule)
+                }
+                None => {
+                    let rule = format!("lead[lazy]: /(?s:.*){}/{outside}", expression(trigger));
+                    ("lead", String::new(), rule)
+                }
+            };
+            format!("answer: {lead} {mark} {rest} calls | TEXT?\n{rule}\nTEXT: /(?s:.+)/\n")
         };
         let more = if self.style.parallel && self.parallel && !matches!(self.choice, ToolChoice::Named(_)) {
             format!("({} body)*", self.literal(&format!("{}{before}", self.style.separator)))
@@ -52,22 +61,35 @@ impl Tools {
             String::new()
         };
         // Writing to a string does not fail.
-        let _ = writeln!(rules, "calls: body {more} {}", self.literal(self.style.close));
-        let _ = writeln!(rules, "body: {}", bodies.join(" | "));
-        rules.push_str(&texts.0);
-        Ok(Some(Grammar::of_rules(rules)))
+        let _ = writeln!(lines, "calls: body {more} {}", self.literal(self.style.close));
+        let _ = writeln!(lines, "body: {}", bodies.join(" | "));
+        lines.push_str(&rules.lines);
+        if !auto {
+            return Ok(Some(Arc::new(Grammar::of_rules(lines))));
+        }
+        let constraint =
+            self.after_reasoning(&lines).map(|source| Arc::new(source) as Arc<dyn ConstraintSource>);
+        Ok(Some(constraint.unwrap_or_else(|| Arc::new(Grammar::of_rules(format!("start: answer\n{lines}"))))))
     }
 
     /// A call behind what it begins with.
-    fn body(&self, name: &str, parameters: &Value, texts: &mut Texts) -> Result<String> {
+    fn body(&self, name: &str, parameters: &Value, rules: &mut Rules) -> Result<String> {
         let mut schema = if parameters.is_object() { parameters.clone() } else { json!({}) };
         check_schema(&schema)?;
         if let Call::Tagged { between, argument, after, .. } = &self.style.call {
             let (name, between) = (Value::from(name), self.spaced(between));
             // A tool without parameters takes none.
             let schema = if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema };
-            let arguments = self.arguments(argument, &close_fields(schema), texts);
+            let arguments = self.arguments(argument, &close_fields(schema), rules);
             return Ok(format!("{name} {between} {arguments} {}", self.spaced(after)));
+        }
+        if let Call::Keywords { open, assign, literals, after, .. } = self.style.call {
+            let schema = if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema };
+            // References to it are of this tool.
+            rules.targets.clear();
+            let arguments = self.keywords(assign, literals, &close_fields(schema), rules);
+            let (open, after) = (self.literal(open), self.literal(after));
+            return Ok(format!("{} {open} {arguments} {after}", Value::from(name)));
         }
         if let Some(schema) = schema.as_object_mut() {
             schema.entry("type").or_insert_with(|| "object".into());
@@ -87,46 +109,64 @@ impl Tools {
             Call::Channel { between, .. } => {
                 format!("{} {} %json {schema}", quoted(name), self.literal(between))
             }
-            // It returned above.
-            Call::Tagged { .. } => String::new(),
+            // They returned above.
+            Call::Tagged { .. } | Call::Keywords { .. } => String::new(),
         })
     }
 
     /// The arguments by the schema `root`, each between tags, in the order of its fields.
-    fn arguments(&self, tags: &Argument, root: &Value, texts: &mut Texts) -> String {
+    fn arguments(&self, tags: &Argument, root: &Value, rules: &mut Rules) -> String {
         let no_fields = Map::new();
         let fields = root["properties"].as_object().unwrap_or(&no_fields);
         let is_required =
             |name: &str| root["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name));
         let mut arguments: Vec<String> = Vec::new();
         for (name, schema) in fields {
-            let begin = self.literal(&format!("{}{name}{}", tags.open, tags.named));
-            let value = self.value(schema, root, tags, texts);
-            arguments.push(format!("({begin} {value}){}", if is_required(name) { "" } else { "?" }));
+            let argument =
+                self.argument(&self.literal(&format!("{}{name}", tags.open)), schema, root, tags, rules);
+            arguments.push(format!("({argument}){}", if is_required(name) { "" } else { "?" }));
         }
-        if root["additionalProperties"] != false {
-            let (open, named) = (self.literal(tags.open), self.literal(tags.named));
-            let value = self.value(&root["additionalProperties"], root, tags, texts);
-            arguments.push(format!("({open} /[A-Za-z0-9_.-]{{1,64}}/ {named} {value})*"));
+        let further = &root["additionalProperties"];
+        if further != false {
+            let name = format!("{} /[A-Za-z0-9_.-]{{1,64}}/", self.literal(tags.open));
+            arguments.push(format!("({})*", self.argument(&name, further, root, tags, rules)));
         }
         arguments.join(" ")
     }
 
-    /// A value of the schema, between the tags. Of a string the length and a list of choices are checked.
-    fn value(&self, schema: &Value, root: &Value, tags: &Argument, texts: &mut Texts) -> String {
-        let (middle, close) = (self.spaced(tags.middle), self.spaced(tags.close));
-        if types(schema, root).contains(&"string") {
-            let choices = schema["enum"].as_array().map(|choices| {
-                let text = |choice: &Value| choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
-                let written = choices.iter().map(|choice| Value::from(text(choice)).to_string());
-                format!("{middle} ({}) {close}", written.collect::<Vec<_>>().join(" | "))
-            });
-            return choices.unwrap_or_else(|| {
-                let bound = |field: &str| schema[field].as_u64();
-                let bounds = (bound("minLength").unwrap_or(0), bound("maxLength"));
-                self.text(tags, (bounds != (0, None)).then_some(bounds), texts)
-            });
+    /// An argument that begins with `begin`, up to its name.
+    fn argument(
+        &self,
+        begin: &str,
+        schema: &Value,
+        root: &Value,
+        tags: &Argument,
+        rules: &mut Rules,
+    ) -> String {
+        let types = types(schema, root);
+        let is_string = types.contains(&"string");
+        let named = |kind: &str| self.literal(&format!("{kind}{}", tags.named));
+        let Some([string, other]) = tags.kinds else {
+            let value = if is_string {
+                self.string_between(schema, tags, rules)
+            } else {
+                self.json_between(schema, root, tags)
+            };
+            return format!("{begin} {} {value}", named(""));
+        };
+        let mut kinds = Vec::new();
+        if is_string {
+            kinds.push(format!("{} {}", named(string), self.string_between(schema, tags, rules)));
         }
+        if types.iter().any(|kind| *kind != "string") {
+            kinds.push(format!("{} {}", named(other), self.json_between(schema, root, tags)));
+        }
+        format!("{begin} ({})", kinds.join(" | "))
+    }
+
+    /// A value of the schema as JSON, between the tags.
+    fn json_between(&self, schema: &Value, root: &Value, tags: &Argument) -> String {
+        let (middle, close) = (self.spaced(tags.middle), self.spaced(tags.close));
         let mut schema = schema.clone();
         if let Some(schema) = schema.as_object_mut() {
             for definitions in ["$defs", "definitions"] {
@@ -142,8 +182,23 @@ impl Tools {
         format!("{middle} %json {} {close}", compact(&schema))
     }
 
+    /// A string of the schema, between the tags. Its length and a list of choices are checked.
+    pub(super) fn string_between(&self, schema: &Value, tags: &Argument, rules: &mut Rules) -> String {
+        let choices = schema["enum"].as_array().map(|choices| {
+            let (middle, close) = (self.spaced(tags.middle), self.spaced(tags.close));
+            let text = |choice: &Value| choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
+            let written = choices.iter().map(|choice| Value::from(text(choice)).to_string());
+            format!("{middle} ({}) {close}", written.collect::<Vec<_>>().join(" | "))
+        });
+        choices.unwrap_or_else(|| {
+            let bound = |field: &str| schema[field].as_u64();
+            let bounds = (bound("minLength").unwrap_or(0), bound("maxLength"));
+            self.text(tags, (bounds != (0, None)).then_some(bounds), rules)
+        })
+    }
+
     /// A text of a length between the bounds, between the tags.
-    fn text(&self, tags: &Argument, bounds: Option<(u64, Option<u64>)>, texts: &mut Texts) -> String {
+    fn text(&self, tags: &Argument, bounds: Option<(u64, Option<u64>)>, rules: &mut Rules) -> String {
         let mark = tags.close.trim();
         let end = tags.close.trim_start().strip_prefix(mark).unwrap_or_default();
         let characters = match bounds {
@@ -159,9 +214,12 @@ impl Tools {
             _ => (self.spaced(tags.middle), ""),
         };
         let text = format!("{begin}(?s:.{characters}){}", line_feed(tags.close.starts_with('\n')));
-        let (rule, mark) = match self.token(mark) {
-            Some(token) => (texts.add("", &text), format!("<[{token}]>")),
-            None => (texts.add("[lazy]", &format!("{text}{}", expression(mark))), String::new()),
+        let (rule, mark) = match self.special(mark) {
+            Some((before, token, after)) => (
+                rules.add_text("", &format!("{text}{}", expression(before))),
+                format!("<[{token}]> {}", self.literal(after)),
+            ),
+            None => (rules.add_text("[lazy]", &format!("{text}{}", expression(mark))), String::new()),
         };
         format!("{middle} {rule} {mark} {}", self.spaced(end))
     }
@@ -172,18 +230,19 @@ impl Tools {
         lines.join(" \"\\n\"? ")
     }
 
-    /// The special token that is written `mark`.
-    fn token(&self, mark: &str) -> Option<u32> {
-        self.tokenizer.token_id(mark).filter(|&token| self.tokenizer.is_special(token))
+    /// The first special token that `text` has, with what is before and behind it.
+    fn special<'t>(&self, text: &'t str) -> Option<(&'t str, u32, &'t str)> {
+        let token =
+            |mark: &str| self.tokenizer.token_id(mark).filter(|&token| self.tokenizer.is_special(token));
+        let marks = self.style.marks.iter().filter_map(|mark| Some((text.split_once(mark)?, token(mark)?)));
+        let ((before, after), token) = marks.min_by_key(|((before, _), _)| before.len())?;
+        Some((before, token, after))
     }
 
     /// `text` as a grammar writes it: special tokens by their ids, the rest in quotes.
-    fn literal(&self, text: &str) -> String {
-        let marks =
-            self.style.marks.iter().filter_map(|mark| Some((text.find(mark)?, *mark, self.token(mark)?)));
-        match marks.min_by_key(|&(at, ..)| at) {
-            Some((at, mark, token)) => {
-                let (before, after) = (&text[..at], &text[at + mark.len()..]);
+    pub(super) fn literal(&self, text: &str) -> String {
+        match self.special(text) {
+            Some((before, token, after)) => {
                 format!("{} <[{token}]> {}", self.literal(before), self.literal(after))
             }
             None if text.is_empty() => String::new(),
@@ -192,26 +251,65 @@ impl Tools {
     }
 }
 
-/// Rules of texts, a line each.
+/// Rules that others refer to, a line each.
 #[derive(Default)]
-struct Texts(String);
+pub(super) struct Rules {
+    lines: String,
+    /// How many have a name.
+    count: usize,
+    /// The names of those that say the same.
+    known: HashMap<String, String>,
+    /// The names of those of what references refer to.
+    targets: HashMap<String, String>,
+}
 
-impl Texts {
+impl Rules {
     /// The name of a rule of the texts that match `expression`.
-    fn add(&mut self, attribute: &str, expression: &str) -> String {
-        let rule = format!("{attribute}: /{expression}/");
-        let known = self.0.lines().position(|line| line.ends_with(&rule));
-        let number = known.unwrap_or_else(|| self.0.lines().count());
-        if known.is_none() {
-            // Writing to a string does not fail.
-            let _ = writeln!(self.0, "text_{number}{rule}");
+    fn add_text(&mut self, attribute: &str, expression: &str) -> String {
+        self.add_line(&format!("{attribute}: /{expression}/"))
+    }
+
+    /// The name of a rule that says `body`.
+    pub(super) fn add(&mut self, body: &str) -> String {
+        self.add_line(&format!(": {body}"))
+    }
+
+    fn add_line(&mut self, rule: &str) -> String {
+        if let Some(name) = self.known.get(rule) {
+            return name.clone();
         }
-        format!("text_{number}")
+        let name = self.name();
+        self.known.insert(rule.to_owned(), name.clone());
+        // Writing to a string does not fail.
+        let _ = writeln!(self.lines, "{name}{rule}");
+        name
+    }
+
+    fn name(&mut self) -> String {
+        self.count += 1;
+        format!("part{}", self.count)
+    }
+
+    /// The rule of the target of a reference, if it has one.
+    pub(super) fn named(&self, target: &str) -> Option<String> {
+        self.targets.get(target).cloned()
+    }
+
+    /// The name of a rule of the target of a reference, to be [defined](Self::define).
+    pub(super) fn reserve(&mut self, target: &str) -> String {
+        let name = self.name();
+        self.targets.insert(target.to_owned(), name.clone());
+        name
+    }
+
+    pub(super) fn define(&mut self, name: &str, body: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.lines, "{name}: {body}");
     }
 }
 
 /// `text` in a regular expression between slashes.
-fn expression(text: &str) -> String {
+pub(super) fn expression(text: &str) -> String {
     let mut expression = String::with_capacity(2 * text.len());
     for character in text.chars() {
         if r"\.+*?()|[]{}^$#&-~/".contains(character) {

@@ -3,7 +3,12 @@
 mod attempt;
 #[cfg(feature = "structured")]
 mod grammar;
+#[cfg(feature = "structured")]
+mod literal_grammar;
+mod literals;
 mod parser;
+#[cfg(feature = "structured")]
+mod thought;
 mod tool;
 mod toolbox;
 mod values;
@@ -14,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::chat::styles::{Argument, Call, Style};
+use crate::chat::style::{Argument, Call, Literals, Style};
 use crate::chat::{Message, ReasoningFormat, ToolCall};
 use crate::options::Options;
 use crate::reasoning::ReasoningSplitter;
@@ -85,6 +90,8 @@ impl Tools {
     ///
     /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and
     /// `.`, for two tools of one name, and for parameters that are not a JSON schema of an object.
+    /// [`ErrorKind::Unsupported`] for a chat template that writes calls in a format that is known not to be
+    /// supported.
     pub fn new(tokenizer: &Tokenizer, tools: impl IntoIterator<Item = impl Into<Tool>>) -> Result<Self> {
         let definitions: Vec<Value> =
             tools.into_iter().map(|tool| tool.into().definition().clone()).collect();
@@ -105,6 +112,11 @@ impl Tools {
                     .with_context("tool", name));
             }
             names.push(name.to_owned());
+        }
+        if let Some(format) = Style::unsupported(tokenizer.chat_template()).filter(|_| !names.is_empty()) {
+            let reason = "the format in which the model's chat template writes tool calls is not supported; \
+                          use the model without tools, or with another chat template";
+            return Err(Error::unsupported("offer tools", reason).with_context("format", format));
         }
         Ok(Self {
             style: Style::of(tokenizer.chat_template()),
@@ -148,9 +160,10 @@ impl Tools {
         self.names.is_empty()
     }
 
-    /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `mistral`, `mistral-arguments`,
-    /// `granite`, `kimi`, `command`, `nemotron`, `tool-calls`, `minicpm`, `longcat`, `minimax`, `seed`,
-    /// `qwen-coder`, `glm`, `hermes` (also Qwen 2.5 and 3), `llama3`, `gemma`, or `generic`.
+    /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `deepseek-v3.2`, `deepseek-v4`,
+    /// `mistral`, `mistral-arguments`, `granite`, `gemma4`, `functiongemma`, `lfm2`, `olmo3`, `pythonic`,
+    /// `kimi`, `command`, `nemotron`, `tool-calls`, `minicpm`, `longcat`, `minimax`, `seed`, `qwen-coder`,
+    /// `glm`, `hermes` (also Qwen 2.5 and 3), `functionary`, `firefunction`, `llama3`, `gemma`, or `generic`.
     pub fn style(&self) -> &'static str {
         self.style.name
     }
@@ -173,7 +186,7 @@ impl Tools {
                 let reason = "the options have a constraint already, and tool calls need one of their own";
                 return Err(invalid(reason).with_context("field", "constraint"));
             }
-            options.constraint = Some(Arc::new(grammar));
+            options.constraint = Some(grammar);
         }
         #[cfg(not(feature = "structured"))]
         if self.choice != ToolChoice::Auto {
@@ -265,8 +278,19 @@ impl Tools {
                 format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
             }
             Call::Channel { before, between } => format!("{before}NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
-            Call::Tagged { before, between, argument: Argument { open, named, middle, close }, after } => {
-                let arguments = format!("{open}ARGUMENT{named}{middle}VALUE{close}");
+            Call::Keywords { before, open, assign, literals, after } => {
+                let quote = if let Literals::Marked(mark) = literals { mark } else { "\"" };
+                let arguments = format!("{open}ARGUMENT{assign}{quote}VALUE{quote}");
+                format!("{}{before}NAME{arguments}{after}{}", self.style.open, self.style.close)
+            }
+            Call::Tagged {
+                before,
+                between,
+                argument: Argument { open, named, middle, close, kinds },
+                after,
+            } => {
+                let string = kinds.map_or("", |[string, _]| string);
+                let arguments = format!("{open}ARGUMENT{string}{named}{middle}VALUE{close}");
                 format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
             }
         };

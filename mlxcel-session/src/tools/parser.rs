@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::attempt::{Arguments, Attempt, Found, FoundCall, is_object};
 use super::values;
-use crate::chat::styles::{Call, Style};
+use crate::chat::style::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
 use crate::reasoning::{ReasoningSplitter, begun};
 
@@ -235,7 +235,7 @@ impl ToolParser {
     fn found(&self, call: FoundCall) -> ToolPart {
         let arguments = match call.arguments {
             Arguments::Object(object) => object,
-            Arguments::Tagged(fields) => {
+            Arguments::Fields(fields) => {
                 let functions = || self.definitions.iter().map(|definition| &definition["function"]);
                 let function = functions().find(|function| function["name"] == call.name);
                 values::object(&fields, function.map_or(&Value::Null, |function| &function["parameters"]))
@@ -339,6 +339,10 @@ mod tests {
                 format!("{trigger}now<arg_key>a</arg_key><arg_value>"),
                 format!("{trigger}<invoke name=\"now\"><parameter name=\"a\">b</parameter>"),
                 format!("{trigger}{{\"name\": \"now\", \"arguments\": {{}}}}, "),
+                format!("{trigger}call:now{{a:<|\"|>"),
+                format!("{trigger}call:now{{a:<escape>b<escape>"),
+                format!("{trigger}[now(a='"),
+                format!("{trigger}now(a=[1, "),
             ] {
                 for (first, size) in [("", 1), ("", 7), ("", usize::MAX), (begin.as_str(), 3)] {
                     let text = format!("{first}{}", repeated.repeat(4_000 / repeated.len()));

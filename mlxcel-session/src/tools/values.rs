@@ -1,17 +1,34 @@
-//! The values of arguments that a call has between tags: text, whose type is that of the tool's schema.
+//! The values of arguments that a call has one by one, of the types of the tool's schema.
 
 use serde_json::Value;
 
 /// How many references and parts of combined schemas are followed.
 const MOST_PARTS: usize = 64;
 
+/// How a call has a value.
+#[derive(Clone, Debug)]
+pub(super) enum Written {
+    /// As plain text between tags.
+    Text(String),
+    /// As a literal, which is this one in JSON.
+    Json(String),
+}
+
 /// The JSON object that arguments are by the schema `parameters`. Of two with one name, the last one counts.
-pub(super) fn object(fields: &[(String, String)], parameters: &Value) -> String {
+pub(super) fn object(fields: &[(String, Written)], parameters: &Value) -> String {
     let is_last = |at: usize| fields[at + 1..].iter().all(|(name, _)| *name != fields[at].0);
-    let fields = fields.iter().enumerate().filter(|&(at, _)| is_last(at)).map(|(_, (name, text))| {
+    let fields = fields.iter().enumerate().filter(|&(at, _)| is_last(at)).map(|(_, (name, written))| {
         let named = parameters["properties"].get(name.as_str());
         let schema = named.unwrap_or(&parameters["additionalProperties"]);
-        let value = json(text, &types(schema, parameters));
+        let types = types(schema, parameters);
+        let value = match written {
+            Written::Text(text) => json(text, &types),
+            // Some models and templates write any value as a string.
+            Written::Json(literal) => match serde_json::from_str::<String>(literal) {
+                Ok(text) if !types.contains(&"string") => json(&text, &types),
+                _ => literal.clone(),
+            },
+        };
         format!("{}: {value}", Value::from(name.as_str()))
     });
     format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))

@@ -7,5 +7,6 @@ mod masks;
 mod rendered_calls;
 mod schemas;
 mod suite;
+mod thoughts;
 mod toolbox;
 mod tools;

@@ -52,6 +52,33 @@ fn rendered(style: &str) -> Option<&'static str> {
         "glm" => {
             "<tool_call>set\n<arg_key>text</arg_key>\n<arg_value>a < b\n}</arg_value>\n<arg_key>count</arg_key>\n<arg_value>-3</arg_value>\n<arg_key>digits</arg_key>\n<arg_value>007</arg_value>\n<arg_key>is</arg_key><arg_value>true</arg_value><arg_key>unit</arg_key><arg_value>kelvin</arg_value><arg_key>no</arg_key><arg_value>null</arg_value>\n<arg_key>all</arg_key>\n<arg_value>{\"list\": [1, \"]}\"]}</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
         }
+        "deepseek-v3.2" => {
+            "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"set\">\n<｜DSML｜parameter name=\"text\" string=\"true\">a < b\n}</｜DSML｜parameter>\n<｜DSML｜parameter name=\"count\" string=\"false\">-3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"digits\" string=\"true\">007</｜DSML｜parameter>\n<｜DSML｜parameter name=\"is\" string=\"false\">true</｜DSML｜parameter>\n<｜DSML｜parameter name=\"unit\" string=\"true\">kelvin</｜DSML｜parameter>\n<｜DSML｜parameter name=\"no\" string=\"false\">null</｜DSML｜parameter>\n<｜DSML｜parameter name=\"all\" string=\"false\">{\"list\": [1, \"]}\"]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+        }
+        "deepseek-v4" => {
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"set\">\n<｜DSML｜parameter name=\"text\" string=\"true\">a < b\n}</｜DSML｜parameter>\n<｜DSML｜parameter name=\"count\" string=\"false\">-3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"digits\" string=\"true\">007</｜DSML｜parameter>\n<｜DSML｜parameter name=\"is\" string=\"false\">true</｜DSML｜parameter>\n<｜DSML｜parameter name=\"unit\" string=\"true\">kelvin</｜DSML｜parameter>\n<｜DSML｜parameter name=\"no\" string=\"false\">null</｜DSML｜parameter>\n<｜DSML｜parameter name=\"all\" string=\"false\">{\"list\": [1, \"]}\"]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+        }
+        "gemma4" => {
+            "<|tool_call>call:set{all:{list:[1,<|\"|>]}<|\"|>]},count:-3,digits:<|\"|>007<|\"|>,is:true,no:None,text:<|\"|>a < b\n}<|\"|>,unit:<|\"|>kelvin<|\"|>}<tool_call|><|tool_call>call:now{}<tool_call|>"
+        }
+        "functiongemma" => {
+            "<start_function_call>call:set{all:{list:[1,<escape>]}<escape>]},count:-3,digits:<escape>007<escape>,is:true,no:null,text:<escape>a < b\n}<escape>,unit:<escape>kelvin<escape>}<end_function_call><start_function_call>call:now{}<end_function_call>"
+        }
+        "lfm2" => {
+            "<|tool_call_start|>[set(text='a < b\n}', count=-3, digits=\"007\", is=True, unit='kelvin', no=None, all={\"list\": [1, \"]}\"]}), now()]<|tool_call_end|>"
+        }
+        "olmo3" => {
+            "<function_calls>set(text=\"a < b\\n}\", count=-3, digits=\"007\", is=true, unit=\"kelvin\", no=null, all={\"list\": [1, \"]}\"]})\nnow()</function_calls>"
+        }
+        "pythonic" => {
+            "[set(text='a < b\\n}', count=-3, digits=\"007\", is=True, unit='kelvin', no=None, all={'list': [1, ']}']}), now()]"
+        }
+        "functionary" => {
+            "<function=set>{\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}</function><function=now>{}</function>"
+        }
+        "firefunction" => {
+            "functools[{\"name\": \"set\", \"arguments\": {\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}}, {\"name\": \"now\", \"arguments\": {}}]"
+        }
         _ => return None,
     })
 }
@@ -70,11 +97,9 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
         });
         for size in [1, 2, 5, said.len()] {
             let mut parser = tools.parser();
-            let mut parts: Vec<ToolPart> = said
-                .as_bytes()
-                .chunks(size)
-                .flat_map(|piece| parser.push(str::from_utf8(piece).unwrap()))
-                .collect();
+            let pieces: Vec<char> = said.chars().collect();
+            let mut parts: Vec<ToolPart> =
+                pieces.chunks(size).flat_map(|piece| parser.push(&String::from_iter(piece))).collect();
             parts.extend(parser.finish());
             assert_eq!(
                 calls(&parts),
@@ -95,7 +120,9 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
             let mut options = Options::default();
             let tools = tools.clone().with_choice(choice).unwrap();
             tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
-            let mut grammar = options.constraint.unwrap().start(&model).unwrap();
+            // Nothing marks calls that are the whole answer.
+            let Some(constraint) = options.constraint else { continue };
+            let mut grammar = constraint.start(&model).unwrap();
             for (at, token) in tokens.iter().enumerate() {
                 let rest = || model.tokenizer().unwrap().decode(&tokens[at..], false).unwrap();
                 assert!(grammar.accept(*token).is_ok(), "{style}: not admitted is {}", rest());
@@ -104,7 +131,7 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
         }
         known += 1;
     }
-    assert_eq!(known, 7);
+    assert_eq!(known, 16);
 }
 
 #[test]
@@ -160,5 +187,58 @@ fn a_broken_call_with_tagged_arguments_stays_text() {
         "<tool_call>\n<function=set\n",
     ] {
         assert_eq!(text(&parse(tools.parser(), said, &mut Chance(1))), said);
+    }
+}
+
+#[test]
+fn keyword_arguments_are_read_as_models_write_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |style: &str, said: &str| {
+        let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
+        let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
+        let parts = parse(tools.parser(), said, &mut Chance(said.len() as u64));
+        (calls(&parts).into_iter().map(|(_, arguments)| arguments).collect::<Vec<_>>(), text(&parts))
+    };
+    for (style, said, arguments) in [
+        ("pythonic", r"[set(text='it\'s \u00e9\ud83d\ude00 \q \x41')]", json!({ "text": r"it's é😀 \q A" })),
+        (
+            "pythonic",
+            "[set(text=\"a, b=(c)\", count='-3', is=\"True\")]",
+            json!({ "text": "a, b=(c)", "count": -3, "is": true }),
+        ),
+        ("pythonic", "[ set( text = '' , all = { } ) ]", json!({ "text": "", "all": {} })),
+        (
+            "functiongemma",
+            "<start_function_call>call:set{text:<escape>a, {b<escape>,count:<escape>5<escape>}<end_function_call>",
+            json!({ "text": "a, {b", "count": 5 }),
+        ),
+        (
+            "gemma4",
+            "<|tool_call>call:set{<|\"|>text<|\"|>: <|\"|><|tool_call>call:set{<|\"|>}<tool_call|>",
+            json!({ "text": "<|tool_call>call:set{" }),
+        ),
+        (
+            "gemma4",
+            "<|tool_call>call:set{all:{list:[{a b:[]},-1.5e3]}}<tool_call|>",
+            json!({ "all": { "list": [{ "a b": [] }, -1500.0] } }),
+        ),
+    ] {
+        assert_eq!(read(style, said), (vec![arguments], String::new()), "{said}");
+    }
+    for (style, said) in [
+        ("pythonic", "[set('a')]"),
+        ("pythonic", "[set(text='a'"),
+        ("pythonic", "[set(text=a)]"),
+        ("pythonic", "[set(text='a' 'b')]"),
+        ("pythonic", r"[set(text='\ud83d')]"),
+        ("pythonic", "Look: [set(text='a')]"),
+        ("lfm2", "<|tool_call_start|>[unknown(text='a')]<|tool_call_end|>"),
+        ("lfm2", "<|tool_call_start|>[set(text='a"),
+        ("gemma4", "<|tool_call>call:set{text:Oslo}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:set{text:<|\"|>Oslo}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:set{text:<|\"|>Oslo<|\"|>]<tool_call|>"),
+        ("gemma4", "<|tool_call>call:set{count:[}<tool_call|>"),
+    ] {
+        assert_eq!(read(style, said), (Vec::new(), said.to_owned()), "{said}");
     }
 }

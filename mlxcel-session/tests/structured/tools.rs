@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::structured::harness::{Chance, hot, random_model, storyteller};
 
 /// A template with the text of a style's published templates, and its special tokens.
-pub(super) const STYLES: [(&str, &str, &[&str]); 20] = [
+pub(super) const STYLES: [(&str, &str, &[&str]); 29] = [
     ("gpt-oss", "<|channel|><|message|>{{ tools }}", &["<|channel|>", "<|constrain|>", "<|message|>"]),
     ("deepseek-v3", "<｜tool▁calls▁begin｜>```json", &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
     (
@@ -38,6 +38,15 @@ pub(super) const STYLES: [(&str, &str, &[&str]); 20] = [
     ("seed", "<seed:tool_call><function={{ tools }}", &["<seed:tool_call>"]),
     ("qwen-coder", "<tool_call><function=<parameter={{ tools }}", &[]),
     ("glm", "<tool_call><arg_key><arg_value>{{ tools }}", &["<tool_call>", "</arg_value>"]),
+    ("deepseek-v3.2", "｜DSML｜function_calls>{{ tools }}", &["｜DSML｜"]),
+    ("deepseek-v4", "｜DSML｜tool_calls>{{ tools }}", &[]),
+    ("gemma4", "<|tool_call><tool_call|>{{ tools }}", &["<|tool_call>", "<tool_call|>", "<|\"|>"]),
+    ("functiongemma", "<start_function_call><escape>{{ tools }}", &["<escape>"]),
+    ("lfm2", "<|im_start|>List of tools: {{ tools }}", &["<|tool_call_start|>", "<|tool_call_end|>"]),
+    ("olmo3", "<function_calls><functions>{{ tools }}", &[]),
+    ("pythonic", "<|header_start|>[func_name1(param1=value1)]{{ tools }}", &[]),
+    ("functionary", "<|start_header_id|><function={{ tools }}", &[]),
+    ("firefunction", "<|start_header_id|> functools[", &[]),
     ("llama3", "<|start_header_id|>{{ tools }}", &[]),
     ("gemma", "<start_of_turn>", &[]),
     ("generic", "{{ messages[0].content }}", &[]),
@@ -368,6 +377,20 @@ fn published_templates_are_matched_to_their_tool_format() {
         let folder = tempfile::tempdir().unwrap();
         let tools = Tools::new(&tokenizer(folder.path(), &template, &[]), definitions()).unwrap();
         assert_eq!(tools.style(), style, "{file}");
+    }
+}
+
+#[test]
+fn a_template_of_an_unsupported_format_is_not_taken_for_another() {
+    for (template, format) in [
+        ("<|start_header_id|>{{ '>>>all\\n' }}{{ tools }}", "functionary-v3.2"),
+        ("{% set mark = ']<]minimax[>[' %}<tool_call><invoke name={{ tools }}", "minimax-m3"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = tokenizer(folder.path(), template, &[]);
+        let error = Tools::new(&tokenizer, definitions()).unwrap_err();
+        assert_eq!((error.kind(), error.context("format")), (ErrorKind::Unsupported, Some(format)));
+        assert!(Tools::new(&tokenizer, [] as [Tool; 0]).is_ok());
     }
 }
 

@@ -1,0 +1,110 @@
+//! How a family writes tool calls.
+
+use super::ChatTemplate;
+
+/// How a family writes calls: `open`, the calls with `separator` between them, `close`.
+#[derive(Debug)]
+pub(crate) struct Style {
+    pub(crate) name: &'static str,
+    /// What its chat templates spell out, all of it.
+    pub(crate) spelled: &'static [&'static str],
+    /// Whether a template of this style shows the tools to the model by itself.
+    pub(crate) shows_tools: bool,
+    /// What is written as a token of its own, where the vocabulary has that.
+    pub(crate) marks: &'static [&'static str],
+    pub(crate) open: &'static str,
+    pub(crate) call: Call,
+    pub(crate) separator: &'static str,
+    pub(crate) close: &'static str,
+    /// Whether one answer has several calls.
+    #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
+    pub(crate) parallel: bool,
+}
+
+/// How one call is written. Space around the texts is written as it stands, and read in any amount.
+#[derive(Debug)]
+pub(crate) enum Call {
+    /// `before`, a JSON object with the name and the arguments in fields, `after`.
+    Object { before: &'static str, name: &'static str, arguments: &'static str, after: &'static str },
+    /// `before`, the bare name, its id, `between`, the arguments as a JSON object, `after`.
+    Named { before: &'static str, id: Id, between: &'static str, after: &'static str },
+    /// As `Named`, in the channels of gpt-oss, which are read with the reasoning.
+    Channel { before: &'static str, between: &'static str },
+    /// `before`, the bare name, `between`, the arguments, each between tags, `after`.
+    Tagged { before: &'static str, between: &'static str, argument: Argument, after: &'static str },
+    /// `before`, the bare name, `open`, the arguments, each a name, `assign` and a literal, with commas between
+    /// them, `after`.
+    Keywords {
+        before: &'static str,
+        open: &'static str,
+        assign: &'static str,
+        literals: Literals,
+        after: &'static str,
+    },
+}
+
+/// How values are written that are neither plain text nor JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Literals {
+    /// As in Python; JSON's `true`, `false` and `null` are read, too.
+    Python,
+    /// As JSON without spaces, but for strings, which are written as they are between two of this mark, and for
+    /// names of fields, which are bare and sorted.
+    Marked(&'static str),
+}
+
+/// The id that a family writes behind the name of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Id {
+    None,
+    /// Letters and digits behind this text, or nothing.
+    May(&'static str),
+    /// The number of the call in the conversation, behind `:`; with the name and `functions.` it is the id that
+    /// templates render.
+    Number,
+}
+
+/// How an argument is written between tags: `open`, its name, `named`, `middle`, its value, `close`. A string is
+/// written as it is, any other value as JSON. Line feeds around the value that `middle` and `close` have are not
+/// part of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Argument {
+    pub(crate) open: &'static str,
+    pub(crate) named: &'static str,
+    pub(crate) middle: &'static str,
+    pub(crate) close: &'static str,
+    /// What follows the name of a string and of any other value, where a family says which it is.
+    pub(crate) kinds: Option<[&'static str; 2]>,
+}
+
+impl Call {
+    /// What a call begins with.
+    pub(crate) fn before(&self) -> &'static str {
+        match self {
+            Self::Object { before, .. }
+            | Self::Named { before, .. }
+            | Self::Channel { before, .. }
+            | Self::Tagged { before, .. }
+            | Self::Keywords { before, .. } => before,
+        }
+    }
+}
+
+/// Formats without an entry, which must not be taken for another's, with a text that their templates spell out.
+const UNSUPPORTED: [(&str, &str); 2] = [("functionary-v3.2", ">>>all"), ("minimax-m3", "]<]minimax[>[")];
+
+impl Style {
+    /// The call format of a model with this chat template if it is a known one that is not supported.
+    pub(crate) fn unsupported(template: Option<&ChatTemplate>) -> Option<&'static str> {
+        let is_of = |text: &str| template.is_some_and(|template| template.spells(text));
+        UNSUPPORTED.iter().find(|(_, text)| is_of(text)).map(|(name, _)| *name)
+    }
+
+    /// What a text begins to be a call with; nothing where the call is the whole answer, as where it is only a
+    /// list.
+    pub(crate) fn trigger(&self) -> &'static str {
+        let begin = if self.open.is_empty() { self.call.before() } else { self.open }.trim();
+        let mark = self.marks.iter().find(|mark| begin.starts_with(**mark));
+        mark.copied().unwrap_or(if begin == "[" { "" } else { begin })
+    }
+}

@@ -1,0 +1,52 @@
+//! Tool calls behind reasoning: a mark that a thought mentions begins no call.
+
+use std::sync::Arc;
+
+use mlxcel_session::{Message, Model, Options, Tools};
+
+use crate::structured::tools::{definitions, tokenizer};
+use crate::support::Scripted;
+
+/// Whether the constraint of an answer behind `prompt` admits `said`.
+fn admits(special: &[&str], prompt: &str, said: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer(folder.path(), "<think></think><tool_call>{{ tools }}", special);
+    let tools = Tools::new(&tokenizer, definitions()).unwrap();
+    let mut options = Options::default();
+    tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
+    let (prompt, said) = (tokenizer.encode(prompt, false).unwrap(), tokenizer.encode(said, false).unwrap());
+    let mut engine = Scripted::replay(Vec::new());
+    engine.info.vocabulary_size = tokenizer.vocabulary_size();
+    let model = Model::from_parts(Arc::new(engine), tokenizer);
+    let mut constraint = options.constraint.unwrap().start_after(&model, &prompt).unwrap();
+    let is_admitted = said.iter().all(|token| {
+        constraint.mask().is_ok_and(|mask| mask.allows(*token)) && constraint.accept(*token).is_ok()
+    });
+    is_admitted && (constraint.is_complete() || constraint.mask().unwrap().allows(1))
+}
+
+#[test]
+fn a_mark_in_reasoning_begins_no_call() {
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for special in [&[] as &[&str], &["<think>", "</think>"], &["<think>", "</think>", "<tool_call>"]] {
+        // A special token is never text.
+        let mark = if special.len() == 3 { "tool_call" } else { "<tool_call>" };
+        for (prompt, said, is_admitted) in [
+            ("x", format!("<think>Is {mark} right?</think>No."), true),
+            ("x", format!("<think>Is {mark} right"), true),
+            ("x", format!("<think></think>{call}"), true),
+            ("x", format!("<think>Is {mark} right?</think>So: {call}"), true),
+            ("x", "<think>a</think>So: <tool_call>now".to_owned(), false),
+            ("x", "So: <tool_call>now".to_owned(), false),
+            ("x", call.to_owned(), true),
+            ("x", "Hello.".to_owned(), true),
+            ("x<think>", format!("Is {mark} right?</think>No."), true),
+            ("x<think>", format!("Is {mark} right?\n"), true),
+            ("x<think>", format!("Is {mark} right?</think>So: {call}"), true),
+            ("x<think>", "a</think>So: <tool_call>now".to_owned(), false),
+            ("x<think></think>", "So: <tool_call>now".to_owned(), false),
+        ] {
+            assert_eq!(admits(special, prompt, &said), is_admitted, "{special:?}: {prompt}: {said}");
+        }
+    }
+}
