@@ -6,16 +6,15 @@
 //!
 //! ```
 //! use mlxcel_portable::eval::{Input, Program, Tensor};
-//! use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+//! use mlxcel_stablehlo::{ElementType, Module, TensorType};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut module = ModuleBuilder::new("demo");
-//! module.function("main", |b| {
+//! let module = Module::of_function("demo", "main", |b| {
 //!     let x = b.argument("x", TensorType::new(ElementType::F32, [2, 3]))?;
 //!     let y = b.add(x, x)?;
 //!     Ok(vec![b.sum(y, &[1])?])
 //! })?;
-//! let program = Program::plan(&module.finish(), "main")?;
+//! let program = Program::plan(&module, "main")?;
 //! let x = Tensor::from_slice([2, 3], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //! let results = program.run(vec![Input::Owned(x)])?;
 //! assert_eq!(results[0].as_slice::<f32>(), Some(&[12.0, 30.0][..]));

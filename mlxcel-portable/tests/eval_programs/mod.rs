@@ -13,4 +13,4 @@ mod programs;
 mod random_programs;
 mod reference;
 mod shapes;
-mod support;
+pub(crate) mod support;

@@ -2,19 +2,11 @@
 
 use mlxcel_graph::layers::activate;
 use mlxcel_models::Activation;
-use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{ElementType, Module, TensorType};
+
+use crate::layers::support::{elements, tensor};
 
 fn activated(activation: Activation, values: &[f32]) -> Vec<f32> {
-    let ty = TensorType::new(ElementType::F32, [values.len()]);
-    let module = Module::of_function("test", "main", |b| {
-        let x = b.argument("x", ty.clone())?;
-        Ok(vec![activate(b, activation, x)?])
-    })
-    .unwrap();
-    let program = Program::plan(&module, "main").unwrap();
-    let x = Tensor::from_slice([values.len()], values).unwrap();
-    program.run(vec![Input::Owned(x)]).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
+    elements(&[tensor(&[values.len()], values)], |b, x| activate(b, activation, x[0]))
 }
 
 /// The error function by Simpson's rule over its integral.

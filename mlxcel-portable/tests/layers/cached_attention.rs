@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
-use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{ElementType, ErrorKind, Module, ModuleBuilder, TensorType};
+use mlxcel_portable::eval::Tensor;
+use mlxcel_stablehlo::{ElementType, ErrorKind, Module, TensorType};
 
-use crate::layers::support::numbers;
+use crate::layers::support::{numbers, run};
 
 use ElementType::{BF16, F16, F32, I8, I32};
 
@@ -59,12 +59,8 @@ fn step(
         Tensor::from_slice([rows.len()], &positions).unwrap(),
     ];
     arguments.extend(caches);
-    let module = Module::of_function("test", "main", |b| {
-        let mut values = Vec::new();
-        for (i, argument) in arguments.iter().enumerate() {
-            values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
-        }
-        let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else { unreachable!() };
+    let mut results = run(&arguments, |b, values| {
+        let [query, key, value, cos, sin, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = CachedAttentionOperands {
             query,
             key,
@@ -86,10 +82,7 @@ fn step(
         };
         let (mixed, caches) = cached_attention(b, &operands, &what)?;
         Ok([mixed].into_iter().chain(caches).collect())
-    })
-    .unwrap();
-    let program = Program::plan(&module, "main").unwrap();
-    let mut results = program.run(arguments.into_iter().map(Input::Owned).collect()).unwrap();
+    });
     let caches = results.split_off(1);
     (results[0].as_slice::<f32>().unwrap().to_vec(), caches)
 }
@@ -151,8 +144,7 @@ fn mismatched_operands_are_rejected() {
         (&[3], 0, [2, 2, 2, 8, 6], I32, ErrorKind::Element, "of floats or i8"),
     ];
     for (rows, layer, cache, element, kind, words) in cases {
-        let mut module = ModuleBuilder::new("test");
-        let made = module.function("main", |b| {
+        let made = Module::of_function("test", "main", |b| {
             let query = b.argument("q", TensorType::new(F32, [3, HEADS, WIDTH]))?;
             let key = b.argument("k", TensorType::new(F32, [3, GROUPS, WIDTH]))?;
             let angles = b.argument("angles", TensorType::new(F32, [3, PAIRS]))?;

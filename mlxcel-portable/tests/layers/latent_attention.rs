@@ -3,7 +3,7 @@
 use mlxcel_graph::cached::{LatentAttention, LatentAttentionOperands, latent_attention};
 use mlxcel_graph::layers;
 use mlxcel_portable::eval::Tensor;
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use crate::layers::support::{numbers, run};
 
@@ -111,7 +111,7 @@ fn latent_attention_matches_its_formula_for_chunks_and_batches() {
 #[test]
 fn a_latent_cache_of_the_wrong_shape_is_rejected() {
     for cache in [[1, LENGTH, WIDTH], [2, 2, WIDTH], [2, LENGTH, WIDTH - 1]] {
-        let made = ModuleBuilder::new("test").function("main", |b| {
+        let made = Module::of_function("test", "main", |b| {
             let query = b.argument("q", TensorType::new(F32, [3, HEADS, WIDTH]))?;
             let entry = b.argument("e", TensorType::new(F32, [3, WIDTH]))?;
             let cos = b.argument("cos", TensorType::new(F32, [3, PAIRS]))?;
@@ -144,7 +144,7 @@ fn interleaved_pairs_become_rope_pairs() {
     assert_eq!(results[0].as_slice::<f32>().unwrap(), wanted);
     assert_eq!(results[1].as_slice::<f32>().unwrap()[..3], [0.0, 1.0, 2.0]);
     for (shape, dim) in [(vec![1, 2, 7], 3), (vec![1, 2, 7], 8), (vec![2, 7], 2)] {
-        let made = ModuleBuilder::new("test").function("main", |b| {
+        let made = Module::of_function("test", "main", |b| {
             let x = b.argument("x", TensorType::new(F32, shape))?;
             Ok(vec![layers::deinterleave(b, x, dim)?])
         });

@@ -1,19 +1,9 @@
 //! Recurrences against their formulas, computed naively.
 
 use mlxcel_graph::layers::{self, RecurrentRows};
-use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, Module, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Result, Value};
 
-/// Numbers between -1 and 1 that differ from seed to seed.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
-        })
-        .collect()
-}
+use crate::layers::support::{numbers, run, tensor};
 
 fn assert_close(actual: &[f32], expected: &[f32]) {
     assert_eq!(actual.len(), expected.len());
@@ -40,31 +30,15 @@ impl Case<'_> {
             &RecurrentRows<'_, 'f>,
         ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
     {
-        let module = Module::of_function("test", "main", |b| {
-            let mut argument =
-                |name: String, element, shape: &[usize]| b.argument(name, TensorType::new(element, shape));
-            let mut inputs = Vec::new();
-            for (index, (shape, _)) in self.inputs.iter().enumerate() {
-                inputs.push(argument(format!("x{index}"), ElementType::F32, shape)?);
-            }
-            let counts = argument("counts".into(), ElementType::I32, &[self.rows.len()])?;
-            let mut states = Vec::new();
-            for (index, (shape, _)) in self.states.iter().enumerate() {
-                states.push(argument(format!("s{index}"), ElementType::F32, shape)?);
-            }
-            let rows = RecurrentRows { rows: self.rows, counts, layer: 1, states: &states };
-            let (y, states) = body(b, &inputs, &rows)?;
-            Ok([y].into_iter().chain(states).collect())
-        })
-        .unwrap();
-        let program = Program::plan(&module, "main").unwrap();
-        let tensor = |shape: &[usize], values: &[f32]| {
-            Input::Owned(Tensor::from_slice(shape.to_vec(), values).unwrap())
-        };
         let mut arguments: Vec<_> = self.inputs.iter().map(|(shape, values)| tensor(shape, values)).collect();
-        arguments.push(Input::Owned(Tensor::from_slice(vec![self.rows.len()], self.counts).unwrap()));
+        arguments.push(tensor(&[self.rows.len()], self.counts));
         arguments.extend(self.states.iter().map(|(shape, values)| tensor(shape, values)));
-        let results = program.run(arguments).unwrap();
+        let results = run(&arguments, |b, values| {
+            let (inputs, others) = values.split_at(self.inputs.len());
+            let rows = RecurrentRows { rows: self.rows, counts: others[0], layer: 1, states: &others[1..] };
+            let (y, states) = body(b, inputs, &rows)?;
+            Ok([y].into_iter().chain(states).collect())
+        });
         results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect()
     }
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use half::bf16;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
-use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, Module, ModuleBuilder, TensorType};
+use mlxcel_portable::eval::Tensor;
+use mlxcel_stablehlo::{ElementType, ErrorKind, Module, TensorType};
 
-use crate::layers::support::numbers;
+use crate::layers::support::{numbers, run};
 
 use ElementType::{BF16, F32, I8, I32};
 
@@ -96,12 +96,8 @@ impl Kind {
         arguments.push(Tensor::from_slice([rows.len()], &positions).unwrap());
         arguments.push(Tensor::from_slice([HEADS], &SINKS.map(bf16::from_f32)).unwrap());
         arguments.extend(caches);
-        let module = Module::of_function("test", "main", |b| {
-            let mut values = Vec::new();
-            for (i, argument) in arguments.iter().enumerate() {
-                values.push(b.argument(format!("x{i}"), argument.ty().clone())?);
-            }
-            let [query, key, value, cos, sin, positions, sinks, ref caches @ ..] = values[..] else {
+        let mut results = run(&arguments, |b, values| {
+            let [query, key, value, cos, sin, positions, sinks, ref caches @ ..] = *values else {
                 unreachable!()
             };
             let operands = CachedAttentionOperands {
@@ -124,10 +120,7 @@ impl Kind {
             };
             let (mixed, caches) = cached_attention(b, &operands, &what)?;
             Ok([mixed].into_iter().chain(caches).collect())
-        })
-        .unwrap();
-        let program = Program::plan(&module, "main").unwrap();
-        let mut results = program.run(arguments.into_iter().map(Input::Owned).collect()).unwrap();
+        });
         let caches = results.split_off(1);
         let mut mixed = results[0].as_slice::<f32>().unwrap();
         let mut own = Vec::new();
@@ -298,8 +291,7 @@ fn each_row_has_its_own_position_in_its_ring() {
 fn attention_attributes_are_printed_and_invalid_ones_are_rejected() {
     type Change = fn(&mut CachedAttentionOperands<'_, '_>, &mut CachedAttention<'_>);
     let text = |change: Change| {
-        let mut module = ModuleBuilder::new("test");
-        let made = module.function("main", |b: &mut Builder<'_>| {
+        let made = Module::of_function("test", "main", |b| {
             let query = b.argument("q", TensorType::new(F32, [3, HEADS, WIDTH]))?;
             let key = b.argument("k", TensorType::new(F32, [3, GROUPS, WIDTH]))?;
             let angles = b.argument("angles", TensorType::new(F32, [3, PAIRS]))?;
@@ -327,7 +319,7 @@ fn attention_attributes_are_printed_and_invalid_ones_are_rejected() {
             change(&mut operands, &mut what);
             Ok(vec![cached_attention(b, &operands, &what)?.0])
         });
-        made.map(|()| module.finish().to_string())
+        made.map(|module| module.to_string())
     };
     let plain = text(|operands, _| operands.sinks = None).unwrap();
     for word in ["soft_cap", "sinks =", "rotary"] {

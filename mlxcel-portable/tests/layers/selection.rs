@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_graph::cached::{PositionSelection, PositionSelectionOperands, Selected, select_positions};
 use mlxcel_portable::eval::Tensor;
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use crate::layers::support::{numbers, run};
 
@@ -105,7 +105,7 @@ fn operands_of_the_wrong_shape_are_rejected() {
         ([2, LENGTH, WIDTH + 1], 4, "room for 3"),
         ([2, LENGTH, WIDTH], 0, "at least one"),
     ] {
-        let made = ModuleBuilder::new("test").function("main", |b| {
+        let made = Module::of_function("test", "main", |b| {
             let query = b.argument("q", TensorType::new(F32, [3, HEADS, WIDTH]))?;
             let key = b.argument("k", TensorType::new(F32, [3, WIDTH]))?;
             let weights = b.argument("w", TensorType::new(F32, [3, HEADS]))?;
