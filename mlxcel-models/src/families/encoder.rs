@@ -79,8 +79,8 @@ impl Roles<'_> {
         })
     }
 
-    /// The projections of queries, keys and values, of `[outputs, inputs]` each. `{name}.weight` has their rows in
-    /// this order, and `{name}.bias` too if `bias`.
+    /// The projections of queries, keys and values, of `[outputs, inputs]` each. `{name}.weight` has their rows
+    /// in this order, and `{name}.bias` too if `bias`.
     pub(super) fn fused_attention(
         &self,
         name: &str,

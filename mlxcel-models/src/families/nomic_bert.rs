@@ -226,7 +226,7 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
         let down = roles.linear(&name(names.down), hidden, intermediate, biases.down)?;
         let gated = |gate, up| {
             let gating = Gating::Activated(activation);
-            Mlp::Gated { gating, gate, up, norm: None, down: down.clone() }
+            Mlp::Gated { gating, gate, up, norm: None, down }
         };
         let mlp = match names.up {
             Up::Plain(part) => Mlp::Plain { activation, up: up(part)?, down },

@@ -22,8 +22,8 @@ struct Vocabulary {
     vocab: HashMap<String, TokenId>,
 }
 
-/// Fails unless the score that `config` describes is the logit of "yes" less that of "no", as in Qwen3-Reranker,
-/// whose prompt is the only one that rerankers of this kind get.
+/// Fails unless the score that `config` describes is the logit of "yes" less that of "no", as in
+/// Qwen3-Reranker, whose prompt is the only one that rerankers of this kind get.
 pub(super) fn expect_yes_or_no(source: &ModelSource, config: &Config) -> Result<()> {
     let config = config.fields();
     let bytes = read_file(source, TOKENIZER)?.unwrap_or_default();
