@@ -15,6 +15,10 @@ use crate::reasoning::begun;
 /// The deepest nesting of arguments.
 pub(super) const DEEPEST: usize = 128;
 
+/// The token with which Llama 3 may begin a call that is the whole answer. It is a part of the text where special
+/// tokens are shown.
+const PYTHON_TAG: &str = "<|python_tag|>";
+
 /// What the text of an attempt is.
 pub(super) enum Found<T> {
     Whole(T),
@@ -75,6 +79,8 @@ enum Kind {
 enum Expected {
     /// This text, with any space before its characters.
     Literal(&'static str),
+    /// This text, or not.
+    Maybe(&'static str),
     /// A bare name.
     Name,
     /// The id of the call behind the name.
@@ -97,7 +103,11 @@ enum Expected {
 
 impl Attempt {
     pub(super) fn first(style: &Style) -> Self {
-        Self::new(Kind::First, style.open, Some(&style.call))
+        let mut attempt = Self::new(Kind::First, style.open, Some(&style.call));
+        if style.trigger().is_empty() {
+            attempt.expected.push(Expected::Maybe(PYTHON_TAG));
+        }
+        attempt
     }
 
     pub(super) fn next(style: &Style) -> Self {
@@ -210,6 +220,15 @@ impl Attempt {
                             Some(_) => return Found::Not,
                             None => return Found::Begun,
                         }
+                    }
+                }
+                &mut Expected::Maybe(tag) => {
+                    let found = rest.trim_start();
+                    self.at = text.len() - found.len();
+                    if found.starts_with(tag) {
+                        self.at += tag.len();
+                    } else if tag.starts_with(found) {
+                        return Found::Begun;
                     }
                 }
                 Expected::Name => {
