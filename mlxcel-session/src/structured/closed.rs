@@ -1,6 +1,6 @@
 //! Closes the objects of a schema: no fields but those that it names.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -53,17 +53,21 @@ fn close_which(mut schema: Value, which: Which) -> Value {
     schema
 }
 
-/// The targets, as JSON pointers, of references whose objects are combined with others: they stay open.
+/// The objects, as JSON pointers, that stay open: targets of references that are combined with others, and
+/// fields that several parts of a combined object name.
 fn open_targets(root: &Value, which: Which) -> HashSet<String> {
     let (mut open, mut combined) = (HashSet::new(), Vec::new());
-    let mut values = vec![root];
-    while let Some(value) = values.pop() {
+    let mut values = vec![(String::new(), root)];
+    while let Some((place, value)) = values.pop() {
         match value {
-            Value::Array(list) => values.extend(list),
+            Value::Array(list) => {
+                values.extend(list.iter().enumerate().map(|(at, value)| (format!("{place}/{at}"), value)))
+            }
             Value::Object(object) => {
-                values.extend(object.values());
+                values.extend(object.iter().map(|(name, value)| (below(&place, name), value)));
                 let is_written_out = which.writes_out(object) && written_out(object, root).is_some();
                 if !is_alone(object) && !is_written_out {
+                    open_shared_fields(vec![place], root, &mut open, DEEPEST);
                     combined.push(object);
                 }
             }
@@ -85,6 +89,41 @@ fn open_targets(root: &Value, which: Which) -> HashSet<String> {
         }
     }
     open
+}
+
+/// Adds the objects at `places`, all of which apply to one value, and the fields that several of them name: one
+/// that was closed would refuse what the others name in it.
+fn open_shared_fields(mut places: Vec<String>, root: &Value, open: &mut HashSet<String>, depth: usize) {
+    let Some(depth) = depth.checked_sub(1).filter(|_| !places.iter().all(|place| open.contains(place)))
+    else {
+        return;
+    };
+    let mut fields: HashMap<&str, Vec<String>> = HashMap::new();
+    let mut seen = Vec::new();
+    while let Some(place) = places.pop().filter(|_| seen.len() < MOST_ALTERNATIVES) {
+        let Some(object) = root.pointer(&place).and_then(Value::as_object) else { continue };
+        if seen.contains(&place) {
+            continue;
+        }
+        if let Some(target) = object.get("$ref").and_then(Value::as_str) {
+            places.push(target.strip_prefix('#').unwrap_or(target).to_owned());
+        }
+        let parts = object.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
+        places.extend((0..parts).map(|at| format!("{place}/allOf/{at}")));
+        for name in object.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+            fields.entry(name).or_default().push(below(&format!("{place}/properties"), name));
+        }
+        seen.push(place);
+    }
+    open.extend(seen);
+    for shared in fields.into_values().filter(|places| places.len() > 1) {
+        open_shared_fields(shared, root, open, depth);
+    }
+}
+
+/// The JSON pointer of a field of the object at `place`.
+fn below(place: &str, name: &str) -> String {
+    format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// Whether no more than one schema applies to a value of `object`, apart from its type.
@@ -120,8 +159,7 @@ impl Closing<'_> {
             match (keyword.as_str(), value) {
                 ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
                     for (name, schema) in schemas {
-                        let name = name.replace('~', "~0").replace('/', "~1");
-                        self.close_at(schema, &format!("{place}/{name}"), true);
+                        self.close_at(schema, &below(&place, name), true);
                     }
                 }
                 ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
@@ -377,6 +415,14 @@ mod tests {
         ] {
             assert_eq!(close_fields(combined.clone()), combined);
         }
+        let part = |field: &str| json!({ "properties": { "at": { "properties": { field: { "properties": { "c": true } } } } } });
+        let combined = json!({ "allOf": [part("a"), part("b")] });
+        let mut closed = combined.clone();
+        for (number, field) in ["a", "b"].iter().enumerate() {
+            closed["allOf"][number]["properties"]["at"]["properties"][field]["additionalProperties"] =
+                false.into();
+        }
+        assert_eq!(close_fields(combined), closed);
         let schema = json!({
             "type": "object", "description": "one schema applies", "allOf": [{ "$ref": "#/$defs/a" }],
             "$defs": { "a": a, "b": { "allOf": [{ "properties": { "c": b } }, {}] } }

@@ -158,6 +158,7 @@ fn combined_parameters_can_be_satisfied() {
     for parameters in [
         json!({ "allOf": [part("a"), part("b")] }),
         json!({ "allOf": [{ "$ref": "#/$defs/a" }, part("b")], "$defs": { "a": part("a") } }),
+        json!({ "allOf": [{ "properties": { "at": part("a") } }, { "properties": { "at": part("b") } }], "required": ["at"] }),
         json!({ "$ref": "#/$defs/a", "properties": { "b": {} }, "required": ["b"], "$defs": { "a": part("a") } }),
     ] {
         let function = json!({ "type": "function", "function": { "name": "add", "parameters": parameters } });
@@ -265,6 +266,7 @@ fn published_tool_calls_are_parsed() {
         ),
         ("mistral-arguments", format!("[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{arguments}"), ""),
         ("llama3", format!("{{\"name\": \"get_weather\", \"arguments\": {arguments}}}"), ""),
+        ("llama3", format!("<|python_tag|>{{\"name\": \"get_weather\", \"parameters\": {arguments}}}"), ""),
         (
             "command",
             format!(
@@ -331,9 +333,15 @@ fn text_that_is_not_a_call_stays_text() {
     }
     let llama =
         Tools::new(&tokenizer(folder.path(), "<|start_header_id|>{{ tools }}", &[]), definitions()).unwrap();
-    for said in
-        ["{\"a\": 1}", "  {", "{}{}", "{\"name\": \"now\"}", "Text {\"name\": \"now\", \"parameters\": {}}"]
-    {
+    for said in [
+        "{\"a\": 1}",
+        "  {",
+        "<|python_tag|>",
+        "<|python_tag|>print(1)",
+        "{}{}",
+        "{\"name\": \"now\"}",
+        "Text {\"name\": \"now\", \"parameters\": {}}",
+    ] {
         assert_eq!(text(&parse(llama.parser(), said, &mut Chance(3))), said);
     }
 }
