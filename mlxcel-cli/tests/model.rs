@@ -77,11 +77,12 @@ fn folders_that_exist_or_do_not_are_refused_by_option() {
         let said = refusal(&[command, &["--out", out]].concat());
         assert!(said.contains(&format!("--out {out}")), "{said}");
     }
-    for command in [
+    let commands = [
         "models",
         #[cfg(feature = "iree")]
         "cache",
-    ] {
+    ];
+    for command in commands {
         assert!(refusal(&[command, "--dir", "/nope"]).contains("--dir /nope"));
     }
 }

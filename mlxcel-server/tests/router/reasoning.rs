@@ -196,7 +196,7 @@ async fn the_usage_of_an_answer_has_its_reasoning_tokens() {
             body["stream_options"] = json!({ "include_usage": true });
             let (_, events) = ask(&router, path, Some(streamed(body))).await;
             let events = events.lines().filter_map(|line| line.strip_prefix("data: "));
-            let last: Option<Value> = events.filter_map(|event| serde_json::from_str(event).ok()).last();
+            let last: Option<Value> = events.filter_map(|event| serde_json::from_str(event).ok()).next_back();
             let last = last.unwrap();
             let last = if path == "/v1/responses" { &last["response"] } else { &last };
             for usage in [&whole["usage"], &last["usage"]] {
