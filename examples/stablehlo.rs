@@ -4,23 +4,21 @@
 use std::error::Error;
 use std::io::{Write, stdout};
 
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let mut module = ModuleBuilder::new("scores");
     // The scores of four tokens among a thousand: x · embeddingᵀ, and the index of the largest.
-    module.function("best", |b| {
+    let module = Module::of_function("scores", "best", |b| {
         let x = b.argument("x", TensorType::new(ElementType::F32, [4, 64]))?;
         let embedding = b.argument("embedding", TensorType::new(ElementType::BF16, [1000, 64]))?;
         let scores = b.linear(x, embedding, None, ElementType::F32)?;
         let (_, best) = b.argmax(scores, 1)?;
         Ok(vec![best])
     })?;
-    writeln!(stdout(), "{}", module.finish())?;
+    writeln!(stdout(), "{module}")?;
 
     // Every operation is checked when it is made: this one has shapes that do not fit.
-    let mut module = ModuleBuilder::new("wrong");
-    let wrong = module.function("wrong", |b| {
+    let wrong = Module::of_function("wrong", "wrong", |b| {
         let x = b.argument("x", TensorType::new(ElementType::F32, [4, 63]))?;
         let weight = b.argument("weight", TensorType::new(ElementType::F32, [1000, 64]))?;
         Ok(vec![b.linear(x, weight, None, ElementType::F32)?])

@@ -12,7 +12,7 @@ use mlxcel_iree_kernels::lower;
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Packing;
 use mlxcel_models::packing::Part;
-use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 /// The matrices that most bytes of a model's weights are in: all of one shape, and stored or packed in one
 /// way.
@@ -99,16 +99,14 @@ impl TrialWeights {
     }
 
     fn module(&self, rows: usize, count: usize) -> Result<Module> {
-        let mut module = ModuleBuilder::new("trial");
-        let written = module.function(Self::ENTRY, |b| {
+        let written = Module::of_function("trial", Self::ENTRY, |b| {
             let x = b.argument("x", self.activations(rows))?;
             (0..count).map(|matrix| self.product(b, x, matrix)).collect()
         });
-        let failed = |error| {
+        written.map_err(|error| {
             Error::new(ErrorKind::Internal, "write a trial of kernels", "the graph is invalid")
                 .with_source(error)
-        };
-        written.map(|()| module.finish()).map_err(failed)
+        })
     }
 
     /// The public function of the programs.

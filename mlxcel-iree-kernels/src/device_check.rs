@@ -7,7 +7,7 @@
 
 use mlxcel_core::{Error, ErrorKind, Precision, Result};
 use mlxcel_stablehlo::ElementType::{self, BF16, F16, F32, I8, I32, U8, U32};
-use mlxcel_stablehlo::{Builder, ModuleBuilder, TensorType, Value};
+use mlxcel_stablehlo::{Builder, Module, TensorType, Value};
 
 use crate::hardware::Hardware;
 use crate::lower::lower;
@@ -28,8 +28,7 @@ const INPUTS: usize = 192;
 /// # Errors
 /// Those of [`lower`]; [`ErrorKind::Internal`] for a graph that is not valid.
 pub fn program(hardware: Hardware) -> Result<String> {
-    let mut module = ModuleBuilder::new("device_check");
-    let written = module.function(ENTRY, |b| {
+    let written = Module::of_function("device_check", ENTRY, |b| {
         let x = b.argument("x", TensorType::new(F32, [ROWS, INPUTS]))?;
         let mut results = Vec::new();
         for element in ELEMENTS {
@@ -45,11 +44,11 @@ pub fn program(hardware: Hardware) -> Result<String> {
         }
         Ok(results)
     });
-    written.map_err(|error| {
+    let module = written.map_err(|error| {
         Error::new(ErrorKind::Internal, "write the check of a device", "the graph is invalid")
             .with_source(error)
     })?;
-    Ok(lower(&module.finish(), hardware, Precision::Exact)?.text)
+    Ok(lower(&module, hardware, Precision::Exact)?.text)
 }
 
 /// The weights as products take them.

@@ -12,16 +12,15 @@
 //! use mlxcel_core::Precision;
 //! use mlxcel_graph::layers;
 //! use mlxcel_iree_kernels::{Hardware, Instructions, VectorSet, lower};
-//! use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+//! use mlxcel_stablehlo::{ElementType, Module, TensorType};
 //!
-//! let mut module = ModuleBuilder::new("layer");
-//! module.function("main", |b| {
+//! let module = Module::of_function("layer", "main", |b| {
 //!     let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
 //!     let w = b.argument("w", TensorType::new(ElementType::BF16, [96, 64]))?;
 //!     Ok(vec![layers::linear(b, x, w, None, ElementType::F32)?])
 //! })?;
 //! let hardware = Hardware::Processor(Some(Instructions::new(VectorSet::Avx2)));
-//! let lowered = lower(&module.finish(), hardware, Precision::Native)?;
+//! let lowered = lower(&module, hardware, Precision::Native)?;
 //! assert!(lowered.text.contains("flow.dispatch @mlxcel_linear_bf16_1x64x96_0"));
 //! assert_eq!(lowered.layouts.get("w").unwrap().to_string(), "panels-8 bf16");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -11,14 +11,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// operands.
 ///
 /// ```
-/// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
-/// let error = ModuleBuilder::new("demo")
-///     .function("main", |b| {
-///         let x = b.argument("x", TensorType::new(ElementType::F32, [2, 3]))?;
-///         let y = b.argument("y", TensorType::new(ElementType::F32, [3]))?;
-///         Ok(vec![b.add(x, y)?])
-///     })
-///     .unwrap_err();
+/// # use mlxcel_stablehlo::{ElementType, Module, TensorType};
+/// let error = Module::of_function("demo", "main", |b| {
+///     let x = b.argument("x", TensorType::new(ElementType::F32, [2, 3]))?;
+///     let y = b.argument("y", TensorType::new(ElementType::F32, [3]))?;
+///     Ok(vec![b.add(x, y)?])
+/// })
+/// .unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
 ///     "add: lhs and rhs must have the same type (lhs: tensor<2x3xf32>, rhs: tensor<3xf32>), in `main`"

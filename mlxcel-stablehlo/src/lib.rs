@@ -17,12 +17,11 @@
 //! an engine inserts its own kernels.
 //!
 //! ```
-//! use mlxcel_stablehlo::{ElementType, ModuleBuilder, Result, TensorType};
+//! use mlxcel_stablehlo::{ElementType, Module, Result, TensorType};
 //!
 //! fn main() -> Result<()> {
-//!     let mut module = ModuleBuilder::new("tiny");
 //!     // One step of a model that is an embedding and a head: token ids in, the next ids out.
-//!     module.function("step", |b| {
+//!     let module = Module::of_function("tiny", "step", |b| {
 //!         let tokens = b.argument("tokens", TensorType::new(ElementType::I32, [4]))?;
 //!         let embedding = b.argument("embedding", TensorType::new(ElementType::BF16, [1000, 64]))?;
 //!         let x = b.take(embedding, tokens)?;
@@ -30,7 +29,6 @@
 //!         let (_, next) = b.argmax(logits, 1)?;
 //!         Ok(vec![next])
 //!     })?;
-//!     let module = module.finish();
 //!     let text = module.to_string();
 //!     assert!(text.contains("func.func public @step(%tokens: tensor<4xi32>"));
 //!     assert!(text.contains("stablehlo.dot_general"));

@@ -59,17 +59,16 @@ impl Module {
     /// functions that no public function reaches any more are removed.
     ///
     /// ```
-    /// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+    /// # use mlxcel_stablehlo::{ElementType, Module, TensorType};
     /// # fn main() -> mlxcel_stablehlo::Result<()> {
-    /// let mut module = ModuleBuilder::new("demo");
-    /// module.function("main", |b| {
+    /// let module = Module::of_function("demo", "main", |b| {
     ///     let x = b.argument("x", TensorType::new(ElementType::F32, [1, 8]))?;
     ///     let w = b.argument("w", TensorType::new(ElementType::F32, [4, 8]))?;
     ///     b.composite("my.linear", &[x, w], &[], |b, args| {
     ///         Ok(vec![b.linear(args[0], args[1], None, ElementType::F32)?])
     ///     })
     /// })?;
-    /// let module = module.finish().rewrite_composites(|composite, b| {
+    /// let module = module.rewrite_composites(|composite, b| {
     ///     if composite.name != "my.linear" {
     ///         return Ok(None);
     ///     }

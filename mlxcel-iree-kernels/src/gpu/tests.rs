@@ -1,9 +1,7 @@
 //! What is written in the place of an operation computes the same.
 
 use mlxcel_portable::eval::{Input, Program, Tensor};
-use mlxcel_stablehlo::{
-    Builder, ElementType, Module, ModuleBuilder, OpKind, Reduction, Result, TensorType, Value,
-};
+use mlxcel_stablehlo::{Builder, ElementType, Module, OpKind, Reduction, Result, TensorType, Value};
 
 use super::rewrite_all;
 use super::shapes::by_group;
@@ -12,9 +10,7 @@ const F32: ElementType = ElementType::F32;
 const I32: ElementType = ElementType::I32;
 
 fn module(write: impl for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>) -> Module {
-    let mut module = ModuleBuilder::new("test");
-    module.function("main", write).unwrap();
-    module.finish()
+    Module::of_function("test", "main", write).unwrap()
 }
 
 /// Numbers that differ from each other, some of them negative.

@@ -122,7 +122,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_stablehlo::{DotDimensions, ModuleBuilder};
+    use mlxcel_stablehlo::DotDimensions;
 
     use super::*;
 
@@ -130,8 +130,7 @@ mod tests {
     fn small_inputs_share_one_tensor_and_states_are_donated() {
         let (matrix, vector) =
             (TensorType::new(ElementType::F32, [2, 2]), TensorType::new(ElementType::I32, [3]));
-        let mut module = ModuleBuilder::new("demo");
-        let built = module.function("step", |b| {
+        let built = Module::of_function("demo", "step", |b| {
             let [x, y] = [b.argument("x", matrix.clone())?, b.argument("y", matrix.clone())?];
             let ids = b.argument("ids", vector.clone())?;
             let dimensions = DotDimensions {
@@ -141,7 +140,6 @@ mod tests {
             };
             Ok(vec![b.dot_general(x, y, dimensions, ElementType::F32)?, ids])
         });
-        built.unwrap();
         let tensor = |sharding, becomes| Argument::Tensor { ty: matrix.clone(), sharding, becomes };
         let entry = Entry {
             arguments: vec![
@@ -152,7 +150,7 @@ mod tests {
             results: vec![(matrix.clone(), Sharding::Split(1)), (vector.clone(), Sharding::Replicated)],
             devices: 2,
         };
-        let module = module.finish();
+        let module = built.unwrap();
         let text = entry.write(module.clone(), "step", true).unwrap();
         for line in [
             "func.func public @main(%a0: tensor<2x2xf32> {tf.aliasing_output = 0 : i32, mhlo.sharding = \

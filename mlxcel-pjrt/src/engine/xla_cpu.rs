@@ -71,22 +71,20 @@ fn doubled(function: &mut Function, op: Op) -> Vec<Op> {
 
 #[cfg(test)]
 mod tests {
-    use mlxcel_stablehlo::{DotDimensions, ModuleBuilder, Printer};
+    use mlxcel_stablehlo::{DotDimensions, Printer};
 
     use super::*;
 
     /// The text of a product of these types, rewritten.
     fn product(element: ElementType, lhs: &[usize], rhs: &[usize], dimensions: DotDimensions) -> String {
-        let mut module = ModuleBuilder::new("demo");
-        let built = module.function("main", |b| {
+        let built = Module::of_function("demo", "main", |b| {
             let [x, w] = [
                 b.argument("x", TensorType::new(element, lhs))?,
                 b.argument("w", TensorType::new(element, rhs))?,
             ];
             Ok(vec![b.dot_general(x, w, dimensions, ElementType::F32)?])
         });
-        built.unwrap();
-        let mut module = module.finish();
+        let mut module = built.unwrap();
         rewrite(&mut module);
         module.verify().unwrap();
         module.to_string()
@@ -119,15 +117,13 @@ mod tests {
 
     #[test]
     fn updates_are_read_behind_a_barrier() {
-        let mut module = ModuleBuilder::new("demo");
         let ty = |size| TensorType::new(ElementType::F32, [size]);
-        let built = module.function("main", |b| {
+        let built = Module::of_function("demo", "main", |b| {
             let [kept, new] = [b.argument("kept", ty(8))?, b.argument("new", ty(2))?];
             let at = b.scalar(3i32)?;
             Ok(vec![b.dynamic_update_slice(kept, new, &[at])?])
         });
-        built.unwrap();
-        let mut module = module.finish();
+        let mut module = built.unwrap();
         rewrite(&mut module);
         module.verify().unwrap();
         let text = Printer::new(&module).custom_calls(&barrier).to_string();

@@ -19,15 +19,13 @@ use text::{Symbol, identifier};
 /// text.
 ///
 /// ```
-/// # use mlxcel_stablehlo::{ElementType, ModuleBuilder, Printer, TensorType};
+/// # use mlxcel_stablehlo::{ElementType, Module, Printer, TensorType};
 /// # fn main() -> mlxcel_stablehlo::Result<()> {
-/// let mut module = ModuleBuilder::new("demo");
 /// let ty = TensorType::new(ElementType::F32, [4]);
-/// module.function("main", |b| {
+/// let module = Module::of_function("demo", "main", |b| {
 ///     let x = b.argument("x", ty.clone())?;
 ///     b.custom_call("kernel", &[x], vec![ty.clone()], &[], false)
 /// })?;
-/// let module = module.finish();
 /// let printer = Printer::new(&module)
 ///     .declarations("  util.global private @table : tensor<4xf32>\n")
 ///     .custom_calls(&|call| Some(format!("my.kernel {} : {}", call.operands[0], call.signature)));

@@ -2,18 +2,16 @@
 use std::error::Error;
 
 use mlxcel_portable::eval::{Program, Tensor};
-use mlxcel_stablehlo::{ElementType, ModuleBuilder, TensorType};
+use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut module = ModuleBuilder::new("nearest");
-    module.function("main", |b| {
+    let module = Module::of_function("nearest", "main", |b| {
         let x = b.argument("x", TensorType::new(ElementType::F32, [1, 2]))?;
         let places = b.argument("places", TensorType::new(ElementType::F32, [3, 2]))?;
         let scores = b.linear(x, places, None, ElementType::F32)?;
         let (score, best) = b.argmax(scores, 1)?;
         Ok(vec![score, best])
     })?;
-    let module = module.finish();
     println!("{module}");
 
     let x = Tensor::from_slice([1, 2], &[1.0f32, 2.0])?;
