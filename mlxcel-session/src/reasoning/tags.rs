@@ -43,7 +43,7 @@ impl Tags {
                 prompt.iter().rev().take_while(|token| is_mark(token) || !tokenizer.is_special(**token));
             turn.copied().find(|token| is_mark(&token)).map(|token| token == open)
         });
-        if last.unwrap_or_else(|| tail.trim_end().ends_with(open)) {
+        if last.unwrap_or_else(|| tail.trim_end().ends_with(open.trim_end())) {
             tags.place = Place::Reasoning;
         }
         Ok(tags)

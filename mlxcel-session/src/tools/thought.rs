@@ -37,8 +37,8 @@ impl Tools {
         }
     }
 
-    /// Behind a text that matches the regular expression, what keeps it from beginning as reasoning: nothing if
-    /// a special token does.
+    /// What follows a regular expression whose text must not begin with reasoning. Empty if a special token
+    /// opens reasoning: texts contain none.
     pub(super) fn no_reasoning(&self) -> String {
         match self.reasoning_tags() {
             Some((open, _)) if self.special_of(open).is_none() => {
@@ -72,7 +72,7 @@ impl Tools {
 
     /// The special token that a tag begins with, and what is behind it.
     fn special_of<'t>(&self, tag: &'t str) -> Option<(TokenId, &'t str)> {
-        let mark = tag.strip_suffix("thought\n").unwrap_or(tag);
+        let mark = self.tokenizer.reasoning()?.marks().find(|mark| tag.starts_with(mark))?;
         let token = self.tokenizer.token_id(mark).filter(|&token| self.tokenizer.is_special(token))?;
         Some((token, &tag[mark.len()..]))
     }

@@ -7,10 +7,12 @@ use mlxcel_session::{Message, Model, Options, Tools};
 use crate::structured::tools::{definitions, tokenizer};
 use crate::support::Scripted;
 
+const TEMPLATE: &str = "<think></think><tool_call>{{ tools }}";
+
 /// Whether the constraint of an answer behind `prompt` admits `said`.
-fn admits(special: &[&str], prompt: &str, said: &str) -> bool {
+fn admits(template: &str, special: &[&str], prompt: &str, said: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), "<think></think><tool_call>{{ tools }}", special);
+    let tokenizer = tokenizer(folder.path(), template, special);
     let tools = Tools::new(&tokenizer, definitions()).unwrap();
     let mut options = Options::default();
     tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
@@ -46,7 +48,26 @@ fn a_mark_in_reasoning_begins_no_call() {
             ("x<think>", "a</think>So: <tool_call>now".to_owned(), false),
             ("x<think></think>", "So: <tool_call>now".to_owned(), false),
         ] {
-            assert_eq!(admits(special, prompt, &said), is_admitted, "{special:?}: {prompt}: {said}");
+            assert_eq!(
+                admits(TEMPLATE, special, prompt, &said),
+                is_admitted,
+                "{special:?}: {prompt}: {said}"
+            );
         }
     }
+}
+
+#[test]
+fn a_channel_of_reasoning_may_come_before_a_call() {
+    let special = ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"];
+    let template = format!("{}{{{{ tools }}}}", special.concat());
+    for (prompt, said) in [
+        ("x", "<|channel>thought\nHm.<channel|>So: <|tool_call>call:now{}<tool_call|>"),
+        ("x", "<|channel>thought\n<channel|>Hello."),
+        ("x<|channel>thought\n<channel|>", "<|tool_call>call:now{}<tool_call|>"),
+        ("x<|channel>thought\n", "Hm.<channel|><|tool_call>call:now{}<tool_call|>"),
+    ] {
+        assert!(admits(&template, &special, prompt, said), "{prompt}: {said}");
+    }
+    assert!(!admits(&template, &special, "x", "<|channel>thought\n<channel|><|tool_call>call:then{}"));
 }
