@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlxcel_session::{Message, Model, Options, ToolChoice, ToolPart, Tools};
+use mlxcel_session::{ChatOptions, Message, Model, Options, ToolCall, ToolChoice, ToolPart, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
@@ -26,6 +26,56 @@ fn typed() -> Value {
         "required": ["text"],
         "$defs": { "all": { "type": "object", "properties": { "list": { "type": "array" } } } }
     }}})
+}
+
+/// Renders calls as the template of Gemma 4 does.
+const GEMMA4: &str = r#"{%- macro literal(value) -%}
+    {%- if value is string -%} {{ '<|"|>' ~ value ~ '<|"|>' }}
+    {%- elif value is boolean -%} {{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%} {{ '{' }}
+        {%- for name, item in value | dictsort -%} {{ name ~ ':' ~ literal(item) ~ ('' if loop.last else ',') }} {%- endfor -%}
+        {{ '}' }}
+    {%- elif value is sequence -%} {{ '[' }}
+        {%- for item in value -%} {{ literal(item) ~ ('' if loop.last else ',') }} {%- endfor -%}
+        {{ ']' }}
+    {%- else -%} {{ value }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- for call in messages[-1].tool_calls -%}
+    {{ '<|tool_call>call:' ~ call.function.name ~ literal(call.function.arguments) ~ '<tool_call|>' }}
+{%- endfor -%}"#;
+
+/// Renders calls as the template of LFM2.5 does.
+const LFM2: &str = r#"{%- set made = namespace(calls=[]) -%}
+{%- set begin = 'List of tools: ' if tools else '<|im_start|>' -%}
+{%- for call in messages[-1].tool_calls -%}
+    {%- set made.arguments = [] -%}
+    {%- for name, value in call.function.arguments.items() -%}
+        {%- set text = "'" ~ value ~ "'" if value is string else (value | tojson if value is mapping else value | string) -%}
+        {%- set made.arguments = made.arguments + [name ~ '=' ~ text] -%}
+    {%- endfor -%}
+    {%- set made.calls = made.calls + [call.function.name ~ '(' ~ (made.arguments | join(', ')) ~ ')'] -%}
+{%- endfor -%}
+{{- '<|tool_call_start|>[' ~ (made.calls | join(', ')) ~ ']<|tool_call_end|>' -}}"#;
+
+#[test]
+fn calls_that_a_template_renders_are_read_back() {
+    let arguments = json!({
+        "text": "a, \"b\"\n(c) {d}: é", "count": -3, "digits": "007", "is": false, "no": null,
+        "all": { "list": [1.5, "x", [], {}, true] }
+    });
+    let made = [ToolCall::new("a", "set", arguments.to_string()), ToolCall::new("b", "now", "{}")];
+    for (style, template) in [("gemma4", GEMMA4), ("lfm2", LFM2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = tokenizer(folder.path(), template, &[]);
+        let messages = [Message::calls(&made)];
+        let said = tokenizer.chat_template().unwrap().render(&messages, &ChatOptions::default()).unwrap();
+        let tools = Tools::new(&tokenizer, [typed(), definitions().swap_remove(1)]).unwrap();
+        assert_eq!(tools.style(), style);
+        let parts = parse(tools.parser(), &said, &mut Chance(1));
+        let expected = [("set".to_owned(), arguments.clone()), ("now".to_owned(), json!({}))];
+        assert_eq!((calls(&parts), text(&parts).as_str()), (expected.to_vec(), ""), "{said}");
+    }
 }
 
 /// Two calls, of `set` and of `now`, as the templates of a style render them.
