@@ -334,9 +334,7 @@ impl<'a> RopeSettings<'a> {
                     Kinds::All | Kinds::NtkAlpha if fits => {
                         "default, dynamic, linear, llama3, proportional, yarn and longrope are"
                     }
-                    Kinds::All | Kinds::NtkAlpha => {
-                        "default, dynamic, linear, llama3, yarn and longrope are"
-                    }
+                    Kinds::All | Kinds::NtkAlpha => "default, dynamic, linear, llama3, yarn and longrope are",
                     Kinds::ScaledLongRope | Kinds::LongRope { .. } => "default and longrope are",
                 };
                 let message = format!(
