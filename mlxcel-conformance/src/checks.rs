@@ -21,6 +21,7 @@ mod lifecycle;
 mod logprobs;
 mod masks;
 mod operations;
+mod output_states;
 mod prefill;
 mod rewind;
 mod sampling;
@@ -51,6 +52,7 @@ pub use lifecycle::*;
 pub use logprobs::*;
 pub use masks::*;
 pub use operations::*;
+pub use output_states::*;
 pub use prefill::*;
 pub use rewind::*;
 pub use sampling::*;
@@ -123,6 +125,8 @@ pub enum Need {
     BoundedState,
     /// Not a capability: [`Subject::with_adapters`].
     Adapters,
+    /// Not a capability: [`Subject::with_output_states`].
+    OutputStates,
 }
 
 impl Need {
@@ -130,13 +134,18 @@ impl Need {
     pub(crate) fn is_of_subject(self) -> bool {
         matches!(
             self,
-            Self::Faults | Self::OtherModel | Self::BrokenWeights | Self::BoundedState | Self::Adapters
+            Self::Faults
+                | Self::OtherModel
+                | Self::BrokenWeights
+                | Self::BoundedState
+                | Self::Adapters
+                | Self::OutputStates
         )
     }
 
     /// Whether every subject can provide it, so that a check without it was not skipped deliberately.
     pub(crate) fn is_of_every_subject(self) -> bool {
-        self.is_of_subject() && !matches!(self, Self::BoundedState | Self::Adapters)
+        self.is_of_subject() && !matches!(self, Self::BoundedState | Self::Adapters | Self::OutputStates)
     }
 
     fn is_met(self, subject: &Subject<'_>, claimed: &Capabilities) -> bool {
@@ -149,6 +158,7 @@ impl Need {
             Self::BrokenWeights => subject.has_broken_weights(),
             Self::BoundedState => subject.bounded_state().is_some(),
             Self::Adapters => subject.has_adapters(),
+            Self::OutputStates => subject.has_output_states(),
         }
     }
 }
@@ -164,6 +174,7 @@ impl fmt::Display for Need {
             Self::BrokenWeights => "NaN weights",
             Self::BoundedState => "a state that stops growing",
             Self::Adapters => "adapters",
+            Self::OutputStates => "output states",
         })
     }
 }
@@ -187,6 +198,9 @@ macro_rules! need {
     };
     (Adapters) => {
         Need::Adapters
+    };
+    (OutputStates) => {
+        Need::OutputStates
     };
     (Sampling($field:ident)) => {
         Need::Sampling(SamplingField::$field)
@@ -278,6 +292,7 @@ checks! { $
     hidden_states_are_complete [HiddenStates] "a finite hidden state of the claimed size"
     hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunking"
     mean_pooling_covers_the_row [HiddenStates] "mean pooling covers all tokens of the row"
+    states_accompany_answers [OutputStates] "the hidden states of a row's tokens come beside its answer"
     hidden_states_mix_with_other_wants [HiddenStates, TwoSequences] "hidden states mix with other wants in a step"
     masks_are_honoured [TokenMasks] "a mask limits the choice and nothing else"
     bad_masks_are_refused [TokenMasks] "empty masks are rejected"

@@ -48,6 +48,7 @@ pub struct Subject<'a> {
     window: Option<usize>,
     bounded: Option<usize>,
     adapters: Option<(AdapterLimits, [ModelSource; 3])>,
+    output_states: bool,
     model: OnceLock<Arc<dyn Model>>,
     /// The expected results after these tokens in a fresh sequence: computed once, used by many checks.
     pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
@@ -69,6 +70,7 @@ impl<'a> Subject<'a> {
             window: None,
             bounded: None,
             adapters: None,
+            output_states: false,
             model: OnceLock::new(),
             outlooks: Mutex::new(HashMap::new()),
         }
@@ -150,6 +152,13 @@ impl<'a> Subject<'a> {
         self
     }
 
+    /// Declares that the model can be loaded with [`LoadOptions::output_states`].
+    #[must_use]
+    pub fn with_output_states(mut self) -> Self {
+        self.output_states = true;
+        self
+    }
+
     /// Declares that the engine supports adapters: the model can be loaded with this room, of at least two
     /// slots, and these are adapters for it: one that changes nothing, and two others.
     #[must_use]
@@ -219,6 +228,16 @@ impl<'a> Subject<'a> {
     /// Whether [`with_adapters`](Self::with_adapters) is set.
     pub fn has_adapters(&self) -> bool {
         self.adapters.is_some()
+    }
+
+    /// Whether [`with_output_states`](Self::with_output_states) is set.
+    pub fn has_output_states(&self) -> bool {
+        self.output_states
+    }
+
+    /// The model, loaded with output states.
+    pub(crate) fn model_with_states(&self) -> Result<Arc<dyn Model>> {
+        self.backend.load(&self.source, &self.load.clone().with_output_states(true))
     }
 
     /// The model of [`with_adapters`](Self::with_adapters), loaded for one check, since checks fill its

@@ -12,6 +12,7 @@ fn subject() -> Subject<'static> {
         .with_other_model(|| ReferenceBackend::new().with_weights_seed(1).model())
         .with_broken_weights(|| ReferenceBackend::new().with_broken_weights().model())
         .with_faulty(POINTS, |faults| Box::new(ReferenceBackend::new().with_faults(faults)))
+        .with_output_states()
         .with_adapters(AdapterLimits::new(3, 4), [0, 1, 2].map(ReferenceBackend::adapter))
         .with_cases(64)
 }

@@ -122,6 +122,12 @@ capabilities! {
     Verification => verification: bool = false, with_verification;
     /// [`Answer::Hidden`](crate::Answer::Hidden) works and returns vectors of this many elements; `None` if unsupported.
     HiddenStates => hidden_states: Option<usize> = None, with_hidden_states;
+    /// [`Want::states`](crate::Want::states) works and returns vectors of this many elements; `None` unless the model was
+    /// loaded with [`LoadOptions::output_states`](crate::LoadOptions::output_states).
+    OutputStates => output_states: Option<usize> = None, with_output_states;
+    /// The model is a [draft head](crate::ModelPart::DraftHead): each row brings [`states`](crate::Row::states) of this many
+    /// elements for each token. `None` for models that read tokens alone.
+    InputStates => input_states: Option<usize> = None, with_input_states;
     /// A [`TokenMask`](crate::TokenMask) is honoured.
     TokenMasks => token_masks: bool = false, with_token_masks;
     /// [`InferenceSession::rewind`](crate::InferenceSession::rewind) works to every earlier position. Recurrent states and

@@ -111,7 +111,9 @@ pub use generation::{
 };
 pub use identity::StateIdentity;
 pub use info::ModelInfo;
-pub use load::{LoadOptions, LoadProgress, LoadStage, ModelSource, Precision, Prepare, ProgressFn};
+pub use load::{
+    LoadOptions, LoadProgress, LoadStage, ModelPart, ModelSource, Precision, Prepare, ProgressFn,
+};
 pub use memory::MemoryEstimate;
 pub use model::{Model, SessionOptions};
 pub use plan::{SamplingNeeds, SamplingPlace, SamplingPlan};

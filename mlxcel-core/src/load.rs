@@ -158,6 +158,20 @@ impl FromStr for Prepare {
     }
 }
 
+/// What of a checkpoint is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ModelPart {
+    /// The model.
+    #[default]
+    Whole,
+    /// Its draft head: the layer for multi-token prediction (Gloeckle et al., 2024; DeepSeek-V3) that some
+    /// checkpoints store beside the model's. It is a model of its own, with a token's embedding and the hidden
+    /// state of the token before it as input, and the token after next as output. So it drafts for speculative
+    /// decoding; see [`Row::states`](crate::Row::states).
+    DraftHead,
+}
+
 /// A stage of loading. Stages may overlap: engines compile and copy weights side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -209,6 +223,12 @@ pub struct LoadOptions {
     pub device: Option<String>,
     /// The room for adapters; defaults to none. It takes memory, and a part of the time of every step.
     pub adapters: Option<AdapterLimits>,
+    /// What of the checkpoint is loaded; defaults to the model.
+    pub part: ModelPart,
+    /// Whether rows can return the [hidden states](crate::Want::states) of their tokens, which a draft head
+    /// reads; defaults to false. It takes memory for the states of a prompt chunk, and the last layer then
+    /// computes every token of a prompt.
+    pub output_states: bool,
     /// Which programs are compiled while loading.
     pub prepare: Prepare,
     /// Called with progress while loading, and later when a step waits for compilation.
@@ -263,6 +283,20 @@ impl LoadOptions {
         self
     }
 
+    /// Sets what of the checkpoint is loaded.
+    #[must_use]
+    pub fn with_part(mut self, part: ModelPart) -> Self {
+        self.part = part;
+        self
+    }
+
+    /// Sets whether rows can return the hidden states of their tokens.
+    #[must_use]
+    pub fn with_output_states(mut self, output_states: bool) -> Self {
+        self.output_states = output_states;
+        self
+    }
+
     /// Sets which programs are compiled while loading.
     #[must_use]
     pub fn with_prepare(mut self, prepare: Prepare) -> Self {
@@ -294,6 +328,8 @@ impl fmt::Debug for LoadOptions {
             .field("threads", &self.threads)
             .field("device", &self.device)
             .field("adapters", &self.adapters)
+            .field("part", &self.part)
+            .field("output_states", &self.output_states)
             .field("prepare", &self.prepare)
             .field("progress", &self.progress.is_some())
             .field("cancel", &self.cancel)

@@ -20,6 +20,12 @@ pub struct Row<'a> {
     /// The type of each token, such as the number of its segment in a pair of texts; empty if all are 0.
     /// Needs [`Capabilities::token_types`](crate::Capabilities::token_types).
     pub token_types: &'a [u8],
+    /// What a [draft head](crate::ModelPart::DraftHead) reads beside each token: the hidden state of the token
+    /// before it in the model that it drafts for, `[tokens, `[`Capabilities::input_states`]`]`. Empty for other
+    /// models.
+    ///
+    /// [`Capabilities::input_states`]: crate::Capabilities::input_states
+    pub states: &'a [f32],
     /// The result wanted after them.
     pub want: Want<'a>,
     /// Cancels only this row, at the next chunk boundary. It returns [`ErrorKind::Cancelled`], and its
@@ -30,7 +36,7 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     /// A row that wants `want` after its tokens.
     pub fn new(sequence: SequenceId, tokens: &'a [TokenId], want: Want<'a>) -> Self {
-        Self { sequence, tokens, token_types: &[], want, cancel: None }
+        Self { sequence, tokens, token_types: &[], states: &[], want, cancel: None }
     }
 
     /// A row that only extends the sequence.
@@ -68,6 +74,13 @@ impl<'a> Row<'a> {
     #[must_use]
     pub fn with_token_types(mut self, types: &'a [u8]) -> Self {
         self.token_types = types;
+        self
+    }
+
+    /// Sets the hidden states that a draft head reads beside the tokens.
+    #[must_use]
+    pub fn with_states(mut self, states: &'a [f32]) -> Self {
+        self.states = states;
         self
     }
 
@@ -276,6 +289,8 @@ fn wrong_kind() -> Error {
 #[derive(Debug, Default)]
 pub struct StepOutput {
     rows: Vec<Result<RowResult>>,
+    /// The states of the rows that wanted them.
+    states: Vec<(usize, Vec<f32>)>,
 }
 
 impl StepOutput {
@@ -294,9 +309,20 @@ impl StepOutput {
         std::mem::take(&mut self.rows)
     }
 
+    /// Takes out the hidden states of the tokens of a row that [wanted](crate::Want::states) them, `[tokens,
+    /// `[`Capabilities::output_states`]`]`: after the last norm, as transformers' `last_hidden_state`. `None` for
+    /// other rows, and for rows that failed.
+    ///
+    /// [`Capabilities::output_states`]: crate::Capabilities::output_states
+    pub fn take_states(&mut self, row: usize) -> Option<Vec<f32>> {
+        let index = self.states.iter().position(|(of, _)| *of == row)?;
+        Some(self.states.swap_remove(index).1)
+    }
+
     /// For engines: starts a new step.
     pub fn clear(&mut self) {
         self.rows.clear();
+        self.states.clear();
     }
 
     /// For engines: adds the result of the next row.
@@ -304,8 +330,19 @@ impl StepOutput {
         self.rows.push(row);
     }
 
-    /// The result of a step that had one row.
-    pub(crate) fn take_only(&mut self, operation: &'static str) -> Result<RowResult> {
+    /// For engines: sets the hidden states of the row that was added last.
+    pub fn set_states(&mut self, states: Vec<f32>) {
+        if let Some(row) = self.rows.len().checked_sub(1) {
+            self.states.push((row, states));
+        }
+    }
+
+    /// Takes out the result of a step that had one row; errors name `operation`.
+    ///
+    /// # Errors
+    ///
+    /// That of the row; [`ErrorKind::Internal`] if the engine gave another number of results.
+    pub fn take_only(&mut self, operation: &'static str) -> Result<RowResult> {
         let mut rows = self.take();
         match (rows.pop(), rows.is_empty()) {
             (Some(row), true) => row,

@@ -3,7 +3,7 @@
 use crate::adapter::AdapterLimits;
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
-use crate::load::{LoadOptions, Precision};
+use crate::load::{LoadOptions, ModelPart, Precision};
 
 const OPERATION: &str = "load model";
 
@@ -31,6 +31,7 @@ pub struct OptionSupport<'a> {
     devices: &'a [&'a str],
     precisions: &'a [Precision],
     adapters: bool,
+    draft_heads: bool,
 }
 
 /// Load options checked by [`OptionSupport::check`].
@@ -54,7 +55,7 @@ pub struct CheckedOptions<'a> {
 impl<'a> OptionSupport<'a> {
     /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any
     /// number on request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, no named device,
-    /// and no adapters.
+    /// no adapters, and no draft heads.
     pub fn new(capacity: usize, sequences: usize) -> Self {
         Self {
             capacity,
@@ -64,6 +65,7 @@ impl<'a> OptionSupport<'a> {
             devices: &[],
             precisions: &[Precision::Exact, Precision::Native, Precision::Fast],
             adapters: false,
+            draft_heads: false,
         }
     }
 
@@ -103,13 +105,20 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
+    /// Supports [draft heads](ModelPart::DraftHead), and [`LoadOptions::output_states`], which they read.
+    #[must_use]
+    pub fn with_draft_heads(mut self) -> Self {
+        self.draft_heads = true;
+        self
+    }
+
     /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine
     /// supports.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision
-    /// or adapters; [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names
+    /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision,
+    /// adapters or draft heads; [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names
     /// the `field`.
     pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
         if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -120,6 +129,11 @@ impl<'a> OptionSupport<'a> {
                 .with_context("field", "precision")
                 .with_context("precision", options.precision)
                 .with_context("known", list(self.precisions)));
+        }
+        let asked = [("part", options.part != ModelPart::Whole), ("output_states", options.output_states)];
+        if let Some((field, _)) = asked.into_iter().find(|&(_, asked)| asked && !self.draft_heads) {
+            let message = "the engine does not support draft heads";
+            return Err(Error::unsupported(OPERATION, message).with_context("field", field));
         }
         Ok(CheckedOptions {
             precision: options.precision,
@@ -202,6 +216,8 @@ mod tests {
             ("threads", invalid, exact.clone().with_threads(3)),
             ("device", invalid, exact.clone().with_device("gpu")),
             ("adapters", ErrorKind::Unsupported, exact.clone().with_adapters(AdapterLimits::new(1, 8))),
+            ("part", ErrorKind::Unsupported, exact.clone().with_part(ModelPart::DraftHead)),
+            ("output_states", ErrorKind::Unsupported, exact.clone().with_output_states(true)),
         ] {
             let error = support.check(&options).unwrap_err();
             assert_eq!((error.kind(), error.context("field")), (kind, Some(field)));

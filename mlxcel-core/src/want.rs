@@ -32,6 +32,11 @@ pub struct Want<'a> {
     pub positions: Positions,
     /// The answer at each of them.
     pub answer: Answer<'a>,
+    /// Whether the hidden state of each of the row's tokens is returned too, in
+    /// [`StepOutput::take_states`](crate::StepOutput::take_states), for a [draft
+    /// head](crate::ModelPart::DraftHead); needs
+    /// [`Capabilities::output_states`](crate::Capabilities::output_states). Not beside [`Answer::Hidden`].
+    pub states: bool,
 }
 
 /// The tokens of a row after which a result is wanted.
@@ -113,7 +118,7 @@ pub enum Pooling {
 impl<'a> Want<'a> {
     /// This answer at these positions.
     pub fn new(positions: Positions, answer: Answer<'a>) -> Self {
-        Self { positions, answer }
+        Self { positions, answer, states: false }
     }
 
     /// No result.
@@ -169,6 +174,13 @@ impl<'a> Want<'a> {
         if let Answer::Token { top, .. } | Answer::Likelihoods { top } = &mut self.answer {
             *top = count;
         }
+        self
+    }
+
+    /// Also returns the hidden state of each of the row's tokens.
+    #[must_use]
+    pub fn with_states(mut self) -> Self {
+        self.states = true;
         self
     }
 

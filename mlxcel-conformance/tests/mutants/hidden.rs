@@ -44,7 +44,32 @@ pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
             .with_twist(|| Box::new(Recompute(|_, own, pooling| Some((own.to_vec(), pooling)))))
     }),
     ("swaps_hidden_states", |reference| Broken::new(reference).with_twist(|| Box::new(Swaps))),
+    ("one_state_for_all_tokens", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Restate(|states, width| {
+                let last = states.split_off(states.len() - width);
+                *states = last.repeat(states.len() / width + 1);
+            }))
+        })
+    }),
+    ("states_of_the_last_chunk", |reference| {
+        Broken::new(reference).with_twist(|| {
+            Box::new(Restate(|states, width| drop(states.drain(..states.len().saturating_sub(16 * width)))))
+        })
+    }),
+    ("answers_without_states", |reference| {
+        Broken::new(reference).with_twist(|| Box::new(Restate(|states, _| states.clear())))
+    }),
 ];
+
+/// Returns other states beside answers.
+struct Restate(fn(states: &mut Vec<f32>, width: usize));
+
+impl Twist for Restate {
+    fn states(&mut self, states: &mut Vec<f32>, width: usize) {
+        (self.0)(states, width);
+    }
+}
 
 /// Which text is computed instead, and how it is pooled; told what the sequence holds, and the row's own
 /// tokens.

@@ -72,6 +72,7 @@ fn subject(breaking: Break) -> Subject<'static> {
         .with_faulty([FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack], move |faults| {
             Box::new(breaking(ReferenceBackend::new().with_faults(faults)))
         })
+        .with_output_states()
         .with_adapters(AdapterLimits::new(3, 4), [0, 1, 2].map(ReferenceBackend::adapter))
         .with_cases(32)
 }

@@ -18,6 +18,8 @@ pub(crate) struct Inner {
     /// Another one, to compute what it should not have said.
     pub(crate) scratch: Box<dyn InferenceSession>,
     pub(crate) shared: Arc<Shared>,
+    /// What the last step returned beside answers, row by row.
+    pub(crate) states: Vec<Option<Vec<f32>>>,
     /// Gone with the last handle of the model.
     pub(crate) model: Weak<()>,
 }
@@ -28,7 +30,10 @@ pub(crate) type Results = Result<Vec<Result<RowResult>>>;
 impl Inner {
     /// A step of the session that does the work.
     pub(crate) fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        run(&mut *self.session, rows, control)
+        let mut out = StepOutput::new();
+        self.session.step(rows, control, &mut out)?;
+        self.states = (0..rows.len()).map(|row| out.take_states(row)).collect();
+        Ok(out.take())
     }
 }
 
@@ -62,6 +67,9 @@ pub(crate) trait Twist: Send {
     }
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         inner.step(rows, control)
+    }
+    fn states(&mut self, states: &mut Vec<f32>, width: usize) {
+        let _ = (states, width);
     }
     fn stats(&self, inner: &Inner) -> SessionStats {
         inner.session.stats()
@@ -206,6 +214,7 @@ impl Model for BrokenModel {
             session: self.model.open_session(&twisted)?,
             scratch: self.model.open_session(&SessionOptions::default())?,
             shared: Arc::clone(&self.shared),
+            states: Vec::new(),
             model: Arc::downgrade(&self.alive),
         };
         let mut claimed = self.claimed.clone();
@@ -248,7 +257,17 @@ impl InferenceSession for TwistedSession {
     }
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
         out.clear();
-        self.twist.step(&mut self.inner, rows, control)?.into_iter().for_each(|result| out.push(result));
+        self.inner.states.clear();
+        let results = self.twist.step(&mut self.inner, rows, control)?;
+        let width = self.inner.session.capabilities().output_states.unwrap_or_default();
+        let states = std::mem::take(&mut self.inner.states).into_iter().chain(std::iter::repeat(None));
+        for (result, states) in results.into_iter().zip(states) {
+            out.push(result);
+            if let Some(mut states) = states {
+                self.twist.states(&mut states, width);
+                out.set_states(states);
+            }
+        }
         Ok(())
     }
     fn stats(&self) -> SessionStats {

@@ -59,7 +59,7 @@ use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::faults::{FaultPoint, Faults};
 use crate::info::ModelInfo;
-use crate::load::{LoadOptions, LoadProgress, LoadStage, ModelSource, Precision};
+use crate::load::{LoadOptions, LoadProgress, LoadStage, ModelPart, ModelSource, Precision};
 use crate::model::Model;
 use crate::sampling::SamplingFields;
 use crate::stopwatch::Stopwatch;
@@ -82,7 +82,7 @@ const SEQUENCES: usize = 8;
 ///
 /// It reads no checkpoint: [`load`](Backend::load) accepts [`ReferenceBackend::source`] only. Supported
 /// [`LoadOptions`]: capacity (up to 1024), sequences (defaults to 8), the precisions `exact` and `native` (identical),
-/// one thread, the device `cpu`, adapters, progress and cancel.
+/// one thread, the device `cpu`, adapters, output states, progress and cancel.
 #[derive(Clone, Debug)]
 pub struct ReferenceBackend {
     vocabulary: usize,
@@ -214,7 +214,7 @@ impl ReferenceBackend {
     }
 
     /// What is claimed for sessions of a model with these options.
-    fn capabilities(&self, checked: &CheckedOptions<'_>) -> Capabilities {
+    fn capabilities(&self, checked: &CheckedOptions<'_>, output_states: bool) -> Capabilities {
         let CheckedOptions { sequences, capacity, adapters, .. } = *checked;
         let all = Capabilities::new(sequences, capacity)
             .with_batch_rows(sequences)
@@ -224,6 +224,7 @@ impl ReferenceBackend {
             .with_every_position(true)
             .with_verification(true)
             .with_hidden_states(Some(Language::HIDDEN))
+            .with_output_states(output_states.then_some(Language::HIDDEN))
             .with_token_masks(true)
             .with_rewind(self.memory.is_rewindable(capacity))
             .with_fork(true)
@@ -295,7 +296,12 @@ impl Backend for ReferenceBackend {
         if limits.is_none_or(|most| most.adapters.is_some()) {
             support = support.with_adapters();
         }
+        if options.part != ModelPart::Whole {
+            let message = "this engine's model has no draft head";
+            return Err(Error::unsupported("load model", message).with_context("field", "part"));
+        }
         let checked = support
+            .with_draft_heads()
             .with_most_sequences(limits.map_or(usize::MAX, |most| most.sequences))
             .with_precisions(&[Precision::Exact, Precision::Native])
             .with_threads(1)
@@ -321,7 +327,7 @@ impl Backend for ReferenceBackend {
         }
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
-        let capabilities = self.capabilities(&checked);
+        let capabilities = self.capabilities(&checked, options.output_states);
         let adapters = capabilities.adapters.map(AdapterRoom::new);
         let (delay, faults) = (self.delay, self.faults.clone());
         let (memory, broken) = (self.memory, self.broken);

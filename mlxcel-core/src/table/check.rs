@@ -56,6 +56,7 @@ impl Checks<'_> {
                 .with_context("vocabulary_size", self.vocabulary_size));
         }
         self.types(row)?;
+        self.states(row)?;
         self.want(&row.want, row.tokens.len())?;
         if !self.capabilities.generation && state.position > 0 {
             let message =
@@ -88,6 +89,29 @@ impl Checks<'_> {
             .with_context("sequence", row.sequence))
     }
 
+    /// Whether a row of a draft head brings a state for each token, and another none.
+    fn states(&self, row: &Row<'_>) -> Result<()> {
+        Capabilities::require(
+            !row.want.states || self.capabilities.output_states.is_some(),
+            STEP,
+            "output_states",
+        )?;
+        let given = row.states.len();
+        let Some(width) = self.capabilities.input_states else {
+            return Capabilities::require(given == 0, STEP, "input_states");
+        };
+        if row.tokens.len().checked_mul(width) == Some(given) {
+            return Ok(());
+        }
+        let message = "a row of a draft head must have a hidden state for each token";
+        Err(Error::new(ErrorKind::InvalidInput, STEP, message)
+            .with_context("field", "states")
+            .with_context("elements", given)
+            .with_context("tokens", row.tokens.len())
+            .with_context("width", width)
+            .with_context("sequence", row.sequence))
+    }
+
     /// Whether a row of this many tokens can have its want.
     fn want(&self, want: &Want<'_>, tokens: usize) -> Result<()> {
         let claimed = self.capabilities;
@@ -97,6 +121,11 @@ impl Checks<'_> {
             drafts_fit(drafts, tokens)?;
         }
         match (want.answer, want.positions) {
+            (Answer::Hidden, _) if want.states => {
+                let message =
+                    "a row returns its pooled hidden states, or those of each token beside another answer";
+                Err(Error::unsupported(STEP, message).with_context("field", "want"))
+            }
             (Answer::Nothing, _) | (_, Positions::None) => {
                 Capabilities::require(claimed.generation, STEP, "generation")
             }
@@ -200,6 +229,7 @@ mod tests {
             .with_every_position(true)
             .with_verification(true)
             .with_hidden_states(Some(4))
+            .with_output_states(Some(4))
             .with_top_logprobs(3)
             .with_token_masks(true)
             .with_sampling(SamplingField::ALL.iter().copied().collect())
@@ -276,6 +306,8 @@ mod tests {
             (verify(&drawn, &[], 0), without.clone()),
             (verify(&greedy, &masks, 0), everything().with_token_masks(false)),
             (Want::hidden(Pooling::Mean), everything().with_hidden_states(None)),
+            (Want::token(&greedy).with_states(), everything().with_output_states(None)),
+            (Want::nothing().with_states(), everything().with_output_states(None)),
             (Want::nothing(), everything().with_generation(false)),
             (Want::token(&greedy), everything().with_generation(false)),
             (Want::hidden(Pooling::First), everything().with_generation(false)),
@@ -287,6 +319,22 @@ mod tests {
             assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
         }
         assert_eq!(ask(next(&host, &[], 0), &everything()), Some(ErrorKind::Unsupported));
+        let both = Want::hidden(Pooling::Last).with_states();
+        assert_eq!(ask(both, &everything()), Some(ErrorKind::Unsupported));
+    }
+
+    #[test]
+    fn a_draft_heads_rows_have_a_state_for_each_token() {
+        let (sequence, head) = (SequenceId::new(0), everything().with_input_states(Some(3)));
+        let states = [0.5; 9];
+        for (count, expected) in
+            [(6, None), (0, Some(ErrorKind::InvalidInput)), (5, Some(ErrorKind::InvalidInput))]
+        {
+            let row = Row::extend(sequence, &[1, 2]).with_states(&states[..count]);
+            assert_eq!(kind(row, &head), expected, "{count} elements");
+        }
+        let row = Row::extend(sequence, &[1, 2]).with_states(&states[..6]);
+        assert_eq!(kind(row, &everything()), Some(ErrorKind::Unsupported), "no draft head");
     }
 
     #[test]

@@ -25,6 +25,7 @@ impl<'r, W: Default> StepRows<'r, W> {
             fed: 0,
             gathered: None,
             hidden: HiddenPool::of(&row.want),
+            states: Vec::new(),
             answer: checked.err().map(Err),
             progress: W::default(),
         };
@@ -69,10 +70,14 @@ impl<'r, W> StepRows<'r, W> {
     /// Ends the step: writes the results to `out`, in the rows' order.
     pub fn finish(self, out: &mut StepOutput) {
         for row in self.rows {
-            out.push(
-                row.answer
-                    .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, STEP, "a row has no result"))),
-            );
+            let answer = row
+                .answer
+                .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, STEP, "a row has no result")));
+            let has_states = row.row.want.states && answer.is_ok();
+            out.push(answer);
+            if has_states {
+                out.set_states(row.states);
+            }
         }
     }
 }
@@ -101,6 +106,8 @@ pub struct StepRow<'r, W = ()> {
     gathered: Option<RowResult>,
     /// The hidden states so far.
     hidden: Option<HiddenPool>,
+    /// The states of the tokens fed so far, if the row wants them.
+    states: Vec<f32>,
     answer: Option<Result<RowResult>>,
     /// The engine's own progress with this row.
     pub progress: W,
@@ -137,6 +144,13 @@ impl<'r, W> StepRow<'r, W> {
     pub fn next_types(&self, count: usize) -> &'r [u8] {
         let left = self.row.token_types.get(self.fed..).unwrap_or_default();
         left.get(..count).unwrap_or(left)
+    }
+
+    /// The states that the row brings for the next `count` tokens; empty if it brings none.
+    pub fn next_states(&self, count: usize) -> &'r [f32] {
+        let width = self.row.states.len() / self.row.tokens.len().max(1);
+        let left = self.row.states.get(self.fed * width..).unwrap_or_default();
+        left.get(..count * width).unwrap_or(left)
     }
 
     /// Whether the next `count` tokens are its last.
@@ -194,6 +208,14 @@ impl<'r, W> StepRow<'r, W> {
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);
+        }
+    }
+
+    /// Adds the hidden states of the next `count` tokens, `[count, hidden]`, if the row
+    /// [wants](Want::states) them. Call it before [`absorb`](Self::absorb).
+    pub fn add_states(&mut self, states: &[f32]) {
+        if self.row.want.states {
+            self.states.extend_from_slice(states);
         }
     }
 

@@ -23,6 +23,9 @@ pub(super) fn run(
     let (mut positions, mut chosen, mut logits) = (Vec::new(), Vec::new(), Vec::new());
     for (index, &token) in tokens.iter().enumerate() {
         cache.push(shared.language.entry(token, cache.position(), salt));
+        if row.want().states {
+            row.add_states(&shared.hidden(cache));
+        }
         if index < unwanted {
             continue;
         }
