@@ -6,14 +6,16 @@
 
 mod adapters;
 mod architectures;
-/// The path that the walk names values by.
+/// What the tests of `mlxcel-models` share with these; the walk names values by this path.
 #[path = "../mlxcel-models/tests/common"]
 mod common {
+    pub(crate) mod draft_heads;
     pub(crate) mod values;
 }
 mod conformance;
 mod descriptions;
 mod differential;
+mod draft_heads;
 mod drafts;
 mod encoders;
 mod examples;

@@ -188,6 +188,8 @@ pub struct StepInputs {
     pub tokens: Vec<i32>,
     /// `[tokens]`: the types of the tokens, 0 for padding. Empty for a model without token types.
     pub types: Vec<i32>,
+    /// `[tokens, hidden]`: the hidden states that a draft head reads, 0 for padding. Empty for other models.
+    pub states: Vec<f32>,
     /// `[rows]`: the position of each row's first token.
     pub positions: Vec<i32>,
     /// `[rows]`: the index, among the tokens of all rows, of each row's last token before padding.
@@ -209,6 +211,7 @@ impl StepInputs {
         match input {
             StepInput::Tokens => Some(bytemuck::cast_slice(&self.tokens)),
             StepInput::Types => Some(bytemuck::cast_slice(&self.types)),
+            StepInput::States => Some(bytemuck::cast_slice(&self.states)),
             StepInput::Positions => Some(bytemuck::cast_slice(&self.positions)),
             StepInput::Last => Some(bytemuck::cast_slice(&self.last)),
             StepInput::Firsts => Some(bytemuck::cast_slice(&self.firsts)),
@@ -241,7 +244,12 @@ impl StepInputs {
     pub fn bytes(&self) -> usize {
         let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
         let rows = self.positions.len() + self.last.len() + self.adapters.len();
-        4 * (self.tokens.len() + self.types.len() + self.firsts.len() + rows + tables.sum::<usize>())
+        4 * (self.tokens.len()
+            + self.types.len()
+            + self.states.len()
+            + self.firsts.len()
+            + rows
+            + tables.sum::<usize>())
     }
 }
 
@@ -252,6 +260,9 @@ pub struct StepOutputs {
     pub best: Vec<(u32, f32)>,
     /// The logits (`[vocabulary]`) or hidden states (`[hidden]`) of the wanted output rows, in order.
     pub values: Vec<Vec<f32>>,
+    /// The hidden states of all tokens of the pass, padding included (`[tokens, hidden]`); empty unless the
+    /// program [returns](crate::ResultMeaning::States) them.
+    pub states: Vec<f32>,
 }
 
 impl StepOutputs {

@@ -135,10 +135,13 @@ impl GraphModelOptions {
     }
 
     /// The version of the states, and what their bytes depend on besides the precision.
-    fn state_format(&self, layouts: &[StateLayout], rewinds: bool) -> String {
+    fn state_format(&self, layouts: &[StateLayout], rewinds: bool, is_draft_head: bool) -> String {
         let mut format = "state/3".to_owned();
         if !rewinds {
             format += " lacking";
+        }
+        if is_draft_head {
+            format += " draft head";
         }
         if self.kv_cache != KvCacheType::Precision {
             format += &format!(" {}", self.kv_cache);
@@ -273,7 +276,7 @@ impl<E: Executor> GraphModel<E> {
         info.capacity = capacity;
         info.precision = options.precision;
         let rewinds = layouts.iter().all(|layout| layout.is_rewindable(written));
-        info.state_format = options.state_format(&layouts, rewinds);
+        info.state_format = options.state_format(&layouts, rewinds, decoder.input_states.is_some());
         let vocabulary = u16::try_from(decoder.vocabulary_size).unwrap_or(u16::MAX);
         let (sequences, rows) = match decoder.is_bidirectional() {
             // A row of the program, which several texts share, has one adapter.
@@ -291,6 +294,8 @@ impl<E: Executor> GraphModel<E> {
             .with_every_position(generates && options.every_position)
             .with_verification(generates && options.verification)
             .with_hidden_states((options.hidden_states || !generates).then_some(decoder.hidden_size))
+            .with_output_states((generates && decoder.output_states).then_some(decoder.hidden_size))
+            .with_input_states(decoder.input_states.map(|_| decoder.hidden_size))
             .with_token_masks(generates)
             .with_adapters(options.adapters)
             .with_bitwise_batch_invariance(options.independent_rows == IndependentRows::All)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Decoder;
-use mlxcel_models::walk::Walk;
+use mlxcel_models::walk::{Ops as _, Walk};
 use mlxcel_stablehlo::{
     Builder, Comparison, ElementType, Module, ModuleBuilder, Reduction, TensorType, Value,
 };
@@ -84,16 +84,18 @@ pub(crate) fn write(
             // Where each row has one token, they stand in order already.
             let wanted =
                 (shape.outputs == Outputs::Last && shape.tokens() != shape.rows.len()).then_some(last);
-            let [types, firsts] =
-                [StepInput::Types, StepInput::Firsts].map(|input| inputs.get(&input).copied());
+            let [types, input_states, firsts] = [StepInput::Types, StepInput::States, StepInput::Firsts]
+                .map(|input| inputs.get(&input).copied());
             let texts = firsts.map(|firsts| TextRanges::new(b, firsts)).transpose()?;
             let (rows, tokens) = (&*shape.rows, token_ids);
-            let pass = PassValues { rows, tokens, types, positions, last, texts, wanted, rotary };
+            let pass =
+                PassValues { rows, tokens, types, input_states, positions, last, texts, wanted, rotary };
             let mut adapters = Adapters::new(inputs.get(&StepInput::Adapters).copied());
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
             let (written, selected) = (HashMap::new(), HashMap::new());
             let mut ops = GraphOps { b, weights, adapters, pass, states, written, selected };
-            let hidden = walk.hidden(decoder, &mut ops)?;
+            let all = walk.hidden(decoder, &mut ops)?;
+            let hidden = if decoder.output_states { ops.select(&all)? } else { all };
             let logits = match (shape.outputs, &decoder.head) {
                 (Outputs::Last | Outputs::Every, Some(head)) => Some(walk.logits(head, &hidden, &mut ops)?),
                 (Outputs::Last | Outputs::Every, None) => return Err(no_head()),
@@ -104,6 +106,7 @@ pub(crate) fn write(
                 (ResultMeaning::Best, Some(logits)) => best_tokens(b, logits),
                 (ResultMeaning::Logits, Some(logits)) => Ok(logits),
                 (ResultMeaning::State(RowState { row, group }), _) => Ok(states[group][row]),
+                (ResultMeaning::States, _) => b.convert(all, ElementType::F32),
                 (ResultMeaning::Hidden | ResultMeaning::Best | ResultMeaning::Logits, _) => {
                     b.convert(hidden, ElementType::F32)
                 }

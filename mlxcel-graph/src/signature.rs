@@ -69,6 +69,9 @@ pub enum StepInput {
     /// `[tokens]` i32: the types of the tokens. Only in programs of decoders with [token
     /// types](mlxcel_models::Decoder::token_types).
     Types,
+    /// `[tokens, hidden]` f32: the hidden states that a draft head reads beside the tokens. Only in programs of
+    /// decoders with [input states](Decoder::input_states).
+    States,
     /// `[rows]` i32: the position of each row's first token.
     Positions,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last one before padding.
@@ -92,6 +95,7 @@ impl fmt::Display for StepInput {
         match self {
             Self::Tokens => f.write_str("tokens"),
             Self::Types => f.write_str("types"),
+            Self::States => f.write_str("states"),
             Self::Positions => f.write_str("positions"),
             Self::Last => f.write_str("last"),
             Self::Firsts => f.write_str("firsts"),
@@ -148,6 +152,9 @@ pub enum ResultMeaning {
     Logits,
     /// `[output rows, hidden]` f32: hidden states after the last norm.
     Hidden,
+    /// `[tokens, hidden]` f32: the hidden states of all tokens after the last norm, beside logits. Only in
+    /// programs of decoders that [return](Decoder::output_states) them.
+    States,
     /// The updated state.
     State(RowState),
 }
@@ -158,6 +165,7 @@ impl fmt::Display for ResultMeaning {
             Self::Best => f.write_str("best"),
             Self::Logits => f.write_str("logits"),
             Self::Hidden => f.write_str("hidden"),
+            Self::States => f.write_str("states"),
             Self::State(state) => state.fmt(f),
         }
     }
@@ -189,15 +197,17 @@ impl Signature {
             meaning,
             ty: TensorType::new(element, sizes),
         };
+        let hidden = |meaning, rows| result(meaning, ElementType::F32, [rows, decoder.hidden_size]);
         let mut results = match shape.outputs {
             Outputs::Last | Outputs::Every => vec![
                 result(ResultMeaning::Best, ElementType::I32, [outputs, 2]),
                 result(ResultMeaning::Logits, ElementType::F32, [outputs, decoder.vocabulary_size]),
             ],
-            Outputs::Hidden => {
-                vec![result(ResultMeaning::Hidden, ElementType::F32, [outputs, decoder.hidden_size])]
-            }
+            Outputs::Hidden => vec![hidden(ResultMeaning::Hidden, outputs)],
         };
+        if decoder.output_states && shape.outputs != Outputs::Hidden {
+            results.push(hidden(ResultMeaning::States, tokens));
+        }
         let mut states = Vec::with_capacity(rows * layouts.len());
         for row in 0..rows {
             for (group, layout) in layouts.iter().enumerate() {
@@ -245,12 +255,14 @@ fn inputs(decoder: &Decoder, tokens: usize, rows: usize, has_adapters: bool) -> 
         .chain(firsts)
         .chain(adapters)
         .map(|(input, count)| integers(input, count));
+    let floats = |width| TensorType::new(ElementType::F32, [tokens, width]);
+    let states = decoder.input_states.map(|_| (StepInput::States, floats(decoder.hidden_size)));
     let rotary = decoder.ropes().into_iter().enumerate().flat_map(|(index, rope)| {
-        let table = TensorType::new(ElementType::F32, [tokens, rope.rotary_dim / 2]);
+        let table = floats(rope.rotary_dim / 2);
         [(StepInput::Cos(index), table.clone()), (StepInput::Sin(index), table)]
     });
     let named = |(input, ty): (StepInput, TensorType)| InputArgument { name: input.to_string(), input, ty };
-    step.chain(rotary).map(named).collect()
+    step.chain(states).chain(rotary).map(named).collect()
 }
 
 /// The weight tensors of `decoder`, which are the first arguments of all its programs, in order.

@@ -187,13 +187,13 @@ impl IreeBackend {
             Some(bundle) => checkpoint.map_err(|error| bundle.explain_missing_weights(source, error))?,
             None => checkpoint?,
         });
-        let decoder = checkpoint.decoder()?;
+        let decoder = checkpoint.decoder_for(options)?;
         decoder.require(&FeatureSet::all(), NAME)?;
         let mut names = Driver::KNOWN.map(Driver::name).to_vec();
         // One of several devices of a driver is looked up when it is opened.
         names.extend(options.device.as_deref().filter(|name| name.contains(':')));
-        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names).with_adapters();
-        support.check(options)?;
+        let support = OptionSupport::new(decoder.context_length, 1).with_devices(&names);
+        support.with_adapters().with_draft_heads().check(options)?;
         let name = DeviceName::of(options)?;
         if name.driver == Driver::Cuda {
             decoder.require(&features_on_cuda(), "iree on the device cuda")?;
@@ -271,7 +271,7 @@ impl Backend for IreeBackend {
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-        let decoder = Checkpoint::from_source(source)?.decoder()?;
+        let decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
         // Chunks are the largest that any target of the kind of device has.
         let name = DeviceName::of(options)?;
         let largest = if name.driver.is_local() { for_kernels } else { for_gpus };

@@ -52,9 +52,9 @@ pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, AltUp, Arrangement, Attention, AttentionCore, AttentionMask, Block, Convolution, Decay,
     DecayScope, Decoder, DeltaRule, Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating,
-    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HeadSharing, Indexer, LatentAttention, LatentQuery,
-    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation,
-    Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HeadSharing, Indexer, InputStates, LatentAttention,
+    LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope,
+    Operation, Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan,
     SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention,
     StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, Streams, TypeTable, WeightId, WeightRef,
     WeightRole, WeightTable, Xielu,

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::draft_heads::checkpoints;
 use crate::common::{Draft, repository};
-use mlxcel_core::ErrorKind;
+use crate::draft_heads;
+use mlxcel_core::{ErrorKind, LoadOptions};
 use mlxcel_models::{Checkpoint, supported_model_types};
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -31,9 +33,14 @@ fn config(folder: &Path) -> Value {
 fn descriptions_print_as_they_were_reviewed() {
     let golden = repository("mlxcel-models/tests/golden/architectures.txt");
     let mut printed = String::new();
-    for (name, folder) in architectures() {
-        let decoder =
-            Checkpoint::open(folder).unwrap().decoder().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let wholes = architectures().into_iter().map(|(name, folder)| (name, folder, LoadOptions::default()));
+    let heads = checkpoints(draft_heads::SAFETENSORS).into_iter().map(|folder| {
+        let name = folder.file_name().unwrap().to_string_lossy();
+        (format!("draft head of {name}"), folder.clone(), draft_heads::head())
+    });
+    for (name, folder, options) in wholes.chain(heads) {
+        let decoder = Checkpoint::open(folder).unwrap().decoder_for(&options);
+        let decoder = decoder.unwrap_or_else(|error| panic!("{name}: {error}"));
         printed.push_str(&format!("# {name}\n{decoder}\n\n"));
     }
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

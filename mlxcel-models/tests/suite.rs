@@ -4,6 +4,7 @@
 mod architectures;
 mod checkpoints;
 mod common;
+mod draft_heads;
 mod experts;
 mod families;
 mod forms;

@@ -198,11 +198,11 @@ impl PjrtBackend {
     /// Everything of a model but its weights, with no program compiled.
     pub(crate) fn open(&self, source: &ModelSource, options: &LoadOptions) -> Result<Opened> {
         let checkpoint = Checkpoint::from_source(source)?;
-        let stored = checkpoint.decoder()?;
+        let stored = checkpoint.decoder_for(options)?;
         stored.require(&FeatureSet::all(), NAME)?;
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
         let support = OptionSupport::new(stored.context_length, GraphModelOptions::from(options).sequences);
-        support.with_devices(&device).with_adapters().check(options)?;
+        support.with_devices(&device).with_adapters().with_draft_heads().check(options)?;
         if options.threads.is_some() {
             let message =
                 "the number of threads is up to the PJRT plugin; do not set it, or use the plugin's options";

@@ -50,7 +50,7 @@ impl Backend for PortableBackend {
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-        let decoder = Checkpoint::from_source(source)?.decoder()?;
+        let decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
         graph.memory(&decoder)
@@ -66,13 +66,15 @@ pub(crate) fn load<E: Executor>(
 ) -> Result<Arc<dyn Model>> {
     let started = Stopwatch::start();
     let checkpoint = Checkpoint::from_source(source)?;
-    let decoder = checkpoint.decoder()?;
+    let decoder = checkpoint.decoder_for(options)?;
     decoder.require(&FeatureSet::all(), NAME)?;
     let mut graph = GraphModelOptions::from(options);
     graph.kv_cache = kv_cache;
     // Mapping files is soon done: there is no boundary to stop at later.
-    let support =
-        OptionSupport::new(decoder.context_length, graph.sequences).with_devices(&[DEVICE]).with_adapters();
+    let support = OptionSupport::new(decoder.context_length, graph.sequences)
+        .with_devices(&[DEVICE])
+        .with_adapters()
+        .with_draft_heads();
     let checked = support.check(options)?;
     let threads = || std::thread::available_parallelism().map_or(1, usize::from);
     let workers = Workers::new(checked.threads.unwrap_or_else(threads)).map_err(|error| {

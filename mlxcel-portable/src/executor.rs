@@ -224,6 +224,9 @@ impl Executor for PortableExecutor {
                     outputs.values =
                         wanted.iter().map(|row| values[row * width..][..width].to_vec()).collect();
                 }
+                ResultMeaning::States => {
+                    outputs.states = bytemuck::cast_slice(result.bytes()).to_vec();
+                }
                 ResultMeaning::State(state) => {
                     if let Some(kept) = states.get_mut(state.row).and_then(|row| row.get_mut(state.group)) {
                         kept.0 = Some(result);

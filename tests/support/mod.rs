@@ -121,14 +121,7 @@ pub const ALL_VARIABLE: &str = "MLXCEL_TEST_ALL_FOLDERS";
 
 /// A folder for each kind of state.
 pub const STATES: [&str; 9] = [
-    "deepseek_v3",
-    "deepseek_v32",
-    "gemma2",
-    "gemma3n_text",
-    "gpt_oss",
-    "kimi_linear",
-    "lfm2",
-    "mamba2",
+    "deepseek_v3", "deepseek_v32", "gemma2", "gemma3n_text", "gpt_oss", "kimi_linear", "lfm2", "mamba2",
     "qwen3_next",
 ];
 

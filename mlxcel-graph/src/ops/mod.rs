@@ -20,6 +20,7 @@ use mlxcel_stablehlo::{
 pub(crate) use adapters::Adapters;
 pub(crate) use experts::Routing;
 pub(crate) use pass::PassValues;
+use pass::given;
 
 use crate::layers;
 use crate::weights::Weights;
@@ -115,10 +116,12 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn embed_types(&mut self, table: WeightId) -> Result<Value<'f>> {
-        let types = self.pass.types.ok_or_else(|| {
-            Error::new(ErrorKind::Name, "embed_types", "the program has no input for token types")
-        })?;
+        let types = given(self.pass.types, "embed_types")?;
         self.weights.embedding(self.b, table, types)
+    }
+
+    fn input_states(&mut self) -> Result<Value<'f>> {
+        given(self.pass.input_states, "input_states")
     }
 
     fn vector(&mut self, weight: WeightId) -> Result<Value<'f>> {

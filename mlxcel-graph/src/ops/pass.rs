@@ -1,7 +1,7 @@
 //! What a pass is given, beside the states of its sequences.
 
 use mlxcel_models::Rope;
-use mlxcel_stablehlo::Value;
+use mlxcel_stablehlo::{Error, ErrorKind, Result, Value};
 
 use crate::layers::TextRanges;
 
@@ -13,6 +13,8 @@ pub(crate) struct PassValues<'a, 'f> {
     pub(crate) tokens: Value<'f>,
     /// `[tokens]` i32: the types of the tokens, if the decoder has types.
     pub(crate) types: Option<Value<'f>>,
+    /// `[tokens, hidden]` f32: the states beside the tokens, if the decoder is a draft head.
+    pub(crate) input_states: Option<Value<'f>>,
     /// `[rows]` i32: the position of each row's first token.
     pub(crate) positions: Value<'f>,
     /// `[rows]` i32: the index, among the tokens of all rows, of each row's last token before the padding.
@@ -24,4 +26,9 @@ pub(crate) struct PassValues<'a, 'f> {
     /// The rotary embeddings of the network with their tables: cosines and sines, `[tokens, rotary_dim /
     /// 2]`.
     pub(crate) rotary: Vec<(&'a Rope, (Value<'f>, Value<'f>))>,
+}
+
+/// An input that not every program has.
+pub(super) fn given<'f>(input: Option<Value<'f>>, operation: &'static str) -> Result<Value<'f>> {
+    input.ok_or_else(|| Error::new(ErrorKind::Name, operation, "the program has no input for it"))
 }

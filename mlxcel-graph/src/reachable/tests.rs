@@ -90,6 +90,7 @@ impl Executor for Recorder {
         Ok(StepOutputs {
             best: vec![(0, 0.0); shape.output_rows()],
             values: vec![vec![0.0; 4]; wanted.len()],
+            ..StepOutputs::default()
         })
     }
 }

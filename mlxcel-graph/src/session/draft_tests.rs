@@ -110,7 +110,8 @@ impl Executor for Recorder {
             fed.for_each(|(offset, &token)| state.add(position + offset, token as TokenId));
         }
         let best = vec![(0, 0.0); shape.output_rows()];
-        Ok(StepOutputs { best, values: vec![vec![0.0; 256]; wanted.len()] })
+        let values = vec![vec![0.0; 256]; wanted.len()];
+        Ok(StepOutputs { best, values, ..StepOutputs::default() })
     }
 }
 

@@ -77,9 +77,11 @@ impl<E: Executor> GraphSession<E> {
             Ok(outputs) => {
                 self.stats.passes += 1;
                 self.stats.uploaded_bytes += inputs.bytes() as u64;
-                let words = 2 * outputs.best.len() + outputs.values.iter().map(Vec::len).sum::<usize>();
+                let values = outputs.values.iter().map(Vec::len).sum::<usize>();
+                let words = 2 * outputs.best.len() + values + outputs.states.len();
                 self.stats.read_back_bytes += 4 * words as u64;
                 let mut values = outputs.values.into_iter();
+                self.return_states(pass, rows, &outputs.states);
                 for ((row, range), count) in pass.rows.iter().zip(output_ranges(pass)).zip(counts) {
                     let own = values.by_ref().take(count).collect();
                     let best = outputs.best.get(range).unwrap_or_default();
@@ -97,6 +99,20 @@ impl<E: Executor> GraphSession<E> {
                 let error = failure.into_error();
                 pass.rows.iter().for_each(|row| rows[row.row].fail(error.clone()));
             }
+        }
+    }
+
+    /// Hands the hidden states of a pass (`[tokens, hidden]`, padding included) to the rows that want them: of
+    /// their own tokens, and not of those that are computed again.
+    fn return_states(&self, pass: &Pass, rows: &mut FedRows<'_>, states: &[f32]) {
+        let width = self.shared.capabilities.output_states.unwrap_or_default();
+        let mut start = 0;
+        for &PassRow { row, tokens, room } in &pass.rows {
+            let row = &mut rows[row];
+            let own = row.progress.new_within(tokens);
+            let first = start + tokens - own;
+            row.add_states(states.get(first * width..(first + own) * width).unwrap_or_default());
+            start += room;
         }
     }
 
@@ -192,6 +208,11 @@ fn gather<E: Executor>(
         let types = fed.next_types(feed.new_within(row.tokens));
         inputs.types.extend(types.iter().map(|&own| i32::from(own)));
         inputs.types.resize(inputs.tokens.len(), 0);
+    }
+    if let Some(width) = shared.capabilities.input_states {
+        // Draft heads compute no token again: they can be rewound to every position.
+        inputs.states.extend_from_slice(fed.next_states(feed.new_within(row.tokens)));
+        inputs.states.resize(inputs.tokens.len() * width, 0.0);
     }
     if shared.chunks.are_whole() {
         let next = inputs.firsts.len();

@@ -77,7 +77,8 @@ impl Executor for Slow {
     ) -> Result<StepOutputs, RunError> {
         self.0.lock().unwrap().ran.push(shape.rows.clone());
         let best = vec![(0, 0.0); shape.output_rows()];
-        Ok(StepOutputs { best, values: vec![vec![0.0; 4]; wanted.len()] })
+        let values = vec![vec![0.0; 4]; wanted.len()];
+        Ok(StepOutputs { best, values, ..StepOutputs::default() })
     }
 }
 

@@ -199,6 +199,10 @@ impl IreeExecutor {
                 ResultMeaning::Logits | ResultMeaning::Hidden => {
                     outputs.values = rows(&result.buffer, described.ty.shape[1], wanted)?;
                 }
+                ResultMeaning::States => {
+                    outputs.states = vec![0f32; described.ty.elements()];
+                    result.buffer.read(0, bytemuck::cast_slice_mut(&mut outputs.states))?;
+                }
                 ResultMeaning::State(whose) => {
                     let state = states.get_mut(whose.row).and_then(|row| row.get_mut(whose.group));
                     let state = state.ok_or_else(|| missing_state(&whose.to_string()))?;

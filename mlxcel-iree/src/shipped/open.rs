@@ -79,6 +79,10 @@ impl Bundle {
     /// Refuses a checkpoint that is not the one that the programs were made from.
     pub(crate) fn check_model(&self, checkpoint: &Checkpoint, decoder: &Decoder) -> Result<()> {
         let model = &self.manifest.model;
+        if decoder.output_states {
+            let message = "bundles have no programs for draft heads and the hidden states that they read; load the checkpoint itself";
+            return Err(Error::unsupported("open bundle", message).with_context("field", "output_states"));
+        }
         // The bundle's own folder was not swapped by the user: its files were changed.
         let own = self.manifest.weights_included && self.source.is_at(checkpoint.path());
         let kind = if own { ErrorKind::Corrupt } else { ErrorKind::InvalidInput };

@@ -36,7 +36,7 @@ pub(super) fn estimate(
     options: &LoadOptions,
 ) -> Result<MemoryEstimate> {
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
-    let mut decoder = Checkpoint::from_source(source)?.decoder()?;
+    let mut decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
     let support = support(&decoder);
     let CheckedOptions { capacity, sequences, device, adapters, .. } = support.check(options)?;
     let numerics = numerics(options.precision, self::device(device)?, &decoder)?;
@@ -58,6 +58,7 @@ fn support(decoder: &Decoder) -> OptionSupport<'static> {
         .with_precisions(&[Precision::Exact, Precision::Native])
         .with_devices(&["cpu", "gpu"])
         .with_adapters()
+        .with_draft_heads()
 }
 
 /// Loads a model with the options of `backend`.
@@ -66,7 +67,7 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let checkpoint = Arc::new(Checkpoint::from_source(source)?);
-    let decoder = checkpoint.decoder()?;
+    let decoder = checkpoint.decoder_for(options)?;
     // The operations cover all features.
     decoder.require(&FeatureSet::all(), NAME)?;
     let support = support(&decoder);
@@ -91,6 +92,7 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
     let compute = Compute::new(kernels.then(|| Kernels::new(threads)));
     let info = info(backend, options, &checkpoint, &decoder, capacity);
     let (vocabulary, hidden) = (decoder.vocabulary_size, decoder.hidden_size);
+    let (is_draft_head, returns_states) = (decoder.input_states.is_some(), decoder.output_states);
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
     let faults = backend.faults.clone();
     let room = adapters.map(|room| AdapterRoom::new(room, decoder.clone()));
@@ -124,6 +126,8 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
         .with_every_position(generates)
         .with_verification(generates)
         .with_hidden_states(Some(hidden))
+        .with_output_states((generates && returns_states).then_some(hidden))
+        .with_input_states(is_draft_head.then_some(hidden))
         .with_token_masks(generates)
         .with_rewind(generates && rewind)
         .with_fork(generates)
@@ -136,7 +140,8 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
         });
     // Windows that are never filled keep all positions.
     let kept = if rewind { "" } else { " windows" };
-    info.state_format = format!("kv/2 {:?}{kept}", numerics.kv).to_lowercase();
+    let part = if is_draft_head { " draft head" } else { "" };
+    info.state_format = format!("kv/2 {:?}{kept}{part}", numerics.kv).to_lowercase();
     let caches = AtomicU64::new(0);
     Ok(MlxModel(Arc::new(Shared { worker, info, capabilities, epochs, caches, adapters: room })))
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::walk::Walk;
+use mlxcel_models::walk::{Ops, Walk};
 use mlxcel_models::{Decoder, Mixer, Rope, RopeEpochs, StateSlot};
 
 use super::adapters::{Adapters, RowSlots};
@@ -67,6 +67,17 @@ impl Span {
     }
 }
 
+/// The inputs of a pass: those of all spans, consecutively.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inputs<'a> {
+    /// `[tokens]`, `U32`.
+    pub(super) tokens: &'a Array,
+    /// Their types, likewise; none if all are 0.
+    pub(super) types: Option<&'a Array>,
+    /// The hidden states that a draft head reads beside them (`[tokens, hidden]`, float32).
+    pub(super) states: Option<&'a Array>,
+}
+
 /// The tokens whose logits or hidden states are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
@@ -85,6 +96,8 @@ pub(super) struct Outputs {
     pub(super) logits: Option<Array>,
     /// Hidden states after the last norm, `[tokens, hidden]`, float32.
     pub(super) hidden: Option<Array>,
+    /// Those of all tokens of the pass, if the decoder returns them.
+    pub(super) states: Option<Array>,
 }
 
 impl Network {
@@ -116,12 +129,11 @@ impl Network {
         })
     }
 
-    /// The wanted results of `tokens` (those of all spans, consecutively) of these `types` with the adapters
-    /// in these `slots`, and each span's states after its positions. The
-    /// last `hidden` of the wanted tokens return hidden states, those before return logits.
+    /// The wanted results of `inputs` with the adapters in these `slots`, and each span's states after its
+    /// positions. The last `hidden` of the wanted tokens return hidden states, those before return logits.
     pub(super) fn run(
         &self,
-        (tokens, types): (&Array, Option<&Array>),
+        inputs: Inputs<'_>,
         spans: &[Span],
         states: &[Option<&States>],
         (wanted, slots): (Wanted<'_>, RowSlots),
@@ -129,8 +141,7 @@ impl Network {
     ) -> Result<(Outputs, Vec<States>)> {
         let mut ops = PassOps {
             network: self,
-            tokens,
-            types,
+            inputs,
             spans,
             states,
             filled: spans.iter().map(|_| States::default()).collect(),
@@ -142,16 +153,20 @@ impl Network {
             visible: HashMap::new(),
             selected: HashMap::new(),
         };
+        let mut outputs = Outputs::default();
         let mut states = self.walk.hidden(&self.decoder, &mut ops)?;
+        if self.decoder.output_states {
+            outputs.states = Some(states.astype(DType::F32)?);
+            states = ops.select(&states)?;
+        }
         if let Wanted::Reordered(indices) = wanted {
             states = states.take(indices, 0)?;
         }
         let count = match wanted {
             Wanted::None => 0,
-            Wanted::All | Wanted::Reordered(_) => tokens.len(),
+            Wanted::All | Wanted::Reordered(_) => inputs.tokens.len(),
             Wanted::Some(indices) => indices.len(),
         };
-        let mut outputs = Outputs::default();
         if count > hidden {
             let sources =
                 if hidden == 0 { states.clone() } else { states.slice_axis(0, 0, count - hidden)? };

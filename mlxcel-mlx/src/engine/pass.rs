@@ -4,7 +4,7 @@ use mlxcel_core::{Distribution, Error, ErrorKind, HiddenPool, Pooling, Result, R
 
 use super::adapters::RowSlots;
 use super::compute::Compute;
-use super::network::{Network, Span, Wanted};
+use super::network::{Inputs, Network, Outputs, Span, Wanted};
 use super::request::{CacheId, Choice, Output, RowRequest};
 use super::sampling::{self, Counted};
 use super::state::States;
@@ -99,6 +99,16 @@ fn types_of(rows: &[RowRequest]) -> Result<Option<Array>> {
     Array::from_slice(&types, &[types.len()]).map(Some)
 }
 
+/// The hidden states that `rows` of a draft head bring (`[tokens, hidden]`, float32), none for other models.
+fn input_states_of(rows: &[RowRequest], hidden: usize) -> Result<Option<Array>> {
+    if rows.iter().all(|row| row.input_states.is_empty()) {
+        return Ok(None);
+    }
+    let states: Vec<f32> = rows.iter().flat_map(|row| row.input_states.iter().copied()).collect();
+    let tokens = rows.iter().map(|row| row.tokens.len()).sum();
+    Array::from_slice(&states, &[tokens, hidden]).map(Some)
+}
+
 impl Pass {
     /// The graph of `rows`, with their `tokens` and `states`. `counted` are the token counts for penalties of
     /// rows that want a token.
@@ -123,13 +133,18 @@ impl Pass {
             None => Wanted::None,
         };
         let some = (some, RowSlots::new(&spans, &wanted.indices));
-        let types = types_of(rows)?;
-        let (outputs, states) = network.run((tokens, types.as_ref()), &spans, states, some, wanted.hidden)?;
+        let (types, input_states) = (types_of(rows)?, input_states_of(rows, network.hidden_size())?);
+        let inputs = Inputs { tokens, types: types.as_ref(), states: input_states.as_ref() };
+        let (Outputs { logits, hidden, states: all }, states) =
+            network.run(inputs, &spans, states, some, wanted.hidden)?;
         let mut parts = Vec::new();
-        if let Some(hidden) = &outputs.hidden {
+        if let Some(all) = &all {
+            return_states(rows, &spans, all, &mut parts)?;
+        }
+        if let Some(hidden) = &hidden {
             pool(rows, hidden, &mut parts)?;
         }
-        let chosen = match &outputs.logits {
+        let chosen = match &logits {
             Some(logits) => read_out(network.compute, rows, &spans, &wanted, logits, &counted, &mut parts)?,
             None => None,
         };
@@ -159,6 +174,16 @@ fn read_out(
         parts.push(words(&logits.slice_axis(0, wanted.tokens, wanted.tokens + wanted.logits)?)?);
     }
     Ok(chosen)
+}
+
+/// Adds the hidden states that `rows` return to `parts`; `all` (`[tokens, hidden]`, float32) has those of all
+/// tokens.
+fn return_states(rows: &[RowRequest], spans: &[Span], all: &Array, parts: &mut Vec<Array>) -> Result<()> {
+    for (row, span) in rows.iter().zip(spans).filter(|(row, _)| row.output_states > 0) {
+        let end = span.start + span.count;
+        parts.push(words(&all.slice_axis(0, end - row.output_states, end)?)?);
+    }
+    Ok(())
 }
 
 /// Adds the hidden states that `rows` want, or their sums, to `parts`; `hidden` (`[states, hidden]`, float32)
@@ -216,15 +241,17 @@ fn words(array: &Array) -> Result<Array> {
     array.reshape(&[array.len()])?.reinterpret(DType::U32)
 }
 
-/// The results of `rows` from the words of their pass, with `vocabulary` logits and `hidden` elements of a
-/// hidden state; a row with unusable logits returns an error.
+/// The results of `rows`, and the hidden states that they return, from the words of their pass, with
+/// `vocabulary` logits and `hidden` elements of a hidden state; a row with unusable logits returns an error.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],
     vocabulary: usize,
     hidden: usize,
-) -> Result<Vec<Result<RowResult>>> {
+) -> Result<Vec<(Result<RowResult>, Vec<f32>)>> {
     let mut words = Words(words);
+    let returned = rows.iter().map(|row| words.floats(row.output_states * hidden));
+    let returned = returned.collect::<Result<Vec<_>>>()?;
     let states = rows.iter().filter(|row| row.output.hidden() > 0);
     let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
     let mut states = states.into_iter();
@@ -274,7 +301,7 @@ pub(super) fn answers(
             }
         });
     }
-    Ok(answers)
+    Ok(answers.into_iter().zip(returned).collect())
 }
 
 /// A reader of words, front to back.

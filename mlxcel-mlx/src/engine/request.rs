@@ -24,12 +24,17 @@ pub(super) struct RowRequest {
     pub(super) tokens: Vec<TokenId>,
     /// The types of its tokens; empty if all are 0.
     pub(super) types: Vec<u8>,
+    /// The hidden states that a draft head reads beside its tokens (`[tokens, hidden]`); empty for other
+    /// models.
+    pub(super) input_states: Vec<f32>,
     /// The capacity of the sequence in positions.
     pub(super) capacity: usize,
     /// The slot of the sequence's adapter, if it has one.
     pub(super) adapter: Option<usize>,
     pub(super) earlier: Earlier,
     pub(super) output: Output,
+    /// How many of its last tokens return their hidden states, whatever the output.
+    pub(super) output_states: usize,
 }
 
 impl RowRequest {
@@ -134,6 +139,8 @@ pub(super) struct RowReply {
     /// The result of its tokens, [`RowResult::Extended`] for [`Output::Nothing`] and the sum itself for
     /// [`Output::Hidden`]. After an error the cache is lost: the result is NaN, or a look-ahead pass failed.
     pub(super) answer: Result<RowResult>,
+    /// The hidden states of its [`RowRequest::output_states`], `[tokens, hidden]`.
+    pub(super) states: Vec<f32>,
     /// The current bytes of its cache.
     pub(super) kv_bytes: u64,
 }

@@ -106,10 +106,13 @@ impl MlxSession {
                 tokens: [again, row.next(own)].concat(),
                 // Sequences whose tokens have types are never computed again.
                 types: row.next_types(own).to_vec(),
+                // Nor are those of draft heads.
+                input_states: row.next_states(own).to_vec(),
                 capacity: self.table.capabilities().context,
                 adapter: adapters::slot(self.shared.adapters.as_ref(), &sequence.options, "step")?,
                 earlier,
                 output: output(row, own, &sequence.tokens),
+                output_states: if row.want().states { own } else { 0 },
             });
             if let Earlier::Keep { .. } = earlier {
                 let position = feed.recompute.start;
@@ -160,6 +163,7 @@ impl MlxSession {
         sequence.kv_bytes = reply.kv_bytes;
         row.progress.advance(tokens);
         self.stats.tokens += own as u64;
+        row.add_states(&reply.states);
         let answer = match answer {
             RowResult::Hidden(sum) => {
                 row.add_hidden(&sum, own);

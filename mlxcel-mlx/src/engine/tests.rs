@@ -12,6 +12,8 @@ use mlxcel_core::{
 
 use super::*;
 
+mod draft_heads;
+
 /// The window of the layers of `mistral`.
 const WINDOW: usize = 16;
 
@@ -49,6 +51,7 @@ fn subject(engine: &MlxBackend, checkpoint: &str) -> Subject<'static> {
     Subject::new(engine, folder(checkpoint))
         .with_load(LoadOptions::default().with_precision(Precision::Exact).with_capacity(160))
         .with_prompts(prompts(checkpoint))
+        .with_output_states()
         .with_other_model(move || other.load(&folder("llama").into(), &LoadOptions::default()))
         .with_faulty(FAULT_POINTS, move |faults| Box::new(failing.clone().with_faults(faults)))
 }

@@ -48,7 +48,9 @@ impl Ahead {
                 }
                 _ => false,
             };
+            // Neither returns hidden states: nothing is started after those that do.
             choices
+                && other.output_states == 0
                 && own.cache == other.cache
                 && own.position == other.position
                 && own.length == other.length
@@ -178,7 +180,7 @@ impl Engine {
         let mut reply = if rows.is_empty() { PassReply::default() } else { self.run_rows(rows)? };
         let mut answered = reply.rows.into_iter();
         let answers = lost.into_iter().map(|lost| match lost {
-            Some(error) => Some(RowReply { answer: Err(error), kv_bytes: 0 }),
+            Some(error) => Some(RowReply { answer: Err(error), states: Vec::new(), kv_bytes: 0 }),
             None => answered.next(),
         });
         reply.rows = answers.flatten().collect();
@@ -285,12 +287,12 @@ impl Engine {
             None => Vec::new(),
         };
         let answers = answers(rows, &words, self.vocabulary, self.network.hidden_size())?;
-        for (row, _) in rows.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+        for (row, _) in rows.iter().zip(&answers).filter(|(_, (answer, _))| answer.is_err()) {
             self.take_back(&[row.cache]);
             self.caches.remove(&row.cache);
         }
         // The look-ahead pass was started with these tokens.
-        let tokens = answers.iter().filter_map(|answer| match answer {
+        let tokens = answers.iter().filter_map(|(answer, _)| match answer {
             Ok(RowResult::Tokens(tokens)) => tokens.last().map(|token| token.token),
             _ => None,
         });
@@ -302,6 +304,7 @@ impl Engine {
             ahead.rows.iter_mut().zip(tokens).for_each(|(row, token)| row.tokens = vec![token]);
         }
         let count = rows.iter().map(|row| row.tokens.len()).sum::<usize>();
+        let states = rows.iter().map(|row| size_of_val(row.input_states.as_slice())).sum::<usize>();
         let kv_bytes = |row: &RowRequest| {
             let kept = self.kept.get(&row.cache).and_then(Option::as_ref).map_or(0, Overwritten::bytes);
             self.caches.get(&row.cache).map_or(0, States::bytes) + kept
@@ -310,17 +313,21 @@ impl Engine {
             rows: answers
                 .into_iter()
                 .zip(rows)
-                .map(|(answer, row)| RowReply { answer, kv_bytes: kv_bytes(row) })
+                .map(|((answer, states), row)| RowReply { answer, states, kv_bytes: kv_bytes(row) })
                 .collect(),
-            uploaded_bytes: (count * size_of::<TokenId>() + self.network.uploaded_bytes(count)) as u64,
+            uploaded_bytes: (count * size_of::<TokenId>() + states + self.network.uploaded_bytes(count))
+                as u64,
             read_back_bytes: (words.len() * size_of::<u32>()) as u64,
         })
     }
 
-    /// Whether the chosen token of a row may be fed next, with a plan that does not change between steps.
+    /// Whether the chosen token of a row may be fed next, with a plan that does not change between steps. Not
+    /// for rows with hidden states: a draft head needs the next ones, and draft tokens follow in its model.
     fn may_go_on(&self, row: &RowRequest) -> bool {
         let next = row.position + row.tokens.len();
         next < row.capacity
+            && row.input_states.is_empty()
+            && row.output_states == 0
             && self.network.epochs.at(next + 1) == self.network.epochs.at(row.length)
             && row.output.only_choice().is_some_and(|choice| choice.mask.is_none())
     }
@@ -384,10 +391,12 @@ fn next_row(row: &RowRequest) -> RowRequest {
         // A placeholder for the unknown token.
         tokens: vec![TokenId::MAX],
         types: Vec::new(),
+        input_states: Vec::new(),
         capacity: row.capacity,
         adapter: row.adapter,
         earlier: Earlier::Drop,
         output,
+        output_states: 0,
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::{
     AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
-    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, Indexer, LatentAttention, LatentQuery, Laurel, Layer,
-    LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, PositionTable, Projection, Router,
-    SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution,
-    SparseAttention, StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, Indexer, InputStates, LatentAttention, LatentQuery,
+    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
+    Projection, Router, SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection,
+    ShortConvolution, SparseAttention, StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
 };
 
 impl Decoder {
@@ -21,6 +21,10 @@ impl Decoder {
             collected.add(WeightRole::TokenTypes, [weight]);
         }
         norm.iter().for_each(|norm| collected.norm(norm));
+        if let Some(InputStates { embedding_norm, state_norm, projection }) = &self.input_states {
+            [embedding_norm, state_norm].into_iter().for_each(|norm| collected.norm(norm));
+            collected.linears(WeightRole::Embedding, [*projection]);
+        }
         if let Some(embeddings) = &self.layer_embeddings {
             collected.layer_embeddings(embeddings);
         }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
-    Gating, Head, HeadSharing, Indexer, LatentAttention, Layer, LayerEmbeddings, LayerInput, Linear, Mixer,
-    Mlp, Norm, NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
+    Gating, Head, HeadSharing, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings, LayerInput,
+    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -65,6 +65,12 @@ impl fmt::Display for Decoder {
         writeln!(f)?;
         if let Some(norm) = &self.embedding.norm {
             writeln!(f, "  norm       {}", self.describe_norm(norm))?;
+        }
+
+        if let Some(InputStates { embedding_norm, state_norm: _, projection }) = &self.input_states {
+            let projections = self.describe_projections(&[projection]);
+            let norm = self.describe_norm(embedding_norm);
+            writeln!(f, "  draft head hidden states beside embeddings, each with {norm}, {projections}")?;
         }
 
         if let Some(LayerEmbeddings { width, scale, projection, .. }) = &self.layer_embeddings {

@@ -122,6 +122,10 @@ features! {
     NormedExperts => "experts with norms of their own",
     /// [`Experts::identities`].
     IdentityExperts => "identity experts",
+    /// [`Decoder::input_states`].
+    InputStates => "draft head",
+    /// [`Decoder::output_states`].
+    OutputStates => "hidden states beside logits",
     /// [`Decoder::layer_embeddings`].
     LayerEmbeddings => "embeddings for each layer",
     /// [`Layer::scale`](super::Layer::scale).
@@ -189,6 +193,8 @@ impl Decoder {
         used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
         used.add(self.embedding.types.is_some(), Feature::TokenTypes);
         used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
+        used.add(self.input_states.is_some(), Feature::InputStates);
+        used.add(self.output_states, Feature::OutputStates);
         used.add(self.layer_embeddings.is_some(), Feature::LayerEmbeddings);
         used.add(self.streams.is_some(), Feature::Streams);
         used.add(self.head.is_some_and(|head| head.soft_cap.is_some()), Feature::LogitSoftCap);

@@ -7,6 +7,7 @@ mod attention;
 mod collect;
 mod display;
 mod features;
+mod input_states;
 mod layer_input;
 mod mlp;
 mod packed;
@@ -25,6 +26,7 @@ pub use attention::{
     PositionScale, SharedAttention, SparseAttention,
 };
 pub use features::{Feature, FeatureSet};
+pub use input_states::InputStates;
 pub use layer_input::{LayerEmbeddings, LayerInput};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
 pub use packed::Packed;
@@ -65,6 +67,8 @@ pub struct Decoder {
     pub weights: WeightTable,
     /// The table of token embeddings.
     pub embedding: Embedding,
+    /// The hidden states of another model that a draft head reads beside the tokens; `None` for other models.
+    pub input_states: Option<InputStates>,
     /// Embeddings of tokens that layers read beside the residual stream, if any.
     pub layer_embeddings: Option<LayerEmbeddings>,
     /// The residual streams, if there are several. Each layer then has an [`AltUp`].
@@ -75,6 +79,9 @@ pub struct Decoder {
     pub norm: Option<Norm>,
     /// The projection to logits; `None` if the model does not generate, as encoders do not.
     pub head: Option<Head>,
+    /// Whether the hidden states of all tokens of a pass are results beside the logits, as draft heads read
+    /// them.
+    pub output_states: bool,
     /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some;
     /// `None` for weights in safetensors files, whose rows are as published.
     pub gguf_architecture: Option<&'static str>,

@@ -1,15 +1,15 @@
 //! DeepSeek-V3 (and R1): latent attention, and experts in groups beside shared ones.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `DeepseekV3Config` and
-//! `DeepseekV3ForCausalLM`; attention is the same in the absorbed form. The multi-token prediction layers,
-//! which follow the others in the files, are ignored.
+//! `DeepseekV3ForCausalLM`; attention is the same in the absorbed form. The first
+//! multi-token prediction layer, which follows the others in the files, is the draft head.
 
 use mlxcel_core::Result;
 
 use super::blocks::sequential;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
-use super::outline::Outline;
+use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
 use super::{Conversion, Family};
@@ -78,10 +78,12 @@ pub(super) fn decoder(
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
     let layer = |index: usize| {
-        let second = |module: &str| mixture.or_mlp(roles, module, sparse(index));
+        let is_sparse = index >= sizes.layers || sparse(index);
+        let second = |module: &str| mixture.or_mlp(roles, module, is_sparse);
         Ok(sequential(attention.blocks(roles, &base, index, epsilon, second)?))
     };
-    roles.decoder(Outline::new(sizes, &base, tied), norm, layer)
+    let draft_head = Some(DraftHeadModules::behind(&base, sizes.layers));
+    roles.decoder(Outline { draft_head, ..Outline::new(sizes, &base, tied) }, norm, layer)
 }
 
 /// The errors for what the authors' own implementation can do and this one, like transformers, cannot.

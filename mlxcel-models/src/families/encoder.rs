@@ -69,12 +69,14 @@ impl Roles<'_> {
             context_length: context,
             element_type,
             embedding,
+            input_states: None,
             layer_embeddings: None,
             streams: None,
             layers,
             norm,
             head: None,
             weights: self.take_weights(),
+            output_states: false,
             gguf_architecture: self.gguf_architecture(),
         })
     }

@@ -1,7 +1,7 @@
 //! Glm4-MoE (GLM-4.5 and later): GLM's attention with partial rotary embedding, and DeepSeek-V3's experts.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Glm4MoeConfig` and `Glm4MoeForCausalLM`. The
-//! multi-token prediction layers, which follow the others in the files, are ignored.
+//! first multi-token prediction layer, which follows the others in the files, is the draft head.
 
 use mlxcel_core::Result;
 
@@ -44,10 +44,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         epsilon: 1e-5,
         attention_biases: AttentionBiases::inputs(flag(config, "attention_bias", false)?),
         head_norms: HEAD_NORMS.filter(|_| normed),
+        draft_head: true,
         ..Variant::PLAIN
     };
     let core = |_| core(sizes.scale(), None, Some(&rope));
     decoder_with(roles, &sizes, &variant, core, |index, layer| {
-        mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= dense_layers)
+        mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= dense_layers.min(sizes.layers))
     })
 }

@@ -2,8 +2,8 @@
 //! a list.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Glm4MoeLiteConfig` and
-//! `Glm4MoeLiteForCausalLM`. The multi-token prediction layers, which follow the others in the files, are
-//! ignored.
+//! `Glm4MoeLiteForCausalLM`. The first multi-token prediction layer, which follows the others in the files, is
+//! the draft head.
 
 use mlxcel_core::Result;
 

@@ -6,7 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
@@ -59,6 +59,8 @@ pub(super) struct Variant {
     pub(super) head_norms: Option<(NormScope, [&'static str; 2])>,
     /// Clamps queries, keys and values to this magnitude.
     pub(super) clip: Option<f32>,
+    /// Whether the layer behind the last one may be a draft head.
+    pub(super) draft_head: bool,
 }
 
 impl Variant {
@@ -73,6 +75,7 @@ impl Variant {
         head_bias: false,
         head_norms: None,
         clip: None,
+        draft_head: false,
     };
 }
 
@@ -133,6 +136,7 @@ pub(super) fn decoder_with(
         let second = second(index, &name)?;
         Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, second)]))
     };
-    let outline = Outline { head_bias: variant.head_bias, ..Outline::new(sizes, &base, tied) };
+    let draft_head = variant.draft_head.then(|| DraftHeadModules::behind(&base, sizes.layers));
+    let outline = Outline { head_bias: variant.head_bias, draft_head, ..Outline::new(sizes, &base, tied) };
     roles.decoder(outline, norm, layer)
 }

@@ -73,6 +73,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         logit_scale: 1.0,
         logit_soft_cap: None,
         wrapper_caps: false,
+        draft_head: None,
     };
     let norm = |name: &str| roles.rms_norm(name, hidden, settings.epsilon);
     let layer = |index: usize| {

@@ -92,15 +92,15 @@ mod state_space;
 mod step3p5;
 mod text;
 
-use mlxcel_core::{Result, TokenId};
+use mlxcel_core::{Error, LoadOptions, ModelPart, Result, TokenId};
 
 pub use conversion::Conversion;
-use roles::Roles;
+use roles::{OPERATION, Roles};
 pub(crate) use settings::activation;
 pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Mixer};
 use crate::read::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
@@ -218,12 +218,31 @@ impl Checkpoint {
     /// itself or with the tensors' shapes; [`NotFound`](mlxcel_core::ErrorKind::NotFound) for a missing
     /// tensor. The error names the field or the tensor.
     pub fn decoder(&self) -> Result<Decoder> {
-        describe(self)
+        describe(self, ModelPart::Whole)
+    }
+
+    /// The description of what [`LoadOptions::part`] and [`LoadOptions::output_states`] ask for; the first thing
+    /// that a [`Backend`](mlxcel_core::Backend) needs of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`decoder`](Self::decoder). For a [draft head](ModelPart::DraftHead):
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if the family's are not known,
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the checkpoint has none. For hidden states:
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a model that does not generate.
+    pub fn decoder_for(&self, options: &LoadOptions) -> Result<Decoder> {
+        let mut decoder = describe(self, options.part)?;
+        if options.output_states && decoder.head.is_none() {
+            let message = "the model does not generate, so nothing is drafted for it";
+            return Err(Error::unsupported(OPERATION, message).with_context("field", "output_states"));
+        }
+        decoder.output_states |= options.output_states;
+        Ok(decoder)
     }
 }
 
 /// The decoder of a checkpoint of any family.
-fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
+fn describe(checkpoint: &Checkpoint, part: ModelPart) -> Result<Decoder> {
     let text = TextModel::of(checkpoint.model_type(), checkpoint.config())?;
     let Some(family) = find(text.model_type) else {
         let supported = supported_model_types().collect::<Vec<_>>().join(", ");
@@ -236,5 +255,28 @@ fn describe(checkpoint: &Checkpoint) -> Result<Decoder> {
     if let Some(error) = refuse_quantized_activations(checkpoint.config()) {
         return Err(error);
     }
-    (family.describe)(&Roles::new(checkpoint, text))
+    let roles = Roles::new(checkpoint, text, part);
+    let decoder = (family.describe)(&roles)?;
+    if roles.is_draft_head() {
+        check_draft_head(&roles, &decoder)?;
+    }
+    Ok(decoder)
+}
+
+/// Refuses draft heads whose sequences may have to be computed again, since nobody keeps the states that they
+/// were fed.
+fn check_draft_head(roles: &Roles<'_>, decoder: &Decoder) -> Result<()> {
+    if decoder.input_states.is_none() {
+        roles.expect_draft_head(None)?;
+    }
+    let keeps_all = |mixer: &Mixer| match mixer {
+        Mixer::Attention(attention) => attention.core.window.is_none(),
+        Mixer::Latent(latent) => latent.sparse.is_none(),
+        _ => false,
+    };
+    if decoder.mixers().all(keeps_all) && !decoder.rope_epochs().depend_on_length() {
+        return Ok(());
+    }
+    let message = "draft heads with windows, recurrences, selected positions or frequencies by length are not supported";
+    Err(Error::unsupported(OPERATION, message).with_context("model_type", &decoder.model_type))
 }

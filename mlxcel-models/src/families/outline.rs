@@ -5,7 +5,9 @@ use mlxcel_core::Result;
 use super::encoder::{CAUSAL, read_both_ways};
 use super::roles::{Roles, refuse_order};
 use super::settings::{Sizes, flag};
-use crate::decoder::{Decoder, Embedding, Head, Layer, LayerEmbeddings, Norm, PositionTable, Streams};
+use crate::decoder::{
+    Decoder, Embedding, Head, InputStates, Layer, LayerEmbeddings, Norm, PositionTable, Streams,
+};
 
 /// The parts of a decoder that are not its layers.
 #[derive(Clone, Debug)]
@@ -35,6 +37,34 @@ pub(super) struct Outline {
     pub(super) logit_soft_cap: Option<f32>,
     /// Whether a model that wraps the text model caps its logits too.
     pub(super) wrapper_caps: bool,
+    /// The modules of the draft head, if the family's are known. Its layer has the index behind the last one.
+    pub(super) draft_head: Option<DraftHeadModules>,
+}
+
+/// The modules of a draft head that its layer does not have.
+#[derive(Clone, Debug)]
+pub(super) struct DraftHeadModules {
+    /// The norm of embeddings.
+    pub(super) embedding_norm: String,
+    /// The norm of the model's hidden states.
+    pub(super) state_norm: String,
+    /// The projection of both.
+    pub(super) projection: String,
+    /// The norm behind the layer.
+    pub(super) norm: String,
+}
+
+impl DraftHeadModules {
+    /// DeepSeek-V3's, which stand in the layer behind the last of `layers` layers.
+    pub(super) fn behind(base: &str, layers: usize) -> Self {
+        let name = |module: &str| format!("{base}layers.{layers}.{module}");
+        Self {
+            embedding_norm: name("enorm"),
+            state_norm: name("hnorm"),
+            projection: name("eh_proj"),
+            norm: name("shared_head.norm"),
+        }
+    }
 }
 
 impl Outline {
@@ -58,6 +88,7 @@ impl Outline {
             logit_scale: 1.0,
             logit_soft_cap: None,
             wrapper_caps: false,
+            draft_head: None,
         }
     }
 }
@@ -88,6 +119,7 @@ impl Roles<'_> {
             logit_scale,
             logit_soft_cap,
             wrapper_caps,
+            draft_head,
         } = outline;
         let table = self.matrix(&embedding, vocabulary, hidden)?;
         refuse_order(&table, "embeddings")?;
@@ -103,8 +135,20 @@ impl Roles<'_> {
         let embedding_norm = embedding_norm.map(|name| norm(&name)).transpose()?;
         let embedding =
             Embedding { weight, scale: embedding_scale, positions, types: None, norm: embedding_norm };
+        let draft_head = self.is_draft_head().then(|| self.expect_draft_head(draft_head)).transpose()?;
+        let input_states = draft_head.as_ref().map(|modules| {
+            let embedding_norm = norm(&modules.embedding_norm)?;
+            let state_norm = norm(&modules.state_norm)?;
+            let projection = self.linear(&modules.projection, hidden, 2 * hidden, false)?;
+            Ok(InputStates { embedding_norm, state_norm, projection })
+        });
+        let input_states = input_states.transpose()?;
+        let (indices, norm_name) = match draft_head {
+            Some(modules) => (layers..layers + 1, modules.norm),
+            None => (0..layers, norm_name),
+        };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
-        let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
+        let layers = indices.map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
         let is_causal = flag(self.config, CAUSAL, true)?;
         // Models that wrap a text model have a head of their own, which does not scale, and seldom caps.
@@ -130,6 +174,8 @@ impl Roles<'_> {
             context_length: context,
             element_type,
             embedding,
+            output_states: input_states.is_some(),
+            input_states,
             layer_embeddings,
             streams,
             layers,

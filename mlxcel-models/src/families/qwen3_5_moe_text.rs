@@ -1,7 +1,7 @@
 //! Qwen3.5 with experts in every layer, beside a shared one behind a gate.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen3_5MoeTextConfig` and
-//! `Qwen3_5MoeForCausalLM`. The multi-token prediction layers, `mtp`, are ignored.
+//! `Qwen3_5MoeForCausalLM`. The multi-token prediction layer, `mtp`, is the draft head.
 
 use mlxcel_core::Result;
 

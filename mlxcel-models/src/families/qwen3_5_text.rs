@@ -2,13 +2,13 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen3_5TextConfig` and `Qwen3_5ForCausalLM`.
 //! The positions of text are the same in all sections of the rotary embedding. The multi-token prediction
-//! layers, `mtp`, are ignored.
+//! layer, `mtp`, is the draft head.
 
 use mlxcel_core::Result;
 
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::outline::Outline;
-use super::qwen3_next::{DeltaSettings, gated_attention, mixer_types};
+use super::qwen3_next::{DeltaSettings, draft_head, gated_attention, layer_module, mixer_types};
 use super::roles::Roles;
 use super::settings::{FULL, SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
@@ -54,19 +54,23 @@ pub(super) fn decoder(
     let types = mixer_types(config, sizes.layers)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, with
-    // convolutions the other way round.
-    let is_converted = (0..sizes.layers).any(|index| {
-        let convolution = roles.shape(&format!("{base}layers.{index}.linear_attn.conv1d.weight"));
-        convolution.is_some_and(|shape| shape.last() == Some(&1))
-    });
+    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted,
+    // with convolutions the other way round.
+    let is_reversed = || {
+        (0..sizes.layers).any(|index| {
+            let convolution = roles.shape(&format!("{base}layers.{index}.linear_attn.conv1d.weight"));
+            convolution.is_some_and(|shape| shape.last() == Some(&1))
+        })
+    };
+    let is_converted = roles.gguf_architecture().is_some() || is_reversed();
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
     let norm = |name: &str| shifted_norm(name, sizes.hidden);
     let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let module = layer_module(&base, sizes.layers, index);
+        let name = |part: &str| format!("{module}.{part}");
         let input_norm = norm(&name("input_layernorm"))?;
-        let mixer = if types[index] == FULL {
+        let mixer = if types.get(index).is_none_or(|&own| own == FULL) {
             let core = core(sizes.scale(), None, Some(&rope));
             Mixer::Attention(Attention {
                 query_norm: by_head(shifted_norm(&name("self_attn.q_norm"), sizes.head_dim)?),
@@ -80,5 +84,6 @@ pub(super) fn decoder(
         let second = second(&name("mlp"), activation)?;
         Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
     };
-    roles.decoder(Outline::new(sizes, &base, tied), norm, layer)
+    let draft_head = Some(draft_head());
+    roles.decoder(Outline { draft_head, ..Outline::new(sizes, &base, tied) }, norm, layer)
 }

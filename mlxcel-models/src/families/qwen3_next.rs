@@ -1,14 +1,14 @@
 //! Qwen3-Next: the gated delta rule in most layers, gated attention in the others, and experts.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`.
-//! The multi-token prediction layers, `mtp`, are ignored.
+//! The multi-token prediction layer, `mtp`, is the draft head.
 
 use mlxcel_core::Result;
 
 use super::blocks::{by_head, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
-use super::outline::Outline;
+use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
@@ -42,6 +42,8 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     head_dim: Some(256),
     context: 32_768,
 };
+/// What the names of the draft head's modules begin with.
+const DRAFT_HEAD: &str = "mtp.";
 /// What a layer with the gated delta rule is called in `layer_types`.
 pub(super) const LINEAR: &str = "linear_attention";
 
@@ -65,17 +67,21 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let is_sparse = sparse_layers(config, count)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for checkpoints that mlx-lm has converted, which it
-    // stacks the experts of.
-    let is_converted = (0..sizes.layers)
-        .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.down_proj.weight")));
+    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted,
+    // which it stacks the experts of.
+    let is_stacked = || {
+        (0..sizes.layers)
+            .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.down_proj.weight")))
+    };
+    let is_converted = roles.gguf_architecture().is_some() || is_stacked();
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
     let norm = |name: &str| shifted_norm(name, sizes.hidden);
     let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let module = layer_module(&base, sizes.layers, index);
+        let name = |part: &str| format!("{module}.{part}");
         let input_norm = norm(&name("input_layernorm"))?;
-        let mixer = if types.get(index) == Some(&FULL) {
+        let mixer = if types.get(index).is_none_or(|&own| own == FULL) {
             let core = core(sizes.scale(), None, Some(&rope));
             Mixer::Attention(Attention {
                 query_norm: by_head(shifted_norm(&name("self_attn.q_norm"), sizes.head_dim)?),
@@ -86,7 +92,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        let second = if is_sparse(index) {
+        let second = if index == sizes.layers && count > 0 || is_sparse(index) {
             roles.softmax_experts(&name("mlp"), "gate", experts, normalised, activation, || {
                 gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation).map(Some)
             })?
@@ -95,7 +101,24 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let draft_head = Some(draft_head());
+    roles.decoder(Outline { draft_head, ..Outline::new(&sizes, &base, tied) }, norm, layer)
+}
+
+/// The module of a layer, or behind the last of `layers` layers of the draft head's.
+pub(super) fn layer_module(base: &str, layers: usize, index: usize) -> String {
+    if index < layers { format!("{base}layers.{index}") } else { format!("{DRAFT_HEAD}layers.0") }
+}
+
+/// The modules of the draft head.
+pub(super) fn draft_head() -> DraftHeadModules {
+    let name = |module: &str| format!("{DRAFT_HEAD}{module}");
+    DraftHeadModules {
+        embedding_norm: name("pre_fc_norm_embedding"),
+        state_norm: name("pre_fc_norm_hidden"),
+        projection: name("fc"),
+        norm: name("norm"),
+    }
 }
 
 /// The type of each layer, [`FULL`] or [`LINEAR`]: by default every fourth has attention.

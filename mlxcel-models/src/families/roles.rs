@@ -3,8 +3,9 @@
 
 use std::cell::RefCell;
 
-use mlxcel_core::{Error, Result};
+use mlxcel_core::{Error, ErrorKind, ModelPart, Result};
 
+use super::outline::DraftHeadModules;
 use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -20,13 +21,39 @@ pub(super) struct Roles<'a> {
     text: TextModel<'a>,
     /// The settings of the text model.
     pub(super) config: Fields<'a>,
+    part: ModelPart,
     table: RefCell<WeightTable>,
 }
 
 impl<'a> Roles<'a> {
     /// No tensor has a role yet.
-    pub(super) fn new(checkpoint: &'a Checkpoint, text: TextModel<'a>) -> Self {
-        Self { checkpoint, text, config: text.config, table: RefCell::default() }
+    pub(super) fn new(checkpoint: &'a Checkpoint, text: TextModel<'a>, part: ModelPart) -> Self {
+        Self { checkpoint, text, config: text.config, part, table: RefCell::default() }
+    }
+
+    /// Whether the draft head is described instead of the model.
+    pub(super) fn is_draft_head(&self) -> bool {
+        self.part == ModelPart::DraftHead
+    }
+
+    /// The modules of the draft head.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if those of the family are not known,
+    /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the checkpoint does not have them.
+    pub(super) fn expect_draft_head(&self, modules: Option<DraftHeadModules>) -> Result<DraftHeadModules> {
+        let family = self.text.model_type.escape_debug();
+        let Some(modules) = modules else {
+            let message = format!("draft heads of the model type '{family}' are not supported");
+            return Err(Error::unsupported(OPERATION, message));
+        };
+        if self.has_matrix(&modules.projection) {
+            return Ok(modules);
+        }
+        let message = "the checkpoint has no draft head; converters often leave it out";
+        Err(Error::new(ErrorKind::NotFound, OPERATION, message)
+            .with_context("tensor", format!("{}.weight", modules.projection)))
     }
 
     /// The decoder's name, and a note about what is left out.

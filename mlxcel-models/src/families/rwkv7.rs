@@ -132,6 +132,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         logit_scale: 1.0,
         logit_soft_cap: None,
         wrapper_caps: false,
+        draft_head: None,
     };
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, sizes.epsilon, sizes.norm_bias);
     let layer = |index: usize| {

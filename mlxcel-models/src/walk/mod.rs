@@ -12,8 +12,8 @@ mod streams;
 pub use ops::{DeltaRuleOperands, Ops};
 
 use crate::decoder::{
-    Activation, Arrangement, Block, Decoder, Embedding, Head, LatentAttention, Layer, LayerEmbeddings,
-    LayerInput, Mixer, Mlp, Norm, Operation, SparseAttention, StateSlot, WeightId, Xielu,
+    Activation, Arrangement, Block, Decoder, Embedding, Head, InputStates, LatentAttention, Layer,
+    LayerEmbeddings, LayerInput, Mixer, Mlp, Norm, Operation, SparseAttention, StateSlot, WeightId, Xielu,
 };
 
 /// A walk over a decoder, with everything that can be precomputed.
@@ -21,6 +21,8 @@ use crate::decoder::{
 pub struct Walk {
     /// For each mixer, where its states lie, or those that it reads of another.
     slots: Vec<Vec<StateSlot>>,
+    /// Whether the last mixer is the place behind which only the wanted tokens are computed.
+    selects: bool,
 }
 
 /// The stream in a walk, and what is left of it.
@@ -48,24 +50,28 @@ impl Walk {
             }
             _ => slots.clone(),
         });
-        Self { slots: slots.collect() }
+        Self { slots: slots.collect(), selects: !decoder.output_states }
     }
 
-    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm. `decoder`
-    /// must be the decoder of [`new`](Self::new).
+    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm; those of all
+    /// tokens if the decoder [returns](Decoder::output_states) them. `decoder` must be the decoder of
+    /// [`new`](Self::new).
     ///
     /// # Errors
     ///
     /// The errors of the operations.
     pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<O::Value, O::Error> {
-        let hidden = embed(&decoder.embedding, ops)?;
+        let mut hidden = embed(&decoder.embedding, ops)?;
+        if let Some(states) = &decoder.input_states {
+            hidden = join_states(states, &hidden, ops)?;
+        }
         let inputs = decoder.layer_embeddings.as_ref();
         let inputs =
             inputs.map(|inputs| embed_layers(inputs, decoder.vocabulary_size, &hidden, ops)).transpose()?;
         let several = decoder.streams.as_ref();
         let all = several.map_or(Ok(Vec::new()), |several| streams::split(several, &hidden, ops))?;
         let mut stream = Stream { hidden, all, inputs, mixers: 0, first_values: None };
-        if self.slots.is_empty() {
+        if self.slots.is_empty() && self.selects {
             stream.select(ops)?;
         }
         for layer in &decoder.layers {
@@ -232,7 +238,7 @@ impl Walk {
     fn next_mixer<V>(&self, stream: &mut Stream<V>) -> (&[StateSlot], bool) {
         let slots = self.slots.get(stream.mixers).map(Vec::as_slice).unwrap_or_default();
         stream.mixers += 1;
-        (slots, stream.mixers == self.slots.len())
+        (slots, self.selects && stream.mixers == self.slots.len())
     }
 }
 
@@ -318,6 +324,16 @@ fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Erro
         Some(norm) => ops.norm(&hidden, norm),
         None => Ok(hidden),
     }
+}
+
+/// What enters the layer of a draft head for the `embedded` tokens.
+fn join_states<O: Ops>(states: &InputStates, embedded: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+    let InputStates { embedding_norm, state_norm, projection } = states;
+    let embedded = ops.norm(embedded, embedding_norm)?;
+    let states = ops.input_states()?;
+    let states = ops.norm(&states, state_norm)?;
+    let joined = ops.concatenate(&[embedded, states])?;
+    ops.linear(&joined, projection)
 }
 
 /// What a block adds to the stream.

@@ -41,6 +41,9 @@ pub trait Ops {
     /// The rows of a table for the types of the tokens: `[tokens, width]`.
     fn embed_types(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
 
+    /// The hidden states that a draft head reads beside the tokens of the pass: `[tokens, width]`.
+    fn input_states(&mut self) -> Result<Self::Value, Self::Error>;
+
     /// The values of a vector, as `[1, n]`.
     fn vector(&mut self, weight: WeightId) -> Result<Self::Value, Self::Error>;
 

@@ -1,6 +1,7 @@
 //! Checkpoints in the making: a small one in memory, to be changed and then written to a folder.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod draft_heads;
 pub(crate) mod values;
 
 use std::collections::BTreeMap;
@@ -83,7 +84,15 @@ impl Draft {
 
     /// The checkpoint of this name among the fixtures, to be changed.
     pub(crate) fn fixture(name: &str) -> Self {
-        let folder = repository("fixtures/architectures").join(name);
+        Self::of(&repository("fixtures/architectures").join(name))
+    }
+
+    /// The checkpoint of this name among those with a draft head, to be changed.
+    pub(crate) fn draft_head(name: &str) -> Self {
+        Self::of(&repository("fixtures/draft-heads").join(name))
+    }
+
+    fn of(folder: &Path) -> Self {
         let config = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
         let content = fs::read(folder.join("model.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&content).unwrap();

@@ -21,6 +21,8 @@ pub(crate) struct Naive<'a> {
     tokens: &'a [u32],
     /// Empty if all are 0.
     types: &'a [u8],
+    /// Those that a draft head reads, `[tokens, hidden]`.
+    states: &'a [f32],
     weights: Vec<Tensor>,
     /// The keys and values of attention so far, by their slots.
     kept: HashMap<StateSlot, [Tensor; 2]>,
@@ -55,10 +57,29 @@ pub(crate) fn perturbed_logits(
         Ok(Tensor::new(weight.shape.clone(), values))
     };
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops = Naive { tokens, types: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
+    let mut ops =
+        Naive { tokens, types: &[], states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?;
     walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
+}
+
+/// The hidden states and logits at every position of a draft head, fed `tokens` with these `states`.
+#[allow(dead_code, reason = "not every test program has draft heads")]
+pub(crate) fn draft_head(
+    checkpoint: &Checkpoint,
+    decoder: &Decoder,
+    tokens: &[u32],
+    states: &[f32],
+) -> Result<[Tensor; 2]> {
+    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
+    let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
+    let (kept, selected) = (HashMap::new(), HashMap::new());
+    let mut ops = Naive { tokens, types: &[], states, weights, kept, selected };
+    let walk = Walk::new(decoder);
+    let hidden = walk.hidden(decoder, &mut ops)?;
+    let logits = walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)?;
+    Ok([hidden, logits])
 }
 
 /// The hidden states of `tokens` with these `types`, a whole text.
@@ -71,7 +92,8 @@ pub(crate) fn hidden(
 ) -> Result<Tensor> {
     let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops = Naive { tokens, types, weights, kept: HashMap::new(), selected: HashMap::new() };
+    let mut ops =
+        Naive { tokens, types, states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
     Walk::new(decoder).hidden(decoder, &mut ops)
 }
 
@@ -118,6 +140,11 @@ impl Ops for Naive<'_> {
         let of = |at: usize| self.types.get(at).copied().unwrap_or_default();
         let rows = (0..self.tokens.len()).flat_map(|at| table.rows().nth(of(at).into()).unwrap().to_vec());
         Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+    }
+
+    fn input_states(&mut self) -> Result<Tensor> {
+        let width = self.states.len() / self.tokens.len();
+        Ok(Tensor::new([self.tokens.len(), width], self.states.to_vec()))
     }
 
     fn vector(&mut self, weight: WeightId) -> Result<Tensor> {

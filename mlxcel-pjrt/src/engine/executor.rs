@@ -167,6 +167,10 @@ impl Executor for PjrtExecutor {
                     let row = |row: &usize| bytemuck::pod_collect_to_vec(&bytes[row * width..][..width]);
                     outputs.values = wanted.iter().map(row).collect();
                 }
+                ResultMeaning::States => {
+                    let bytes = mesh.read(ty, *sharding, &shards)?;
+                    outputs.states = bytemuck::pod_collect_to_vec(&bytes);
+                }
                 ResultMeaning::State(whose) => {
                     let state = states.get_mut(whose.row).and_then(|row| row.get_mut(whose.group));
                     state.ok_or_else(|| lost(&whose.to_string()))?.shards = shards;

@@ -125,7 +125,7 @@ impl Programs {
             let sharding = match result.meaning {
                 // Logits stay where they are computed: few are asked for.
                 ResultMeaning::Logits => Sharding::by(1, &result.ty, devices),
-                ResultMeaning::Best | ResultMeaning::Hidden => Sharding::Replicated,
+                ResultMeaning::Best | ResultMeaning::Hidden | ResultMeaning::States => Sharding::Replicated,
                 ResultMeaning::State(state) => of_state(state.group),
             };
             (result.ty.clone(), sharding)

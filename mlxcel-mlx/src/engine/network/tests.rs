@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mlxcel_core::LoadOptions;
+use mlxcel_core::{LoadOptions, ModelPart};
 use mlxcel_models::{Checkpoint, Feature, WeightRef};
 
 use super::*;
@@ -38,10 +38,10 @@ fn run(folder: &Path, activation: DType) -> Option<(f32, bool)> {
         let tokens = Array::from_slice(tokens, &[tokens.len()]).unwrap();
         let count = tokens.len();
         let span = Span { start: 0, count, position, length: position + count, adapter: None };
+        let inputs = Inputs { tokens: &tokens, types: None, states: None };
         let last = Array::from_slice(&[count as u32 - 1], &[1]).unwrap();
-        let (outputs, states) = network
-            .run((&tokens, None), &[span], &[states], (Wanted::Some(&last), RowSlots::default()), 0)
-            .unwrap();
+        let (outputs, states) =
+            network.run(inputs, &[span], &[states], (Wanted::Some(&last), RowSlots::default()), 0).unwrap();
         let logits = outputs.logits;
         (logits.unwrap().to_vec::<f32>().unwrap(), states)
     };
@@ -68,4 +68,33 @@ fn every_architecture_runs_with_narrow_activations() {
         assert!(error < if has_experts { 1.0 } else { 0.1 }, "{}: {error}", folder.display());
     }
     assert!(count >= 30, "{count} ran");
+}
+
+#[test]
+fn draft_heads_read_states_with_narrow_activations() {
+    Device::Cpu.select().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/draft-heads/qwen3_5_text");
+    let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
+    let options = LoadOptions::default().with_part(ModelPart::DraftHead);
+    let run = |activation| {
+        let decoder = checkpoint.decoder_for(&options).unwrap();
+        let (count, width) = (6, decoder.hidden_size);
+        let treatment = Treatment { expand: None, quantize: None, parameters: None };
+        let weights = Weights::load(&checkpoint, &decoder, treatment, &options).unwrap();
+        let numerics = Numerics { activation, kv: activation };
+        let network = Network::new(decoder, weights, Compute::new(None), numerics, 100).unwrap();
+        let tokens = Array::from_slice(&[5u32, 6, 7, 8, 9, 10], &[count]).unwrap();
+        let states: Vec<f32> = (0..count * width).map(|index| (index as f32 * 0.7).sin()).collect();
+        let states = Array::from_slice(&states, &[count, width]).unwrap();
+        let inputs = Inputs { tokens: &tokens, types: None, states: Some(&states) };
+        let span = Span { start: 0, count, position: 0, length: count, adapter: None };
+        let (outputs, _) =
+            network.run(inputs, &[span], &[None], (Wanted::All, RowSlots::default()), 0).unwrap();
+        [outputs.logits, outputs.states].map(|values| values.unwrap().to_vec::<f32>().unwrap())
+    };
+    for (narrow, wide) in run(DType::BF16).iter().zip(run(DType::F32)) {
+        let scale = wide.iter().fold(0f32, |most, value| most.max(value.abs()));
+        let error = narrow.iter().zip(&wide).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(error < 0.1 * scale, "{error} of {scale}");
+    }
 }

@@ -24,7 +24,7 @@ use self::triangles::Triangles;
 use super::adapters::RowSlots;
 use super::cache::Visible;
 use super::compute::{self, Masks, activate, clamp, embed};
-use super::network::{Network, Span, Wanted};
+use super::network::{Inputs, Network, Span, Wanted, inconsistent};
 use super::rotary::RotaryAt;
 use super::state::States;
 use super::weights::Derived;
@@ -33,10 +33,7 @@ use crate::array::{Array, DType, concatenate};
 /// The operations for one pass.
 pub(super) struct PassOps<'a> {
     pub(super) network: &'a Network,
-    /// The tokens of all spans (`[tokens]`, `U32`).
-    pub(super) tokens: &'a Array,
-    /// Their types, likewise; none if all are 0.
-    pub(super) types: Option<&'a Array>,
+    pub(super) inputs: Inputs<'a>,
     pub(super) spans: &'a [Span],
     /// Each span's states before the pass.
     pub(super) states: &'a [Option<&'a States>],
@@ -78,13 +75,14 @@ impl Ops for PassOps<'_> {
     type Error = Error;
 
     fn embed(&mut self, table: WeightId) -> Result<Array> {
-        embed(self.network.weights.get(table)?, self.tokens, self.network.numerics.activation)
+        embed(self.network.weights.get(table)?, self.inputs.tokens, self.network.numerics.activation)
     }
 
     fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Array> {
         let rows = Array::from_slice(&[u32::try_from(rows).unwrap_or(u32::MAX)], &[1])?;
         let first = Array::from_slice(&[0u32], &[1])?;
-        let tokens = rows.greater(self.tokens)?.select(self.tokens, &first)?;
+        let Inputs { tokens, .. } = self.inputs;
+        let tokens = rows.greater(tokens)?.select(tokens, &first)?;
         embed(self.network.weights.get(table)?, &tokens, self.network.numerics.activation)
     }
 
@@ -97,11 +95,15 @@ impl Ops for PassOps<'_> {
 
     fn embed_types(&mut self, table: WeightId) -> Result<Array> {
         let table = self.network.weights.get(table)?;
-        match self.types {
+        match self.inputs.types {
             Some(types) => embed(table, types, self.network.numerics.activation),
             // The row of type 0, for all tokens.
             None => embed(table, &Array::from_slice(&[0u32], &[1])?, self.network.numerics.activation),
         }
+    }
+
+    fn input_states(&mut self) -> Result<Array> {
+        self.inputs.states.cloned().ok_or_else(|| inconsistent("a draft head has no hidden states to read"))
     }
 
     fn vector(&mut self, weight: WeightId) -> Result<Array> {

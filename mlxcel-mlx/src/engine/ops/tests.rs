@@ -49,6 +49,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         element_type: ElementType::F32,
         weights,
         embedding: Embedding { weight: id, scale: 1.0, positions: None, types: None, norm: None },
+        input_states: None,
         layer_embeddings: None,
         streams: None,
         layers: vec![Layer {
@@ -59,6 +60,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         }],
         norm: Some(norm),
         head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
+        output_states: false,
         gguf_architecture: None,
     };
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
@@ -75,8 +77,7 @@ fn pass(
     let tokens = Array::from_slice(&[0u32], &[1]).unwrap();
     let mut ops = PassOps {
         network,
-        tokens: &tokens,
-        types: None,
+        inputs: Inputs { tokens: &tokens, types: None, states: None },
         spans,
         states,
         filled: spans.iter().map(|_| States::default()).collect(),

@@ -17,11 +17,17 @@ const A: CacheId = CacheId(0);
 const B: CacheId = CacheId(1);
 
 fn engine(look_ahead: bool) -> Engine {
+    engine_with_states(look_ahead, false)
+}
+
+/// An engine whose rows can return hidden states.
+fn engine_with_states(look_ahead: bool, output_states: bool) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
     let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
-    let decoder = checkpoint.decoder().unwrap();
+    let options = LoadOptions::default().with_output_states(output_states);
+    let decoder = checkpoint.decoder_for(&options).unwrap();
     let as_stored = Treatment { expand: None, quantize: None, parameters: None };
-    let weights = Weights::load(&checkpoint, &decoder, as_stored, &LoadOptions::default()).unwrap();
+    let weights = Weights::load(&checkpoint, &decoder, as_stored, &options).unwrap();
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
     let vocabulary = decoder.vocabulary_size;
     let network = Network::new(decoder, weights, Compute::new(None), numerics, 20).unwrap();
@@ -41,10 +47,12 @@ fn row(cache: CacheId, position: usize, tokens: &[TokenId], choice: Choice) -> R
         length,
         tokens: tokens.to_vec(),
         types: Vec::new(),
+        input_states: Vec::new(),
         capacity: 20,
         adapter: None,
         earlier: Earlier::Drop,
         output,
+        output_states: 0,
     }
 }
 
@@ -126,6 +134,20 @@ fn look_ahead_is_skipped_when_the_next_step_is_unknown() {
     let extend = RowRequest { output: Output::Nothing, ..greedy(B, 0, &[5]) };
     assert!(engine.run(PassRequest { rows: vec![extend] }).is_ok());
     assert!(engine.ahead.is_empty(), "there is no chosen token");
+}
+
+#[test]
+fn passes_with_states_neither_start_nor_use_look_ahead() {
+    let mut engine = engine_with_states(true, true);
+    let returning = |position, tokens: &[TokenId]| RowRequest {
+        output_states: tokens.len(),
+        ..greedy(A, position, tokens)
+    };
+    let chosen = run(&mut engine, vec![greedy(A, 0, &[5, 6])]);
+    assert!(engine.ahead[0].is(&[greedy(A, 2, &chosen)]) && !engine.ahead[0].is(&[returning(2, &chosen)]));
+    let reply = engine.run(PassRequest { rows: vec![returning(2, &chosen)] }).unwrap();
+    assert_eq!(reply.rows[0].states.len(), engine.network.hidden_size());
+    assert!(engine.ahead.is_empty());
 }
 
 #[test]

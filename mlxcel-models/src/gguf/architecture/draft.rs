@@ -43,8 +43,10 @@ impl<'g> Draft<'g> {
         for &(setting, fixed) in architecture.fixed {
             self.set(setting, fixed.value());
         }
+        // Files with a draft head alone have no other layer.
+        let first = (0..=layers).find(|layer| self.layer_has(*layer, "attn_norm")).unwrap_or(0);
         for &(tensor, setting) in architecture.present {
-            let there = self.has(&format!("blk.0.{tensor}"));
+            let there = self.has(&format!("blk.{first}.{tensor}"));
             self.set(setting, there);
         }
         rope::read(self)
@@ -202,10 +204,10 @@ impl<'g> Draft<'g> {
         self.gguf.tensor(name).map(|(tensor, _)| &tensor.shape[..])
     }
 
-    /// The size of a dimension of the first layer that has this tensor.
+    /// The size of a dimension of the first layer that has this tensor, which may be the draft head's.
     pub(super) fn size_of(&self, tensor: &str, dimension: usize) -> Option<usize> {
         let layers = self.layers().unwrap_or_default();
-        let shape = (0..layers).find_map(|layer| self.shape(&format!("blk.{layer}.{tensor}")))?;
+        let shape = (0..=layers).find_map(|layer| self.shape(&format!("blk.{layer}.{tensor}")))?;
         shape.get(dimension).copied()
     }
 

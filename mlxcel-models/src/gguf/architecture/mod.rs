@@ -40,6 +40,8 @@ pub(super) struct Architecture {
     pub(super) base: [&'static str; 2],
     /// Names of tensors that are not those of [`known::TENSORS`]; the first of several counts.
     pub(super) tensors: &'static [&'static [Name]],
+    /// The names of a draft head, which the first layer behind the others is; none if the family's are not known.
+    pub(super) draft_head: Option<&'static DraftHead>,
     /// What is to be done beyond that.
     pub(super) adapt: fn(&mut Draft<'_>) -> Result<()>,
     /// Tensors that files have as settings, under the names that families know.
@@ -75,6 +77,46 @@ pub(super) type Setting = (&'static str, &'static str);
 /// The name of a tensor in GGUF, without the number of its layer, that which families know it by, and what is
 /// to be undone. A name with its ending goes before one without, of which the ending is kept.
 pub(super) type Name = (&'static str, &'static str, Change);
+
+/// The names of a draft head, in which `#` stands for the number of layers before it.
+pub(super) struct DraftHead {
+    /// What stands before the names of its layer's tensors.
+    pub(super) layer: &'static str,
+    /// Its other modules, by the whole names that families know them by. An embedding and a head of its own,
+    /// which some files have, are those of the model.
+    pub(super) modules: &'static [(&'static str, &'static str)],
+}
+
+impl DraftHead {
+    /// The name of a tensor behind the layers, which is `rest` without the number of its layer; none for one that
+    /// has no place in the head.
+    fn target(&self, architecture: &Architecture, layers: usize, rest: &str) -> Option<(String, Change)> {
+        let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
+        let own = self.modules.iter().find(|(known, _)| *known == stem);
+        let (to, change) = match own {
+            Some((_, to)) => (format!("{to}.{ending}"), Change::Keep),
+            None => {
+                let (to, change) = architecture.part(rest)?;
+                (format!("{}{to}", self.layer), change)
+            }
+        };
+        Some((to.replacen('#', &layers.to_string(), 1), change))
+    }
+}
+
+impl Architecture {
+    /// The name of a part of the network or of a layer, and what is to be undone.
+    fn part(&self, rest: &str) -> Option<(String, Change)> {
+        let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
+        let names = || self.tensors.iter().copied().flatten().chain(known::TENSORS);
+        let whole =
+            names().find(|(known, ..)| *known == rest).map(|(_, to, change)| ((*to).to_owned(), *change));
+        whole.or_else(|| {
+            let (_, to, change) = names().find(|(known, ..)| *known == stem)?;
+            Some((format!("{to}.{ending}"), *change))
+        })
+    }
+}
 
 /// Tensors of one dimension by name.
 pub(super) type Vectors = Vec<(String, Vec<f32>)>;
@@ -182,18 +224,12 @@ pub(super) fn target(
     if SETTINGS.contains(&rest) || rest == "attn_rot_embd.weight" || rest.starts_with("rope_freqs") {
         return Ok(None);
     }
-    // Behind the layers are those that predict several tokens at once.
+    // Behind the layers are those that predict several tokens at once, the first of which is the draft head.
     if layer.is_some_and(|layer| layer >= layers) {
-        return Ok(None);
+        let head = architecture.draft_head.filter(|_| layer == Some(layers));
+        return Ok(head.and_then(|head| head.target(architecture, layers, rest)));
     }
-    let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
-    let names = || architecture.tensors.iter().copied().flatten().chain(known::TENSORS);
-    let whole = names().find(|(known, ..)| *known == rest).map(|(_, to, change)| ((*to).to_owned(), *change));
-    let found = whole.or_else(|| {
-        let (_, to, change) = names().find(|(known, ..)| *known == stem)?;
-        Some((format!("{to}.{ending}"), *change))
-    });
-    let (to, change) = found.ok_or(())?;
+    let (to, change) = architecture.part(rest).ok_or(())?;
     let [base, layers] = architecture.base;
     Ok(Some(match layer {
         Some(layer) => (format!("{base}{layers}{layer}.{to}"), change),

@@ -37,7 +37,19 @@ fn tensors_go_where_families_look_for_them() {
     assert_eq!(target("rwkv7", "token_embd_norm.bias"), to("model.layers.0.pre_norm.bias"));
     // What becomes a setting, and what is behind the layers.
     assert_eq!(target("llama", "rope_freqs.weight"), Ok(None));
-    assert_eq!(target("glm4moe", "blk.2.nextn.eh_proj.weight"), Ok(None));
+    assert_eq!(target("mimo2", "blk.2.nextn.eh_proj.weight"), Ok(None));
+    // The first of those is the draft head of families that know theirs.
+    assert_eq!(target("glm4moe", "blk.2.nextn.eh_proj.weight"), to("model.layers.2.eh_proj.weight"));
+    assert_eq!(
+        target("deepseek2", "blk.2.nextn.shared_head_norm.weight"),
+        to("model.layers.2.shared_head.norm.weight")
+    );
+    assert_eq!(target("deepseek2", "blk.2.attn_norm.weight"), to("model.layers.2.input_layernorm.weight"));
+    assert_eq!(target("qwen35", "blk.2.nextn.hnorm.weight"), to("mtp.pre_fc_norm_hidden.weight"));
+    assert_eq!(target("qwen3next", "blk.2.attn_q_norm.weight"), to("mtp.layers.0.self_attn.q_norm.weight"));
+    assert_eq!(target("glm4moe", "blk.2.nextn.shared_head_head.weight"), Ok(None));
+    assert_eq!(target("glm4moe", "blk.2.nextn.embed_tokens.weight"), Ok(None));
+    assert_eq!(target("glm4moe", "blk.3.nextn.eh_proj.weight"), Ok(None));
     assert_eq!(target("llama", "blk.0.post_ffw_norm.weight"), Err(()));
     assert_eq!(target("llama", "blk.x.attn_q.weight"), Err(()));
 }

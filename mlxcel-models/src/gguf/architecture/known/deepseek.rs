@@ -8,7 +8,10 @@ use super::super::Fixed::{Flag, Null};
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
-use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after, mixers};
+use super::{
+    CORRECTION, EXPERTS, HEAD_BEHIND_LAYERS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after,
+    mixers,
+};
 
 /// Ling 3.
 pub(super) const BAILINGMOE3: Architecture = Architecture {
@@ -54,6 +57,7 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
     settings: &[SETTINGS, EXPERTS, ROUTER],
     present: &[],
     tensors: &[CORRECTION, SHARED_EXPERTS, TENSORS],
+    draft_head: Some(HEAD_BEHIND_LAYERS),
     adapt: deepseek2,
     ..PLAIN
 };

@@ -6,7 +6,10 @@ use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::Rows::Pairs;
 use super::super::draft::Draft;
-use super::{CORRECTION, EXPERTS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after, partial_rotary};
+use super::{
+    CORRECTION, EXPERTS, HEAD_BEHIND_LAYERS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after,
+    partial_rotary,
+};
 
 pub(super) const GLM4: Architecture = Architecture {
     name: "glm4",
@@ -27,6 +30,7 @@ pub(super) const GLM4MOE: Architecture = Architecture {
     settings: &[&[RMS_EPSILON], EXPERTS, ROUTER],
     present: &[("attn_q.bias", "attention_bias"), ("attn_q_norm.weight", "use_qk_norm")],
     tensors: &[CORRECTION, SHARED_EXPERTS, &[("post_attention_norm", "post_attention_layernorm", Keep)]],
+    draft_head: Some(HEAD_BEHIND_LAYERS),
     adapt: glm4moe,
     ..PLAIN
 };

@@ -31,7 +31,7 @@ use mlxcel_core::Result;
 use super::Change::{Keep, NegatedExponential, TapsLast};
 use super::Rows::Halves;
 use super::draft::Draft;
-use super::{Architecture, Name, Setting};
+use super::{Architecture, DraftHead, Name, Setting};
 
 /// All of them, by name.
 pub(super) const ALL: &[&Architecture] = &[
@@ -173,6 +173,17 @@ const DELTA_RULE: &[Name] = &[
     ("post_attention_norm", "post_attention_layernorm", Keep),
 ];
 
+/// DeepSeek-V3's draft head, which is a layer with more modules.
+const HEAD_BEHIND_LAYERS: &DraftHead = &DraftHead {
+    layer: "model.layers.#.",
+    modules: &[
+        ("nextn.enorm", "model.layers.#.enorm"),
+        ("nextn.hnorm", "model.layers.#.hnorm"),
+        ("nextn.eh_proj", "model.layers.#.eh_proj"),
+        ("nextn.shared_head_norm", "model.layers.#.shared_head.norm"),
+    ],
+};
+
 const RMS_EPSILON: Setting = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
 const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
 const CHOSEN: Setting = ("expert_used_count", "num_experts_per_tok");
@@ -201,6 +212,7 @@ const PLAIN: Architecture = Architecture {
     heads_by_layer: false,
     base: ["model.", "layers."],
     tensors: &[],
+    draft_head: None,
     adapt: |_| Ok(()),
     vectors: |_| Ok(Vec::new()),
 };

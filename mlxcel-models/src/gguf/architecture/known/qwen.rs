@@ -7,7 +7,7 @@ use super::super::Change::{Keep, Row};
 use super::super::Fixed::Flag;
 use super::super::Rows::Changed;
 use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
+use super::super::{Architecture, DraftHead, Name, Setting};
 use super::{CHOSEN, DELTA_RULE, PLAIN, RMS_EPSILON, experts, mixers, partial_rotary};
 
 pub(super) const QWEN2: Architecture = Architecture { name: "qwen2", model_type: "qwen2", ..PLAIN };
@@ -51,6 +51,7 @@ pub(super) const QWEN3NEXT: Architecture = Architecture {
         SHARED_EXPERT,
         &[("ssm_ba", "linear_attn.in_proj_ba", Keep), ("ssm_in", "linear_attn.in_proj_qkvz", Keep)],
     ],
+    draft_head: Some(MTP),
     adapt: qwen3next,
     ..PLAIN
 };
@@ -62,6 +63,7 @@ pub(super) const QWEN35: Architecture = Architecture {
     settings: &[DELTA_SETTINGS],
     fixed: &[("values_by_turns", Flag(true))],
     tensors: &[DELTA_RULE, DELTA_GATES],
+    draft_head: Some(MTP),
     adapt: delta_rule,
     ..PLAIN
 };
@@ -73,6 +75,7 @@ pub(super) const QWEN35MOE: Architecture = Architecture {
     settings: QWEN3NEXT.settings,
     fixed: QWEN35.fixed,
     tensors: &[DELTA_RULE, DELTA_GATES, SHARED_EXPERT],
+    draft_head: Some(MTP),
     adapt: qwen3next,
     ..PLAIN
 };
@@ -85,6 +88,16 @@ const SHARED_EXPERT: &[Name] = &[
 ];
 const DELTA_GATES: &[Name] =
     &[("ssm_alpha", "linear_attn.in_proj_a", Keep), ("ssm_beta", "linear_attn.in_proj_b", Keep)];
+/// The draft head, which in published files is beside the layers.
+const MTP: &DraftHead = &DraftHead {
+    layer: "mtp.layers.0.",
+    modules: &[
+        ("nextn.enorm", "mtp.pre_fc_norm_embedding"),
+        ("nextn.hnorm", "mtp.pre_fc_norm_hidden"),
+        ("nextn.eh_proj", "mtp.fc"),
+        ("nextn.shared_head_norm", "mtp.norm"),
+    ],
+};
 const DELTA_SETTINGS: &[Setting] = &[
     RMS_EPSILON,
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
