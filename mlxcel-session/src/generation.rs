@@ -1,24 +1,27 @@
 //! A generation as a state machine that the caller drives.
 
+mod begin;
 mod progress;
 
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{
     CancelToken, Control, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession,
-    InferenceSessionExt, Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan,
-    SequenceId, SequenceOptions, Stopwatch, TokenChoice, TokenId,
+    Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId,
+    SequenceOptions, StepOutput, Stopwatch, TokenChoice, TokenId,
 };
 
 use crate::constraint::Constrained;
 use crate::detokenize::Detokenizer;
 use crate::model::Model;
 use crate::options::Options;
-use crate::prompt::Prompt;
 use crate::sampling::HostSampler;
 use crate::speculation::Speculator;
 use crate::stop::StopStrings;
 use crate::usage::Usage;
+
+/// The most tokens of a row whose hidden states are wanted: all of a row are returned at once.
+const MOST_WITH_STATES: usize = 2048;
 
 /// A generation as a state machine: decides which row to compute next, and turns the results into text.
 ///
@@ -148,10 +151,26 @@ impl TextGeneration {
         if self.stops.matched().is_some() || self.is_forced() {
             return Ok(None);
         }
+        let reads_states = self.speculator.as_ref().is_some_and(Speculator::reads_states);
+        let most = if reads_states { most.min(MOST_WITH_STATES) } else { most };
         if self.on_device {
             self.set_mask(most)?;
         }
-        Ok(self.generation.row(sequence, most))
+        let mut row = self.generation.row(sequence, most);
+        if let Some(row) = row.as_mut().filter(|_| reads_states) {
+            row.want.states = true;
+        }
+        Ok(row)
+    }
+
+    /// Hands the hidden states of its row's tokens to the draft source that reads them: those of
+    /// [`StepOutput::take_states`], for a row whose want [asks](mlxcel_core::Want::states) for them. Call it
+    /// before [`accept`](Self::accept).
+    pub fn take_states(&mut self, states: &[f32]) {
+        let first = self.generation.computed();
+        if let Some(speculator) = &mut self.speculator {
+            speculator.take_states(first, states);
+        }
     }
 
     /// Sets the mask of the token after a row of `fed` tokens: none if that is part of a prompt.
@@ -380,10 +399,12 @@ impl TextGeneration {
         control.deadline = deadline;
         let Some(row) = self.row(sequence, most)? else { return Ok(None) };
         let fed = row.tokens.len();
-        let chosen = match session.run_row(row, &control) {
-            Ok(result) => self.choose(fed, result),
-            Err(error) => Err(error),
-        };
+        let mut out = StepOutput::new();
+        let answer = session.step(&[row], &control, &mut out).and_then(|()| out.take_only("step"));
+        if let Some(states) = out.take_states(0) {
+            self.take_states(&states);
+        }
+        let chosen = answer.and_then(|result| self.choose(fed, result));
         let compile = session.stats().compile_time.saturating_sub(compiled);
         drop(entered);
         self.spend(start.elapsed(), compile);
@@ -473,23 +494,5 @@ impl TextGeneration {
         if let Some(piece) = piece {
             self.text.push_str(&self.stops.push(&piece));
         }
-    }
-}
-
-impl Model {
-    /// A generation for applications that drive sessions themselves.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] for text without a tokenizer or messages without a chat template,
-    /// [`ErrorKind::InvalidInput`] for an empty prompt, a token outside the vocabulary, an empty stop string
-    /// or a sampling parameter out of range, [`ErrorKind::CapacityExceeded`] for a prompt beyond the
-    /// context, [`ErrorKind::Unsupported`] for a sampling parameter that neither the engine nor the host
-    /// can apply, [`ErrorKind::Cancelled`] if the options' cancel token was already cancelled, and the
-    /// errors of [`Tokenizer::encode_chat`](crate::Tokenizer::encode_chat).
-    pub fn generation<'a>(&self, prompt: impl Into<Prompt<'a>>, options: &Options) -> Result<TextGeneration> {
-        let deadline = options.deadline()?;
-        let (tokens, detokenizer) = prompt.into().encode(self, options)?;
-        TextGeneration::new(self, &tokens, options, deadline, detokenizer)
     }
 }

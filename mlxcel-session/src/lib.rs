@@ -124,7 +124,7 @@ pub use schemars;
 pub use score::{ScoreOptions, TextScore};
 pub use select::{BACKEND_VARIABLE, available_backends, select_backend};
 pub use speculation::{
-    DraftContext, DraftModel, DraftSource, Drafter, EarlierTexts, PromptLookup, Speculation,
+    DraftContext, DraftHead, DraftModel, DraftSource, Drafter, EarlierTexts, PromptLookup, Speculation,
 };
 pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Adapter, Backend, Capabilities, LoadOptions, ModelInfo, ModelSource, Result, SamplingParams, TokenId,
+    Adapter, Backend, Capabilities, Error, ErrorKind, LoadOptions, ModelInfo, ModelSource, Result,
+    SamplingParams, TokenId,
 };
 use mlxcel_hub as hub;
 
 use crate::prefix::PrefixCache;
 use crate::sampling::defaults;
+use crate::speculation::DraftHead;
 use crate::text_settings::TextSettings;
 use crate::tokenizer::{self, Tokenizer};
 #[cfg(feature = "structured")]
@@ -26,6 +28,7 @@ pub struct Model {
     /// Where a missing tokenizer was looked for.
     source: ModelSource,
     prefixes: Option<PrefixCache>,
+    draft_head: Option<DraftHead>,
     /// The checkpoint's sampling defaults.
     sampling: Arc<SamplingParams>,
     /// What the checkpoint says about embeddings and rerankers.
@@ -59,6 +62,7 @@ impl Model {
             tokenizer,
             source,
             prefixes: None,
+            draft_head: None,
             sampling,
             texts,
             #[cfg(feature = "structured")]
@@ -75,11 +79,31 @@ impl Model {
             tokenizer: tokenizer.into(),
             source,
             prefixes: None,
+            draft_head: None,
             sampling,
             texts,
             #[cfg(feature = "structured")]
             vocabulary: Default::default(),
         }
+    }
+
+    /// Keeps the model's draft head, for [`draft_head`](Self::draft_head).
+    #[must_use]
+    pub fn with_draft_head(mut self, head: DraftHead) -> Self {
+        self.draft_head = Some(head);
+        self
+    }
+
+    /// The model's draft head, a source of drafts for [`Speculation`](crate::Speculation).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the model was opened without.
+    pub fn draft_head(&self) -> Result<DraftHead> {
+        self.draft_head.clone().ok_or_else(|| {
+            let message = "the model was opened without its draft head; use `OpenOptions::with_draft_head`";
+            Error::new(ErrorKind::NotFound, "speculate", message)
+        })
     }
 
     /// Lets generations of this model, and of clones made from now on, reuse computed prefixes of earlier

@@ -1,12 +1,13 @@
 //! Opens models with a selected engine, within a memory budget.
 
 use mlxcel_core::{
-    AdapterLimits, Error, ErrorKind, LoadOptions, MemoryEstimate, ModelSource, Precision, Result,
+    AdapterLimits, Backend, Error, ErrorKind, LoadOptions, MemoryEstimate, ModelSource, Precision, Result,
 };
 use mlxcel_hub as hub;
 
 use crate::model::Model;
 use crate::select::select_backend;
+use crate::speculation::DraftHead;
 
 /// Options of [`Model::open_with`]; start from [`OpenOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,9 @@ pub struct OpenOptions {
     /// The most bytes that the model may take by [`Model::estimate`]; if it would take more, opening
     /// fails before anything is loaded. Not limited by default.
     pub memory_budget: Option<u64>,
+    /// Whether the checkpoint's draft head is opened too, for [`Model::draft_head`]. The model is then loaded with
+    /// [`LoadOptions::output_states`].
+    pub draft_head: bool,
 }
 
 impl OpenOptions {
@@ -47,6 +51,13 @@ impl OpenOptions {
     #[must_use]
     pub fn with_memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// Opens the checkpoint's draft head too; see [`DraftHead`].
+    #[must_use]
+    pub fn with_draft_head(mut self) -> Self {
+        self.draft_head = true;
         self
     }
 
@@ -82,14 +93,21 @@ impl Model {
     /// # Errors
     ///
     /// The errors of [`open`](Self::open), and [`ErrorKind::ResourceExhausted`] with the numbers in its
-    /// context for a model that would take more than [`OpenOptions::memory_budget`].
+    /// context for a model that would take more than [`OpenOptions::memory_budget`]. With a draft head, the
+    /// errors of [`DraftHead::load`].
     pub fn open_with(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<Self> {
         let backend = select_backend(options.backend.as_deref())?;
         let source = hub::locate(source, &options.load)?;
         if let Some(budget) = options.memory_budget {
-            check_memory(&backend.estimate(&source, &options.load)?, budget)?;
+            check_memory(&estimate(&backend, &source, options)?, budget)?;
         }
-        Self::load(&backend, source, &options.load)
+        if !options.draft_head {
+            return Self::load(&backend, source, &options.load);
+        }
+        // The smaller of the two, and the one that may be missing.
+        let head = DraftHead::load(&backend, &source, &options.load)?;
+        let load = options.load.clone().with_output_states(true);
+        Ok(Self::load(&backend, source, &load)?.with_draft_head(head))
     }
 
     /// The memory that a model would take with these options: weights, the states of all sequences at full
@@ -111,8 +129,24 @@ impl Model {
     /// [`Backend::estimate`](mlxcel_core::Backend::estimate).
     pub fn estimate(source: impl Into<ModelSource>, options: &OpenOptions) -> Result<MemoryEstimate> {
         let backend = select_backend(options.backend.as_deref())?;
-        backend.estimate(&hub::locate(source, &options.load)?, &options.load)
+        estimate(&backend, &hub::locate(source, &options.load)?, options)
     }
+}
+
+/// The memory of the model, and of its draft head if that is opened too.
+fn estimate(backend: &dyn Backend, source: &ModelSource, options: &OpenOptions) -> Result<MemoryEstimate> {
+    let load = options.load.clone().with_output_states(options.load.output_states || options.draft_head);
+    let model = backend.estimate(source, &load)?;
+    if !options.draft_head {
+        return Ok(model);
+    }
+    let head = backend.estimate(source, &DraftHead::options(&options.load))?;
+    Ok(MemoryEstimate::new(
+        model.weights.saturating_add(head.weights),
+        model.caches.saturating_add(head.caches),
+        model.scratch.saturating_add(head.scratch),
+    )
+    .with_adapters(model.adapters))
 }
 
 /// Refuses a model that takes more than `budget` bytes.

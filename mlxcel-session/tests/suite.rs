@@ -7,6 +7,7 @@
 mod adapter_pool;
 mod adapters;
 mod conversation;
+mod draft_head;
 mod engine;
 mod frozen;
 mod gguf;

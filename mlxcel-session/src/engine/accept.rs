@@ -19,6 +19,8 @@ pub(super) struct Answer {
     pub(super) index: usize,
     pub(super) tokens: usize,
     pub(super) result: Result<RowResult>,
+    /// The hidden states of its tokens, if it asked for them.
+    pub(super) states: Option<Vec<f32>>,
 }
 
 /// What becomes of a request after a step.
@@ -42,22 +44,22 @@ impl Scheduler {
         compile: Duration,
     ) -> Vec<(usize, Fate)> {
         let mut fates = Vec::with_capacity(answers.len());
-        let mut results: Vec<Option<(usize, RowResult)>> = self.running.iter().map(|_| None).collect();
-        for Answer { index, tokens, result } in answers {
+        let mut results: Vec<Option<_>> = self.running.iter().map(|_| None).collect();
+        for Answer { index, tokens, result, states } in answers {
             let Running { entry, served, since, .. } = &mut self.running[index];
             *served = self.stats.steps;
             entry.generation.spend(now.saturating_duration_since(*since), compile);
             *since = now;
             match result {
-                Ok(result) => results[index] = Some((tokens, result)),
+                Ok(result) => results[index] = Some((tokens, result, states)),
                 Err(error) => fates.push((index, self.fail(index, tokens, error))),
             }
         }
         let before = self.drafts();
         let running = self.running.iter_mut().enumerate().zip(results);
         let draws = running.filter_map(|((index, request), result)| {
-            let (tokens, result) = result?;
-            Some(Draw { index, generation: &mut request.entry.generation, tokens, result })
+            let (tokens, result, states) = result?;
+            Some(Draw { index, generation: &mut request.entry.generation, tokens, result, states })
         });
         for (index, token) in draw(draws.collect(), self.limits.threads) {
             let fate = self.say(index, token);
@@ -148,11 +150,18 @@ struct Draw<'a> {
     generation: &'a mut TextGeneration,
     tokens: usize,
     result: RowResult,
+    states: Option<Vec<f32>>,
 }
 
 impl Draw<'_> {
     fn run(self) -> (usize, Result<Option<SampledToken>>) {
-        (self.index, caught(|| self.generation.accept(self.tokens, self.result)))
+        let accepted = caught(|| {
+            if let Some(states) = &self.states {
+                self.generation.take_states(states);
+            }
+            self.generation.accept(self.tokens, self.result)
+        });
+        (self.index, accepted)
     }
 
     fn logits(&self) -> usize {

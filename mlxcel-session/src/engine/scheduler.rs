@@ -296,8 +296,11 @@ impl Scheduler {
             Err(error) => Err(error.clone()),
         };
         let answers = served.into_iter();
-        let answers =
-            answers.map(|Planned { index, tokens }| Answer { index, tokens, result: result() }).collect();
+        let answers = answers.enumerate().map(|(row, Planned { index, tokens })| {
+            let states = self.out.take_states(row);
+            Answer { index, tokens, result: result(), states }
+        });
+        let answers = answers.collect();
         let texts: Vec<_> = texts.into_iter().map(|place| (place, result())).collect();
         fates.extend(self.accept(answers, now, compile));
         self.settle(fates);

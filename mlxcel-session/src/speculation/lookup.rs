@@ -83,7 +83,7 @@ mod tests {
 
     fn drafter() -> Box<dyn Drafter> {
         let sampling = SamplingParams::greedy();
-        PromptLookup::default().drafter(&DraftContext { vocabulary_size: 99, sampling: &sampling }).unwrap()
+        PromptLookup::default().drafter(&DraftContext::new(99, &sampling)).unwrap()
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! only if it equals the token that is chosen at its position by the same sampling plan, masks and penalties.
 //! So a drafter affects how many tokens a pass yields, never which ones.
 
+mod draft_head;
 mod draft_model;
 mod earlier;
 mod governor;
@@ -13,6 +14,7 @@ mod speculator;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+pub use draft_head::DraftHead;
 pub use draft_model::DraftModel;
 pub use earlier::EarlierTexts;
 use governor::Costs;
@@ -30,6 +32,20 @@ pub trait Drafter: Send {
     ///
     /// Any error; the generation continues without drafting.
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>>;
+
+    /// Whether it reads the hidden states of the model that it drafts for, which
+    /// [`take_states`](Self::take_states) then gets. By default it does not.
+    fn reads_states(&self) -> bool {
+        false
+    }
+
+    /// Takes the hidden states of the tokens from position `first` on, `[tokens,
+    /// `[`DraftContext::output_states`]`]`, each time the model has computed some. States at and after `first`
+    /// that came before are replaced: they are of draft tokens that were rejected. Tokens that the model did not
+    /// compute for this generation, such as those of a reused prefix, are left out.
+    fn take_states(&mut self, first: usize, states: &[f32]) {
+        let _ = (first, states);
+    }
 }
 
 /// The generation that a [`Drafter`] is created for.
@@ -40,13 +56,16 @@ pub struct DraftContext<'a> {
     pub vocabulary_size: usize,
     /// The sampling parameters.
     pub sampling: &'a SamplingParams,
+    /// The elements of the model's hidden states; `None` if it does not
+    /// [return](crate::Capabilities::output_states) them.
+    pub output_states: Option<usize>,
 }
 
 impl<'a> DraftContext<'a> {
     /// A context of a model with `vocabulary_size` tokens, sampled by `sampling`: to try a [`DraftSource`]
     /// out.
     pub fn new(vocabulary_size: usize, sampling: &'a SamplingParams) -> Self {
-        Self { vocabulary_size, sampling }
+        Self { vocabulary_size, sampling, output_states: None }
     }
 }
 

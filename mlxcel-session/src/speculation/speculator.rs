@@ -37,7 +37,8 @@ impl Speculator {
             );
             return Ok(None);
         }
-        let context = DraftContext { vocabulary_size, sampling };
+        let output_states = capabilities.output_states;
+        let context = DraftContext { vocabulary_size, sampling, output_states };
         let drafters =
             speculation.sources.iter().map(|source| Ok((source.drafter(&context)?, Record::default())));
         let drafters = drafters.collect::<Result<_>>()?;
@@ -92,6 +93,17 @@ impl Speculator {
             }
         }
         Vec::new()
+    }
+
+    /// Whether a source reads the model's hidden states.
+    pub(crate) fn reads_states(&self) -> bool {
+        self.drafters.iter().any(|(drafter, _)| drafter.reads_states())
+    }
+
+    /// Hands the hidden states of the tokens from position `first` on to the sources that read them.
+    pub(crate) fn take_states(&mut self, first: usize, states: &[f32]) {
+        let readers = self.drafters.iter_mut().filter(|(drafter, _)| drafter.reads_states());
+        readers.for_each(|(drafter, _)| drafter.take_states(first, states));
     }
 
     /// Adds what the row that runs has taken.

@@ -1,0 +1,207 @@
+//! Drafting by the model's own draft head.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mlxcel_core::{
+    Backend, Control, Error, ErrorKind, InferenceSession, LoadOptions, ModelPart, ModelSource, Result, Row,
+    SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId, Want,
+};
+
+use super::{DraftContext, DraftSource, Drafter};
+
+/// The most hidden states that wait to be read: of a longer prompt the head reads the last part.
+const MOST_WAITING: usize = 4096;
+
+/// The most tokens of a row of which all states are computed for the sake of the last.
+const SHORT: usize = 16;
+
+/// Drafts tokens with the draft head that the checkpoint stores: a layer that reads the model's hidden states and
+/// has learned which tokens come after the next (multi-token prediction, Gloeckle et al., 2024; DeepSeek-V3,
+/// Qwen3.5, GLM-4.5). It drafts the most likely tokens.
+///
+/// The model has to be opened with [`OpenOptions::with_draft_head`](crate::OpenOptions::with_draft_head), and
+/// [`Model::draft_head`](crate::Model::draft_head) returns its head:
+///
+/// ```no_run
+/// use mlxcel_session::{Model, OpenOptions, Options, Speculation};
+///
+/// let model = Model::open_with("Qwen/Qwen3.5-0.8B", &OpenOptions::default().with_draft_head())?;
+/// let speculation = Speculation::new(model.draft_head()?);
+/// let options = Options::new(200).with_speculation(speculation);
+/// println!("{}", model.generate("The sea", &options)?.complete()?.text);
+/// # Ok::<(), mlxcel_session::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct DraftHead(Arc<dyn mlxcel_core::Model>);
+
+impl DraftHead {
+    /// Drafts with `head`, which was loaded as [`ModelPart::DraftHead`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidInput`] for another model.
+    pub fn new(head: Arc<dyn mlxcel_core::Model>) -> Result<Self> {
+        let capabilities = head.capabilities();
+        let (input, output) = (capabilities.input_states, capabilities.output_states);
+        if input.is_some() && input == output && capabilities.rewind {
+            return Ok(Self(head));
+        }
+        let message = "this model is no draft head; load it with `ModelPart::DraftHead`";
+        Err(Error::new(ErrorKind::InvalidInput, "open draft head", message)
+            .with_context("model_type", head.info().model_type.escape_debug()))
+    }
+
+    /// Loads the draft head of a model with the engine and the options of the model.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Backend::load`]: [`ErrorKind::NotFound`] if the checkpoint has no draft head,
+    /// [`ErrorKind::Unsupported`] if those of its family, or of the engine, are not supported.
+    pub fn load(backend: &dyn Backend, source: &ModelSource, options: &LoadOptions) -> Result<Self> {
+        Self::new(backend.load(source, &Self::options(options))?)
+    }
+
+    /// How the head of a model with these options is loaded. Each generation has a session of its own.
+    pub(crate) fn options(model: &LoadOptions) -> LoadOptions {
+        let mut options = model.clone().with_part(ModelPart::DraftHead).with_sequences(1);
+        options.adapters = None;
+        options
+    }
+}
+
+impl fmt::Debug for DraftHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DraftHead").field(self.0.info()).finish()
+    }
+}
+
+impl DraftSource for DraftHead {
+    fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        let (vocabulary, width) = (self.0.info().vocabulary_size, self.0.capabilities().input_states);
+        if context.output_states.is_none() {
+            let message = "a draft head reads the model's hidden states; open the model with `OpenOptions::with_draft_head`";
+            return Err(Error::unsupported("speculate", message).with_context("capability", "output_states"));
+        }
+        if vocabulary != context.vocabulary_size || width != context.output_states {
+            let message = "the draft head belongs to another model";
+            return Err(Error::new(ErrorKind::InvalidInput, "speculate", message)
+                .with_context("head_vocabulary", vocabulary)
+                .with_context("vocabulary", context.vocabulary_size));
+        }
+        let plan = SamplingPlan::greedy();
+        let mut session = self.0.open_session(&SessionOptions::default())?;
+        let sequence = session.open()?;
+        let (width, waiting) = (width.unwrap_or_default(), Vec::new());
+        Ok(Box::new(Head { session, sequence, plan, width, first: 0, held: 0, waiting }))
+    }
+}
+
+/// A draft head at a text. Its row for a position is the state at that position with the token after it.
+struct Head {
+    session: Box<dyn InferenceSession>,
+    sequence: SequenceId,
+    plan: SamplingPlan,
+    /// The elements of a state.
+    width: usize,
+    /// The position of the first row that its sequence holds.
+    first: usize,
+    /// How many rows it holds.
+    held: usize,
+    /// The states of the positions after those, `[positions, width]`.
+    waiting: Vec<f32>,
+}
+
+impl Head {
+    /// The position of the first state that waits.
+    fn next(&self) -> usize {
+        self.first + self.held
+    }
+
+    /// Leaves out what lies before `position`.
+    fn begin_at(&mut self, position: usize) {
+        let left_out = position.saturating_sub(self.next());
+        self.waiting.drain(..(left_out * self.width).min(self.waiting.len()));
+        (self.first, self.held) = (position, 0);
+    }
+
+    /// Feeds `tokens` with their `states`, and returns the token that follows the last with the state there.
+    fn feed(&mut self, tokens: &[TokenId], states: &[f32]) -> Result<(TokenId, Vec<f32>)> {
+        let mut tokens = tokens;
+        let mut states = states;
+        let control = Control::default();
+        let mut out = StepOutput::new();
+        if tokens.len() > SHORT {
+            let ahead = tokens.len() - 1;
+            let row = Row::extend(self.sequence, &tokens[..ahead]).with_states(&states[..ahead * self.width]);
+            self.session.step(&[row], &control, &mut out)?;
+            out.take_only("draft")?;
+            (tokens, states) = (&tokens[ahead..], &states[ahead * self.width..]);
+        }
+        let want = Want::token(&self.plan).with_states();
+        let row = Row::new(self.sequence, tokens, want).with_states(states);
+        self.session.step(&[row], &control, &mut out)?;
+        let states = out.take_states(0).unwrap_or_default();
+        let token = out.take_only("draft")?.into_token()?;
+        let last = states.len().checked_sub(self.width).map(|start| states[start..].to_vec());
+        let missing = || Error::new(ErrorKind::Internal, "draft", "the engine did not return hidden states");
+        Ok((token.token, last.ok_or_else(missing)?))
+    }
+}
+
+impl Drafter for Head {
+    fn reads_states(&self) -> bool {
+        true
+    }
+
+    fn take_states(&mut self, first: usize, states: &[f32]) {
+        let positions = states.len() / self.width.max(1);
+        let (next, end) = (self.next(), self.next() + self.waiting.len() / self.width.max(1));
+        if first > end {
+            // What lies between was computed for another generation.
+            self.waiting.clear();
+            self.begin_at(first);
+        }
+        // What was fed is of accepted tokens; what waits may be of draft tokens that were rejected.
+        let kept = first.saturating_sub(self.next());
+        let known = next.saturating_sub(first).min(positions);
+        self.waiting.truncate(kept * self.width);
+        self.waiting.extend_from_slice(&states[known * self.width..]);
+        let waiting = self.waiting.len() / self.width.max(1);
+        if waiting > MOST_WAITING {
+            self.begin_at(self.next() + waiting - MOST_WAITING);
+        }
+    }
+
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
+        // The last token was not fed to the model yet, so the state before it is the last one.
+        let end = tokens.len().saturating_sub(1);
+        let count = end.saturating_sub(self.next());
+        if most == 0 || count == 0 || count * self.width > self.waiting.len() {
+            return Ok(Vec::new());
+        }
+        let capacity = self.session.capabilities().context;
+        let most = most.min(capacity.saturating_sub(self.held + count - 1));
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let held = self.session.state(self.sequence)?.position;
+        if held > self.held {
+            self.session.rewind(self.sequence, self.held)?;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let first = self.next() + 1;
+        let (token, mut state) = self.feed(&tokens[first..first + count], &waiting[..count * self.width])?;
+        waiting.drain(..count * self.width);
+        self.waiting = waiting;
+        self.held += count;
+        let mut drafts = vec![token];
+        while drafts.len() < most {
+            let last = drafts[drafts.len() - 1];
+            let (token, next) = self.feed(&[last], &state)?;
+            drafts.push(token);
+            state = next;
+        }
+        Ok(drafts)
+    }
+}

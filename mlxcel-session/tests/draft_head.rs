@@ -1,0 +1,137 @@
+//! Drafting by a checkpoint's own draft head: no token changes, and most drafts of a trained head are right.
+
+use std::path::PathBuf;
+
+use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
+use mlxcel_session::{
+    Backend, Completion, DraftHead, Engine, Error, ErrorKind, LoadOptions, Model, OpenOptions, Options,
+    Precision, PrefixCache, SamplingParams, Speculation, TokenId, available_backends, select_backend,
+};
+
+/// What the text that the head was trained on begins with.
+const PROMPT: [TokenId; 20] = [25, 14, 15, 24, 5, 15, 24, 5, 25, 14, 11, 5, 9, 21, 28, 5, 28, 15, 25, 14];
+
+fn checkpoint(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/draft-heads").join(name)
+}
+
+fn open(engine: &str) -> Model {
+    let options = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
+    Model::open_with(checkpoint("qwen3_5_text-trained"), &options.with_draft_head()).unwrap()
+}
+
+fn text(completion: &Completion) -> (&[TokenId], &str) {
+    (&completion.tokens, &completion.text)
+}
+
+/// Options with and without drafts of at most `most` tokens.
+fn options(model: &Model, temperature: f32, most: usize) -> [Options; 2] {
+    let sampling = SamplingParams::greedy().with_temperature(temperature).with_seed(5);
+    let plain = Options::new(60).with_ignore_stop(true).with_sampling(sampling);
+    let speculation = Speculation::new(model.draft_head().unwrap()).with_width(most);
+    [plain.clone(), plain.with_speculation(speculation)]
+}
+
+#[test]
+fn a_text_is_the_same_and_takes_fewer_passes() {
+    for engine in available_backends() {
+        let model = open(engine);
+        for (temperature, most) in [(0.0, 1), (0.0, 3), (0.8, 2)] {
+            let what = format!("{engine}, temperature {temperature}, {most} drafts");
+            let [plain, drafting] = options(&model, temperature, most);
+            let plain = model.generate_tokens(&PROMPT, &plain).unwrap().complete().unwrap();
+            let mut stream = model.generate_tokens(&PROMPT, &drafting).unwrap();
+            while let Some(token) = stream.next_token() {
+                token.unwrap();
+            }
+            let (passes, tokens) = (stream.stats().passes, stream.tokens().to_vec());
+            assert_eq!(tokens, plain.tokens, "{what}");
+            let usage = stream.complete().unwrap().usage;
+            assert!(usage.drafted_tokens > 20, "{what}: {usage:?}");
+            if temperature == 0.0 && most == 1 {
+                assert!(usage.accepted_tokens * 4 > usage.drafted_tokens * 3, "{what}: {usage:?}");
+                assert!(passes < 45, "{what}: {passes} passes");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_of_an_engine_draft_each_by_their_own_states() {
+    for name in available_backends() {
+        let model = open(name);
+        let [plain, drafting] = options(&model, 0.0, 2);
+        let engine = Engine::new(model.clone()).unwrap();
+        // The second prompt is longer than a step, and the third begins as the first does.
+        let long: Vec<TokenId> = PROMPT.iter().copied().cycle().take(400).collect();
+        let prompts = [&PROMPT[..], &long, &PROMPT[..13]];
+        let streams = prompts.map(|prompt| engine.generate_tokens(prompt, &drafting).unwrap());
+        for (prompt, stream) in prompts.into_iter().zip(streams) {
+            let expected = model.generate_tokens(prompt, &plain).unwrap().complete().unwrap();
+            let found = stream.complete().unwrap();
+            assert_eq!(text(&found), text(&expected), "{name}, a prompt of {} tokens", prompt.len());
+            assert!(found.usage.accepted_tokens > 20, "{name}: {:?}", found.usage);
+        }
+    }
+}
+
+/// Nobody knows the states of what was not computed: the head begins behind it.
+#[test]
+fn a_prompt_whose_beginning_is_reused_is_drafted_for() {
+    let options = OpenOptions::default().with_backend("portable").with_precision(Precision::Exact);
+    let fresh = Model::open_with(checkpoint("deepseek_v3"), &options.with_draft_head()).unwrap();
+    let model = fresh.clone().with_prefix_cache(PrefixCache::new(1 << 24));
+    let [plain, drafting] = self::options(&model, 0.0, 1);
+    let long = PROMPT.repeat(10);
+    for (prompt, reuses) in [(&long[..150], false), (&long[..], true)] {
+        let expected = fresh.generate_tokens(prompt, &plain).unwrap().complete().unwrap();
+        let found = model.generate_tokens(prompt, &drafting).unwrap().complete().unwrap();
+        assert_eq!(text(&found), text(&expected));
+        assert_eq!(found.usage.reused_tokens > 0, reuses, "{:?}", found.usage);
+        assert!(found.usage.drafted_tokens > 20, "{:?}", found.usage);
+    }
+}
+
+fn refused<T>(result: Result<T, Error>, kind: ErrorKind, says: &str) {
+    let error = result.map(drop).unwrap_err();
+    assert!(error.kind() == kind && error.to_string().contains(says), "{}: {error}", error.kind());
+}
+
+#[test]
+fn what_cannot_draft_is_refused_by_name() {
+    let backend = select_backend(Some("portable")).unwrap();
+    let folder = checkpoint("qwen3_5_text-trained");
+    let plain = Model::load(&backend, &folder, &LoadOptions::default()).unwrap();
+    refused(plain.draft_head(), ErrorKind::NotFound, "with_draft_head");
+    refused(DraftHead::new(plain.engine().clone()), ErrorKind::InvalidInput, "no draft head");
+
+    let head = open("portable").draft_head().unwrap();
+    let drafting = Options::new(9).with_speculation(Speculation::new(head.clone()));
+    refused(plain.generate_tokens(&PROMPT, &drafting), ErrorKind::Unsupported, "with_draft_head");
+    let other = OpenOptions::default().with_backend("portable").with_draft_head();
+    let other = Model::open_with(checkpoint("deepseek_v3"), &other).unwrap();
+    refused(other.generate_tokens(&PROMPT, &drafting), ErrorKind::InvalidInput, "another model");
+
+    let llama = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
+    let options = OpenOptions::default().with_backend("portable").with_draft_head();
+    refused(Model::open_with(&llama, &options), ErrorKind::Unsupported, "llama");
+    refused(
+        ReferenceBackend::new().load(
+            &ReferenceBackend::source(),
+            &LoadOptions::default().with_part(mlxcel_session::mlxcel_core::ModelPart::DraftHead),
+        ),
+        ErrorKind::Unsupported,
+        "draft head",
+    );
+}
+
+#[test]
+fn the_memory_of_the_head_is_counted() {
+    let folder = checkpoint("qwen3_5_text-trained");
+    let options = OpenOptions::default().with_backend("portable");
+    let model = Model::estimate(&folder, &options).unwrap();
+    let both = Model::estimate(&folder, &options.clone().with_draft_head()).unwrap();
+    assert!(both.weights > model.weights && both.caches > model.caches, "{model:?}, {both:?}");
+    let tight = options.with_memory_budget(both.total() - 1).with_draft_head();
+    refused(Model::open_with(&folder, &tight), ErrorKind::ResourceExhausted, "budget");
+}
