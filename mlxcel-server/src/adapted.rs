@@ -19,6 +19,7 @@ impl ServedModel {
             name: format!("{}:{adapter}", self.name),
             sampling: self.sampling.clone(),
             answer_tokens: self.answer_tokens,
+            speculation: self.speculation.clone(),
             adapters: self.adapters.clone(),
             adapter: Some(adapter.to_owned()),
         }

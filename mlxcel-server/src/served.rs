@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{Engine, Error, Request, SamplingParams, Tokenizer};
+use mlxcel_session::{Engine, Error, Request, SamplingParams, Speculation, Tokenizer};
 use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
@@ -71,6 +71,8 @@ pub(crate) struct ServedModel {
     pub(crate) sampling: SamplingParams,
     /// The maximum number of tokens of an answer.
     pub(crate) answer_tokens: usize,
+    /// What drafts tokens.
+    pub(crate) speculation: Option<Speculation>,
     /// The adapters that requests may name.
     pub(crate) adapters: Option<Arc<Adapters>>,
     /// The name of the adapter of its requests.
@@ -87,6 +89,7 @@ impl ServedModel {
         name: String,
         engine: Engine,
         adapters: Option<Arc<Adapters>>,
+        speculation: Option<Speculation>,
     ) -> Result<Self, Error> {
         let model = engine.model();
         model.tokenizer()?;
@@ -97,7 +100,7 @@ impl ServedModel {
         }
         let context = model.capabilities().context;
         let answer_tokens = server.limits.answer_tokens.unwrap_or(context).min(context);
-        Ok(Self { server, engine, name, sampling, answer_tokens, adapters, adapter: None })
+        Ok(Self { server, engine, name, sampling, answer_tokens, speculation, adapters, adapter: None })
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -132,6 +135,7 @@ impl ServedModel {
     {
         let adapter = self.acquire_adapter(&mut sender).await?;
         let (engine, share) = (self.engine.clone(), sender.share);
+        let speculation = self.speculation.clone();
         let span = Arc::new(span);
         let submit = move || {
             let mut streams = Vec::new();
@@ -140,6 +144,7 @@ impl ServedModel {
                     span.asks(&request.options);
                 }
                 adapter.iter().for_each(|adapter| adapter.apply(&mut request.options));
+                request.options.speculation.clone_from(&speculation);
                 let stream = engine.submit(request.with_share(share))?.into_async();
                 streams.push(ServedStream::new(stream, Arc::clone(&span)));
                 Ok(())

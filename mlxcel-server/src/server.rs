@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use mlxcel_session::{AdapterPool, Engine, Error, ErrorKind, Result};
+use mlxcel_session::{AdapterPool, Engine, Error, ErrorKind, Result, Speculation};
 use tokio::sync::Semaphore;
 
 use crate::adapters::AdapterSettings;
@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     engines: Vec<(String, Engine)>,
     pub(crate) adapters: AdapterSettings,
+    speculations: Vec<(String, Speculation)>,
     limits: Limits,
     api_key: Option<String>,
     origins: Option<Origins>,
@@ -44,6 +45,7 @@ impl Server {
         Self {
             engines: vec![(name.into(), engine)],
             adapters: AdapterSettings::default(),
+            speculations: Vec::new(),
             limits: Limits::default(),
             api_key: None,
             origins: None,
@@ -54,6 +56,12 @@ impl Server {
     /// Serves a further model.
     pub fn with_model(mut self, name: impl Into<String>, engine: Engine) -> Self {
         self.engines.push((name.into(), engine));
+        self
+    }
+
+    /// Drafts tokens for the requests of a served model; no answer changes by it.
+    pub fn with_speculation(mut self, model: impl Into<String>, speculation: Speculation) -> Self {
+        self.speculations.push((model.into(), speculation));
         self
     }
 
@@ -114,12 +122,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name, adapters are of no model that is
-    /// served, or the API key is empty, [`Io`](ErrorKind::Io) if the folder of adapters does not exist,
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if two models have one name, adapters or a speculation are of
+    /// no model that is served, or the API key is empty, [`Io`](ErrorKind::Io) if the folder of adapters does not exist,
     /// [`ResourceExhausted`](ErrorKind::ResourceExhausted) if the system starts no thread, and the error
     /// of a model without tokenizer: there is no text to serve then.
     pub fn start(self) -> Result<Running> {
-        let Self { engines, mut adapters, limits, api_key, origins, with_page } = self;
+        let Self { engines, mut adapters, speculations, limits, api_key, origins, with_page } = self;
         for (index, (name, _)) in engines.iter().enumerate() {
             if engines[..index].iter().any(|(earlier, _)| earlier == name) {
                 let error =
@@ -132,6 +140,12 @@ impl Server {
             return Err(error.with_context("field", "api_key"));
         }
         adapters.check(&engines)?;
+        let is_served = |name: &String| engines.iter().any(|(served, _)| served == name);
+        if let Some((name, _)) = speculations.iter().find(|(name, _)| !is_served(name)) {
+            let message = "tokens are to be drafted for a model that is not served";
+            let error = Error::new(ErrorKind::InvalidInput, "start server", message);
+            return Err(error.with_context("name", name));
+        }
         let shared = Arc::new(Shared {
             limits,
             api_key,
@@ -147,7 +161,9 @@ impl Server {
         });
         let serve = |(name, engine): (String, Engine)| {
             let adapters = adapters.of(&name).map_err(no_thread)?;
-            ServedModel::new(Arc::clone(&shared), name, engine, adapters).map(Arc::new)
+            let speculation = speculations.iter().rfind(|(of, _)| *of == name);
+            let speculation = speculation.map(|(_, speculation)| speculation.clone());
+            ServedModel::new(Arc::clone(&shared), name, engine, adapters, speculation).map(Arc::new)
         };
         let served = engines.into_iter().map(serve).collect::<Result<_>>()?;
         Ok(Running { models: Arc::new(Models { shared, served }), origins, with_page })

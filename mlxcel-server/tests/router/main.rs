@@ -9,6 +9,7 @@ mod keys;
 mod reasoning;
 mod requests;
 mod scripted;
+mod speculation;
 mod startup;
 mod streams;
 mod texts;

@@ -1,0 +1,63 @@
+//! Drafts for the requests of a served model.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mlxcel_server::Server;
+use mlxcel_session::{DraftContext, DraftSource, Drafter, ErrorKind, Result, Speculation, TokenId};
+use serde_json::Value;
+
+use crate::harness::{ask, engine, requests};
+
+/// Drafts one token, and counts how often it is asked.
+#[derive(Clone, Debug, Default)]
+struct Counted(Arc<AtomicUsize>);
+
+impl DraftSource for Counted {
+    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Counted {
+    fn draft(&mut self, _: &[TokenId], _: usize) -> Result<Vec<TokenId>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![7])
+    }
+}
+
+/// The answer without what differs from time to time.
+fn said(text: &str) -> Value {
+    let answer: Value = serde_json::from_str(text).unwrap();
+    [&answer["choices"], &answer["output"], &answer["content"]]
+        .into_iter()
+        .find_map(|part| part.get(0))
+        .map(|first| [&first["text"], &first["message"]["content"], &first["content"][0]["text"]])
+        .and_then(|texts| texts.into_iter().find(|text| text.is_string()).cloned())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn requests_of_every_path_are_drafted_for() {
+    let source = Counted::default();
+    let speculation = Speculation::new(source.clone()).with_width(1);
+    let plain = Server::new("pip", engine()).router().unwrap();
+    let drafting = Server::new("pip", engine()).with_speculation("pip", speculation).router().unwrap();
+    for (path, mut body) in requests(9) {
+        body["temperature"] = 0.into();
+        let before = source.0.load(Ordering::Relaxed);
+        let (status, expected) = ask(&plain, path, Some(body.clone())).await;
+        assert_eq!(status, 200, "{path}: {expected}");
+        assert_eq!(source.0.load(Ordering::Relaxed), before);
+        let (_, found) = ask(&drafting, path, Some(body)).await;
+        assert_eq!(said(&found), said(&expected), "{path}");
+        assert!(source.0.load(Ordering::Relaxed) > before, "{path}");
+    }
+}
+
+#[test]
+fn a_model_that_is_not_served_is_not_drafted_for() {
+    let server = Server::new("pip", engine()).with_speculation("pop", Speculation::lookup());
+    let error = server.start().unwrap_err();
+    assert_eq!((error.kind(), error.context("name")), (ErrorKind::InvalidInput, Some("pop")));
+}
