@@ -19,6 +19,7 @@ mod report;
 mod sampling;
 #[cfg(unix)]
 mod signals;
+mod speculate;
 
 use std::process::ExitCode;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_session::{LoadOptions, Model, ModelSource, Precision, hub};
+use mlxcel_session::{DraftHead, LoadOptions, Model, ModelSource, Precision, hub};
 
 use crate::bundled;
 use crate::engine::{ChosenEngine, EngineChoice, path};
@@ -95,6 +95,16 @@ pub(crate) fn refuse_encoder(source: &ModelSource) -> Result<(), Failure> {
     if decoder.is_ok_and(|decoder| decoder.is_bidirectional()) { Err(encoder()) } else { Ok(()) }
 }
 
+/// Loads a model, and its draft head first if the model is to return the states that one reads.
+fn load_on(engine: &ChosenEngine, source: ModelSource, load: &LoadOptions) -> Result<Model, Failure> {
+    let head = load.output_states.then(|| DraftHead::load(&engine.backend, &source, load)).transpose()?;
+    let model = Model::load(&engine.backend, source, load)?;
+    Ok(match head {
+        Some(head) => model.with_draft_head(head),
+        None => model,
+    })
+}
+
 fn encoder() -> Failure {
     Failure::Usage("this model is an encoder: use `mlxcel embed` or `mlxcel rerank`".to_owned())
 }
@@ -132,7 +142,7 @@ impl ModelArguments {
         let load = self.load_options(load);
         let source = self.source.locate(&load)?;
         let engine = self.engine(&source, false)?;
-        Ok(Model::load(&engine.backend, source, &load)?)
+        load_on(&engine, source, &load)
     }
 
     /// Opens a model that generates.
@@ -167,7 +177,7 @@ impl ModelArguments {
         refuse_encoder(&source)?;
         let engine = self.engine(&source, profile)?;
         let first = first(&engine, &source)?;
-        let model = Model::load(&engine.backend, source, &load)?;
+        let model = load_on(&engine, source, &load)?;
         // Of a model that is no checkpoint, only the engine can tell.
         if model.capabilities().generation { Ok((engine, model, first)) } else { Err(encoder()) }
     }

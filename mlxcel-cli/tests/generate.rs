@@ -1,5 +1,6 @@
 //! The program `generate`, as a user runs it: what it prints and how it ends, on good input and bad.
 
+mod draft_head;
 mod refusals;
 
 use std::fs;

@@ -19,6 +19,7 @@ use crate::numbers::positive;
 use crate::progress::Progress;
 use crate::report::{Failure, note};
 use crate::sampling::SamplingArguments;
+use crate::speculate::SpeculateArgument;
 
 /// Talk with a language model
 ///
@@ -46,6 +47,8 @@ pub(crate) struct Arguments {
         default_value_t = 1024, value_parser = positive::<usize>)]
     max_tokens: usize,
     #[command(flatten)]
+    speculate: SpeculateArgument,
+    #[command(flatten)]
     sampling: SamplingArguments,
 }
 
@@ -70,12 +73,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let interrupt = Interrupt::listen();
     let progress = Progress::new();
     let load = arguments.adapter.make_room(LoadOptions::default())?;
-    let model = arguments.model.open_generating(progress.watch(load))?;
+    let load = progress.watch(arguments.speculate.load_options(load));
+    let model = arguments.model.open_generating(load)?;
     progress.close();
     let sampling = arguments.sampling.params(&model, model.default_sampling().clone())?;
     let mut options =
         Options::new(arguments.max_tokens).with_sampling(sampling).with_skip_special_tokens(true);
     options.adapter = arguments.adapter.load(&model)?;
+    options.speculation = arguments.speculate.speculation(&model)?;
     let mut chat = Chat {
         branches: vec![model.conversation()?],
         current: 0,

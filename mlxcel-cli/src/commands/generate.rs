@@ -19,6 +19,7 @@ use crate::numbers::whole;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
 use crate::sampling::GreedyArguments;
+use crate::speculate::SpeculateArgument;
 use crate::{bundled, input};
 
 /// Generate text with a language model
@@ -66,10 +67,8 @@ pub(crate) struct Arguments {
     /// End the text before TEXT; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
-    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens
-    /// that prompt and text have after the same tokens), auto (lookup, if it pays)
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    speculate: Speculate,
+    #[command(flatten)]
+    speculate: SpeculateArgument,
     /// Draft tokens with a smaller model of the same vocabulary if --speculate has no draft: its checkpoint
     /// folder or GGUF file, opened with the same engine
     #[arg(long, value_name = "DIR")]
@@ -104,15 +103,6 @@ pub(crate) struct Arguments {
     /// phase, passes, seconds and dispatches.
     #[arg(long)]
     json: bool,
-}
-
-/// How tokens are drafted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Speculate {
-    #[default]
-    None,
-    Lookup,
-    Auto,
 }
 
 /// What `--json` prints.
@@ -167,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let (engine, model, draft) = arguments.model.open_after(load, arguments.profile, open_draft)?;
     let sampling = arguments.sampling.params(&model)?;
-    let speculation = speculation(arguments.speculate, draft);
+    let speculation = speculation(arguments.speculate.speculation(&model)?, draft);
     let adapter = arguments.adapter.load(&model)?;
     let mut stream = start(&model, &prompt, &sampling, (speculation, adapter), grammar, arguments)?;
     if arguments.json {
@@ -221,6 +211,7 @@ fn token_id(text: &str) -> Result<TokenId, String> {
 
 fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOptions, Failure> {
     let load = LoadOptions::default().with_prepare(arguments.prepare);
+    let load = arguments.speculate.load_options(load);
     Ok(progress.watch(arguments.adapter.make_room(load)?))
 }
 
@@ -258,17 +249,12 @@ fn open_draft(
     Ok(DraftModel::new(Model::load(&engine.backend, draft, &load)?))
 }
 
-/// What drafts: the text, then the model.
-fn speculation(by: Speculate, draft: Option<DraftModel>) -> Option<Speculation> {
-    let by_text = match by {
-        Speculate::None => None,
-        Speculate::Lookup => Some(Speculation::lookup()),
-        Speculate::Auto => Some(Speculation::auto()),
-    };
-    match (by_text, draft) {
-        (Some(by_text), Some(draft)) => Some(by_text.or(draft)),
+/// What drafts: what `--speculate` says, then the model of `--draft`.
+fn speculation(first: Option<Speculation>, draft: Option<DraftModel>) -> Option<Speculation> {
+    match (first, draft) {
+        (Some(first), Some(draft)) => Some(first.or(draft)),
         (None, Some(draft)) => Some(Speculation::new(draft)),
-        (by_text, None) => by_text,
+        (first, None) => first,
     }
 }
 

@@ -24,6 +24,7 @@ use crate::model::ModelArguments;
 use crate::numbers::{self, positive};
 use crate::progress::Progress;
 use crate::report::Failure;
+use crate::speculate::SpeculateArgument;
 
 /// How long loading may take to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -94,6 +95,8 @@ pub(crate) struct Arguments {
     prefix_cache: u64,
     #[command(flatten)]
     adapters: AdapterArguments,
+    #[command(flatten)]
+    speculate: SpeculateArgument,
     /// The most seconds that running requests have to end after a signal
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -137,7 +140,8 @@ fn advice(error: io::ErrorKind) -> &'static str {
 /// Loads the model and starts the engine.
 fn open(arguments: &Arguments, cancel: CancelToken) -> Result<Running, Failure> {
     let progress = Progress::new();
-    let mut load = progress.watch(LoadOptions::default().with_cancel(cancel));
+    let load = LoadOptions::default().with_cancel(cancel);
+    let mut load = progress.watch(arguments.speculate.load_options(load));
     load.sequences = arguments.sequences;
     load.adapters = arguments.adapters.room()?;
     if arguments.prepare {
@@ -159,6 +163,9 @@ fn open(arguments: &Arguments, cancel: CancelToken) -> Result<Running, Failure> 
     let (name, model) = (name(arguments), engine.model().clone());
     let mut server = Server::new(&name, engine).with_limits(limits).with_origins(origins).with_page();
     server = arguments.adapters.serve(server, &name, &model)?;
+    if let Some(speculation) = arguments.speculate.speculation(&model)? {
+        server = server.with_speculation(&name, speculation);
+    }
     if let Some(key) = &arguments.api_key {
         server = server.with_api_key(key);
     }

@@ -44,6 +44,7 @@ fn invalid_arguments_are_rejected_by_name() {
         (&["--context", "0"], &["0"]),
         (&["--context", "1000000"], &["--context", "1000000"]),
         (&["--regex", "(a"], &["unclosed group"]),
+        (&["--speculate", "head"], &["draft heads", "'llama'"]),
     ];
     for backend in BACKENDS {
         for (arguments, words) in cases {

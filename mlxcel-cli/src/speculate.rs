@@ -1,0 +1,49 @@
+//! The argument that says what drafts tokens.
+
+use clap::Args;
+use mlxcel_session::{LoadOptions, Model, Speculation};
+
+use crate::report::Failure;
+
+/// What drafts tokens.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct SpeculateArgument {
+    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens
+    /// that prompt and text have after the same tokens), auto (lookup, then earlier texts), head (the
+    /// checkpoint's own layer for multi-token prediction, such as that of Qwen3.5 and GLM-4.5)
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub(crate) speculate: Speculate,
+}
+
+/// How tokens are drafted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Speculate {
+    #[default]
+    None,
+    Lookup,
+    Auto,
+    Head,
+}
+
+impl SpeculateArgument {
+    /// `load` for a model that is drafted for so; [`ModelArguments`](crate::model::ModelArguments) then opens
+    /// its draft head too.
+    #[must_use]
+    pub(crate) fn load_options(self, load: LoadOptions) -> LoadOptions {
+        load.with_output_states(self.speculate == Speculate::Head)
+    }
+
+    /// What drafts for `model`.
+    ///
+    /// # Errors
+    ///
+    /// That of [`Model::draft_head`].
+    pub(crate) fn speculation(self, model: &Model) -> Result<Option<Speculation>, Failure> {
+        Ok(match self.speculate {
+            Speculate::None => None,
+            Speculate::Lookup => Some(Speculation::lookup()),
+            Speculate::Auto => Some(Speculation::auto()),
+            Speculate::Head => Some(Speculation::new(model.draft_head()?)),
+        })
+    }
+}
