@@ -53,6 +53,7 @@ mod chat;
 mod constraint;
 mod conversation;
 mod detokenize;
+mod draft_model;
 mod embed;
 mod engine;
 mod files;
@@ -88,6 +89,7 @@ pub use chat::{AnswerPart, ChatOptions, ChatTemplate, Message, ReasoningFormat, 
 pub use constraint::{Constraint, ConstraintSource};
 pub use conversation::{Conversation, WhenFull};
 pub use detokenize::Detokenizer;
+pub use draft_model::DraftModel;
 pub use embed::{EmbedOptions, EmbedPrompt};
 pub use engine::{
     AdapterStats, AsyncRequestStream, Engine, EngineMap, EngineOptions, EngineStats, Request, RequestStream,
@@ -124,7 +126,7 @@ pub use schemars;
 pub use score::{ScoreOptions, TextScore};
 pub use select::{BACKEND_VARIABLE, available_backends, select_backend};
 pub use speculation::{
-    DraftContext, DraftHead, DraftModel, DraftSource, Drafter, EarlierTexts, PromptLookup, Speculation,
+    DraftContext, DraftHead, DraftSource, Drafter, EarlierTexts, PromptLookup, Speculation,
 };
 pub use stream::{Completion, TextStream};
 #[cfg(feature = "structured")]

@@ -5,7 +5,6 @@
 //! So a drafter affects how many tokens a pass yields, never which ones.
 
 mod draft_head;
-mod draft_model;
 mod earlier;
 mod governor;
 mod lookup;
@@ -15,7 +14,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 pub use draft_head::DraftHead;
-pub use draft_model::DraftModel;
 pub use earlier::EarlierTexts;
 use governor::Costs;
 pub use lookup::PromptLookup;

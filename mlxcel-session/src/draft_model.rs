@@ -5,9 +5,9 @@ use mlxcel_core::{
     Row, SamplingParams, SamplingPlace, SamplingPlan, SequenceId, SessionOptions, TokenChoice, TokenId,
 };
 
-use super::{DraftContext, DraftSource, Drafter};
 use crate::model::Model;
 use crate::sampling::HostSampler;
+use crate::speculation::{DraftContext, DraftSource, Drafter};
 
 /// Drafts tokens with a smaller model of the same vocabulary, on any engine. It samples with the same
 /// parameters and seed as the generation, so that both draw the same token when their distributions agree.
