@@ -387,7 +387,6 @@ mod tests {
             "{}",
             kernels.executables()
         );
-        let module = module;
         let dispatch = |call: &CustomCall<'_>| kernels.dispatch(call);
         let text = Printer::new(&module).custom_calls(&dispatch).to_string();
         let call = "%1 = scf.execute_region -> (tensor<4xf32>) {
