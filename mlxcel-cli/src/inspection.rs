@@ -5,7 +5,8 @@ use std::fmt;
 
 use mlxcel_models::{Checkpoint, Decoder, StateShape, WeightRef};
 use mlxcel_session::mlxcel_core::{
-    Capabilities, Capability, CapabilityValue, Error, ErrorKind, Model, Result, SamplingField, one_line,
+    Capabilities, Capability, CapabilityValue, Error, ErrorKind, LoadOptions, Model, ModelPart, Result,
+    SamplingField, one_line,
 };
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -19,6 +20,8 @@ pub(crate) struct Inspection {
     pub(crate) notes: Vec<String>,
     /// The network in words, a few lines.
     pub(crate) network: String,
+    /// Whether it stores a draft head that `--speculate head` drafts with.
+    pub(crate) draft_head: bool,
     /// The most positions of a sequence.
     pub(crate) context: usize,
     /// The number of token ids.
@@ -203,8 +206,11 @@ impl Inspection {
         let cache = cache.or(own).unwrap_or(CacheType::ALL[0]);
         let weights = weight_groups(&decoder);
         let quantization = packing_shares(&decoder);
+        let head = LoadOptions::default().with_part(ModelPart::DraftHead);
+        let draft_head = checkpoint.decoder_for(&head).is_ok();
         Ok(Self {
             network: decoder.to_string(),
+            draft_head,
             context: decoder.context_length,
             vocabulary: decoder.vocabulary_size,
             layers: decoder.layers.len(),
@@ -296,7 +302,11 @@ impl Memory {
 /// The text for people.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}\n", self.network)?;
+        writeln!(f, "{}", self.network)?;
+        if self.draft_head {
+            writeln!(f, "  draft head stored: `--speculate head` drafts with it")?;
+        }
+        writeln!(f)?;
         writeln!(f, "weights")?;
         for WeightGroup { role, storage, tensors, parameters, bytes } in &self.weights {
             let (parameters, bytes) = (scaled(*parameters, ""), scaled(*bytes, "B"));

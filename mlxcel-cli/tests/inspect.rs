@@ -119,6 +119,16 @@ fn inspect_describes_the_network_as_text() {
 }
 
 #[test]
+fn inspect_tells_whether_a_draft_head_is_stored() {
+    for (name, stored) in [("draft-heads/qwen3_next", true), ("architectures/qwen3_next", false)] {
+        let model = fixture(name);
+        assert_eq!(answer(&model, &["--no-load"])["draft_head"], stored, "{name}");
+        let said = text(&inspect(&model, &["--no-load"]).stdout);
+        assert_eq!(said.contains("--speculate head"), stored, "{said}");
+    }
+}
+
+#[test]
 fn inspect_errors_are_one_line() {
     for (model, arguments, words) in [
         (architecture("absent"), &[][..], "--model"),
