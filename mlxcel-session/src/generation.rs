@@ -166,10 +166,10 @@ impl TextGeneration {
     /// Hands the hidden states of its row's tokens to the draft source that reads them: those of
     /// [`StepOutput::take_states`], for a row whose want [asks](mlxcel_core::Want::states) for them. Call it
     /// before [`accept`](Self::accept).
-    pub fn take_states(&mut self, states: &[f32]) {
+    pub fn add_states(&mut self, states: &[f32]) {
         let first = self.generation.computed();
         if let Some(speculator) = &mut self.speculator {
-            speculator.take_states(first, states);
+            speculator.add_states(first, states);
         }
     }
 
@@ -402,7 +402,7 @@ impl TextGeneration {
         let mut out = StepOutput::new();
         let answer = session.step(&[row], &control, &mut out).and_then(|()| out.take_only("step"));
         if let Some(states) = out.take_states(0) {
-            self.take_states(&states);
+            self.add_states(&states);
         }
         let chosen = answer.and_then(|result| self.choose(fed, result));
         let compile = session.stats().compile_time.saturating_sub(compiled);

@@ -1,11 +1,14 @@
 //! Drafting by a checkpoint's own draft head: no token changes, and most drafts of a trained head are right.
 
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
-    Backend, Completion, DraftHead, Engine, Error, ErrorKind, LoadOptions, Model, OpenOptions, Options,
-    Precision, PrefixCache, SamplingParams, Speculation, TokenId, available_backends, select_backend,
+    Backend, Completion, DraftContext, DraftHead, DraftSource, Drafter, Engine, Error, ErrorKind,
+    LoadOptions, Model, OpenOptions, Options, Precision, PrefixCache, SamplingParams, Speculation, TokenId,
+    available_backends, select_backend,
 };
 
 /// What the text that the head was trained on begins with.
@@ -89,6 +92,58 @@ fn a_prompt_whose_beginning_is_reused_is_drafted_for() {
         assert_eq!(text(&found), text(&expected));
         assert_eq!(found.usage.reused_tokens > 0, reuses, "{:?}", found.usage);
         assert!(found.usage.drafted_tokens > 20, "{:?}", found.usage);
+    }
+}
+
+/// Drafts a token that is wrong as often as not, and notes which positions it got states of.
+#[derive(Clone, Debug, Default)]
+struct Listener(Arc<Mutex<Vec<Range<usize>>>>);
+
+impl DraftSource for Listener {
+    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>, Error> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Drafter for Listener {
+    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>, Error> {
+        let drafts = (0..most).map(|index| (tokens.len() + index) as TokenId % 64);
+        Ok(drafts.collect())
+    }
+
+    fn reads_states(&self) -> bool {
+        true
+    }
+
+    fn add_states(&mut self, first: usize, states: &[f32]) {
+        assert!(states.iter().all(|element| element.is_finite()));
+        self.0.lock().unwrap().push(first..first + states.len() / 8);
+    }
+}
+
+#[test]
+fn a_source_of_ones_own_gets_the_states_that_the_model_returns() {
+    let reference = ReferenceBackend::new();
+    for returned in [true, false] {
+        let load = LoadOptions::default().with_output_states(returned);
+        let engine = reference.load(&ReferenceBackend::source(), &load).unwrap();
+        assert_eq!(engine.capabilities().output_states, returned.then_some(8));
+        let model = Model::from_parts(engine, None);
+        let options = Options::new(30).with_ignore_stop(true);
+        let expected = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
+        let listener = Listener::default();
+        let options = options.with_speculation(Speculation::new(listener.clone()).with_width(2));
+        let found = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
+        assert_eq!(found.tokens, expected.tokens);
+        let heard = std::mem::take(&mut *listener.0.lock().unwrap());
+        assert_eq!(heard.is_empty(), !returned);
+        // Each begins within or at the end of those before it: at the first token that was not accepted.
+        let mut end = 0;
+        for range in heard {
+            assert!(range.start <= end && range.end > range.start, "{range:?} behind {end}");
+            end = range.end;
+        }
+        assert!(!returned || end >= 32, "{end}");
     }
 }
 

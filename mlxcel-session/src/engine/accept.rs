@@ -157,7 +157,7 @@ impl Draw<'_> {
     fn run(self) -> (usize, Result<Option<SampledToken>>) {
         let accepted = caught(|| {
             if let Some(states) = &self.states {
-                self.generation.take_states(states);
+                self.generation.add_states(states);
             }
             self.generation.accept(self.tokens, self.result)
         });

@@ -154,7 +154,7 @@ impl Drafter for Head {
         true
     }
 
-    fn take_states(&mut self, first: usize, states: &[f32]) {
+    fn add_states(&mut self, first: usize, states: &[f32]) {
         let positions = states.len() / self.width.max(1);
         let (next, end) = (self.next(), self.next() + self.waiting.len() / self.width.max(1));
         if first > end {

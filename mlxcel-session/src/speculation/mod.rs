@@ -32,7 +32,7 @@ pub trait Drafter: Send {
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>>;
 
     /// Whether it reads the hidden states of the model that it drafts for, which
-    /// [`take_states`](Self::take_states) then gets. By default it does not.
+    /// [`add_states`](Self::add_states) then gets if the model returns them. By default it does not.
     fn reads_states(&self) -> bool {
         false
     }
@@ -41,7 +41,7 @@ pub trait Drafter: Send {
     /// `[`DraftContext::output_states`]`]`, each time the model has computed some. States at and after `first`
     /// that came before are replaced: they are of draft tokens that were rejected. Tokens that the model did not
     /// compute for this generation, such as those of a reused prefix, are left out.
-    fn take_states(&mut self, first: usize, states: &[f32]) {
+    fn add_states(&mut self, first: usize, states: &[f32]) {
         let _ = (first, states);
     }
 }

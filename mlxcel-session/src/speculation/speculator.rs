@@ -14,6 +14,8 @@ pub(crate) struct Speculator {
     drafters: Vec<(Box<dyn Drafter>, Record)>,
     governor: Governor,
     vocabulary_size: usize,
+    /// Whether the model returns hidden states.
+    output_states: bool,
     /// Which of the drafters made the draft tokens of the row that runs.
     drafted_by: Option<usize>,
     /// What the row that runs has taken so far.
@@ -48,6 +50,7 @@ impl Speculator {
             drafters,
             governor,
             vocabulary_size,
+            output_states: output_states.is_some(),
             drafted_by: None,
             taken: Duration::ZERO,
             disturbed: false,
@@ -95,15 +98,15 @@ impl Speculator {
         Vec::new()
     }
 
-    /// Whether a source reads the model's hidden states.
+    /// Whether a source reads the model's hidden states, and the model returns them.
     pub(crate) fn reads_states(&self) -> bool {
-        self.drafters.iter().any(|(drafter, _)| drafter.reads_states())
+        self.output_states && self.drafters.iter().any(|(drafter, _)| drafter.reads_states())
     }
 
     /// Hands the hidden states of the tokens from position `first` on to the sources that read them.
-    pub(crate) fn take_states(&mut self, first: usize, states: &[f32]) {
+    pub(crate) fn add_states(&mut self, first: usize, states: &[f32]) {
         let readers = self.drafters.iter_mut().filter(|(drafter, _)| drafter.reads_states());
-        readers.for_each(|(drafter, _)| drafter.take_states(first, states));
+        readers.for_each(|(drafter, _)| drafter.add_states(first, states));
     }
 
     /// Adds what the row that runs has taken.
