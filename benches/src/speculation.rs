@@ -3,17 +3,20 @@
 //!
 //! Weights are random, so texts are too. The gain is therefore measured with a drafter that replays the plain
 //! run's text with a given error rate, and with prompt lookup on sampled text, which never repeats, and on
-//! text that masks confine to a cycle of tokens, with drafts and without.
+//! text that masks confine to a cycle of tokens, with drafts and without. A checkpoint that stores a draft head
+//! is measured with that too.
 
 mod cycle;
 mod drafters;
 mod rows;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use mlxcel_iree::IreeBackend;
-use mlxcel_session::{Completion, LoadOptions, Model, Options, SamplingParams, Speculation, TokenId};
+use mlxcel_session::{
+    Completion, DraftHead, ErrorKind, LoadOptions, Model, Options, SamplingParams, Speculation, TokenId,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -70,12 +73,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("{processor}, {cores} cores; {}; {} rounds\n", folder.display(), arguments.rounds());
         let mut load = LoadOptions::default().with_sequences(rows::MOST).with_capacity(1024);
         load.threads = arguments.threads;
-        let model = Model::load(&IreeBackend::new(), folder.as_path(), &load).context("loading")?;
+        let model = open(&folder, load).context("loading")?;
         let mut random = ChaCha8Rng::seed_from_u64(1);
         rows::run(&model, arguments.rounds(), if arguments.quick { 3 } else { 7 }, &mut random)?;
         texts(arguments, &model, &mut random)?;
     }
     Ok(())
+}
+
+/// The model, with its draft head if the checkpoint stores one.
+fn open(folder: &Path, load: LoadOptions) -> Result<Model> {
+    let backend = IreeBackend::new();
+    match DraftHead::load(&backend, &folder.into(), &load) {
+        Ok(head) => {
+            let load = load.with_output_states(true);
+            Ok(Model::load(&backend, folder, &load)?.with_draft_head(head))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
+            Ok(Model::load(&backend, folder, &load)?)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A text, and its drafter.
@@ -171,12 +189,16 @@ fn cases(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Resul
         greedy.clone().with_ignore_stop(false).with_constraint(Cycle(self::prompt(model, CYCLE, random)));
     let replay = |wrong: usize| Speculation::new(Replay::new(prompt, text, wrong));
     let greedily = (prompt.as_slice(), &greedy);
-    Ok(vec![
+    let mut cases = vec![
         Case::new("replayed, wrong in 1 of 5", greedily, replay(5)),
         Case::new("replayed, wrong in 1 of 2", greedily, replay(2)),
         Case::new("replayed, always wrong", greedily, replay(1)),
         Case::new("lookup, a cycle of 12 tokens", (prompt, &cycling), Speculation::lookup()),
         Case::new("lookup, drawn text", (prompt, &drawn), Speculation::lookup()),
         Case::new("random guesses, drawn text", (prompt, &drawn), Speculation::new(Unguessable)),
-    ])
+    ];
+    if let Ok(head) = model.draft_head() {
+        cases.push(Case::new("its draft head", greedily, Speculation::new(head)));
+    }
+    Ok(cases)
 }
