@@ -53,6 +53,12 @@ const FIGURES: &[Figure] = &[
     ("generated_tokens_total", "Generated tokens.", "counter", |_, stats| {
         Some(stats.generated_tokens as f64)
     }),
+    ("drafted_tokens_total", "Draft tokens that the model verified.", "counter", |app, stats| {
+        app.speculation.as_ref().map(|_| stats.drafted_tokens as f64)
+    }),
+    ("accepted_tokens_total", "Draft tokens that were accepted.", "counter", |app, stats| {
+        app.speculation.as_ref().map(|_| stats.accepted_tokens as f64)
+    }),
     ("computed_tokens_total", "Computed tokens.", "counter", |_, stats| Some(stats.computed_tokens as f64)),
     ("steps_total", "Steps.", "counter", |_, stats| Some(stats.steps as f64)),
     ("passes_total", "Passes over the weights.", "counter", |_, stats| Some(stats.passes as f64)),

@@ -53,6 +53,10 @@ async fn requests_of_every_path_are_drafted_for() {
         assert_eq!(said(&found), said(&expected), "{path}");
         assert!(source.0.load(Ordering::Relaxed) > before, "{path}");
     }
+    for (router, has) in [(&plain, false), (&drafting, true)] {
+        let (_, figures) = ask(router, "/metrics", None).await;
+        assert_eq!(figures.contains("mlxcel_drafted_tokens_total{"), has, "{figures}");
+    }
 }
 
 #[test]
