@@ -123,6 +123,13 @@ fn a_bundle_without_programs_is_rejected_as_stablehlo_only() {
 }
 
 #[test]
+fn a_bundle_is_refused_for_hidden_states_that_its_programs_do_not_return() {
+    let (engine, load) = (trusting(text()), load_options().with_output_states(true));
+    let error = engine.load(&text().into(), &load).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.context("field")), (Unsupported, Some("output_states")), "{error}");
+}
+
+#[test]
 fn contradictory_manifests_are_rejected() {
     for (from, to) in [
         ("\"chunk\": 64", "\"chunk\": 18446744073709551615"),
