@@ -10,7 +10,8 @@ use mlxcel_core::{
 
 use super::{DraftContext, DraftSource, Drafter};
 
-/// The most hidden states that wait to be read: of a longer prompt the head reads the last part.
+/// The most hidden states that wait to be read. Of more, the last half is kept, and the head reads that part of
+/// the text.
 const MOST_WAITING: usize = 4096;
 
 /// The most tokens of a row of which all states are computed for the sake of the last.
@@ -169,7 +170,7 @@ impl Drafter for Head {
         self.waiting.extend_from_slice(&states[known * self.width..]);
         let waiting = self.waiting.len() / self.width.max(1);
         if waiting > MOST_WAITING {
-            self.begin_at(self.next() + waiting - MOST_WAITING);
+            self.begin_at(self.next() + waiting - MOST_WAITING / 2);
         }
     }
 
@@ -203,5 +204,64 @@ impl Drafter for Head {
             state = next;
         }
         Ok(drafts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlxcel_core::reference::ReferenceBackend;
+
+    use super::*;
+
+    /// A head of states with one element, which is the position.
+    fn head() -> Head {
+        let model = ReferenceBackend::new().model().unwrap();
+        let mut session = model.open_session(&SessionOptions::default()).unwrap();
+        let sequence = session.open().unwrap();
+        let plan = SamplingPlan::greedy();
+        Head { session, sequence, plan, width: 1, first: 0, held: 0, waiting: Vec::new() }
+    }
+
+    fn add(head: &mut Head, positions: std::ops::Range<usize>) {
+        let states: Vec<f32> = positions.clone().map(|position| position as f32).collect();
+        head.add_states(positions.start, &states);
+    }
+
+    /// The positions that wait, each with its own state.
+    fn waiting(head: &Head) -> std::ops::Range<usize> {
+        let next = head.next();
+        let own = |(index, state): (usize, &f32)| *state == (next + index) as f32;
+        assert!(head.waiting.iter().enumerate().all(own), "{:?} from {next} on", head.waiting);
+        next..next + head.waiting.len()
+    }
+
+    #[test]
+    fn states_wait_in_order_whatever_is_rejected_computed_again_or_missing() {
+        let mut head = head();
+        add(&mut head, 0..10);
+        add(&mut head, 7..12);
+        assert_eq!(waiting(&head), 0..12, "three draft tokens were rejected");
+        head.waiting.drain(..8);
+        head.held = 8;
+        add(&mut head, 0..11);
+        assert_eq!(waiting(&head), 8..11, "the text was computed again, and eight of its tokens were read");
+        add(&mut head, 20..25);
+        assert_eq!((waiting(&head), head.held), (20..25, 0), "what lies between is not known");
+        add(&mut head, 12..22);
+        assert_eq!(waiting(&head), 20..22);
+    }
+
+    #[test]
+    fn few_states_wait_and_are_seldom_moved() {
+        let mut head = head();
+        let mut moved = 0;
+        for position in 0..20_000 {
+            let first = head.first;
+            add(&mut head, position..position + 1);
+            moved += usize::from(head.first > first);
+            assert!(head.waiting.len() <= MOST_WAITING);
+        }
+        assert_eq!(waiting(&head).end, 20_000);
+        assert!(moved < 10, "{moved} times");
     }
 }
