@@ -31,6 +31,7 @@ pub struct OptionSupport<'a> {
     devices: &'a [&'a str],
     precisions: &'a [Precision],
     adapters: bool,
+    output_states: bool,
     draft_heads: bool,
 }
 
@@ -50,12 +51,14 @@ pub struct CheckedOptions<'a> {
     pub device: Option<&'a str>,
     /// The room for adapters, if set.
     pub adapters: Option<AdapterLimits>,
+    /// Whether rows can return hidden states.
+    pub output_states: bool,
 }
 
 impl<'a> OptionSupport<'a> {
     /// Support for up to `capacity` tokens per sequence, `sequences` concurrent sequences by default and any
     /// number on request, every precision, up to [`LoadOptions::MAX_THREADS`] threads, no named device,
-    /// no adapters, and no draft heads.
+    /// no adapters, no output states, and no draft heads.
     pub fn new(capacity: usize, sequences: usize) -> Self {
         Self {
             capacity,
@@ -65,6 +68,7 @@ impl<'a> OptionSupport<'a> {
             devices: &[],
             precisions: &[Precision::Exact, Precision::Native, Precision::Fast],
             adapters: false,
+            output_states: false,
             draft_heads: false,
         }
     }
@@ -105,11 +109,19 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Supports [draft heads](ModelPart::DraftHead), and [`LoadOptions::output_states`], which they read.
+    /// Supports [`LoadOptions::output_states`].
+    #[must_use]
+    pub fn with_output_states(mut self) -> Self {
+        self.output_states = true;
+        self
+    }
+
+    /// Supports [draft heads](ModelPart::DraftHead), and [output states](Self::with_output_states), which they
+    /// read.
     #[must_use]
     pub fn with_draft_heads(mut self) -> Self {
         self.draft_heads = true;
-        self
+        self.with_output_states()
     }
 
     /// Checks all options except [`LoadOptions::prepare`] and [`LoadOptions::progress`], which every engine
@@ -130,10 +142,13 @@ impl<'a> OptionSupport<'a> {
                 .with_context("precision", options.precision)
                 .with_context("known", list(self.precisions)));
         }
-        let asked = [("part", options.part != ModelPart::Whole), ("output_states", options.output_states)];
-        if let Some((field, _)) = asked.into_iter().find(|&(_, asked)| asked && !self.draft_heads) {
+        if options.part != ModelPart::Whole && !self.draft_heads {
             let message = "the engine does not support draft heads";
-            return Err(Error::unsupported(OPERATION, message).with_context("field", field));
+            return Err(Error::unsupported(OPERATION, message).with_context("field", "part"));
+        }
+        if options.output_states && !self.output_states {
+            let message = "the engine does not return the hidden states that draft heads read";
+            return Err(Error::unsupported(OPERATION, message).with_context("field", "output_states"));
         }
         Ok(CheckedOptions {
             precision: options.precision,
@@ -142,6 +157,7 @@ impl<'a> OptionSupport<'a> {
             threads: options.threads.map(|threads| within("threads", threads, self.threads)).transpose()?,
             device: options.device.as_deref().map(|name| self.device(name)).transpose()?,
             adapters: options.adapters.map(|room| self.room(room)).transpose()?,
+            output_states: options.output_states,
         })
     }
 
@@ -201,6 +217,7 @@ mod tests {
             threads: Some(2),
             device: Some("cpu"),
             adapters: None,
+            output_states: false,
         };
         assert_eq!(checked, expected);
         let silent = CheckedOptions { sequences: 3, threads: None, device: None, ..expected };
@@ -234,6 +251,12 @@ mod tests {
         ] {
             assert_eq!(adapters(slots, rank).unwrap_err().context("field"), Some(field));
         }
+        let states = exact.clone().with_output_states(true);
+        assert!(support.with_output_states().check(&states).unwrap().output_states);
+        let head = states.with_part(ModelPart::DraftHead);
+        let refused = support.with_output_states().check(&head).unwrap_err();
+        assert_eq!((refused.kind(), refused.context("field")), (ErrorKind::Unsupported, Some("part")));
+        assert!(support.with_draft_heads().check(&head).is_ok());
         let cancel = CancelToken::new();
         cancel.cancel();
         let error = support.check(&exact.with_cancel(cancel)).unwrap_err();

@@ -59,7 +59,7 @@ use crate::capabilities::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::faults::{FaultPoint, Faults};
 use crate::info::ModelInfo;
-use crate::load::{LoadOptions, LoadProgress, LoadStage, ModelPart, ModelSource, Precision};
+use crate::load::{LoadOptions, LoadProgress, LoadStage, ModelSource, Precision};
 use crate::model::Model;
 use crate::sampling::SamplingFields;
 use crate::stopwatch::Stopwatch;
@@ -214,8 +214,8 @@ impl ReferenceBackend {
     }
 
     /// What is claimed for sessions of a model with these options.
-    fn capabilities(&self, checked: &CheckedOptions<'_>, output_states: bool) -> Capabilities {
-        let CheckedOptions { sequences, capacity, adapters, .. } = *checked;
+    fn capabilities(&self, checked: &CheckedOptions<'_>) -> Capabilities {
+        let CheckedOptions { sequences, capacity, adapters, output_states, .. } = *checked;
         let all = Capabilities::new(sequences, capacity)
             .with_batch_rows(sequences)
             .with_prompt_chunk(self.chunk)
@@ -296,12 +296,8 @@ impl Backend for ReferenceBackend {
         if limits.is_none_or(|most| most.adapters.is_some()) {
             support = support.with_adapters();
         }
-        if options.part != ModelPart::Whole {
-            let message = "this engine's model has no draft head";
-            return Err(Error::unsupported("load model", message).with_context("field", "part"));
-        }
         let checked = support
-            .with_draft_heads()
+            .with_output_states()
             .with_most_sequences(limits.map_or(usize::MAX, |most| most.sequences))
             .with_precisions(&[Precision::Exact, Precision::Native])
             .with_threads(1)
@@ -327,7 +323,7 @@ impl Backend for ReferenceBackend {
         }
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
-        let capabilities = self.capabilities(&checked, options.output_states);
+        let capabilities = self.capabilities(&checked);
         let adapters = capabilities.adapters.map(AdapterRoom::new);
         let (delay, faults) = (self.delay, self.faults.clone());
         let (memory, broken) = (self.memory, self.broken);
