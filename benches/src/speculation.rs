@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use mlxcel_iree::IreeBackend;
 use mlxcel_session::{
-    Completion, DraftHead, ErrorKind, LoadOptions, Model, Options, SamplingParams, Speculation, TokenId,
+    Completion, ErrorKind, LoadOptions, Model, Options, SamplingParams, Speculation, TokenId,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -84,15 +84,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// The model, with its draft head if the checkpoint stores one.
 fn open(folder: &Path, load: LoadOptions) -> Result<Model> {
     let backend = IreeBackend::new();
-    match DraftHead::load(&backend, &folder.into(), &load) {
-        Ok(head) => {
-            let load = load.with_output_states(true);
-            Ok(Model::load(&backend, folder, &load)?.with_draft_head(head))
-        }
+    match Model::load_with_draft_head(&backend, folder, &load) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
             Ok(Model::load(&backend, folder, &load)?)
         }
-        Err(error) => Err(error.into()),
+        opened => Ok(opened?),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_session::{DraftHead, LoadOptions, Model, ModelSource, Precision, hub};
+use mlxcel_session::{LoadOptions, Model, ModelSource, Precision, hub};
 
 use crate::bundled;
 use crate::engine::{ChosenEngine, EngineChoice, path};
@@ -95,14 +95,10 @@ pub(crate) fn refuse_encoder(source: &ModelSource) -> Result<(), Failure> {
     if decoder.is_ok_and(|decoder| decoder.is_bidirectional()) { Err(encoder()) } else { Ok(()) }
 }
 
-/// Loads a model, and its draft head first if the model is to return the states that one reads.
+/// Loads a model, and its draft head too if the model returns the states that one reads.
 fn load_on(engine: &ChosenEngine, source: ModelSource, load: &LoadOptions) -> Result<Model, Failure> {
-    let head = load.output_states.then(|| DraftHead::load(&engine.backend, &source, load)).transpose()?;
-    let model = Model::load(&engine.backend, source, load)?;
-    Ok(match head {
-        Some(head) => model.with_draft_head(head),
-        None => model,
-    })
+    let open = if load.output_states { Model::load_with_draft_head } else { Model::load };
+    Ok(open(&engine.backend, source, load)?)
 }
 
 fn encoder() -> Failure {

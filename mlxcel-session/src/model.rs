@@ -70,6 +70,23 @@ impl Model {
         })
     }
 
+    /// As [`load`](Self::load), with the checkpoint's [draft head](Self::draft_head).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load`](Self::load) and [`DraftHead::load`].
+    pub fn load_with_draft_head(
+        backend: &dyn Backend,
+        source: impl Into<ModelSource>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        let source = hub::locate(source, options)?;
+        // The smaller of the two, and the one that may be missing.
+        let head = DraftHead::load(backend, &source, options)?;
+        let model = Self::load(backend, source, &options.clone().with_output_states(true))?;
+        Ok(Self { draft_head: Some(head), ..model })
+    }
+
     /// Combines a model loaded by an engine with an optional tokenizer.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
@@ -85,13 +102,6 @@ impl Model {
             #[cfg(feature = "structured")]
             vocabulary: Default::default(),
         }
-    }
-
-    /// Keeps the model's draft head, for [`draft_head`](Self::draft_head).
-    #[must_use]
-    pub fn with_draft_head(mut self, head: DraftHead) -> Self {
-        self.draft_head = Some(head);
-        self
     }
 
     /// The model's draft head, a source of drafts for [`Speculation`](crate::Speculation).

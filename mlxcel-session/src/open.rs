@@ -101,13 +101,10 @@ impl Model {
         if let Some(budget) = options.memory_budget {
             check_memory(&estimate(&backend, &source, options)?, budget)?;
         }
-        if !options.draft_head {
-            return Self::load(&backend, source, &options.load);
+        if options.draft_head {
+            return Self::load_with_draft_head(&backend, source, &options.load);
         }
-        // The smaller of the two, and the one that may be missing.
-        let head = DraftHead::load(&backend, &source, &options.load)?;
-        let load = options.load.clone().with_output_states(true);
-        Ok(Self::load(&backend, source, &load)?.with_draft_head(head))
+        Self::load(&backend, source, &options.load)
     }
 
     /// The memory that a model would take with these options: weights, the states of all sequences at full

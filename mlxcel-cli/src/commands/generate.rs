@@ -215,7 +215,7 @@ fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOption
     Ok(progress.watch(arguments.adapter.make_room(load)?))
 }
 
-/// The draft model, which is to draft for `model`.
+/// Opens the draft model for `model`.
 fn open_draft(
     arguments: &Arguments,
     draft: ModelSource,

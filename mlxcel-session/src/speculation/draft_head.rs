@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Backend, Control, Error, ErrorKind, InferenceSession, LoadOptions, ModelPart, ModelSource, Result, Row,
-    SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId, Want,
+    Backend, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt, LoadOptions, ModelPart,
+    ModelSource, Result, Row, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId, Want,
 };
 
 use super::{DraftContext, DraftSource, Drafter};
@@ -128,16 +128,14 @@ impl Head {
 
     /// Feeds `tokens` with their `states`, and returns the token that follows the last with the state there.
     fn feed(&mut self, tokens: &[TokenId], states: &[f32]) -> Result<(TokenId, Vec<f32>)> {
-        let mut tokens = tokens;
-        let mut states = states;
-        let control = Control::default();
-        let mut out = StepOutput::new();
-        if tokens.len() > SHORT {
-            let ahead = tokens.len() - 1;
-            let row = Row::extend(self.sequence, &tokens[..ahead]).with_states(&states[..ahead * self.width]);
-            self.session.step(&[row], &control, &mut out)?;
-            out.take_only("draft")?;
-            (tokens, states) = (&tokens[ahead..], &states[ahead * self.width..]);
+        let (control, mut out) = (Control::default(), StepOutput::new());
+        // Nobody reads the states of what is fed ahead.
+        let ahead = if tokens.len() > SHORT { tokens.len() - 1 } else { 0 };
+        let (tokens_ahead, tokens) = tokens.split_at(ahead);
+        let (states_ahead, states) = states.split_at(ahead * self.width);
+        if ahead > 0 {
+            let row = Row::extend(self.sequence, tokens_ahead).with_states(states_ahead);
+            self.session.run_row(row, &control)?;
         }
         let want = Want::token(&self.plan).with_states();
         let row = Row::new(self.sequence, tokens, want).with_states(states);
