@@ -267,7 +267,7 @@ fn describe(checkpoint: &Checkpoint, part: ModelPart) -> Result<Decoder> {
 /// were fed.
 fn check_draft_head(roles: &Roles<'_>, decoder: &Decoder) -> Result<()> {
     if decoder.input_states.is_none() {
-        roles.expect_draft_head(None)?;
+        return Err(roles.unknown_draft_head());
     }
     let keeps_all = |mixer: &Mixer| match mixer {
         Mixer::Attention(attention) => attention.core.window.is_none(),

@@ -36,18 +36,21 @@ impl<'a> Roles<'a> {
         self.part == ModelPart::DraftHead
     }
 
+    /// The error for a family whose draft heads are not known.
+    pub(super) fn unknown_draft_head(&self) -> Error {
+        let family = self.text.model_type.escape_debug();
+        let message = format!("draft heads of the model type '{family}' are not supported");
+        Error::unsupported(OPERATION, message)
+    }
+
     /// The modules of the draft head.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if those of the family are not known,
+    /// [`unknown_draft_head`](Self::unknown_draft_head), or
     /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the checkpoint does not have them.
     pub(super) fn expect_draft_head(&self, modules: Option<DraftHeadModules>) -> Result<DraftHeadModules> {
-        let family = self.text.model_type.escape_debug();
-        let Some(modules) = modules else {
-            let message = format!("draft heads of the model type '{family}' are not supported");
-            return Err(Error::unsupported(OPERATION, message));
-        };
+        let modules = modules.ok_or_else(|| self.unknown_draft_head())?;
         if self.has_matrix(&modules.projection) {
             return Ok(modules);
         }
