@@ -58,6 +58,7 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
 /// What is compiled in the place of a file of IREE that has a defect.
 fn corrected(file: &str) -> Option<&'static str> {
     let corrections = [
+        ("/async/semaphore.c", "corrections/semaphore.c"),
         ("/local_task/task_queue.c", "corrections/task_queue.c"),
         ("/vulkan/command_buffer.c", "corrections/vulkan_command_buffer.c"),
         ("/vulkan/queue.c", "corrections/vulkan_queue.c"),
