@@ -12,7 +12,6 @@ mod embed;
 mod gguf;
 mod gpu;
 mod machine;
-mod mlx;
 mod oracles;
 mod packed;
 mod peak;
@@ -41,10 +40,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE engine on CPUs, llama.cpp, candle, mistral.rs and mlx-lm
+    /// The IREE and the MLX engine on CPUs, llama.cpp, candle, mistral.rs and mlx-lm
     Cpu(Box<cpu::Arguments>),
-    /// The MLX engine and mlx-lm
-    Mlx(mlx::Arguments),
     /// The PJRT engine and the same network in jax, on the same plugin
     Pjrt(pjrt::Arguments),
     /// Many concurrent requests on one engine, and one at a time
@@ -70,7 +67,6 @@ enum Suite {
 fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Cpu(arguments) => cpu::run(&arguments),
-        Suite::Mlx(arguments) => mlx::run(&arguments),
         Suite::Pjrt(arguments) => pjrt::run(&arguments),
         Suite::Requests(arguments) => requests::run(&arguments),
         Suite::Profile(arguments) => profile::run(&arguments),

@@ -157,7 +157,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         contestants.extend(entries.into_iter().map(|entry| entry.result));
     }
     let report = Report {
-        suite: "pjrt",
         model: shapes.name,
         machine: Machine::of_this_process(),
         versions: versions.into_iter().collect(),
@@ -257,7 +256,6 @@ impl Entry {
         let read = shapes.parameters() - shapes.unread_parameters();
         let result = Contestant {
             name,
-            ours: program != Program::Jax,
             weight_bytes: read as f64 * kind.bits() / 8.0,
             decode: Vec::new(),
             prefill: Vec::new(),

@@ -1,4 +1,4 @@
-//! The results, as a table and as JSON.
+//! The results of the suite `pjrt`, as a table and as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,8 +15,6 @@ use crate::spread::Spread;
 pub(crate) struct Contestant {
     /// The program and its compute type.
     pub(crate) name: String,
-    /// Whether it is ours.
-    pub(crate) ours: bool,
     /// Bytes of weights that a token reads.
     pub(crate) weight_bytes: f64,
     pub(crate) decode: Vec<f64>,
@@ -26,7 +24,6 @@ pub(crate) struct Contestant {
 /// A whole run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    pub(crate) suite: &'static str,
     pub(crate) model: &'static str,
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<(String, String)>,
@@ -40,16 +37,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Writes the numbers to `SUITE.json` in `folder`, and prints its path.
+    /// Writes the numbers to `pjrt.json` in `folder`, and prints its path.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(format!("{}.json", self.suite));
+        let path = folder.join("pjrt.json");
         fs::write(&path, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("writing {}", path.display()))?;
         eprintln!("\nthe numbers are in {}", path.display());
         Ok(())
     }
 
-    /// The table, and a comparison of ours with the best of the others.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let memory = Spread::of(&self.memory);
@@ -81,30 +77,7 @@ impl Report {
             let share = if share.is_finite() { format!("{:.0} %", 100.0 * share) } else { "-".to_owned() };
             let _ = writeln!(text, "{:<24} {decode:>26} {share:>8} {prefill:>26}", contestant.name);
         }
-        for (what, of) in [
-            ("decode", (|c| &c.decode) as fn(&Contestant) -> &Vec<f64>),
-            ("prefill", |c: &Contestant| &c.prefill),
-        ] {
-            if let Some(line) = self.comparison(what, of) {
-                let _ = write!(text, "\n{line}");
-            }
-        }
         text
-    }
-
-    /// The speed of each of ours relative to the best of the others.
-    fn comparison(&self, what: &str, of: fn(&Contestant) -> &Vec<f64>) -> Option<String> {
-        let median = |contestant: &Contestant| Spread::of(of(contestant)).median;
-        let measured = |ours| {
-            self.contestants
-                .iter()
-                .filter(move |c| c.ours == ours && !of(c).is_empty())
-                .map(|c| (c, median(c)))
-        };
-        let (best, rate) = measured(false).max_by(|a, b| a.1.total_cmp(&b.1))?;
-        let ratios: Vec<String> =
-            measured(true).map(|(ours, own)| format!("{} {:.1} x", ours.name, own / rate)).collect();
-        (!ratios.is_empty()).then(|| format!("{what} beside {}: {}", best.name, ratios.join(", ")))
     }
 }
 
@@ -112,36 +85,25 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn contestant(name: &str, ours: bool, decode: &[f64]) -> Contestant {
-        Contestant {
-            name: name.to_owned(),
-            ours,
-            weight_bytes: 1e9,
-            decode: decode.to_vec(),
-            prefill: Vec::new(),
-        }
-    }
-
     #[test]
-    fn ours_are_compared_with_the_best_of_the_others() {
+    fn the_table_has_medians_and_the_share_of_the_bus() {
+        let contestant = Contestant {
+            name: "mlxcel pjrt bf16".to_owned(),
+            weight_bytes: 1e9,
+            decode: vec![9.0, 8.0, 12.0],
+            prefill: Vec::new(),
+        };
         let report = Report {
-            suite: "mlx",
             model: "small",
             machine: Machine::of_this_process(),
-            versions: vec![("mlx-lm".to_owned(), "1".to_owned())],
+            versions: vec![("jax".to_owned(), "1".to_owned())],
             threads: 2,
             decode_position: 128,
             prefill_tokens: 128,
             memory: vec![20e9, 22e9],
-            contestants: vec![
-                contestant("ours", true, &[9.0, 8.0, 12.0]),
-                contestant("slow", false, &[1.0]),
-                contestant("fast", false, &[2.0, 4.0]),
-            ],
+            contestants: vec![contestant],
         };
         let table = report.table();
-        assert!(table.contains("decode beside fast: ours 3.0 x"), "{table}");
         assert!(table.contains("9.00 (8.00 to 12.00)") && table.contains("43 %"), "{table}");
-        assert!(!table.contains("prefill beside"), "{table}");
     }
 }

@@ -22,10 +22,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE engine on processors beside llama.cpp, candle, mistral.rs and mlx-lm
+    /// The IREE and the MLX engine on processors beside llama.cpp, candle, mistral.rs and mlx-lm
     Cpu(CpuArguments),
-    /// The MLX engine beside mlx-lm
-    Mlx(MlxArguments),
     /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into
     /// .toolchain/xla for it
     Pjrt(SuiteArguments),
@@ -80,28 +78,11 @@ enum CpuPeer {
     MlxLm,
 }
 
-#[derive(clap::Args)]
-struct MlxArguments {
-    /// What the engine is compared with; mlx-lm is installed into .toolchain/mlx-lm for it
-    #[arg(long, value_enum, default_value_t = Peers::MlxLm)]
-    peers: Peers,
-    /// Further arguments of the suite; `-- --help` lists them
-    #[arg(last = true)]
-    suite: Vec<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Peers {
-    MlxLm,
-    None,
-}
-
 /// Sets up, installs what a suite compares with, and runs it.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
     let suite = match arguments.suite {
         Suite::Cpu(_) => "cpu",
-        Suite::Mlx(_) => "mlx",
         Suite::Pjrt(_) => "pjrt",
         Suite::Requests(_) => "requests",
         Suite::Profile(_) => "profile",
@@ -113,45 +94,43 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
     command.arg("--folder").arg(folder(workspace));
-    let (mlx_lm, further) = match &arguments.suite {
+    let further = match &arguments.suite {
         Suite::Cpu(cpu) => {
-            if cpu.peers.contains(&CpuPeer::LlamaCpp) {
-                command.arg("--llama-cpp").arg(worker(
-                    workspace,
-                    "llama-cpp",
-                    &setup::build_tools(workspace)?,
-                )?);
+            for peer in &cpu.peers {
+                match peer {
+                    CpuPeer::LlamaCpp => {
+                        let tools = setup::build_tools(workspace)?;
+                        command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp", &tools)?)
+                    }
+                    CpuPeer::Candle => command.arg("--candle").arg(worker(workspace, "candle", &[])?),
+                    CpuPeer::MistralRs => {
+                        command.arg("--mistralrs").arg(worker(workspace, "mistralrs", &[])?)
+                    }
+                    CpuPeer::MlxLm => {
+                        command.arg("--packages").arg(install_mlx_lm(workspace)?);
+                        command.arg("--python").arg(find_python()?)
+                    }
+                };
             }
-            if cpu.peers.contains(&CpuPeer::Candle) {
-                command.arg("--candle").arg(worker(workspace, "candle", &[])?);
-            }
-            if cpu.peers.contains(&CpuPeer::MistralRs) {
-                command.arg("--mistralrs").arg(worker(workspace, "mistralrs", &[])?);
-            }
-            (cpu.peers.contains(&CpuPeer::MlxLm), &cpu.suite)
+            &cpu.suite
         }
-        Suite::Mlx(mlx) => (mlx.peers == Peers::MlxLm, &mlx.suite),
         Suite::Pjrt(pjrt) => {
             command.arg("--plugin").arg(setup::pjrt(workspace)?);
             let python = find_python()?;
             command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
-            (false, &pjrt.suite)
+            &pjrt.suite
         }
         // In an environment of its own.
         Suite::Gpu(arguments) => return gpu::run(workspace, arguments),
         Suite::Requests(further)
         | Suite::Profile(further)
         | Suite::Adapters(further)
-        | Suite::Embed(further) => (false, &further.suite),
+        | Suite::Embed(further) => &further.suite,
         Suite::Speculation(speculation) => {
             command.args(speculation.quick.then_some("--quick"));
-            (false, &speculation.further.suite)
+            &speculation.further.suite
         }
     };
-    if mlx_lm {
-        let packages = install_mlx_lm(workspace)?;
-        command.arg("--packages").arg(packages).arg("--python").arg(find_python()?);
-    }
     process::run(command.args(further))
 }
 

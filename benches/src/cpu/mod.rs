@@ -1,4 +1,4 @@
-//! The suite `cpu`: the IREE engine compared with llama.cpp, candle, mistral.rs and mlx-lm.
+//! The suite `cpu`: the IREE and the MLX engine compared with llama.cpp, candle, mistral.rs and mlx-lm.
 //!
 //! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in
 //! rounds. Before the rounds each of ours has an uncounted turn with an empty cache, which measures
