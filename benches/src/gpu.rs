@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -215,7 +215,7 @@ fn oracles_in(folder: &Path, only: &[String]) -> Result<Vec<PathBuf>> {
 fn compare(place: Place, folders: &[PathBuf], arguments: &Arguments) -> Result<Vec<String>> {
     let processes = std::thread::available_parallelism().map_or(1, Into::into).div_ceil(2);
     let children = folders.chunks(folders.len().div_ceil(processes)).map(|folders| {
-        let mut command = this_program()?;
+        let mut command = worker::this_program()?;
         command.arg("oracles").args(place.arguments()).args(plugin(place, arguments)).args(folders);
         let child = command.stdout(Stdio::piped()).spawn();
         Ok((folders.len(), child.context("starting this program")?))
@@ -336,7 +336,7 @@ fn start(
             peers::jax_on_gpu(python, arguments.packages.as_deref(), checkpoint, "bf16", capacity)
         }
         Who::Ours(place, precision, bits) => {
-            let mut command = this_program()?;
+            let mut command = worker::this_program()?;
             command.arg("serve").args(place.arguments()).args(plugin(place, arguments));
             command.args(["--precision", &precision.to_string(), "--sequences", "1", "--threads", "1"]);
             command.args(["--capacity", &capacity.to_string(), "--model"]).arg(checkpoint);
@@ -358,10 +358,6 @@ fn start(
     results.loading_peak = worker.loading_peak;
     results.private = worker.memory().map(|memory| memory.private);
     Ok(worker)
-}
-
-fn this_program() -> Result<Command> {
-    Ok(Command::new(std::env::current_exe().context("finding this program")?))
 }
 
 /// The arguments of the worker that name the plugin.

@@ -66,15 +66,8 @@ pub(crate) fn jax_on_gpu(
     command
 }
 
-/// candle with `checkpoint` in the type `kind`.
-pub(crate) fn candle(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
-    let mut command = Command::new(program);
-    command.arg(checkpoint).arg(kind).env("RAYON_NUM_THREADS", threads.to_string());
-    command
-}
-
-/// mistral.rs with `checkpoint` in the type `kind`.
-pub(crate) fn mistral_rs(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
+/// candle or mistral.rs, as `program`, with `checkpoint` in the type `kind`.
+pub(crate) fn rayon(program: &Path, checkpoint: &Path, kind: &str, threads: usize) -> Command {
     let mut command = Command::new(program);
     command.arg(checkpoint).arg(kind).env("RAYON_NUM_THREADS", threads.to_string());
     command

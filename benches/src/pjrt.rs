@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 use crate::bandwidth::Probe;
 use crate::machine::Machine;
@@ -17,7 +17,7 @@ use crate::peers;
 use crate::report::{Contestant, Report};
 use crate::serve::Engine;
 use crate::shapes::{ModelName, Shapes};
-use crate::spread::Spread;
+use crate::spread::{Spread, shuffled};
 use crate::worker::{self, Worker};
 
 /// Measurements and their repetitions.
@@ -137,9 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             entry.turn(arguments)?;
         }
         for round in 0..arguments.rounds {
-            let mut order: Vec<usize> = (0..entries.len()).collect();
-            order.sort_by_cached_key(|_| random.next_u64());
-            for index in order {
+            for index in shuffled(entries.len(), &mut random) {
                 let entry = &mut entries[index];
                 let (decode, prefill) = entry.turn(arguments)?;
                 entry.result.decode.push(decode);
@@ -273,7 +271,7 @@ impl Entry {
 
 /// This program as a worker.
 fn ours(engine: Engine, kind: Kind, checkpoint: &Path, arguments: &Arguments) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command = worker::this_program()?;
     let (engine, precision) = match (engine, kind) {
         (Engine::Pjrt, Kind::Bf16) => ("pjrt", "native"),
         (Engine::Pjrt, Kind::F32) => ("pjrt", "exact"),

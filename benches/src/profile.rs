@@ -16,9 +16,6 @@ use crate::serve::Session;
 /// What is profiled.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder of results; this suite writes nothing there
-    #[arg(long, default_value = "target/bench", hide = true)]
-    folder: PathBuf,
     /// The checkpoint
     #[arg(long, value_name = "DIR")]
     model: PathBuf,

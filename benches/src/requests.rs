@@ -10,17 +10,14 @@ use anyhow::{Context, Result, bail};
 use mlxcel_iree::IreeBackend;
 use mlxcel_session::{Engine, EngineOptions, LoadOptions, Model, Options, PrefixCache, TokenId};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 use crate::machine::Machine;
-use crate::spread::Spread;
+use crate::spread::{Spread, random_tokens, shuffled};
 
 /// Measurements and their repetitions.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The folder of results; this suite writes nothing there
-    #[arg(long, default_value = "target/bench", hide = true)]
-    folder: PathBuf,
     /// The checkpoint
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
@@ -64,8 +61,7 @@ fn engine(model: &Model) -> Result<Engine> {
 }
 
 fn prompt(model: &Model, tokens: usize, random: &mut ChaCha8Rng) -> Vec<TokenId> {
-    let vocabulary = model.info().vocabulary_size as u32;
-    (0..tokens).map(|_| random.next_u32() % vocabulary).collect()
+    random_tokens(model.info().vocabulary_size, tokens, random)
 }
 
 fn options(tokens: usize) -> Options {
@@ -96,9 +92,7 @@ fn throughput(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> 
     }
     let mut rates = vec![Vec::new(); counts.len()];
     for _ in 0..arguments.rounds {
-        let mut order: Vec<usize> = (0..counts.len()).collect();
-        order.sort_by_key(|_| random.next_u32());
-        for index in order {
+        for index in shuffled(counts.len(), random) {
             rates[index].push(rate(model, &engine, counts[index], arguments.tokens, random)?);
         }
     }

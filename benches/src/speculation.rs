@@ -22,7 +22,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::machine::Machine;
 use crate::shapes::LLAMA_1B;
-use crate::spread::Spread;
+use crate::spread::{Spread, random_tokens, shuffled};
 use cycle::Cycle;
 use drafters::{Replay, Unguessable};
 
@@ -127,9 +127,7 @@ fn texts(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Resul
     let mut results: Vec<Results> = cases.iter().map(|_| Results::default()).collect();
     // The first round compiles, and measures the cost of drafts.
     for round in 0..=arguments.rounds() {
-        let mut order: Vec<usize> = (0..cases.len()).collect();
-        order.sort_by_key(|_| random.next_u32());
-        for index in order {
+        for index in shuffled(cases.len(), random) {
             let (case, result) = (&cases[index], &mut results[index]);
             let guessed_first = random.next_u32().is_multiple_of(2);
             let early = guessed_first.then(|| case.generate(model, &case.guessed)).transpose()?;
@@ -169,20 +167,16 @@ fn texts(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Resul
     Ok(())
 }
 
-fn prompt(model: &Model, tokens: usize, random: &mut ChaCha8Rng) -> Vec<TokenId> {
-    let vocabulary = model.info().vocabulary_size as u32;
-    (0..tokens).map(|_| random.next_u32() % vocabulary).collect()
-}
-
 /// The measured texts.
 fn cases(arguments: &Arguments, model: &Model, random: &mut ChaCha8Rng) -> Result<Vec<Case>> {
     let greedy =
         Options::new(arguments.tokens()).with_ignore_stop(true).with_sampling(SamplingParams::greedy());
     let drawn = greedy.clone().with_sampling(SamplingParams::greedy().with_temperature(1.0).with_seed(3));
-    let prompt = &prompt(model, 24, random);
+    let vocabulary = model.info().vocabulary_size;
+    let prompt = &random_tokens(vocabulary, 24, random);
     let text = &model.generate_tokens(prompt, &greedy)?.complete()?.tokens;
-    let cycling =
-        greedy.clone().with_ignore_stop(false).with_constraint(Cycle(self::prompt(model, CYCLE, random)));
+    let cycle = Cycle(random_tokens(vocabulary, CYCLE, random));
+    let cycling = greedy.clone().with_ignore_stop(false).with_constraint(cycle);
     let replay = |wrong: usize| Speculation::new(Replay::new(prompt, text, wrong));
     let greedily = (prompt.as_slice(), &greedy);
     let mut cases = vec![

@@ -1,4 +1,19 @@
-//! Statistics of repeated measurements.
+//! Repeated measurements: their random order and inputs, and their statistics.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng;
+
+/// The numbers below `count` in random order.
+pub(crate) fn shuffled(count: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_cached_key(|_| random.next_u64());
+    order
+}
+
+/// Random tokens of a vocabulary.
+pub(crate) fn random_tokens(vocabulary: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<u32> {
+    (0..count).map(|_| random.next_u32() % vocabulary as u32).collect()
+}
 
 /// Median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]

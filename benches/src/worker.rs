@@ -173,6 +173,11 @@ impl Drop for Worker {
     }
 }
 
+/// A command of this program itself, which is the worker of our engines.
+pub(crate) fn this_program() -> Result<Command> {
+    Ok(Command::new(std::env::current_exe().context("finding this program")?))
+}
+
 fn memory_of(process: u32) -> Option<Memory> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     Some(Memory { private: size(&status, "RssAnon")?, mapped: size(&status, "RssFile")? })

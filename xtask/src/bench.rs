@@ -93,7 +93,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     };
     let mut command =
         workspace.cargo(&["run", "--locked", "--release", "--package", "mlxcel-benches", "--", suite]);
-    command.arg("--folder").arg(folder(workspace));
+    if !matches!(arguments.suite, Suite::Requests(_) | Suite::Profile(_) | Suite::Embed(_)) {
+        command.arg("--folder").arg(folder(workspace));
+    }
     let further = match &arguments.suite {
         Suite::Cpu(cpu) => {
             for peer in &cpu.peers {

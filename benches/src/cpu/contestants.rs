@@ -136,6 +136,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    fn new(result: Contestant, effort: Effort, command: impl Fn() -> Command + 'static) -> Self {
+        Self { result, effort, weights: None, versions: Vec::new(), command: Box::new(command) }
+    }
+
     pub(super) fn command(&self) -> Command {
         (self.command)()
     }
@@ -253,13 +257,8 @@ impl Common<'_> {
             }
             command
         };
-        Ok(Entry {
-            effort: effort(&result.weights),
-            result,
-            weights,
-            versions: Vec::new(),
-            command: Box::new(command),
-        })
+        let effort = effort(&result.weights);
+        Ok(Entry { weights, ..Entry::new(result, effort, command) })
     }
 
     /// The file of a llama.cpp type, created if missing.
@@ -278,24 +277,21 @@ impl Common<'_> {
     pub(super) fn llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
         let kind = name(&which);
         let file = self.gguf(program, which)?;
-        let mut result = Contestant::new(format!("llama.cpp {kind}"), Program::LlamaCpp, &kind, None);
         // It reports the actual number when it is started.
-        self.count_bytes(
-            &mut result,
-            match which {
-                LlamaCpp::Bf16 => 16.0,
-                // Blocks of 32 have a scale of 16 bits.
-                LlamaCpp::Q8 => 8.5,
-                LlamaCpp::Q4 | LlamaCpp::Q4Pure | LlamaCpp::Q4Km | LlamaCpp::Iq4Nl => 4.5,
-                LlamaCpp::Q6K => 6.5625,
-            },
-        );
+        let bits = match which {
+            LlamaCpp::Bf16 => 16.0,
+            // Blocks of 32 have a scale of 16 bits.
+            LlamaCpp::Q8 => 8.5,
+            LlamaCpp::Q4 | LlamaCpp::Q4Pure | LlamaCpp::Q4Km | LlamaCpp::Iq4Nl => 4.5,
+            LlamaCpp::Q6K => 6.5625,
+        };
+        let mut result = self.peer("llama.cpp", Program::LlamaCpp, &kind, bits);
         let floats = which == LlamaCpp::Bf16;
         result.arithmetic = Some(if floats { Arithmetic::Halves } else { Arithmetic::Bytes });
         let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);
         let weights = Some(file.clone());
         let command = move || peers::llama_cpp(&program, &file, threads, capacity);
-        Ok(Entry { effort: effort(&kind), result, weights, versions: Vec::new(), command: Box::new(command) })
+        Ok(Entry { weights, ..Entry::new(result, effort(&kind), command) })
     }
 
     /// candle with a type.
@@ -308,13 +304,12 @@ impl Common<'_> {
             bail!("its llama derives the head size from the hidden size, and these shapes differ");
         }
         let kind = name(&which);
-        let mut result = Contestant::new(format!("candle {kind}"), Program::Candle, &kind, None);
-        self.count_bytes(&mut result, if which == Candle::F32 { 32.0 } else { 16.0 });
+        let bits = if which == Candle::F32 { 32.0 } else { 16.0 };
+        let mut result = self.peer("candle", Program::Candle, &kind, bits);
         result.arithmetic = (which == Candle::F32).then_some(Arithmetic::Floats);
         let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
         let effort = if which == Candle::F32 { Effort::Single } else { Effort::Little };
-        let command = move || peers::candle(&program, &checkpoint, &kind, threads);
-        Ok(Entry { effort, result, weights: None, versions: Vec::new(), command: Box::new(command) })
+        Ok(Entry::new(result, effort, move || peers::rayon(&program, &checkpoint, &kind, threads)))
     }
 
     /// mistral.rs with a type.
@@ -323,47 +318,38 @@ impl Common<'_> {
             bail!("the shapes of its experts are not measured");
         }
         let kind = name(&which);
-        let mut result = Contestant::new(format!("mistral.rs {kind}"), Program::MistralRs, &kind, None);
         let bits = match which {
             MistralRs::F32 => 32.0,
             MistralRs::Q8 => 8.5,
             MistralRs::Q4 => 4.5,
         };
-        self.count_bytes(&mut result, bits);
+        let mut result = self.peer("mistral.rs", Program::MistralRs, &kind, bits);
         let floats = which == MistralRs::F32;
         result.arithmetic = Some(if floats { Arithmetic::Floats } else { Arithmetic::Bytes });
         let (program, checkpoint, threads) = (program.to_owned(), self.checkpoint.to_owned(), self.threads);
-        let command = move || peers::mistral_rs(&program, &checkpoint, &kind, threads);
-        Ok(Entry {
-            effort: Effort::Single,
-            result,
-            weights: None,
-            versions: Vec::new(),
-            command: Box::new(command),
-        })
+        Ok(Entry::new(result, Effort::Single, move || peers::rayon(&program, &checkpoint, &kind, threads)))
     }
 
     /// mlx-lm with a type.
     pub(super) fn mlx_lm(&self, python: &str, packages: &Path, which: MlxLm) -> Entry {
         let kind = name(&which);
-        let mut result = Contestant::new(format!("mlx-lm {kind}"), Program::MlxLm, &kind, None);
         let bits = match which {
             MlxLm::F32 => 32.0,
             MlxLm::Bf16 => 16.0,
             MlxLm::FourBit => 4.5,
             MlxLm::FourBitF32 => 5.0,
         };
-        self.count_bytes(&mut result, bits);
+        let result = self.peer("mlx-lm", Program::MlxLm, &kind, bits);
         let (python, packages) = (python.to_owned(), packages.to_owned());
         let checkpoint = self.checkpoint.to_owned();
-        let command = move || peers::mlx_lm(&python, &packages, &checkpoint, &kind);
-        Entry {
-            effort: Effort::Little,
-            result,
-            weights: None,
-            versions: Vec::new(),
-            command: Box::new(command),
-        }
+        Entry::new(result, Effort::Little, move || peers::mlx_lm(&python, &packages, &checkpoint, &kind))
+    }
+
+    /// Another program, with weights of a type that has this many bits.
+    fn peer(&self, name: &str, program: Program, kind: &str, bits: f64) -> Contestant {
+        let mut result = Contestant::new(format!("{name} {kind}"), program, kind, None);
+        self.count_bytes(&mut result, bits);
+        result
     }
 
     /// Counts the bytes of weights that a token reads and does not read, at this many bits.

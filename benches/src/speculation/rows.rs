@@ -10,9 +10,8 @@ use mlxcel_core::{
 };
 use mlxcel_session::Model;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::Rng;
 
-use crate::spread::Spread;
+use crate::spread::{Spread, random_tokens, shuffled};
 
 /// The maximum tokens of a pass, and sequences.
 pub(super) const MOST: usize = 16;
@@ -47,8 +46,7 @@ struct Passes {
 impl Passes {
     fn new(model: &Model, random: &mut ChaCha8Rng) -> Result<Self> {
         let mut session = model.engine().open_session(&SessionOptions::default())?;
-        let vocabulary = model.info().vocabulary_size as u32;
-        let tokens: Vec<TokenId> = (0..BEFORE).map(|_| random.next_u32() % vocabulary).collect();
+        let tokens = random_tokens(model.info().vocabulary_size, BEFORE, random);
         let mut sequences = Vec::new();
         for _ in 0..MOST {
             let sequence = session.open()?;
@@ -108,9 +106,7 @@ pub(super) fn run(model: &Model, rounds: usize, repeats: usize, random: &mut Cha
     }
     let mut seconds = vec![Vec::new(); all.len()];
     for _ in 0..rounds {
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        order.sort_by_key(|_| random.next_u32());
-        for index in order {
+        for index in shuffled(all.len(), random) {
             let (kind, count) = all[index];
             seconds[index].push(passes.middle(kind, count, repeats)?);
         }
