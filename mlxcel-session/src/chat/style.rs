@@ -21,6 +21,23 @@ pub(crate) struct Style {
     pub(crate) parallel: bool,
 }
 
+impl Style {
+    /// Calls behind one another, of a family whose templates show the tools.
+    pub(crate) const fn new(name: &'static str, spelled: &'static [&'static str], call: Call) -> Self {
+        Self {
+            name,
+            spelled,
+            shows_tools: true,
+            marks: &[],
+            open: "",
+            call,
+            separator: "",
+            close: "",
+            parallel: true,
+        }
+    }
+}
+
 /// How one call is written. Space around the texts is written as it stands, and read in any amount.
 #[derive(Debug)]
 pub(crate) enum Call {

@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn parsing_work_is_linear_in_the_answers_length() {
-        for style in STYLES.iter().filter(|style| style.name != "gpt-oss") {
+        for style in STYLES.into_iter().filter(|style| style.name != "gpt-oss") {
             let trigger = if style.trigger().is_empty() { "{" } else { style.trigger() };
             let begin = format!("{trigger}{}", if trigger == "{" { "" } else { "[{" });
             for repeated in [
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_streamed_tool_call_is_parsed_once() {
-        let style = STYLES.iter().find(|style| style.name == "hermes").unwrap();
+        let style = STYLES.into_iter().find(|style| style.name == "hermes").unwrap();
         let long = "x, {\\\"y\\\"} ".repeat(1_000);
         let call = format!(r#"<tool_call>{{"name": "now", "arguments": {{"text": "{long}"}}}}</tool_call>"#);
         for size in [1, 5, usize::MAX] {
