@@ -111,8 +111,10 @@ impl Architecture {
         let names = || self.tensors.iter().copied().flatten().chain(known::TENSORS);
         let whole =
             names().find(|(known, ..)| *known == rest).map(|(_, to, change)| ((*to).to_owned(), *change));
+        // Others, such as a scale, change what the tensor beside them means.
+        let is_known = ["", "weight", "bias"].contains(&ending);
         whole.or_else(|| {
-            let (_, to, change) = names().find(|(known, ..)| *known == stem)?;
+            let (_, to, change) = names().find(|(known, ..)| *known == stem && is_known)?;
             Some((format!("{to}.{ending}"), *change))
         })
     }
@@ -148,6 +150,7 @@ pub(super) enum Change {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fixed {
     Flag(bool),
+    Text(&'static str),
     Null,
 }
 
@@ -155,6 +158,7 @@ impl Fixed {
     fn value(self) -> Value {
         match self {
             Self::Flag(flag) => Value::Bool(flag),
+            Self::Text(text) => text.into(),
             Self::Null => Value::Null,
         }
     }

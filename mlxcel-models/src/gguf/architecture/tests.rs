@@ -52,4 +52,5 @@ fn tensors_go_where_families_look_for_them() {
     assert_eq!(target("glm4moe", "blk.3.nextn.eh_proj.weight"), Ok(None));
     assert_eq!(target("llama", "blk.0.post_ffw_norm.weight"), Err(()));
     assert_eq!(target("llama", "blk.x.attn_q.weight"), Err(()));
+    assert_eq!(target("bitnet", "blk.0.attn_q.scale"), Err(()));
 }

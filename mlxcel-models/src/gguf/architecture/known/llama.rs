@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::Architecture;
 use super::super::Change::Keep;
-use super::super::Fixed::Null;
+use super::super::Fixed::{Flag, Null, Text};
 use super::super::Rows::{Paired, Pairs};
 use super::super::draft::Draft;
 use super::{CHOSEN, PLAIN, RMS_EPSILON, WIDTH};
@@ -18,6 +18,18 @@ pub(super) const ARCEE: Architecture = Architecture {
     ..PLAIN
 };
 
+/// BitNet b1.58 as its first authors published it; files do not say the activation of its MLPs.
+pub(super) const BITNET: Architecture = Architecture {
+    name: "bitnet",
+    model_type: "bitnet",
+    fixed: &[("hidden_act", Text("silu"))],
+    tensors: &[&[
+        ("attn_sub_norm", "self_attn.attn_sub_norm", Keep),
+        ("ffn_sub_norm", "mlp.ffn_sub_norm", Keep),
+    ]],
+    ..PLAIN
+};
+
 pub(super) const LLAMA: Architecture = Architecture {
     name: "llama",
     model_type: "llama",
@@ -27,6 +39,10 @@ pub(super) const LLAMA: Architecture = Architecture {
     adapt: llama,
     ..PLAIN
 };
+
+/// Llama read in both directions, as embeddings are made with it.
+pub(super) const LLAMA_EMBED: Architecture =
+    Architecture { name: "llama-embed", fixed: &[("is_causal", Flag(false))], ..LLAMA };
 
 pub(super) const LLAMA4: Architecture = Architecture {
     name: "llama4",
