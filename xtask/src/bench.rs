@@ -118,8 +118,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
         }
         Suite::Pjrt(pjrt) => {
             command.arg("--plugin").arg(setup::pjrt(workspace)?);
-            let python = find_python()?;
-            command.arg("--packages").arg(setup::jax(workspace, &python)?).arg("--python").arg(python);
+            command.arg("--packages").arg(setup::jax(workspace)?).arg("--python").arg(find_python()?);
             &pjrt.suite
         }
         // In an environment of its own.
@@ -160,16 +159,14 @@ fn worker(workspace: &Workspace, name: &str, variables: &[(&str, OsString)]) -> 
 }
 
 fn install_mlx_lm(workspace: &Workspace) -> Result<PathBuf> {
-    let name = "mlx-lm";
     let packages = Packages {
-        name,
+        name: "mlx-lm",
         requirements: "benches/mlx-lm/requirements.txt",
         wheels_for: None,
         what: "mlx-lm and what it imports (about 110 MB)",
     };
-    packages.install(workspace, find_python).context(
-        "pip could not install mlx-lm: it needs the network or an index that has it, and Linux (glibc 2.35 or \
-         newer, x86-64 or aarch64) with Python 3.11, 3.12 or 3.13",
-    )?;
-    Ok(workspace.toolchain().join(name))
+    packages.install(workspace).context(
+        "mlx-lm needs the network or an index that has it, and Linux (glibc 2.35 or newer, x86-64 or aarch64) \
+         with Python 3.11, 3.12 or 3.13",
+    )
 }

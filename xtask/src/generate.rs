@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use crate::setup::{self, Packages, find_python};
+use crate::setup::{self, Packages, WHEELS_FOR, find_python};
 use crate::workspace::Workspace;
 
 /// The crate, and its program.
@@ -55,13 +55,13 @@ fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
         name: "libclang",
         requirements: "xtask/toolchain/libclang.txt",
         // It is not a Python module.
-        wheels_for: Some("3.11"),
+        wheels_for: Some(WHEELS_FOR),
         what: "libclang (about 25 MB)",
     };
-    libclang.install(workspace, find_python).context("pip could not install libclang")?;
+    let libclang = libclang.install(workspace)?;
     let upstream = setup::iree_upstream(workspace)?;
     let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()])?;
-    command.envs(setup::libclang_variables(&workspace.toolchain().join("libclang"))?);
+    command.envs(setup::libclang_variables(&libclang)?);
     process::run(&mut command)
 }
 

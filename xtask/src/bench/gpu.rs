@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use crate::setup::{Packages, WHEELS_FOR, find_python};
+use crate::setup::{Packages, WHEELS_FOR};
 use crate::workspace::Workspace;
 
 /// Where the folder is, and the suite's own arguments.
@@ -56,15 +56,11 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<()> {
         wheels_for: Some(WHEELS_FOR),
         what: "MLX for CUDA (about 90 MB)",
     };
-    for packages in [&headers, &mlx] {
-        packages
-            .install(workspace, find_python)
-            .with_context(|| format!("pip could not install {}", packages.what))?;
-    }
+    let (headers, mlx) = (headers.install(workspace)?, mlx.install(workspace)?);
     let toolchain = workspace.toolchain();
     let mut build = workspace.cargo(&["build", "--locked", "--release", "--package", "mlxcel-benches"]);
     build.args(["--features", "cuda,vulkan"]);
-    build.env("IREE_CUDA_DEPS_DIR", toolchain.join(headers.name).join("nvidia/cu13"));
+    build.env("IREE_CUDA_DEPS_DIR", headers.join("nvidia/cu13"));
     // The program runs with another MLX than it was built with, which is found by its name.
     build.env("MLXCEL_MLX_LINK", "soname");
     process::run(&mut build).context("building the suite for GPUs")?;
@@ -79,7 +75,7 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<()> {
         copy(compiler.join(file), &format!("iree/{file}"))?;
     }
     for part in ["mlx", "mlx_cuda_13.libs"] {
-        copy(toolchain.join(mlx.name).join(part), part)?;
+        copy(mlx.join(part), part)?;
     }
     for (part, name) in [("mlx/lib", "mlx-cpu/lib"), ("mlx_cpu.libs", "mlx_cpu.libs")] {
         copy(toolchain.join("python").join(part), name)?;

@@ -30,7 +30,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
 }
 
 fn through_xla(workspace: &Workspace, python: &str) -> Result<String> {
-    let packages = setup::jax(workspace, python)?;
+    let packages = setup::jax(workspace)?;
 
     let folder = tempfile::tempdir().context("making a folder for the bundle")?;
     let bundle = folder.path().join("bundle");

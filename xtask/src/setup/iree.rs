@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::MetadataCommand;
 use sha2::{Digest, Sha256};
 
-use super::packages::remove_folder;
+use super::packages::{hexadecimal, remove_folder};
 use crate::workspace::{Workspace, cargo_program};
 
 #[path = "../../../mlxcel-iree-sys/build/sources.rs"]
@@ -149,7 +149,7 @@ fn digest(folder: &Path, files: &BTreeSet<PathBuf>) -> Result<String> {
         hasher.update(format!("{name} {}\n", bytes.len()));
         hasher.update(bytes);
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(hasher))
 }
 
 #[cfg(test)]

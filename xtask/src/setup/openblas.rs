@@ -21,7 +21,7 @@ use object::{Object, ObjectSymbol};
 use sha2::{Digest, Sha256};
 
 use super::links;
-use super::packages::{Packages, find_python, remove_folder};
+use super::packages::{Packages, WHEELS_FOR, hexadecimal, remove_folder};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -39,14 +39,14 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
     let packages = Packages {
         name: "openblas-python",
         requirements: "xtask/toolchain/openblas.txt",
-        wheels_for: Some("3.11"),
+        wheels_for: Some(WHEELS_FOR),
         what: "OpenBLAS (about 8 MB)",
     };
-    packages.install(workspace, find_python).context("pip could not install OpenBLAS")?;
+    let python = packages.install(workspace)?;
 
     let library = toolchain.join("python/mlx/lib/libmlx.so");
     let companions = toolchain.join("python/mlx_cpu.libs");
-    let openblas = toolchain.join("openblas-python/scipy_openblas32/lib").join(OPENBLAS);
+    let openblas = python.join("scipy_openblas32/lib").join(OPENBLAS);
     let blas = only_file(&companions, "libblas-")?;
     let lapack = only_file(&companions, "liblapack-")?;
 
@@ -110,7 +110,7 @@ fn digest(files: &[&Path]) -> Result<String> {
     for file in files {
         hasher.update(fs::read(file).with_context(|| format!("reading {}", file.display()))?);
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(hasher))
 }
 
 /// The names that a shared library defines.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -27,9 +27,9 @@ pub(super) fn install(workspace: &Workspace) -> Result<bool> {
         wheels_for: Some(WHEELS_FOR),
         what: &format!("the IREE compiler and MLX (about {megabytes} MB)"),
     };
-    packages.install(workspace, find_python).context(
-        "pip could not install the pinned packages: it needs the network or an index that has them, and Linux \
-         (glibc 2.35 or newer, x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
+    packages.install_missing(workspace).context(
+        "the toolchain needs the network or an index that has its packages, and Linux (glibc 2.35 or newer, \
+         x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
     )
 }
 
@@ -46,16 +46,22 @@ pub(crate) struct Packages<'a> {
 }
 
 impl Packages<'_> {
-    /// Installs them by the pip of a `python` that is asked for only then, unless the stamp says that these
-    /// very requirements are there. Answers whether it did.
-    pub(crate) fn install(&self, workspace: &Workspace, python: impl Fn() -> Result<String>) -> Result<bool> {
+    /// Makes the folder complete, and gives its path.
+    pub(crate) fn install(&self, workspace: &Workspace) -> Result<PathBuf> {
+        self.install_missing(workspace)?;
+        Ok(workspace.toolchain().join(self.name))
+    }
+
+    /// Installs them unless the stamp says that these very requirements are there; only then it looks for a
+    /// pip. Answers whether it did.
+    fn install_missing(&self, workspace: &Workspace) -> Result<bool> {
         let toolchain = workspace.toolchain();
         let requirements = workspace.root().join(self.requirements);
         let content =
             fs::read(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
         let mut stamp = stamp_of(&content);
         if self.wheels_for.is_none() {
-            stamp.push_str(&process::output(Command::new(python()?).arg("--version"))?);
+            stamp.push_str(&process::output(Command::new(find_python()?).arg("--version"))?);
         }
         let place = toolchain.join(self.name);
         if is_installed(&place, &stamp) {
@@ -65,7 +71,8 @@ impl Packages<'_> {
         let incoming = toolchain.join(format!("incoming-{}", self.name));
         remove_folder(&incoming)?;
         eprintln!("setup: installing {} with pip", self.what);
-        process::run(&mut pip_install(&python()?, self.wheels_for, &requirements, &incoming))?;
+        process::run(&mut pip_install(&find_python()?, self.wheels_for, &requirements, &incoming))
+            .with_context(|| format!("pip could not install {}", self.what))?;
 
         fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the packages")?;
         remove_folder(&place)?;
@@ -80,10 +87,13 @@ const STAMP: &str = ".requirements-sha256";
 /// Names what is installed: requirements, and the machine that the wheels were chosen for (a repository may
 /// be shared between a host and a container).
 fn stamp_of(requirements: &[u8]) -> String {
-    let digest = Sha256::digest(requirements);
-    let mut stamp: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    stamp.push_str(&format!(" {} {}\n", std::env::consts::OS, std::env::consts::ARCH));
-    stamp
+    let digest = hexadecimal(Sha256::new_with_prefix(requirements));
+    format!("{digest} {} {}\n", std::env::consts::OS, std::env::consts::ARCH)
+}
+
+/// A checksum as stamps have it.
+pub(super) fn hexadecimal(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_installed(place: &Path, stamp: &str) -> bool {
@@ -175,16 +185,14 @@ fn pip_version(said: &str) -> Option<(u32, u32)> {
 /// Installs what other packages with native code are built with, CMake, ninja and libclang; the variables by
 /// which their builds find them.
 pub(crate) fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
-    let name = "build-tools";
     let packages = Packages {
-        name,
+        name: "build-tools",
         requirements: "xtask/toolchain/build-tools.txt",
         // They are programs and a library, and no modules of Python's.
         wheels_for: Some(WHEELS_FOR),
         what: "CMake, ninja and libclang, which llama.cpp and eerie are built with (about 55 MB)",
     };
-    packages.install(workspace, find_python).context("pip could not install CMake, ninja and libclang")?;
-    let folder = workspace.toolchain().join(name);
+    let folder = packages.install(workspace)?;
     let mut variables = vec![
         ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
         ("CMAKE_GENERATOR", "Ninja".into()),
