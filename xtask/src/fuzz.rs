@@ -87,11 +87,10 @@ fn guided(workspace: &Workspace, target: &str, time: Duration) -> Result<()> {
     let flags = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
-    let host =
-        process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "host-tuple"]))?;
+    let host = toolchains::nightly_prints("host-tuple")?;
     let mut command = toolchains::cargo("nightly");
     command
-        .args(["run", "--release", "--target", host.trim(), "--manifest-path"])
+        .args(["run", "--release", "--target", &host, "--manifest-path"])
         .arg(package.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(workspace.root().join("target/libfuzzer"))

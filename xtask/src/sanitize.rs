@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::checks::Counts;
 use crate::workspace::Workspace;
 use crate::{process, toolchains};
 
@@ -170,11 +171,9 @@ struct Nightly {
 
 impl Nightly {
     fn find() -> Result<Self> {
-        let host = process::output(
-            Command::new("rustup").args(["run", "nightly", "rustc", "--print", "host-tuple"]),
-        );
-        let host = host.context("sanitizers need a nightly toolchain: `rustup toolchain install nightly`")?;
-        Ok(Self { host: host.trim().to_owned() })
+        let host = toolchains::nightly_prints("host-tuple")
+            .context("sanitizers need a nightly toolchain: `rustup toolchain install nightly`")?;
+        Ok(Self { host })
     }
 
     /// Fails unless the toolchain has what the sanitizer takes.
@@ -200,14 +199,9 @@ impl Nightly {
         for (name, _) in tests.left_out {
             command.args(["--skip", name]);
         }
-        let mut passed = 0;
-        process::run_watched(&mut command, |line| {
-            let count = line
-                .strip_prefix("test result: ok. ")
-                .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
-            passed += count.unwrap_or(0);
-        })?;
-        if passed == 0 {
+        let mut counts = Counts::default();
+        process::run_watched(&mut command, |line| counts.add(line))?;
+        if counts.passed == 0 {
             bail!(
                 "no test of {} {} is called any of {:?}",
                 tests.package,
@@ -215,7 +209,7 @@ impl Nightly {
                 tests.names
             );
         }
-        Ok((passed, started.elapsed().as_secs()))
+        Ok((counts.passed, started.elapsed().as_secs()))
     }
 
     /// Tests of a package, instrumented. What runs while building is not: it is for the host without a name.

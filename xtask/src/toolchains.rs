@@ -21,12 +21,16 @@ pub(crate) fn cargo(name: &str) -> Command {
     command
 }
 
-/// Whether the nightly toolchain has the sources of the standard library; an error where there is no such
-/// toolchain.
+/// What the nightly toolchain's compiler prints for `--print`; an error where there is no such toolchain.
+pub(crate) fn nightly_prints(what: &str) -> Result<String> {
+    let said = process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", what]))?;
+    Ok(said.trim().to_owned())
+}
+
+/// Whether the nightly toolchain has the sources of the standard library.
 pub(crate) fn nightly_has_sources() -> Result<bool> {
-    let sysroot =
-        process::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]))?;
-    Ok(Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())
+    let sysroot = nightly_prints("sysroot")?;
+    Ok(Path::new(&sysroot).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())
 }
 
 /// The installed toolchain of a release; `None` without one. In continuous integration rustup installs it.

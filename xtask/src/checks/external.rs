@@ -5,7 +5,6 @@
 //! and versions: what is compiled already is not compiled again.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,59 +12,29 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSymbol};
 
-use crate::process;
 use crate::workspace::{Workspace, cargo_program};
-
-/// The environment of the package with the IREE engine at run time, as a path in `.toolchain/`; its build
-/// needs only a C compiler.
-const IREE_ENVIRONMENT: (&str, &str) = ("MLXCEL_IREE_COMPILER", "bin/iree-compile");
-/// A choice of engine for the tests is none for these packages.
-const BACKEND: &str = "MLXCEL_BACKEND";
 
 /// The bundled checkpoint.
 pub(super) const MODEL: &str = "examples/models/storyteller";
 
 /// One of the packages.
 pub(super) struct External {
-    name: &'static str,
     manifest: PathBuf,
-    model: PathBuf,
     outside: PathBuf,
     target: PathBuf,
-    build_environment: Vec<(&'static str, OsString)>,
 }
 
 impl External {
-    pub(super) fn prepare(
-        workspace: &Workspace,
-        name: &'static str,
-        outside: &Path,
-        target: &Path,
-    ) -> Result<Self> {
+    pub(super) fn prepare(workspace: &Workspace, name: &str, outside: &Path, target: &Path) -> Result<Self> {
         let folder = workspace.root().join("tests-external").join(name);
         // The versions that the workspace is tested with; cargo drops what is not needed.
         fs::copy(workspace.root().join("Cargo.lock"), folder.join("Cargo.lock"))
             .with_context(|| format!("giving {name} the lock file of the workspace"))?;
         Ok(Self {
-            name,
             manifest: folder.join("Cargo.toml"),
-            model: workspace.root().join(MODEL),
             outside: outside.to_path_buf(),
             target: target.to_path_buf(),
-            build_environment: Vec::new(),
         })
-    }
-
-    /// Lets the program run this model instead of the bundled checkpoint.
-    pub(super) fn with_model(mut self, model: &Path) -> Self {
-        self.model = model.to_path_buf();
-        self
-    }
-
-    /// Gives the build these variables.
-    pub(super) fn with_build_environment(mut self, variables: &[(&'static str, OsString)]) -> Self {
-        self.build_environment = variables.to_vec();
-        self
     }
 
     pub(super) fn cargo(&self, subcommand: &str) -> Command {
@@ -79,32 +48,8 @@ impl External {
             .arg("--manifest-path")
             .arg(&self.manifest)
             .current_dir(&self.outside)
-            .env("CARGO_TARGET_DIR", &self.target)
-            .envs(self.build_environment.iter().map(|(name, value)| (name, value)));
+            .env("CARGO_TARGET_DIR", &self.target);
         command
-    }
-
-    /// Builds and runs the program on its model; it fails by itself if no text comes.
-    fn runs(&self, environment: impl FnOnce(&mut Command)) -> Result<()> {
-        let mut command = self.cargo("run");
-        command.arg("--").arg(&self.model).env_remove(BACKEND);
-        environment(&mut command);
-        process::run(&mut command).with_context(|| format!("the external package {}", self.name))
-    }
-
-    /// The same with the compiler of programs at hand, which the build does not ask for.
-    pub(super) fn runs_through_iree(&self, workspace: &Workspace) -> Result<()> {
-        self.runs(|command| {
-            let (name, path) = IREE_ENVIRONMENT;
-            if std::env::var_os(name).is_none() {
-                command.env(name, workspace.toolchain().join(path));
-            }
-        })
-    }
-
-    /// See [`exports_nothing`].
-    pub(super) fn exports_nothing(&self) -> Result<()> {
-        exports_nothing(&self.target.join("debug").join(self.name))
     }
 }
 

@@ -17,8 +17,10 @@ pub(super) fn documenting_rustdoc(workspace: &Workspace) -> Result<Option<PathBu
         return Ok(None);
     }
     let real = program_of_toolchain("rustdoc");
+    let target = workspace.metadata()?.target_directory.into_std_path_buf();
     let text = format!(
-        r#"rustdoc='{}'
+        r#"#!/bin/sh
+rustdoc='{}'
 "$rustdoc" "$@" || exit
 case " $* " in *" --test "*) ;; *) exit ;; esac
 value=
@@ -34,20 +36,10 @@ done
 exec "$rustdoc" "$@" --deny warnings --out-dir '{}'
 "#,
         real.display(),
-        target(workspace)?.join("doc").display()
+        target.join("doc").display()
     );
-    write(workspace, "rustdoc", &text).map(Some)
-}
-
-fn target(workspace: &Workspace) -> Result<PathBuf> {
-    Ok(workspace.metadata()?.target_directory.into_std_path_buf())
-}
-
-/// Writes a script for sh.
-fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf> {
-    let folder = target(workspace)?.join("quick");
-    let script = folder.join(name);
-    let text = format!("#!/bin/sh\n{text}");
+    let folder = target.join("quick");
+    let script = folder.join("rustdoc");
     // What stays the same need not be identified again.
     if !fs::read(&script).is_ok_and(|kept| kept == text.as_bytes()) {
         fs::create_dir_all(&folder)
@@ -55,5 +47,5 @@ fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf> {
             .with_context(|| format!("writing {}", script.display()))?;
         process::run(Command::new("chmod").arg("755").arg(&script))?;
     }
-    Ok(script)
+    Ok(Some(script))
 }
