@@ -4,6 +4,7 @@ mod call;
 pub(crate) mod marks;
 mod options;
 mod part;
+mod prepared;
 mod reasoning;
 mod special_tokens;
 pub(crate) mod style;

@@ -3,13 +3,15 @@
 use super::{ChatTemplate, marks};
 
 /// Tags around reasoning that models are trained on.
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     // DeepSeek R1, Qwen 3, SmolLM3, GLM, Granite 3.3
     ("<think>", "</think>"),
     // Magistral
     ("[THINK]", "[/THINK]"),
     // Seed
     ("<seed:think>", "</seed:think>"),
+    // MiniMax M3
+    ("<mm:think>", "</mm:think>"),
     // Command A
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     // Apriel
@@ -31,15 +33,20 @@ const TAGS: [(&str, &str); 12] = [
 ];
 
 /// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels
-/// of gpt-oss. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
+/// of gpt-oss. Functionary 3.2 has none, but marks the beginning of its answers. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningFormat(pub(crate) ReasoningMarks);
 
 /// The marks of a [`ReasoningFormat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReasoningMarks {
-    Tags { open: &'static str, close: &'static str },
+    Tags {
+        open: &'static str,
+        close: &'static str,
+    },
     Channels,
+    /// None, but answers begin with whom they are for (Functionary 3.2).
+    Recipients,
 }
 
 /// The token that a tag begins with: all of it but the name of a channel.
@@ -57,6 +64,9 @@ impl ReasoningFormat {
         if [marks::CHANNEL, marks::MESSAGE].into_iter().all(spells) {
             return Some(Self(ReasoningMarks::Channels));
         }
+        if spells(marks::TO_ALL) {
+            return Some(Self(ReasoningMarks::Recipients));
+        }
         let tags = |known: &dyn Fn(&str) -> bool| {
             let found = TAGS.into_iter().find(|(open, close)| known(token_of(open)) && known(close));
             found.map(|(open, close)| Self(ReasoningMarks::Tags { open, close }))
@@ -69,12 +79,13 @@ impl ReasoningFormat {
         let marks = match self.0 {
             ReasoningMarks::Tags { open, close } => vec![token_of(open), close],
             ReasoningMarks::Channels => marks::ALL.to_vec(),
+            ReasoningMarks::Recipients => Vec::new(),
         };
         marks.into_iter()
     }
 
     /// Whether it writes calls and reasoning under separate headers, so that message content has no markers.
     pub(crate) fn has_channels(&self) -> bool {
-        self.0 == ReasoningMarks::Channels
+        matches!(self.0, ReasoningMarks::Channels | ReasoningMarks::Recipients)
     }
 }

@@ -1,7 +1,5 @@
 //! How a family writes tool calls.
 
-use super::ChatTemplate;
-
 /// How a family writes calls: `open`, the calls with `separator` between them, `close`.
 #[derive(Debug)]
 pub(crate) struct Style {
@@ -19,6 +17,10 @@ pub(crate) struct Style {
     /// Whether one answer has several calls.
     #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
     pub(crate) parallel: bool,
+    /// What the prompt has written of the first call.
+    pub(crate) prompted: &'static str,
+    /// Whether its templates print arguments that are text already.
+    pub(crate) text_arguments: bool,
 }
 
 impl Style {
@@ -34,6 +36,8 @@ impl Style {
             separator: "",
             close: "",
             parallel: true,
+            prompted: "",
+            text_arguments: false,
         }
     }
 }
@@ -49,6 +53,10 @@ pub(crate) enum Call {
     Channel { before: &'static str, between: &'static str },
     /// `before`, the bare name, `between`, the arguments, each between tags, `after`.
     Tagged { before: &'static str, between: &'static str, argument: Argument, after: &'static str },
+    /// `before`, the bare name, `between`, the arguments as elements, `after`. An element is its value between
+    /// `<NAME>` and `</NAME>`, each behind `mark`. Values nest: an object has an element for each field, and a
+    /// list one of the name [`ITEM`] for each item.
+    Elements { before: &'static str, between: &'static str, mark: &'static str, after: &'static str },
     /// `before`, the bare name, `open`, the arguments, each a name, `assign` and a literal, with commas between
     /// them, `after`.
     Keywords {
@@ -59,6 +67,9 @@ pub(crate) enum Call {
         after: &'static str,
     },
 }
+
+/// The name of the elements of a list.
+pub(crate) const ITEM: &str = "item";
 
 /// How values are written that are neither plain text nor JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +101,8 @@ pub(crate) struct Argument {
     pub(crate) named: &'static str,
     pub(crate) middle: &'static str,
     pub(crate) close: &'static str,
+    /// What else ends a value, for models that leave `close` out.
+    pub(crate) ends: &'static [&'static str],
     /// What follows the name of a string and of any other value, where a family says which it is.
     pub(crate) kinds: Option<[&'static str; 2]>,
 }
@@ -102,21 +115,13 @@ impl Call {
             | Self::Named { before, .. }
             | Self::Channel { before, .. }
             | Self::Tagged { before, .. }
+            | Self::Elements { before, .. }
             | Self::Keywords { before, .. } => before,
         }
     }
 }
 
-/// Formats without an entry, which must not be taken for another's, with a text that their templates spell out.
-const UNSUPPORTED: [(&str, &str); 2] = [("functionary-v3.2", ">>>all"), ("minimax-m3", "]<]minimax[>[")];
-
 impl Style {
-    /// The call format of a model with this chat template if it is a known one that is not supported.
-    pub(crate) fn unsupported(template: Option<&ChatTemplate>) -> Option<&'static str> {
-        let is_of = |text: &str| template.is_some_and(|template| template.spells(text));
-        UNSUPPORTED.iter().find(|(_, text)| is_of(text)).map(|(name, _)| *name)
-    }
-
     /// What a text begins to be a call with; nothing where the call is the whole answer, as where it is only a
     /// list.
     pub(crate) fn trigger(&self) -> &'static str {

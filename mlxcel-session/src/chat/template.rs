@@ -7,6 +7,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use mlxcel_template::{Field, Origin, Origins, Rendered, Template, Variable};
 use serde_json::Map;
 
+use super::prepared::prepared;
 use super::{ChatOptions, Message, SpecialTokens};
 use crate::files;
 
@@ -56,9 +57,6 @@ struct Named {
 /// The marker at the end of a message to continue, as in transformers: a template may trim the space at its
 /// end.
 const END_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-
-/// The names of a message's reasoning; transformers gives it to templates by the first two.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 impl ChatTemplate {
     /// Parses the template `source`.
@@ -157,7 +155,7 @@ impl ChatTemplate {
     /// As [`render`](Self::render), with the origin of each part.
     pub(crate) fn render_parts(&self, messages: &[Message], options: &ChatOptions) -> Result<Rendered> {
         let template = self.choose(options)?;
-        let messages = with_reasoning(messages);
+        let messages = prepared(self, messages);
         let (messages, final_content) = if options.continue_final_message {
             let (messages, content) = with_end_mark(messages.into_owned())?;
             (Cow::Owned(messages), Some(content))
@@ -260,25 +258,6 @@ fn fields(message: &Message) -> Vec<Field<'_>> {
         .into_iter()
         .chain(extra)
         .collect()
-}
-
-/// The messages, where reasoning has the names that templates look for.
-fn with_reasoning(messages: &[Message]) -> Cow<'_, [Message]> {
-    let given = |message: &Message| {
-        REASONING.iter().find_map(|name| message.extra.get(*name).filter(|value| !value.is_null())).cloned()
-    };
-    if messages.iter().all(|message| given(message).is_none()) {
-        return Cow::Borrowed(messages);
-    }
-    let named = messages.iter().map(|message| {
-        let mut message = message.clone();
-        if let Some(reasoning) = given(&message) {
-            message.extra.entry("thinking").or_insert_with(|| reasoning.clone());
-            message.extra.insert("reasoning_content".to_owned(), reasoning);
-        }
-        message
-    });
-    Cow::Owned(named.collect())
 }
 
 /// The messages, where the last one ends with [`END_MARK`], and what it says without that.

@@ -1,6 +1,7 @@
 //! Splits reasoning from the answer while it streams.
 
 mod channels;
+mod recipients;
 mod tags;
 
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use mlxcel_core::{Result, TokenId};
 use crate::chat::{AnswerPart, ReasoningFormat, ReasoningMarks};
 use crate::tokenizer::Tokenizer;
 use channels::Channels;
+use recipients::Recipients;
 use tags::Tags;
 
 impl ReasoningFormat {
@@ -18,6 +20,7 @@ impl ReasoningFormat {
         ReasoningSplitter(match self.0 {
             ReasoningMarks::Tags { open, close } => State::Tags(Tags::new(open, close)),
             ReasoningMarks::Channels => State::Channels(Channels::default()),
+            ReasoningMarks::Recipients => State::Recipients(Recipients::default()),
         })
     }
 
@@ -31,6 +34,7 @@ impl ReasoningFormat {
         Ok(ReasoningSplitter(match self.0 {
             ReasoningMarks::Tags { open, close } => State::Tags(Tags::after(open, close, tokenizer, prompt)?),
             ReasoningMarks::Channels => State::Channels(Channels::after(tokenizer, prompt)?),
+            ReasoningMarks::Recipients => State::Recipients(Recipients::after(tokenizer, prompt)?),
         }))
     }
 }
@@ -58,6 +62,7 @@ enum State {
     Plain,
     Tags(Tags),
     Channels(Channels),
+    Recipients(Recipients),
 }
 
 impl ReasoningSplitter {
@@ -91,6 +96,7 @@ impl ReasoningSplitter {
             State::Plain => vec![AnswerPart::Answer(piece.to_owned())],
             State::Tags(tags) => tags.push(piece),
             State::Channels(channels) => channels.push(piece),
+            State::Recipients(recipients) => recipients.push(piece),
         }
     }
 
@@ -100,6 +106,7 @@ impl ReasoningSplitter {
             State::Plain => Vec::new(),
             State::Tags(tags) => tags.finish(),
             State::Channels(channels) => channels.finish(),
+            State::Recipients(_) => Vec::new(),
         }
     }
 }

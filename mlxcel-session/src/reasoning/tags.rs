@@ -64,7 +64,11 @@ impl Tags {
             if text.starts_with(&self.open) {
                 self.place = Place::Reasoning;
                 self.held.replace_range(lead..lead + self.open.len(), "");
-            } else if self.open.starts_with(text) {
+            } else if text.starts_with(&self.close) {
+                // A model that decides by itself whether to reason says so when it does not.
+                self.place = Place::Answer;
+                self.held.drain(..lead + self.close.len());
+            } else if self.open.starts_with(text) || self.close.starts_with(text) {
                 return parts;
             } else {
                 self.place = Place::Answer;

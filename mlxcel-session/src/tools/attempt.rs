@@ -6,6 +6,8 @@ use std::ops::Range;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::elements::{Element, elements};
+use super::json::{Json, is_object};
 use super::literals::Keywords;
 use super::values::Written;
 use super::{LONGEST_NAME, is_of_name};
@@ -43,6 +45,8 @@ pub(super) enum Arguments {
     Object(String),
     /// Names and values, each written by itself.
     Fields(Vec<(String, Written)>),
+    /// Elements that nest.
+    Elements(Vec<(String, Element)>),
 }
 
 /// What is expected of a text from its beginning on, and how much of it came.
@@ -97,13 +101,17 @@ enum Expected {
     Tagged(Argument),
     /// Keyword arguments with literals.
     Keywords(Keywords),
-    /// Text up to this mark, and where it begins if it did.
-    Text(&'static str, Option<usize>),
+    /// Text up to this mark or before one of `ends`, and where it begins if it did.
+    Text { mark: &'static str, ends: &'static [&'static str], begin: Option<usize> },
+    /// The text that was read, of elements behind this mark.
+    Elements(&'static str),
+    /// These lines, of which some may be missing, but not all, and where the last one that was there ends.
+    Ends(&'static str, Option<usize>),
 }
 
 impl Attempt {
     pub(super) fn first(style: &Style) -> Self {
-        let mut attempt = Self::new(Kind::First, style.open, Some(&style.call));
+        let mut attempt = Self::new(Kind::First, Expected::Literal(style.open), Some(&style.call));
         if style.trigger().is_empty() {
             attempt.expected.push(Expected::Maybe(PYTHON_TAG));
         }
@@ -111,11 +119,11 @@ impl Attempt {
     }
 
     pub(super) fn next(style: &Style) -> Self {
-        Self::new(Kind::Next, style.separator, Some(&style.call))
+        Self::new(Kind::Next, Expected::Maybe(style.separator.trim()), Some(&style.call))
     }
 
-    fn new(kind: Kind, begin: &'static str, call: Option<&Call>) -> Self {
-        let mut expected = vec![Expected::Literal(begin)];
+    fn new(kind: Kind, begin: Expected, call: Option<&Call>) -> Self {
+        let mut expected = vec![begin];
         match call {
             Some(&Call::Object { before, name, arguments, after }) => expected.extend([
                 Expected::Literal(before),
@@ -137,7 +145,14 @@ impl Attempt {
                 Expected::Name,
                 Expected::Literal(between),
                 Expected::Tagged(argument),
-                Expected::Literal(after),
+                Expected::Ends(after, None),
+            ]),
+            Some(&Call::Elements { before, between, mark, after }) => expected.extend([
+                Expected::Literal(before),
+                Expected::Name,
+                Expected::Literal(between),
+                Expected::Text { mark: after.trim_end(), ends: &[], begin: None },
+                Expected::Elements(mark),
             ]),
             Some(&Call::Keywords { before, open, assign, literals, after }) => expected.extend([
                 Expected::Literal(before),
@@ -165,7 +180,12 @@ impl Attempt {
 
     /// What to try where this is not it.
     pub(super) fn otherwise(&self, style: &Style) -> Option<Self> {
-        (self.kind == Kind::Next).then(|| Self::new(Kind::Close, style.close, None))
+        // Without a mark behind all calls, a separator may be there.
+        let close = match (style.close, style.separator.trim()) {
+            ("", separator) if !separator.is_empty() => Expected::Maybe(separator),
+            (close, _) => Expected::Literal(close),
+        };
+        (self.kind == Kind::Next).then(|| Self::new(Kind::Close, close, None))
     }
 
     /// Whether no call follows.
@@ -181,7 +201,8 @@ impl Attempt {
     /// Whether nothing is missing but what is written behind a call: some models leave that out at the end of
     /// an answer.
     pub(super) fn is_whole(&self) -> bool {
-        self.call.is_some() && self.expected.iter().all(|expected| matches!(expected, Expected::Literal(_)))
+        let is_end = |expected: &_| matches!(expected, Expected::Literal(_) | Expected::Ends(..));
+        self.call.is_some() && self.expected.iter().all(is_end)
     }
 
     pub(super) fn into_call(self) -> Option<FoundCall> {
@@ -193,7 +214,7 @@ impl Attempt {
     /// read as far.
     pub(super) fn passed(&self) -> usize {
         let in_text = match self.expected.last() {
-            Some(Expected::Text(..)) => true,
+            Some(Expected::Text { .. }) => true,
             Some(Expected::Keywords(keywords)) => keywords.is_in_string(),
             _ => false,
         };
@@ -314,9 +335,9 @@ impl Attempt {
                     if found.starts_with(argument.open) {
                         self.at += argument.open.len();
                         self.expected.extend([
-                            Expected::Text(argument.close.trim(), None),
+                            Expected::Text { mark: argument.close.trim(), ends: argument.ends, begin: None },
                             Expected::Literal(argument.middle),
-                            Expected::Text(argument.named, None),
+                            Expected::Text { mark: argument.named, ends: &[], begin: None },
                         ]);
                         continue;
                     }
@@ -341,16 +362,47 @@ impl Attempt {
                     let name = std::mem::take(&mut self.name);
                     self.call = Some(FoundCall { id: None, name, arguments: Arguments::Fields(fields) });
                 }
-                Expected::Text(mark, begin) => {
+                Expected::Text { mark, ends, begin } => {
                     let begin = *begin.get_or_insert(self.at);
-                    let Some(length) = rest.find(*mark) else {
-                        self.at = text.len() - begun(rest, mark);
+                    let marks = || std::iter::once(&*mark).chain(ends.iter());
+                    let Some((length, end)) =
+                        marks().filter_map(|end| Some((rest.find(end)?, end))).min_by_key(|(at, _)| *at)
+                    else {
+                        let held = marks().map(|end| begun(rest, end)).max();
+                        self.at = text.len() - held.unwrap_or(0);
                         return Found::Begun;
                     };
-                    self.at += length;
+                    // The line feed that others are behind is of the text.
+                    self.at += length + (end.len() - end.trim_start().len());
                     self.texts.push(text[begin..self.at].to_owned());
-                    self.at += mark.len();
+                    if end == mark {
+                        self.at += mark.len();
+                    }
                     self.passed = self.at;
+                }
+                &mut Expected::Elements(mark) => {
+                    let Some(elements) = self.texts.pop().and_then(|text| elements(&text, mark)) else {
+                        return Found::Not;
+                    };
+                    let name = std::mem::take(&mut self.name);
+                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Elements(elements) });
+                }
+                Expected::Ends("", end) => match *end {
+                    Some(end) => self.at = end,
+                    None => return Found::Not,
+                },
+                Expected::Ends(lines, end) => {
+                    let (line, more) = lines.split_once('\n').unwrap_or((lines, ""));
+                    let found = rest.trim_start();
+                    self.at = text.len() - found.len();
+                    if found.starts_with(line) {
+                        self.at += line.len();
+                        *end = Some(self.at);
+                    } else if line.starts_with(found) {
+                        return Found::Begun;
+                    }
+                    *lines = more;
+                    continue;
                 }
             }
             self.expected.pop();
@@ -387,52 +439,6 @@ impl Argument {
             _ => (other.unwrap_or(name).to_owned(), Written::Text(text)),
         }
     }
-}
-
-/// A JSON object of which the end is looked for. Outside of strings it has no character that JSON has not, so
-/// that of two calls that begin within one another, one is soon none.
-#[derive(Clone, Debug, Default)]
-struct Json {
-    /// From its first brace on.
-    length: usize,
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-}
-
-impl Json {
-    /// Reads on, and answers how many bytes it looked at, the last of which ends or breaks the object if it
-    /// does.
-    fn read(&mut self, text: &str) -> (usize, Found<()>) {
-        for (at, byte) in text.bytes().enumerate() {
-            if self.length == 0 && byte.is_ascii_whitespace() {
-                continue;
-            }
-            let mut is_json = self.length > 0 || byte == b'{';
-            self.length += 1;
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_string => self.escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                b',' | b':' | b'+' | b'-' | b'.' => {}
-                _ => is_json = is_json && (byte.is_ascii_alphanumeric() || byte.is_ascii_whitespace()),
-            }
-            if !is_json || self.depth > DEEPEST {
-                return (at + 1, Found::Not);
-            }
-            if self.depth == 0 {
-                return (at + 1, Found::Whole(()));
-            }
-        }
-        (text.len(), Found::Begun)
-    }
-}
-
-pub(super) fn is_object(text: &str) -> bool {
-    serde_json::from_str::<HashMap<String, &RawValue>>(text).is_ok()
 }
 
 /// The call that the fields of an object say; arguments may be written as a text that holds the object.

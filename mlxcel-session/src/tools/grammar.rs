@@ -22,9 +22,8 @@ impl Tools {
     /// Those of parameters that are too large or too deep for a [`Grammar`].
     pub(super) fn grammar(&self) -> Result<Option<Arc<dyn ConstraintSource>>> {
         let trigger = self.style.trigger();
-        let is_channel = matches!(self.style.call, Call::Channel { .. });
         let auto = self.choice == ToolChoice::Auto;
-        if self.choice == ToolChoice::None || (auto && (trigger.is_empty() || is_channel)) {
+        if self.choice == ToolChoice::None || (auto && (trigger.is_empty() || self.channels().is_some())) {
             return Ok(None);
         }
         let (mut bodies, mut rules) = (Vec::new(), Rules::default());
@@ -38,7 +37,8 @@ impl Tools {
         let before = self.style.call.before();
         let begin = format!("{}{before}", self.style.open);
         let mut lines = if !auto {
-            format!("start: {} calls\n", self.literal(&begin))
+            let begin = begin.strip_prefix(self.style.prompted).unwrap_or(&begin);
+            format!("start: {} calls\n", self.literal(begin))
         } else {
             // The mark is before them.
             let rest = self.literal(begin.strip_prefix(trigger).unwrap_or_default());
@@ -83,10 +83,15 @@ impl Tools {
             let arguments = self.arguments(argument, &close_fields(schema), rules);
             return Ok(format!("{name} {between} {arguments} {}", self.spaced(after)));
         }
+        // References to it are of this tool.
+        rules.targets.clear();
+        if let Call::Elements { between, mark, after, .. } = self.style.call {
+            let elements = self.elements(mark, &close_fields(schema), rules);
+            let (between, after) = (self.literal(between), self.literal(after));
+            return Ok(format!("{} {between} {elements} {after}", Value::from(name)));
+        }
         if let Call::Keywords { open, assign, literals, after, .. } = self.style.call {
             let schema = if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema };
-            // References to it are of this tool.
-            rules.targets.clear();
             let arguments = self.keywords(assign, literals, &close_fields(schema), rules);
             let (open, after) = (self.literal(open), self.literal(after));
             return Ok(format!("{} {open} {arguments} {after}", Value::from(name)));
@@ -110,7 +115,7 @@ impl Tools {
                 format!("{} {} %json {schema}", quoted(name), self.literal(between))
             }
             // They returned above.
-            Call::Tagged { .. } | Call::Keywords { .. } => String::new(),
+            Call::Tagged { .. } | Call::Elements { .. } | Call::Keywords { .. } => String::new(),
         })
     }
 
@@ -145,28 +150,29 @@ impl Tools {
     ) -> String {
         let types = types(schema, root);
         let is_string = types.contains(&"string");
+        let between = (tags.middle, tags.close);
         let named = |kind: &str| self.literal(&format!("{kind}{}", tags.named));
         let Some([string, other]) = tags.kinds else {
             let value = if is_string {
-                self.string_between(schema, tags, rules)
+                self.string_between(schema, between, rules)
             } else {
-                self.json_between(schema, root, tags)
+                self.json_between(schema, root, between)
             };
             return format!("{begin} {} {value}", named(""));
         };
         let mut kinds = Vec::new();
         if is_string {
-            kinds.push(format!("{} {}", named(string), self.string_between(schema, tags, rules)));
+            kinds.push(format!("{} {}", named(string), self.string_between(schema, between, rules)));
         }
         if types.iter().any(|kind| *kind != "string") {
-            kinds.push(format!("{} {}", named(other), self.json_between(schema, root, tags)));
+            kinds.push(format!("{} {}", named(other), self.json_between(schema, root, between)));
         }
         format!("{begin} ({})", kinds.join(" | "))
     }
 
     /// A value of the schema as JSON, between the tags.
-    fn json_between(&self, schema: &Value, root: &Value, tags: &Argument) -> String {
-        let (middle, close) = (self.spaced(tags.middle), self.spaced(tags.close));
+    pub(super) fn json_between(&self, schema: &Value, root: &Value, (middle, close): (&str, &str)) -> String {
+        let (middle, close) = (self.spaced(middle), self.spaced(close));
         let mut schema = schema.clone();
         if let Some(schema) = schema.as_object_mut() {
             for definitions in ["$defs", "definitions"] {
@@ -183,9 +189,9 @@ impl Tools {
     }
 
     /// A string of the schema, between the tags. Its length and a list of choices are checked.
-    pub(super) fn string_between(&self, schema: &Value, tags: &Argument, rules: &mut Rules) -> String {
+    pub(super) fn string_between(&self, schema: &Value, tags: (&str, &str), rules: &mut Rules) -> String {
         let choices = schema["enum"].as_array().map(|choices| {
-            let (middle, close) = (self.spaced(tags.middle), self.spaced(tags.close));
+            let (middle, close) = (self.spaced(tags.0), self.spaced(tags.1));
             let text = |choice: &Value| choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
             let written = choices.iter().map(|choice| Value::from(text(choice)).to_string());
             format!("{middle} ({}) {close}", written.collect::<Vec<_>>().join(" | "))
@@ -198,9 +204,14 @@ impl Tools {
     }
 
     /// A text of a length between the bounds, between the tags.
-    fn text(&self, tags: &Argument, bounds: Option<(u64, Option<u64>)>, rules: &mut Rules) -> String {
-        let mark = tags.close.trim();
-        let end = tags.close.trim_start().strip_prefix(mark).unwrap_or_default();
+    fn text(
+        &self,
+        (middle, close): (&str, &str),
+        bounds: Option<(u64, Option<u64>)>,
+        rules: &mut Rules,
+    ) -> String {
+        let mark = close.trim();
+        let end = close.trim_start().strip_prefix(mark).unwrap_or_default();
         let characters = match bounds {
             None => "*".to_owned(),
             Some((least, most)) => {
@@ -209,11 +220,11 @@ impl Tools {
         };
         let line_feed = |is_of_tag: bool| if is_of_tag { "\\n?" } else { "" };
         // Without a tag behind its name, a line feed cannot be told apart from the text.
-        let (middle, begin) = match tags.middle.trim() {
-            "" => (String::new(), line_feed(!tags.middle.is_empty())),
-            _ => (self.spaced(tags.middle), ""),
+        let (middle, begin) = match middle.trim() {
+            "" => (String::new(), line_feed(!middle.is_empty())),
+            _ => (self.spaced(middle), ""),
         };
-        let text = format!("{begin}(?s:.{characters}){}", line_feed(tags.close.starts_with('\n')));
+        let text = format!("{begin}(?s:.{characters}){}", line_feed(close.starts_with('\n')));
         let (rule, mark) = match self.special(mark) {
             Some((before, token, after)) => (
                 rules.add_text("", &format!("{text}{}", expression(before))),

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Tools;
 use super::grammar::Rules;
-use crate::chat::style::{Argument, Literals};
+use crate::chat::style::Literals;
 use crate::structured::compact;
 
 /// Keywords of a schema that say which strings and which numbers are meant.
@@ -158,8 +158,7 @@ impl<'w> Writer<'w> {
     fn string(&mut self, schema: &Value) -> String {
         match self.literals {
             Literals::Marked(mark) => {
-                let tags = Argument { open: "", named: "", middle: "", close: mark, kinds: None };
-                let text = self.tools.string_between(schema, &tags, self.rules);
+                let text = self.tools.string_between(schema, ("", mark), self.rules);
                 format!("{} {text}", self.tools.literal(mark))
             }
             Literals::Python => {

@@ -2,7 +2,11 @@
 
 mod attempt;
 #[cfg(feature = "structured")]
+mod element_grammar;
+mod elements;
+#[cfg(feature = "structured")]
 mod grammar;
+mod json;
 #[cfg(feature = "structured")]
 mod literal_grammar;
 mod literals;
@@ -90,8 +94,6 @@ impl Tools {
     ///
     /// [`ErrorKind::InvalidInput`] for a definition without a name of up to 64 letters, digits, `_`, `-` and
     /// `.`, for two tools of one name, and for parameters that are not a JSON schema of an object.
-    /// [`ErrorKind::Unsupported`] for a chat template that writes calls in a format that is known not to be
-    /// supported.
     pub fn new(tokenizer: &Tokenizer, tools: impl IntoIterator<Item = impl Into<Tool>>) -> Result<Self> {
         let definitions: Vec<Value> =
             tools.into_iter().map(|tool| tool.into().definition().clone()).collect();
@@ -112,11 +114,6 @@ impl Tools {
                     .with_context("tool", name));
             }
             names.push(name.to_owned());
-        }
-        if let Some(format) = Style::unsupported(tokenizer.chat_template()).filter(|_| !names.is_empty()) {
-            let reason = "the format in which the model's chat template writes tool calls is not supported; \
-                          use the model without tools, or with another chat template";
-            return Err(Error::unsupported("offer tools", reason).with_context("format", format));
         }
         Ok(Self {
             style: Style::of(tokenizer.chat_template()),
@@ -162,8 +159,9 @@ impl Tools {
 
     /// The family's call format: `gpt-oss`, `deepseek-v3`, `deepseek-v3.1`, `deepseek-v3.2`, `deepseek-v4`,
     /// `mistral`, `mistral-arguments`, `granite`, `gemma4`, `functiongemma`, `lfm2`, `olmo3`, `pythonic`,
-    /// `kimi`, `command`, `nemotron`, `tool-calls`, `minicpm`, `longcat`, `minimax`, `seed`, `qwen-coder`,
-    /// `glm`, `hermes` (also Qwen 2.5 and 3), `functionary`, `firefunction`, `llama3`, `gemma`, or `generic`.
+    /// `kimi`, `command`, `nemotron`, `tool-calls`, `minicpm`, `longcat`, `minimax`, `minimax-m3`, `seed`,
+    /// `qwen-coder`, `glm`, `hermes` (also Qwen 2.5 and 3), `functionary`, `functionary-v3.2`, `firefunction`,
+    /// `llama3`, `llama4`, `gemma`, or `generic`.
     pub fn style(&self) -> &'static str {
         self.style.name
     }
@@ -260,10 +258,9 @@ impl Tools {
         (message, calls)
     }
 
-    /// The format of a family that writes calls and reasoning in channels.
+    /// The format of a family that writes calls under headers of their own.
     fn channels(&self) -> Option<&ReasoningFormat> {
-        let format = self.tokenizer.reasoning().filter(|format| format.has_channels());
-        format.filter(|_| matches!(self.style.call, Call::Channel { .. }))
+        self.tokenizer.reasoning().filter(|format| format.has_channels())
     }
 
     /// The system message for models whose template does not support tools.
@@ -278,6 +275,10 @@ impl Tools {
                 format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
             }
             Call::Channel { before, between } => format!("{before}NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
+            Call::Elements { before, between, mark, after } => {
+                let argument = format!("{mark}<ARGUMENT>VALUE{mark}</ARGUMENT>");
+                format!("{}{before}NAME{between}{argument}{after}{}", self.style.open, self.style.close)
+            }
             Call::Keywords { before, open, assign, literals, after } => {
                 let quote = if let Literals::Marked(mark) = literals { mark } else { "\"" };
                 let arguments = format!("{open}ARGUMENT{assign}{quote}VALUE{quote}");
@@ -286,7 +287,7 @@ impl Tools {
             Call::Tagged {
                 before,
                 between,
-                argument: Argument { open, named, middle, close, kinds },
+                argument: Argument { open, named, middle, close, kinds, .. },
                 after,
             } => {
                 let string = kinds.map_or("", |[string, _]| string);

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::attempt::{Arguments, Attempt, Found, FoundCall, is_object};
-use super::values;
+use super::attempt::{Arguments, Attempt, Found, FoundCall};
+use super::json::is_object;
+use super::{elements, values};
 use crate::chat::style::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
 use crate::reasoning::{ReasoningSplitter, begun};
@@ -113,7 +114,7 @@ impl ToolParser {
         while let Some(mut attempt) = self.begin(&held, &mut given, is_end, &mut parts) {
             let before = attempt.at();
             let read = attempt.read(&held[given..], &self.names);
-            self.look(attempt.at() - before);
+            self.look(attempt.at().saturating_sub(before));
             match read {
                 Found::Whole(call) => {
                     given += attempt.at();
@@ -233,12 +234,17 @@ impl ToolParser {
     }
 
     fn found(&self, call: FoundCall) -> ToolPart {
+        let parameters = |name: &str| {
+            let mut functions = self.definitions.iter().map(|definition| &definition["function"]);
+            let function = functions.find(|function| function["name"] == name);
+            function.map_or(&Value::Null, |function| &function["parameters"])
+        };
         let arguments = match call.arguments {
             Arguments::Object(object) => object,
-            Arguments::Fields(fields) => {
-                let functions = || self.definitions.iter().map(|definition| &definition["function"]);
-                let function = functions().find(|function| function["name"] == call.name);
-                values::object(&fields, function.map_or(&Value::Null, |function| &function["parameters"]))
+            Arguments::Fields(fields) => values::object(&fields, parameters(&call.name)),
+            Arguments::Elements(elements) => {
+                let parameters = parameters(&call.name);
+                elements::object(&elements, parameters, parameters)
             }
         };
         self.call(call.id, call.name, arguments)

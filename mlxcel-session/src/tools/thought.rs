@@ -33,7 +33,7 @@ impl Tools {
     pub(super) fn reasoning_tags(&self) -> Option<(&'static str, &'static str)> {
         match self.tokenizer.reasoning()?.0 {
             ReasoningMarks::Tags { open, close } => Some((open, close)),
-            ReasoningMarks::Channels => None,
+            ReasoningMarks::Channels | ReasoningMarks::Recipients => None,
         }
     }
 

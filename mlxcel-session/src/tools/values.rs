@@ -35,7 +35,7 @@ pub(super) fn object(fields: &[(String, Written)], parameters: &Value) -> String
 }
 
 /// `text` as JSON of one of `types`, as vLLM reads it: a string only if it is nothing else.
-fn json(text: &str, types: &[&str]) -> String {
+pub(super) fn json(text: &str, types: &[&str]) -> String {
     let trimmed = match text.trim() {
         // Templates show the model values as Python writes them.
         "True" => "true",
@@ -58,31 +58,35 @@ fn json(text: &str, types: &[&str]) -> String {
 
 /// The types of values of a schema that is a part of `root`; a string if it names none.
 pub(super) fn types<'s>(schema: &'s Value, root: &'s Value) -> Vec<&'s str> {
-    let (mut types, mut parts) = (Vec::new(), MOST_PARTS);
-    add_types(schema, root, &mut parts, &mut types);
+    let mut types = Vec::new();
+    for part in parts(schema, root) {
+        let known = types.len();
+        types.extend(part["type"].as_str());
+        types.extend(list(part, "type").iter().filter_map(Value::as_str));
+        types.extend(list(part, "enum").iter().chain(part.get("const")).map(|value| type_of(value)));
+        if types.len() == known {
+            types.extend(part["properties"].is_object().then_some("object"));
+            types.extend(part["items"].is_object().then_some("array"));
+        }
+    }
     if types.is_empty() { vec!["string"] } else { types }
 }
 
-fn add_types<'s>(schema: &'s Value, root: &'s Value, parts: &mut usize, types: &mut Vec<&'s str>) {
-    if *parts == 0 {
-        return;
+/// The schema, which is a part of `root`, and those that it combines and refers to.
+pub(super) fn parts<'s>(schema: &'s Value, root: &'s Value) -> Vec<&'s Value> {
+    let mut parts = vec![schema];
+    let mut at = 0;
+    while let Some(&part) = parts.get(at) {
+        at += 1;
+        let choices = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(|field| list(part, field));
+        let target = part["$ref"].as_str().and_then(|target| root.pointer(target.strip_prefix('#')?));
+        parts.extend(choices.chain(target).take(MOST_PARTS - parts.len().min(MOST_PARTS)));
     }
-    *parts -= 1;
-    let list = |field: &'static str| -> &'s [Value] { schema[field].as_array().map_or(&[], Vec::as_slice) };
-    types.extend(schema["type"].as_str());
-    types.extend(list("type").iter().filter_map(Value::as_str));
-    types.extend(list("enum").iter().chain(schema.get("const")).map(|value| type_of(value)));
-    for choice in ["anyOf", "oneOf", "allOf"].into_iter().flat_map(list) {
-        add_types(choice, root, parts, types);
-    }
-    let target = schema["$ref"].as_str().and_then(|target| root.pointer(target.strip_prefix('#')?));
-    if let Some(target) = target {
-        add_types(target, root, parts, types);
-    }
-    if types.is_empty() {
-        types.extend(schema["properties"].is_object().then_some("object"));
-        types.extend(schema["items"].is_object().then_some("array"));
-    }
+    parts
+}
+
+fn list<'s>(schema: &'s Value, field: &str) -> &'s [Value] {
+    schema[field].as_array().map_or(&[], Vec::as_slice)
 }
 
 fn type_of(value: &Value) -> &'static str {

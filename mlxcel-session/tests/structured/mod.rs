@@ -4,6 +4,7 @@ mod bounds;
 mod generations;
 mod harness;
 mod masks;
+mod published_calls;
 mod rendered_calls;
 mod schemas;
 mod suite;

@@ -93,6 +93,9 @@ fn rendered(style: &str) -> Option<&'static str> {
         "minimax" => {
             "<minimax:tool_call>\n<invoke name=\"set\">\n<parameter name=\"text\">a < b\n}</parameter>\n<parameter name=\"count\">-3</parameter>\n<parameter name=\"digits\">007</parameter>\n<parameter name=\"is\">true</parameter>\n<parameter name=\"unit\">kelvin</parameter>\n<parameter name=\"no\">null</parameter>\n<parameter name=\"all\">{\"list\": [1, \"]}\"]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>"
         }
+        "minimax-m3" => {
+            "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"set\">]<]minimax[>[<text>a < b\n}]<]minimax[>[</text>]<]minimax[>[<count>-3]<]minimax[>[</count>]<]minimax[>[<digits>007]<]minimax[>[</digits>]<]minimax[>[<is>true]<]minimax[>[</is>]<]minimax[>[<unit>kelvin]<]minimax[>[</unit>]<]minimax[>[<no>null]<]minimax[>[</no>]<]minimax[>[<all>]<]minimax[>[<list>[1, \"]}\"]]<]minimax[>[</list>]<]minimax[>[</all>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+        }
         "seed" => {
             "<seed:tool_call>\n<function=set>\n<parameter=text>a < b\n}</parameter>\n<parameter=count>-3</parameter>\n<parameter=digits>007</parameter>\n<parameter=is>true</parameter>\n<parameter=unit>kelvin</parameter>\n<parameter=no>null</parameter>\n<parameter=all>{\"list\": [1, \"]}\"]}</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
         }
@@ -125,6 +128,9 @@ fn rendered(style: &str) -> Option<&'static str> {
         }
         "functionary" => {
             "<function=set>{\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}</function><function=now>{}</function>"
+        }
+        "functionary-v3.2" => {
+            "set\n{\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}>>>now\n{}"
         }
         "firefunction" => {
             "functools[{\"name\": \"set\", \"arguments\": {\"text\": \"a < b\\n}\", \"count\": -3, \"digits\": \"007\", \"is\": true, \"unit\": \"kelvin\", \"no\": null, \"all\": {\"list\": [1, \"]}\"]}}}, {\"name\": \"now\", \"arguments\": {}}]"
@@ -181,7 +187,7 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
         }
         known += 1;
     }
-    assert_eq!(known, 16);
+    assert_eq!(known, 18);
 }
 
 #[test]
@@ -232,7 +238,8 @@ fn a_broken_call_with_tagged_arguments_stays_text() {
     let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
     for said in [
         "<tool_call>\n<function=set>\n<parameter=text>\na",
-        "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\n</tool_call>",
+        "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\n",
+        "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\nAnd so on.",
         "<tool_call>\n<function=unknown>\n</function>\n</tool_call>",
         "<tool_call>\n<function=set\n",
     ] {

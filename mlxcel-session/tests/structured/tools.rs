@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::structured::harness::{Chance, hot, random_model, storyteller};
 
 /// A template with the text of a style's published templates, and its special tokens.
-pub(super) const STYLES: [(&str, &str, &[&str]); 29] = [
+pub(super) const STYLES: [(&str, &str, &[&str]); 32] = [
     ("gpt-oss", "<|channel|><|message|>{{ tools }}", &["<|channel|>", "<|constrain|>", "<|message|>"]),
+    ("functionary-v3.2", "<|start_header_id|>{{ tools }}>>>all\n", &[]),
     ("deepseek-v3", "<｜tool▁calls▁begin｜>```json", &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"]),
     (
         "deepseek-v3.1",
@@ -34,6 +35,7 @@ pub(super) const STYLES: [(&str, &str, &[&str]); 29] = [
     ("tool-calls", "<tool_calls>[{{ tools }}", &[]),
     ("longcat", "<longcat_tool_call>{{ tools }}", &[]),
     ("minicpm", "<function name=<param name={{ tools }}", &[]),
+    ("minimax-m3", "]<]minimax[>[{{ tools }}", &["]<]minimax[>["]),
     ("minimax", "<minimax:tool_call><invoke name={{ tools }}", &["<minimax:tool_call>"]),
     ("seed", "<seed:tool_call><function={{ tools }}", &["<seed:tool_call>"]),
     ("qwen-coder", "<tool_call><function=<parameter={{ tools }}", &[]),
@@ -47,6 +49,7 @@ pub(super) const STYLES: [(&str, &str, &[&str]); 29] = [
     ("pythonic", "<|header_start|>[func_name1(param1=value1)]{{ tools }}", &[]),
     ("functionary", "<|start_header_id|><function={{ tools }}", &[]),
     ("firefunction", "<|start_header_id|> functools[", &[]),
+    ("llama4", "<|header_start|>dictionary of argument name{{ tools }}", &[]),
     ("llama3", "<|start_header_id|>{{ tools }}", &[]),
     ("gemma", "<start_of_turn>", &[]),
     ("generic", "{{ messages[0].content }}", &[]),
@@ -90,7 +93,7 @@ pub(super) fn definitions() -> Vec<Value> {
 #[test]
 fn a_parser_with_a_splitter_separates_reasoning_between_tags() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, template, special) = STYLES[6];
+    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "hermes").unwrap();
     let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
     let splitter = || ReasoningSplitter::tags("<think>", "</think>");
     let (reasoning, answer) =
@@ -203,7 +206,7 @@ fn tool_calls_admitted_by_a_grammar_are_parsed() {
             // Where the model may say anything, the text that is none of a call is all there.
             let (said, _) = answer(&tools, &tokenizer, seed);
             let parts = parse(tools.parser(), &said, &mut chance);
-            if calls(&parts).is_empty() && style != "gpt-oss" {
+            if calls(&parts).is_empty() && !["gpt-oss", "functionary-v3.2"].contains(&style) {
                 assert_eq!(text(&parts), said, "{style}");
             }
         }
@@ -385,20 +388,6 @@ fn published_templates_are_matched_to_their_tool_format() {
         let folder = tempfile::tempdir().unwrap();
         let tools = Tools::new(&tokenizer(folder.path(), &template, &[]), definitions()).unwrap();
         assert_eq!(tools.style(), style, "{file}");
-    }
-}
-
-#[test]
-fn a_template_of_an_unsupported_format_is_not_taken_for_another() {
-    for (template, format) in [
-        ("<|start_header_id|>{{ '>>>all\\n' }}{{ tools }}", "functionary-v3.2"),
-        ("{% set mark = ']<]minimax[>[' %}<tool_call><invoke name={{ tools }}", "minimax-m3"),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, &[]);
-        let error = Tools::new(&tokenizer, definitions()).unwrap_err();
-        assert_eq!((error.kind(), error.context("format")), (ErrorKind::Unsupported, Some(format)));
-        assert!(Tools::new(&tokenizer, [] as [Tool; 0]).is_ok());
     }
 }
 

@@ -12,7 +12,7 @@ use super::style::Style;
 
 /// In the order in which they are looked for: the first one of which a chat template spells out all texts. The
 /// last one is for every other model.
-pub(crate) const STYLES: [&Style; 29] = [
+pub(crate) const STYLES: [&Style; 32] = [
     &named::GPT_OSS,
     &named::DEEPSEEK_V3,
     &named::DEEPSEEK_V3_1,
@@ -32,13 +32,16 @@ pub(crate) const STYLES: [&Style; 29] = [
     &objects::TOOL_CALLS,
     &tagged::MINICPM,
     &objects::LONGCAT,
+    &tagged::MINIMAX_M3,
     &tagged::MINIMAX,
     &tagged::SEED,
     &tagged::QWEN_CODER,
     &tagged::GLM,
     &objects::HERMES,
+    &named::FUNCTIONARY_V3_2,
     &named::FUNCTIONARY,
     &objects::FIREFUNCTION,
+    &objects::LLAMA4,
     &objects::LLAMA3,
     &objects::GEMMA,
     &objects::GENERIC,

@@ -1,5 +1,6 @@
 //! Calls that are a bare name and the arguments as a JSON object.
 
+use crate::chat::marks::{RECIPIENT, TO_ALL};
 use crate::chat::style::{Call, Id, Style};
 
 pub(super) const GPT_OSS: Style = Style {
@@ -71,6 +72,17 @@ pub(super) const KIMI: Style = Style {
             between: "<|tool_call_argument_begin|>",
             after: "<|tool_call_end|>",
         },
+    )
+};
+
+/// Functionary 3.2, which names a recipient of each part of an answer: a tool, or `all` for the user.
+pub(super) const FUNCTIONARY_V3_2: Style = Style {
+    prompted: RECIPIENT,
+    text_arguments: true,
+    ..Style::new(
+        "functionary-v3.2",
+        &[TO_ALL],
+        Call::Named { before: RECIPIENT, id: Id::None, between: "\n", after: "" },
     )
 };
 

@@ -91,8 +91,17 @@ pub(super) const FIREFUNCTION: Style = Style {
     ..Style::new("firefunction", &["functools["], ITEM)
 };
 
-/// Llama 3.1, 3.2 and 3.3: the call is the whole answer.
+/// Llama 4 with a template that asks for JSON: the calls are the whole answer.
+pub(super) const LLAMA4: Style = Style {
+    name: "llama4",
+    spelled: &["<|header_start|>", "dictionary of argument name"],
+    parallel: true,
+    ..LLAMA3
+};
+
+/// Llama 3.1, 3.2 and 3.3: the calls are the whole answer. The templates ask for one, but models write several.
 pub(super) const LLAMA3: Style = Style {
+    separator: "; ",
     parallel: false,
     ..Style::new(
         "llama3",

@@ -28,9 +28,27 @@ pub(super) const MINICPM: Style = Style {
                 named: "\">",
                 middle: "",
                 close: "</param>",
+                ends: &[],
                 kinds: None,
             },
             after: "</function>",
+        },
+    )
+};
+
+/// MiniMax M3.
+pub(super) const MINIMAX_M3: Style = Style {
+    marks: &["]<]minimax[>[", "<tool_call>", "</tool_call>"],
+    open: "]<]minimax[>[<tool_call>\n",
+    close: "]<]minimax[>[</tool_call>",
+    ..Style::new(
+        "minimax-m3",
+        &["]<]minimax[>["],
+        Call::Elements {
+            before: "]<]minimax[>[<invoke name=\"",
+            between: "\">",
+            mark: "]<]minimax[>[",
+            after: "]<]minimax[>[</invoke>\n",
         },
     )
 };
@@ -51,6 +69,7 @@ pub(super) const MINIMAX: Style = Style {
                 named: "\">",
                 middle: "",
                 close: "</parameter>\n",
+                ends: &[],
                 kinds: None,
             },
             after: "</invoke>\n",
@@ -73,6 +92,7 @@ pub(super) const SEED: Style = Style {
                 named: ">",
                 middle: "",
                 close: "</parameter>\n",
+                ends: &[],
                 kinds: None,
             },
             after: "</function>\n</seed:tool_call>",
@@ -80,7 +100,7 @@ pub(super) const SEED: Style = Style {
     )
 };
 
-/// Qwen 3 Coder, Qwen 3.5, Nemotron 3, MiMo, Step 3.5.
+/// Qwen 3 Coder, Qwen 3.5, Nemotron 3, MiMo, Step 3.5. They leave out closing tags now and then.
 pub(super) const QWEN_CODER: Style = Style {
     marks: &["<tool_call>", "</tool_call>"],
     separator: "\n",
@@ -95,6 +115,7 @@ pub(super) const QWEN_CODER: Style = Style {
                 named: ">",
                 middle: "\n",
                 close: "\n</parameter>\n",
+                ends: &["\n<parameter=", "\n</function>"],
                 kinds: None,
             },
             after: "</function>\n</tool_call>",
@@ -117,6 +138,7 @@ pub(super) const GLM: Style = Style {
                 named: "</arg_key>",
                 middle: "\n<arg_value>",
                 close: "</arg_value>\n",
+                ends: &[],
                 kinds: None,
             },
             after: "</tool_call>",
@@ -133,6 +155,7 @@ const fn dsml(name: &'static str, spelled: &'static [&'static str]) -> Style {
             named: "\">",
             middle: "",
             close: "</｜DSML｜parameter>\n",
+            ends: &[],
             kinds: Some(["\" string=\"true", "\" string=\"false"]),
         },
         after: "</｜DSML｜invoke>\n",

@@ -1,0 +1,249 @@
+//! Calls of families that nest elements, name recipients, or write what their templates do not ask for.
+
+use mlxcel_session::{ChatOptions, ChatTemplate, Message, ToolCall, ToolChoice, Tools};
+use serde_json::{Value, json};
+
+use crate::structured::harness::Chance;
+use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer};
+
+/// The calls and the text of `said` by the parser of a style, the same for any pieces.
+fn read(style: &str, tools: Vec<Value>, said: &str) -> (Vec<(String, Value)>, String) {
+    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let tools = Tools::new(&tokenizer(folder.path(), template, special), tools).unwrap();
+    let found = |seed| {
+        let parts = parse(tools.parser(), said, &mut Chance(seed));
+        (calls(&parts), text(&parts))
+    };
+    let first = found(0);
+    for seed in 1..16 {
+        assert_eq!(found(seed), first, "{said}");
+    }
+    first
+}
+
+fn order() -> Value {
+    json!({ "type": "function", "function": { "name": "order", "parameters": {
+        "type": "object",
+        "properties": {
+            "user": { "type": "integer" },
+            "note": { "type": "string" },
+            "to": { "$ref": "#/$defs/address" },
+            "items": { "type": "array", "items": { "anyOf": [
+                { "type": "object", "properties": { "sku": { "type": "string" }, "number": { "type": "integer" } } },
+                { "type": "null" }
+            ] } },
+            "tags": { "type": ["array", "null"], "items": { "type": "string" } },
+            "more": { "type": "object", "additionalProperties": { "type": "number" } },
+            "empty": { "type": "object" },
+            "any": {}
+        },
+        "$defs": { "address": { "type": "object", "properties": {
+            "city": { "type": "string" },
+            "next": { "$ref": "#/$defs/address" }
+        } } }
+    }}})
+}
+
+/// Renders a call as the template of MiniMax M3 does.
+fn elements(value: &Value) -> String {
+    let within =
+        |name: &str, value: &Value| format!("]<]minimax[>[<{name}>{}]<]minimax[>[</{name}>", elements(value));
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| within(name, value)).collect(),
+        Value::Array(items) => items.iter().map(|item| within("item", item)).collect(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn minimax(arguments: &str) -> String {
+    format!(
+        "Yes.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"order\">{arguments}]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+    )
+}
+
+#[test]
+fn nested_elements_become_values_of_the_schemas_types() {
+    let arguments = json!({
+        "user": 42, "note": "<b>\n{1}", "to": { "city": "12", "next": { "city": "true", "next": {} } },
+        "items": [{ "sku": "007", "number": 2 }, { "sku": "x", "number": -5 }], "tags": ["1", "b"],
+        "more": { "a": 1.5, "b": 2 }, "empty": {}, "any": ["a", ["b", "c"]]
+    });
+    let said = minimax(&elements(&arguments));
+    let (calls, text) = read("minimax-m3", vec![order()], &said);
+    assert_eq!((calls, text.as_str()), (vec![("order".to_owned(), arguments)], "Yes."));
+    for (written, expected) in [
+        (json!({ "items": [], "tags": [], "note": "" }), json!({ "items": [], "tags": [], "note": "" })),
+        (json!({ "more": "{\"a\": 1}", "items": "[null]" }), json!({ "more": { "a": 1 }, "items": [null] })),
+    ] {
+        let (calls, _) = read("minimax-m3", vec![order()], &minimax(&elements(&written)));
+        assert_eq!(calls, [("order".to_owned(), expected)]);
+    }
+    // Space between elements, and one that is there twice, as vLLM reads it.
+    let twice = minimax(
+        "\n]<]minimax[>[<empty> \n]<]minimax[>[<tag>a]<]minimax[>[</tag>\n]<]minimax[>[<tag>b]<]minimax[>[</tag>]<]minimax[>[</empty>\n",
+    );
+    let expected = json!({ "empty": { "tag": ["a", "b"] } });
+    assert_eq!(read("minimax-m3", vec![order()], &twice).0, [("order".to_owned(), expected)]);
+}
+
+#[test]
+fn broken_elements_are_text() {
+    let deep = "]<]minimax[>[<a>".repeat(200) + &"]<]minimax[>[</a>".repeat(200);
+    for arguments in [
+        "]<]minimax[>[<user>42",
+        "]<]minimax[>[<user>42]<]minimax[>[</note>",
+        "]<]minimax[>[</user>",
+        "]<]minimax[>[<to>x]<]minimax[>[<city>y]<]minimax[>[</city>]<]minimax[>[</to>",
+        "]<]minimax[>[user>42]<]minimax[>[</user>",
+        "words",
+        &deep,
+    ] {
+        let said = minimax(arguments);
+        assert_eq!(read("minimax-m3", vec![order()], &said), (Vec::new(), said.clone()));
+    }
+}
+
+#[test]
+fn an_answer_of_minimax_m3_may_decide_against_reasoning() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer(
+        folder.path(),
+        "{{ ']<]minimax[>[' }}<mm:think></mm:think>{{ messages[0].reasoning_content }}{{ tools }}",
+        &[],
+    );
+    let tools = Tools::new(&tokenizer, [order()]).unwrap();
+    for (said, reasoning) in [("</mm:think>", None), ("<mm:think>Hm.</mm:think>", Some("Hm."))] {
+        let (message, calls) = tools.read(&(said.to_owned() + &minimax("")));
+        assert_eq!((message.content.as_str(), calls.len()), ("Yes.", 1));
+        let thought = message.extra.get("reasoning_content").and_then(Value::as_str);
+        assert_eq!(thought, reasoning);
+    }
+}
+
+#[test]
+fn recipients_are_told_from_the_answer() {
+    let city = ("get_weather".to_owned(), json!({ "city": "Oslo" }));
+    let now = ("now".to_owned(), json!({}));
+    for (said, expected, before) in [
+        ("all\nIt rains.", vec![], "It rains."),
+        ("all\n", vec![], ""),
+        ("get_weather\n{\"city\": \"Oslo\"}", vec![city.clone()], ""),
+        ("now\n{}>>>get_weather\n{\"city\": \"Oslo\"}", vec![now.clone(), city], ""),
+        ("all\nI look.>>>now\n{}", vec![now], "I look."),
+        ("all\n>>> now\n>>>>>>> end", vec![], ">>> now\n>>>>>>> end"),
+        ("python\nprint(1)", vec![], ">>>python\nprint(1)"),
+        ("all of it", vec![], ">>>all of it"),
+    ] {
+        assert_eq!(read("functionary-v3.2", definitions(), said), (expected, before.to_owned()), "{said}");
+    }
+}
+
+#[test]
+fn an_answer_that_continues_has_no_recipient() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "{% for m in messages %}>>>all\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}>>>{% endif %}";
+    let tokenizer = tokenizer(folder.path(), source, &[]);
+    let go_on = ChatOptions::default().with_continue_final_message(true);
+    for (options, said) in [(ChatOptions::default(), "b"), (go_on, "all\nb")] {
+        let prompt = tokenizer.encode_chat(&[Message::assistant("a")], &options).unwrap();
+        let mut splitter = tokenizer.reasoning().unwrap().splitter_after(&tokenizer, &prompt).unwrap();
+        let message = Message::of_parts(splitter.push("all\nb"));
+        assert_eq!(message.content, said);
+    }
+}
+
+#[test]
+fn templates_that_print_text_get_arguments_as_text() {
+    let source = "{% for m in messages %}{% for call in m.tool_calls %}{{ '>>>all' ~ call.function.name + call.function.arguments }}{% endfor %}{% endfor %}";
+    let call = ToolCall::new("a", "now", "{\"a\": [1, \"ü\"]}");
+    let rendered = ChatTemplate::new(source).unwrap().render(&[Message::calls([&call])], &Default::default());
+    assert_eq!(rendered.unwrap(), ">>>allnow{\"a\":[1,\"ü\"]}");
+}
+
+#[test]
+fn llama_writes_several_calls() {
+    let call = |name: &str| format!("{{\"name\": \"{name}\", \"parameters\": {{}}}}");
+    let now = ("now".to_owned(), json!({}));
+    for style in ["llama3", "llama4"] {
+        for (said, count, behind) in [
+            (call("now"), 1, ""),
+            (format!("{}; {}", call("now"), call("now")), 2, ""),
+            (format!("<|python_tag|>{} ;\n{};{}", call("now"), call("now"), call("now")), 3, ""),
+            // As the template for Llama 4 renders them.
+            (format!("{}{}", call("now"), call("now")), 2, ""),
+            (format!("{};", call("now")), 1, ""),
+            (
+                format!("{}; {}", call("now"), call("unknown")),
+                1,
+                "{\"name\": \"unknown\", \"parameters\": {}}",
+            ),
+        ] {
+            let (calls, text) = read(style, definitions(), &said);
+            assert_eq!((calls, text.trim()), (vec![now.clone(); count], behind), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_template_of_single_calls_renders_several() {
+    let source = "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls|length != 1 %}{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}{{ m.content }}<{{ m.tool_calls[0].function.name }}>{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let template = ChatTemplate::new(source).unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| ToolCall::new(name, name, "{}"));
+    let mut both = Message::calls([&a, &b]);
+    both.content = "Both.".to_owned();
+    let result = Message::tool_result;
+    for (messages, expected) in [
+        (
+            vec![both.clone(), result(&b, "2"), result(&a, "1"), Message::user("Go on.")],
+            "Both.<a>1<b>2Go on.",
+        ),
+        (vec![both.clone(), Message::new("tool", "1"), Message::new("tool", "2")], "Both.<a>1<b>2"),
+        (vec![both.clone(), result(&c, "3")], "Both.<a><b>3"),
+        (vec![both.clone()], "Both.<a><b>"),
+        (vec![Message::calls([&c]), result(&c, "3")], "<c>3"),
+    ] {
+        assert_eq!(template.render(&messages, &Default::default()).unwrap(), expected);
+    }
+}
+
+#[test]
+fn qwen_coder_leaves_out_closing_tags() {
+    let said = |body: &str| format!("I look.\n<tool_call>\n<function=get_weather>\n{body}");
+    for (body, days, behind) in [
+        ("<parameter=city>\nOslo\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>", true, ""),
+        ("<parameter=city>\nOslo\n</function>\n</tool_call>", false, ""),
+        ("<parameter=city>\nOslo\n<parameter=days>\n2\n</function>\n", true, ""),
+        ("<parameter=city>\nOslo\n</parameter>\n</tool_call>", false, ""),
+        ("<parameter=city>\nOslo\n</parameter>\n</function>\n\nAnd so on.", false, "\n\nAnd so on."),
+    ] {
+        let mut arguments = json!({ "city": "Oslo" });
+        if days {
+            arguments["days"] = 2.into();
+        }
+        let expected = (vec![("get_weather".to_owned(), arguments)], format!("I look.\n{behind}"));
+        assert_eq!(read("qwen-coder", definitions(), &said(body)), expected, "{body}");
+    }
+    // Another call follows.
+    let next = said(
+        "<parameter=city>\nOslo\n</parameter>\n</function>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+    );
+    assert_eq!(read("qwen-coder", definitions(), &next).0.len(), 2);
+    // A tag within a line is of the text.
+    let within = said("<parameter=city>\na <parameter=b>\n</parameter>\n</function>\n</tool_call>");
+    assert_eq!(read("qwen-coder", definitions(), &within).0[0].1, json!({ "city": "a <parameter=b>" }));
+}
+
+#[test]
+fn required_calls_of_a_recipient_are_constrained() {
+    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "functionary-v3.2").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = tokenizer(folder.path(), template, special);
+    let tools = Tools::new(&tokenizer, definitions()).unwrap().with_choice(ToolChoice::Required).unwrap();
+    let (said, _) = crate::structured::tools::answer(&tools, &tokenizer, 1);
+    assert!(
+        ["get_weather\n", "now\n", "plan.trip-2\n"].iter().any(|begin| said.starts_with(begin)),
+        "{said}"
+    );
+}
