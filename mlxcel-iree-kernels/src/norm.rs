@@ -1,12 +1,13 @@
-//! RMS norms: a kernel computes the scale of each row, since the compiler sums squares in an order that
-//! depends on the number of rows, and approximates roots if there are many.
+//! RMS norms: a kernel, since the compiler sums squares in an order that depends on the number of rows, and
+//! approximates roots if there are many.
 
-use mlxcel_graph::layers;
+use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
 
 use super::kernels::{Description, Kernel};
-use super::value::Type;
+use super::value::{Operand, Type};
 use crate::context::{Context, knows_attributes};
+use crate::writer::Writer;
 
 /// Elements of one workgroup.
 const WORKGROUP: usize = 16 * 1024;
@@ -22,8 +23,7 @@ fn lanes(width: usize) -> usize {
     1 << width.trailing_zeros().min(LANES.ilog2())
 }
 
-/// Replaces the sums of squares and the roots of a norm by a kernel; the compiler fuses the products with
-/// their consumers.
+/// Replaces a norm by a kernel.
 pub(super) fn lower<'f>(
     composite: &Composite<'_, 'f>,
     b: &mut Builder<'f>,
@@ -31,39 +31,50 @@ pub(super) fn lower<'f>(
 ) -> Result<Option<Vec<Value<'f>>>> {
     let [x, weight] = *composite.operands else { return Ok(None) };
     let Some(&Attribute::Float(epsilon)) = composite.attribute("eps") else { return Ok(None) };
-    let ty = b.ty(x).clone();
+    let (ty, factors) = (b.ty(x).clone(), b.ty(weight).element);
     let Some((&width, outer)) = ty.shape.split_last() else { return Ok(None) };
     let rows: usize = outer.iter().product();
-    let known = matches!(ty.element, ElementType::F32 | ElementType::BF16 | ElementType::F16);
+    let known = [ty.element, factors].iter().all(|element| matches!(element, F32 | BF16 | F16));
     if !known || !knows_attributes(composite, &["eps"]) || rows == 0 || width == 0 {
         return Ok(None);
     }
-    let flat = b.reshape(x, &[rows, width])?;
-    let scales = Scales { rows, width, element: ty.element, epsilon };
-    let result = vec![TensorType::new(ElementType::F32, [rows])];
-    let scale = context.kernels.call(b, &scales, &[flat], result)?[0];
-    let scale = b.reshape(scale, outer)?;
-    Ok(Some(vec![layers::scale_norm(b, x, scale, weight)?]))
+    let x = b.reshape(x, &[rows, width])?;
+    let norm = Norm { rows, width, element: ty.element, factors, epsilon };
+    let result = vec![TensorType::new(ty.element, [rows, width])];
+    let normalised = context.kernels.call(b, &norm, &[x, weight], result)?[0];
+    Ok(Some(vec![b.reshape(normalised, &ty.shape)?]))
 }
 
-/// The reciprocals of the root mean squares of `rows` of `width` elements.
+/// Floats as float32.
+fn widened(w: &mut Writer, value: Operand) -> Operand {
+    if value.ty.element == "f32" { value } else { w.cast("wide", "extf", &value, "f32") }
+}
+
+/// Float32 rounded to `element`.
+fn narrowed(w: &mut Writer, value: Operand, element: ElementType) -> Operand {
+    if element == F32 { value } else { w.cast("narrow", "truncf", &value, element.mlir()) }
+}
+
+/// `rows` of `width` elements, each divided by its root mean square and multiplied by `width` factors.
 #[derive(Debug)]
-struct Scales {
+struct Norm {
     rows: usize,
     width: usize,
     element: ElementType,
+    factors: ElementType,
     epsilon: f32,
 }
 
-impl Description for Scales {
+impl Description for Norm {
     fn kernel(&self) -> Kernel {
-        let Self { rows, width, element, epsilon } = *self;
+        let Self { rows, width, element, factors, epsilon } = *self;
         let of_workgroup = (WORKGROUP / width).clamp(1, rows);
-        let label = format!("rms_{element}_{rows}x{width}");
+        let label = format!("rms_norm_{element}_{rows}x{width}");
         let mut kernel = Kernel::new(label, [rows.div_ceil(of_workgroup), 1, 1]);
-        let (x, out) = (kernel.operand("x"), kernel.result("out"));
+        let (x, weight, out) = (kernel.operand("x"), kernel.operand("weight"), kernel.result("out"));
         let x = kernel.view("x", &x, &[rows, width], element.mlir());
-        let out = kernel.view("out", &out, &[rows], "f32");
+        let weight = kernel.view("weight", &weight, &[width], factors.mlir());
+        let out = kernel.view("out", &out, &[rows, width], element.mlir());
         let workgroup = kernel.workgroup(0);
 
         let w = &mut kernel.body;
@@ -80,10 +91,8 @@ impl Description for Scales {
             let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
                 let squared = sums.iter().enumerate().map(|(i, sum)| {
                     let at = w.offset("at", first, i * lanes);
-                    let mut value = x.load(w, "value", &[row, &at], lanes);
-                    if element != ElementType::F32 {
-                        value = w.cast("value", "extf", &value, "f32");
-                    }
+                    let value = x.load(w, "value", &[row, &at], lanes);
+                    let value = widened(w, value);
                     w.fma("sum", &value, &value, sum)
                 });
                 squared.collect()
@@ -100,7 +109,22 @@ impl Description for Scales {
             let mean = w.arith("mean", "addf", &mean, &epsilon);
             let root = w.unary("root", "math.sqrt", &mean);
             let scale = w.arith("scale", "divf", &whole, &root);
-            out.store(w, &scale, &[row]);
+            let scale = w.broadcast("scale", &scale, lanes);
+            w.for_loop("first", [&zero, &size, &step], &[], |w, first, _| {
+                for i in 0..together {
+                    let at = w.offset("at", first, i * lanes);
+                    let value = x.load(w, "value", &[row, &at], lanes);
+                    let factor = weight.load(w, "factor", &[&at], lanes);
+                    let [value, factor] = [value, factor].map(|narrow| widened(w, narrow));
+                    let value = w.arith("scaled", "mulf", &value, &scale);
+                    let value = narrowed(w, value, element);
+                    let value = widened(w, value);
+                    let value = w.arith("product", "mulf", &factor, &value);
+                    let value = narrowed(w, value, element);
+                    out.store(w, &value, &[row, &at]);
+                }
+                Vec::new()
+            });
             Vec::new()
         });
         kernel

@@ -26,7 +26,7 @@ pub(crate) use experts::{ExpertOperands, chosen};
 pub use experts::{block_linear, expert_linear};
 pub use generalized_delta_rule::generalized_delta_rule;
 pub use linear::linear;
-pub use norm::{rms_norm, scale_norm};
+pub use norm::rms_norm;
 pub use recurrent::{
     RecurrentRows, causal_convolution, gated_delta_rule, previous_tokens, selective_state_space,
 };

@@ -47,36 +47,16 @@ pub fn rms_norm<'f>(b: &mut Builder<'f>, x: Value<'f>, weight: Value<'f>, eps: f
         let eps = b.splat(ElementType::F32, f64::from(eps), &rows)?;
         let mean = b.add(mean, eps)?;
         let scale = b.rsqrt(mean)?;
-        Ok(vec![scale_norm(b, x, scale, weight)?])
+        let (element, shape) = (b.ty(x).element, b.shape(x));
+        let scale = b.expand(scale, &shape, &[last])?;
+        let normalised = b.multiply(wide, scale)?;
+        let normalised = b.convert(normalised, element)?;
+        let product = if b.ty(weight).element == element { element } else { ElementType::F32 };
+        let weight = b.convert(weight, product)?;
+        let weight = b.broadcast_like(weight, normalised)?;
+        let normalised = b.convert(normalised, product)?;
+        let scaled = b.multiply(weight, normalised)?;
+        Ok(vec![b.convert(scaled, element)?])
     })?;
     Ok(results[0])
-}
-
-/// `x: [.., H]` times `scale: [..]` and `weight: [H]`, in the type of `x` and rounded as in
-/// [`rms_norm`]: the second half of an RMS norm, for a known `scale`, the reciprocal root mean
-/// square of each row.
-///
-/// # Errors
-/// Inconsistent shapes; elements that are not floats.
-pub fn scale_norm<'f>(
-    b: &mut Builder<'f>,
-    x: Value<'f>,
-    scale: Value<'f>,
-    weight: Value<'f>,
-) -> Result<Value<'f>> {
-    let (element, shape) = (b.ty(x).element, b.shape(x));
-    let Some(last) = shape.len().checked_sub(1) else {
-        let detail = "x must have a dimension to normalise over";
-        return Err(Error::new(ErrorKind::Shape, "scale_norm", detail));
-    };
-    let wide = b.convert(x, ElementType::F32)?;
-    let scale = b.expand(scale, &shape, &[last])?;
-    let normalised = b.multiply(wide, scale)?;
-    let normalised = b.convert(normalised, element)?;
-    let product = if b.ty(weight).element == element { element } else { ElementType::F32 };
-    let weight = b.convert(weight, product)?;
-    let weight = b.broadcast_like(weight, normalised)?;
-    let normalised = b.convert(normalised, product)?;
-    let scaled = b.multiply(weight, normalised)?;
-    b.convert(scaled, element)
 }
