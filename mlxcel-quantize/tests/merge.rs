@@ -11,6 +11,8 @@ use mlxcel_models::read::Float;
 use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge, quantize};
 use serde_json::{Value, json};
 
+use crate::adapter::write_adapter;
+
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
 }
@@ -44,29 +46,7 @@ fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 
 /// Writes an adapter of rank 2 with scale 1.5 for the modules called so, of these inputs and outputs.
 fn make_adapter(folder: &Path, modules: &[(&str, usize, usize)]) {
-    let mut random = 1u64;
-    let mut number = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        ((random >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.5
-    };
-    let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
-    for &(module, inputs, outputs) in modules {
-        for (name, shape) in [("lora_A", [2, inputs]), ("lora_B", [outputs, 2])] {
-            let start = bytes.len();
-            for _ in 0..shape[0] * shape[1] {
-                bytes.extend_from_slice(&number().to_le_bytes());
-            }
-            let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, bytes.len()] });
-            header.insert(format!("base_model.model.{module}.{name}.weight"), entry);
-        }
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
-    let names: Vec<_> = modules.iter().map(|(module, ..)| module.rsplit('.').next().unwrap()).collect();
-    let config = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_modules": names });
-    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    write_adapter(folder, modules, 2, 0.25, 1);
 }
 
 /// What the adapter makes of a weight, rounded once to bfloat16; `scale` is that of the module.

@@ -1,38 +1,18 @@
 //! Requests that wait for adapters.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use mlxcel_server::Server;
 use mlxcel_session::{AdapterLimits, AdapterPool, CancelToken, Engine, Model, OpenOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::adapter::write_adapter;
 use crate::harness::ask;
 
-/// The width of the bundled model.
-const WIDTH: usize = 192;
 /// Longer than what does not wait takes.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Writes an adapter of rank 1 that changes nothing.
-fn write(folder: &Path) {
-    let (mut bytes, mut header) = (Vec::new(), Map::new());
-    for (matrix, shape) in [("lora_A", [1, WIDTH]), ("lora_B", [WIDTH, 1])] {
-        let start = bytes.len();
-        bytes.resize(start + 4 * WIDTH, 0_u8);
-        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, bytes.len()] });
-        header.insert(format!("base_model.model.model.layers.0.self_attn.q_proj.{matrix}.weight"), entry);
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
-    let config = json!({ "peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"] });
-    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
-}
 
 /// A request of a megabyte.
 fn body(model: &str) -> Value {
@@ -47,7 +27,8 @@ async fn requests_that_wait_for_adapters_leave_room_for_others() {
     let model = Model::open_with(storyteller, &options).unwrap();
     let pool = AdapterPool::new(&model).unwrap();
     for name in ["a", "b"] {
-        write(&folder.path().join(name));
+        let queries = [("model.layers.0.self_attn.q_proj", 192, 192)];
+        write_adapter(&folder.path().join(name), &queries, 1, 1.0, 1);
         pool.add(name, folder.path().join(name)).unwrap();
     }
     let held = pool.acquire("a", Duration::ZERO, &CancelToken::new()).unwrap();

@@ -1,6 +1,8 @@
 //! The router, without a listener.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/support/adapter.rs"]
+mod adapter;
 mod adapters;
 mod errors;
 mod harness;
