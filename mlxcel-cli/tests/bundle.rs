@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::program::{Run, fixture, mlxcel};
 use crate::support::{Fixture, cache_dir, copy_program, write_script};
 use mlxcel_conformance::{Expectations, Subject, run_all};
 use mlxcel_core::{
@@ -20,22 +21,9 @@ use serde_json::Value;
 
 /// The program with these arguments; what it compiles is kept beside the test binaries.
 fn bundle(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    command.arg("bundle");
+    let mut command = mlxcel(&["bundle"]);
     command.args(arguments).env("MLXCEL_CACHE_DIR", cache_dir());
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Runs successfully, and returns the printed JSON.
-fn json(command: &mut Command) -> Value {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stderr), "");
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[derive(Deserialize)]
@@ -95,7 +83,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// What the dynamic linker loads for a program: files that a container has to have.
 #[cfg(target_os = "linux")]
 fn linked_files(program: &Path) -> Vec<PathBuf> {
-    let said = text(&Command::new("ldd").arg(program).output().unwrap().stdout);
+    let said = Run::of(Command::new("ldd").arg(program)).out;
     said.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
@@ -126,7 +114,7 @@ fn new_container() -> PathBuf {
     let folder = root.join("bundle");
     let arguments = ["--precision", "exact", "--json", "--model", checkpoint.to_str().unwrap()];
     let written =
-        json(bundle(&arguments).args(["--out", folder.to_str().unwrap()]).env("MLXCEL_CACHE_DIR", &cache));
+        Run::of(bundle(&arguments).arg("--out").arg(&folder).env("MLXCEL_CACHE_DIR", &cache)).json();
     assert_eq!(written["weights_included"], true);
     // Chunks of two sizes and a decoding row at one length where this machine's processor has kernels, else a
     // chunk and a row at two.
@@ -148,7 +136,7 @@ fn new_container() -> PathBuf {
 
 /// Generates with the copy: on Linux, where that is permitted, with a root of its own that is mounted
 /// read-only and has nothing but the container's files; elsewhere with an environment that leads nowhere.
-fn run_contained(root: &Path, arguments: &[&str]) -> Output {
+fn run_contained(root: &Path, arguments: &[&str]) -> Run {
     #[cfg(target_os = "linux")]
     if may_isolate() {
         let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && cd / && root=$1 && shift && \
@@ -159,7 +147,7 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
             .unwrap();
         let mut command = Command::new("unshare");
         command.args(["-rm", "sh", "-c", script, chroot]).arg(root).args(arguments);
-        return command.output().unwrap();
+        return Run::of(&mut command);
     }
     let nowhere = "/there/is/no/such/folder";
     let mut command = Command::new(root.join("mlxcel"));
@@ -173,7 +161,7 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Output {
     for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
         command.env(variable, nowhere);
     }
-    command.output().unwrap()
+    Run::of(&mut command)
 }
 
 #[test]
@@ -181,12 +169,8 @@ fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
     let root = container();
     let before = contents(root.path());
     for (question, case) in questions().iter().take(2) {
-        let output = run_contained(
-            root.path(),
-            &["--backend", "iree", "--precision", "exact", "--json", "--prompt", question],
-        );
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let arguments = ["--backend", "iree", "--precision", "exact", "--json", "--prompt", question];
+        let output = run_contained(root.path(), &arguments).json();
         let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
         let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
         let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
@@ -204,11 +188,8 @@ fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
     command
         .args(["generate", "--prompt", "Hi", "--precision", "exact", "--model"])
         .arg(root.path().join("bundle"));
-    let output = command.env_clear().env("HOME", root.path()).current_dir("/").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let line = text(&output.stderr);
-    assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
-    assert!(line.contains("--trust-bundle") && line.contains("compiler"), "{line}");
+    command.env_clear().env("HOME", root.path()).current_dir("/");
+    Run::of(&mut command).refused(1, &["--trust-bundle", "compiler"]);
 }
 
 #[test]
@@ -219,10 +200,7 @@ fn a_flipped_bit_is_a_one_line_error() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(&program.0, bytes).unwrap();
-    let output = run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]);
-    assert_eq!(output.status.code(), Some(2));
-    let line = text(&output.stderr);
-    assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains("checksum"), "{line}");
+    run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]).refused(2, &["checksum"]);
 }
 
 /// The contract is held with the programs that are there, whatever the kit does: growing caches, rows
@@ -255,19 +233,16 @@ fn a_bundle_passes_the_conformance_suite() {
 fn a_bundle_with_room_runs_adapters_without_a_compiler() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("bundle");
-    let adapters = ["llama-attention", "llama-all-gguf"]
-        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/adapters").join(name));
+    let adapters = ["adapters/llama-attention", "adapters/llama-all-gguf"].map(fixture);
     let model = Fixture::named("llama").path;
     let [first, second] = ["poems", "laws"].map(str::to_owned);
     let named = [
         format!("{first}={}", adapters[0].display()),
         format!("{second}={}", adapters[1].join("adapter.gguf").display()),
     ];
-    let written = json(
-        bundle(&["--model", model.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--json"]).args([
-            "--context", "150", "--precision", "exact", "--adapter", &named[0], "--adapter", &named[1],
-        ]),
-    );
+    let places = ["--model", model.to_str().unwrap(), "--out", folder.to_str().unwrap(), "--json"];
+    let more = ["--context", "150", "--precision", "exact", "--adapter", &named[0], "--adapter", &named[1]];
+    let written = Run::of(bundle(&places).args(more)).json();
     // As much room as the adapters need.
     let expected = serde_json::json!({ "slots": 2, "rank": 5, "included": [first, second] });
     assert_eq!(written["adapters"], expected);
@@ -302,42 +277,31 @@ fn a_bundle_with_room_runs_adapters_without_a_compiler() {
 }
 
 /// A bundle as text of the small fixture: quick, since nothing is compiled.
-fn quick(out: &Path, more: &[&str]) -> Output {
+fn quick(out: &Path, more: &[&str]) -> Run {
     let model = Fixture::named("llama").path;
     let arguments = ["--model", model.to_str().unwrap(), "--out", out.to_str().unwrap(), "--context", "100"];
     let target: &[&str] = if more.contains(&"--target") { &[] } else { &["--target", "stablehlo"] };
-    bundle(&arguments).args(target).args(more).output().unwrap()
+    Run::of(bundle(&arguments).args(target).args(more))
 }
 
 #[test]
 fn failed_bundles_report_one_line_and_leave_no_files() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("bundle");
-    let refused = |output: Output, status: i32, words: &[&str]| {
-        let line = text(&output.stderr);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{line}");
-        assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
-        for word in words {
-            assert!(line.contains(word), "{word:?} is not in: {line}");
-        }
-    };
-    refused(quick(&out, &["--target", "steam:1"]), 2, &["steam", "llvm-cpu"]);
-    refused(quick(&out, &["--target", "llvm-cpu:abacus"]), 2, &["abacus", "znver4"]);
-    refused(quick(&out, &["--target", "+avx2"]), 2, &["+avx2"]);
-    refused(quick(&out, &["--tune"]), 2, &["--tune", "llvm-cpu:host"]);
-    refused(quick(&out, &["--context", "0"]), 2, &["--context"]);
-    refused(quick(&out, &["--sequences", "0"]), 2, &["sequences"]);
-    refused(quick(&place.path().join("none/bundle"), &[]), 2, &["none"]);
+    quick(&out, &["--target", "steam:1"]).refused(2, &["steam", "llvm-cpu"]);
+    quick(&out, &["--target", "llvm-cpu:abacus"]).refused(2, &["abacus", "znver4"]);
+    quick(&out, &["--target", "+avx2"]).refused(2, &["+avx2"]);
+    quick(&out, &["--tune"]).refused(2, &["--tune", "llvm-cpu:host"]);
+    quick(&out, &["--context", "0"]).refused(2, &["--context"]);
+    quick(&out, &["--sequences", "0"]).refused(2, &["sequences"]);
+    quick(&place.path().join("none/bundle"), &[]).refused(2, &["none"]);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 
     let first = quick(&out, &[]);
-    assert!(first.status.success(), "{}", text(&first.stderr));
-    assert!(text(&first.stdout).contains("stablehlo: 2 programs"), "{}", text(&first.stdout));
-    refused(quick(&out, &[]), 2, &["already"]);
+    assert!(first.status == 0 && first.out.contains("stablehlo: 2 programs"), "{first:?}");
+    quick(&out, &[]).refused(2, &["already"]);
     let before = contents(&out);
-    let second = quick(&out, &["--force", "--no-weights", "--json"]);
-    assert!(second.status.success(), "{}", text(&second.stderr));
-    let second: Value = serde_json::from_slice(&second.stdout).unwrap();
+    let second = quick(&out, &["--force", "--no-weights", "--json"]).json();
     assert_eq!((&second["weights_included"], &second["context"]), (&Value::Bool(false), &100.into()));
     assert!(contents(&out).len() < before.len());
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
@@ -349,7 +313,7 @@ fn compiler_output_is_dumped_and_summarized() {
     let folder = place.path().join("inspected");
     let model = Fixture::named("llama").path;
     let arguments = ["--model", model.to_str().unwrap(), "--inspect", folder.to_str().unwrap()];
-    let summaries = json(bundle(&arguments).arg("--json"));
+    let summaries = Run::of(bundle(&arguments).arg("--json")).json();
     let decode = &summaries[2];
     assert_eq!(decode["program"], "1@640");
     for figure in ["dispatches", "kernels", "weight_bytes", "kv_bytes", "bytes_read", "bytes_written"] {
@@ -357,11 +321,8 @@ fn compiler_output_is_dumped_and_summarized() {
     }
     assert!(decode["largest"][0]["name"].is_string());
     assert!(fs::read_to_string(folder.join("summary.txt")).unwrap().contains("program 1@640"));
-    let again = bundle(&arguments).output().unwrap();
-    assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("not empty"), "{}", text(&again.stderr));
-    let both = bundle(&arguments).args(["--out", "x"]).output().unwrap();
-    assert_eq!(both.status.code(), Some(2));
+    Run::of(&mut bundle(&arguments)).refused(2, &["not empty"]);
+    Run::of(bundle(&arguments).args(["--out", "x"])).refused(2, &[]);
 }
 
 #[cfg(unix)]

@@ -3,30 +3,22 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use mlxcel_core::{Backend, LoadOptions, Precision};
 use mlxcel_session::iree::IreeBackend;
 use serde_json::Value;
 
-/// The exit status, standard output and standard error of a run on the cache in `folder`.
-fn cache(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .arg("cache")
-        .args(arguments)
-        .arg("--dir")
-        .arg(folder)
-        .env_remove("MLXCEL_CACHE_SIZE")
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+use crate::program::{Run, mlxcel};
+
+/// A run on the cache in `folder`.
+fn cache(folder: &Path, arguments: &[&str]) -> Run {
+    let mut command = mlxcel(&["cache"]);
+    Run::of(command.args(arguments).arg("--dir").arg(folder).env_remove("MLXCEL_CACHE_SIZE"))
 }
 
+#[track_caller]
 fn json(folder: &Path, arguments: &[&str]) -> Value {
-    let (status, out, err) = cache(folder, &[arguments, &["--json"]].concat());
-    assert_eq!((status, err.as_str()), (0, ""), "{arguments:?}");
-    serde_json::from_str(&out).unwrap()
+    cache(folder, &[arguments, &["--json"]].concat()).json()
 }
 
 /// A cache with the programs that a model opens with.
@@ -61,8 +53,7 @@ fn cached_programs_are_listed_verified_and_pruned() {
             entry["bytes"].as_u64().unwrap() > 1000 && entry["last_used"].as_u64().unwrap() > 1_700_000_000
         );
     }
-    let (status, out, _) = cache(folder.path(), &["verify"]);
-    assert_eq!(status, 0, "{out}");
+    let out = cache(folder.path(), &["verify"]).printed();
     assert!(out.contains("2 programs, ") && out.contains(" of 8.0 GiB in "), "{out}");
 
     let newest = entries[0]["bytes"].to_string();
@@ -83,12 +74,12 @@ fn corrupt_programs_are_found_and_removed() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let (status, out, err) = cache(folder.path(), &["verify"]);
-    assert_eq!((status, err.trim()), (1, "error: 1 of 2 programs are corrupt"));
-    assert!(out.contains("damaged: verify a compiled program: its checksum is wrong"), "{out}");
-    let (status, out, _) = cache(folder.path(), &["verify", "--remove", "--json"]);
-    assert_eq!(status, 1);
-    let found: Value = serde_json::from_str(&out).unwrap();
+    let run = cache(folder.path(), &["verify"]);
+    assert_eq!((run.status, run.err.trim()), (1, "error: 1 of 2 programs are corrupt"));
+    assert!(run.out.contains("damaged: verify a compiled program: its checksum is wrong"), "{run:?}");
+    let run = cache(folder.path(), &["verify", "--remove", "--json"]);
+    assert_eq!(run.status, 1);
+    let found: Value = serde_json::from_str(&run.out).unwrap();
     let problems =
         found["entries"].as_array().unwrap().iter().filter(|entry| !entry["problem"].is_null()).count();
     assert_eq!((problems, &found["removed"]["entries"]), (1, &1.into()));
@@ -102,12 +93,9 @@ fn invalid_arguments_are_one_line_errors() {
     for arguments in
         [&["prune"][..], &["prune", "--all", "--max-size", "1G"], &["prune", "--max-size", "many"], &["burn"]]
     {
-        let (status, out, err) = cache(folder.path(), arguments);
-        assert_eq!((status, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+        cache(folder.path(), arguments).refused(2, &[]);
     }
-    let (status, _, err) = cache(&folder.path().join("none"), &[]);
-    assert!(status == 2 && err.contains("--dir"), "{err}");
-    let (status, out, _) = cache(folder.path(), &[]);
-    assert_eq!(status, 0);
+    cache(&folder.path().join("none"), &[]).refused(2, &["--dir"]);
+    let out = cache(folder.path(), &[]).printed();
     assert!(out.starts_with("0 programs, 0 B of 8.0 GiB in "), "{out}");
 }

@@ -2,34 +2,16 @@
 #![cfg(feature = "portable")]
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Starts `chat`, all of whose streams are pipes.
-fn start(arguments: &[&str]) -> (Child, ChildStdin) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .arg("chat")
-        .args(["--backend", "portable"])
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stdin = child.stdin.take().unwrap();
-    (child, stdin)
-}
+use crate::adapter::write_adapter;
+use crate::program::{Run, copy_of_storyteller, mlxcel};
 
 /// What `chat` makes of `input`: status, answers and notes.
-fn chat(arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
-    let (child, mut stdin) = start(arguments);
-    // It may end before it has read all.
-    let _ = stdin.write_all(input);
-    drop(stdin);
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+fn chat(arguments: &[&str], input: &[u8]) -> (i32, String, String) {
+    let mut command = mlxcel(&["chat", "--backend", "portable"]);
+    let Run { status, out, err } = Run::with_input(command.args(arguments), input);
+    (status, out, err)
 }
 
 #[test]
@@ -37,7 +19,7 @@ fn chat_answers_each_line_until_it_is_told_to_quit() {
     let lines =
         "Tell me a story about a duck named Nell.\n\nWhat did Nell find?\n/quit\nNobody hears this.\n";
     let (status, answers, notes) = chat(&[], lines.as_bytes());
-    assert_eq!((status, notes.as_str()), (Some(0), ""));
+    assert_eq!((status, notes.as_str()), (0, ""));
     let answers: Vec<&str> = answers.lines().collect();
     assert_eq!(answers.len(), 2, "{answers:?}");
     assert!(answers.iter().all(|answer| answer.contains("Nell")), "{answers:?}");
@@ -49,7 +31,7 @@ fn a_full_context_is_reported_and_the_chat_continues() {
     let long = "Tell me a story about a duck named Nell. ".repeat(48);
     let lines = format!("{long}\n{long}\n/forget\n{long}\n");
     let (status, answers, notes) = chat(&[], lines.as_bytes());
-    assert_eq!(status, Some(1), "{notes}");
+    assert_eq!(status, 1, "{notes}");
     assert_eq!(answers.lines().count(), 2, "{answers}");
     let notes: Vec<&str> = notes.lines().collect();
     assert!(
@@ -71,7 +53,7 @@ fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
     let long = "Tell me a story about a duck named Nell. ".repeat(48);
     let lines = format!("{long}\n{long}\n{}\nTell me a story about a duck named Nell.\n", long.repeat(40));
     let (status, answers, notes) = chat(&["--forget"], lines.as_bytes());
-    assert_eq!(status, Some(1), "{notes}");
+    assert_eq!(status, 1, "{notes}");
     assert_eq!(answers.lines().count(), 3, "{answers}");
     let notes: Vec<&str> = notes.lines().collect();
     assert!(notes.contains(&"note: the context is full: 1 turns were dropped"), "{notes:?}");
@@ -91,7 +73,7 @@ fn commands_undo_branch_and_show_turns() {
          /reset\n/history\n/help\n"
     );
     let (status, answers, notes) = chat(&[], lines.as_bytes());
-    assert_eq!(status, Some(0), "{notes}");
+    assert_eq!(status, 0, "{notes}");
     let answers: Vec<&str> = answers.lines().collect();
     // The same answer twice, nothing in the branch, both messages in the trunk, the instructions alone, and
     // help.
@@ -116,36 +98,19 @@ fn commands_undo_branch_and_show_turns() {
     assert_eq!(notes.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Writes an adapter of PEFT beside the first queries of the bundled model, whose second matrix has this
-/// number everywhere.
-fn write_adapter(folder: &Path, number: f32) {
-    const WIDTH: usize = 192;
-    let (module, size) = ("base_model.model.model.layers.0.self_attn.q_proj", 4 * WIDTH);
-    let header = format!(
-        r#"{{"{module}.lora_A.weight":{{"dtype":"F32","shape":[1,{WIDTH}],"data_offsets":[0,{size}]}},"{module}.lora_B.weight":{{"dtype":"F32","shape":[{WIDTH},1],"data_offsets":[{size},{}]}}}}"#,
-        2 * size
-    );
-    let numbers = (0..WIDTH).map(|index| (index % 7) as f32 - 3.0).chain([number; WIDTH]);
-    let numbers: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
-    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &numbers].concat();
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
-    let settings = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}"#;
-    fs::write(folder.join("adapter_config.json"), settings).unwrap();
-}
-
 #[test]
 fn an_adapter_answers_and_its_conversations_are_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (zero, strong, kept) = (path("zero"), path("strong"), path("kept"));
-    write_adapter(Path::new(&zero), 0.0);
-    write_adapter(Path::new(&strong), 3.0);
+    let queries = [("model.layers.0.self_attn.q_proj", 192, 192)];
+    write_adapter(Path::new(&zero), &queries, 1, 0.0, 1);
+    write_adapter(Path::new(&strong), &queries, 1, 2.0, 1);
     let question = "Tell me a story about a duck named Nell.\n";
     let lines = format!("{question}/keep {kept}\n/fork\nWhat did Nell find?\n");
     let answers = |adapter: &[&str]| {
         let (status, answers, notes) = chat(adapter, lines.as_bytes());
-        assert_eq!(status, Some(0), "{notes}");
+        assert_eq!(status, 0, "{notes}");
         answers
     };
     let plain = answers(&[]);
@@ -171,30 +136,30 @@ fn a_saved_conversation_resumes() {
     let question = "Tell me a story about a duck named Nell.";
     let lines = format!("{question}\n/save {saved}\n/keep {kept}\nWhat did Nell find?\n");
     let (status, answers, notes) = chat(&[], lines.as_bytes());
-    assert_eq!((status, notes.as_str()), (Some(0), "note: saved\nnote: saved with its KV cache\n"));
+    assert_eq!((status, notes.as_str()), (0, "note: saved\nnote: saved with its KV cache\n"));
     let second = answers.lines().nth(1).unwrap();
     for file in [saved, kept] {
         let (status, answers, notes) = chat(&[], format!("/load {file}\nWhat did Nell find?\n").as_bytes());
-        assert_eq!((status, notes.as_str()), (Some(0), "note: loaded\n"));
+        assert_eq!((status, notes.as_str()), (0, "note: loaded\n"));
         assert_eq!(answers.trim_end(), second);
     }
     let (status, _, notes) =
         chat(&[], format!("/load {}\n/save {}/no/folder\n", "Cargo.toml", saved).as_bytes());
-    assert_eq!(status, Some(0));
+    assert_eq!(status, 0);
     assert_eq!(notes.lines().filter(|note| note.starts_with("note: ")).count(), 2, "{notes}");
 }
 
 #[test]
 fn an_answer_that_ends_by_the_limit_is_noted() {
     let (status, _, notes) = chat(&["-n", "4"], b"Tell me a story about a duck named Nell.\n");
-    assert_eq!((status, notes.lines().count()), (Some(0), 1), "{notes}");
+    assert_eq!((status, notes.lines().count()), (0, 1), "{notes}");
     assert!(notes.contains("4 tokens") && notes.contains("--max-tokens"), "{notes}");
 }
 
 #[test]
 fn commands_without_their_argument_say_what_they_need() {
     let (status, _, notes) = chat(&[], b"/save\n/keep\n/load\n/system\n/branch\n");
-    assert_eq!(status, Some(0));
+    assert_eq!(status, 0);
     let notes: Vec<&str> = notes.lines().collect();
     for (note, name) in notes.iter().zip(["/save", "/keep", "/load", "/system", "/branch"]) {
         assert!(note.starts_with(&format!("note: {name} needs")), "{note}");
@@ -204,18 +169,14 @@ fn commands_without_their_argument_say_what_they_need() {
 
 #[test]
 fn answers_are_sampled_as_the_checkpoint_recommends() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("storyteller");
-    for file in fs::read_dir(model).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
-        fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
-    }
+    let folder = copy_of_storyteller();
     let config = r#"{"do_sample": true, "temperature": 1.5, "eos_token_id": 1}"#;
     fs::write(folder.path().join("generation_config.json"), config).unwrap();
     let model = ["--model", folder.path().to_str().unwrap()];
     let line = b"Tell me a story about a duck named Nell.\n/retry\n";
     let answers = |arguments: &[&str]| {
         let (status, answers, notes) = chat(&[&model[..], arguments].concat(), line);
-        assert_eq!(status, Some(0), "{notes}");
+        assert_eq!(status, 0, "{notes}");
         let answers: Vec<String> = answers.lines().map(str::to_owned).collect();
         (answers[0] == answers[1], notes.contains("greedy"))
     };
@@ -236,20 +197,23 @@ fn answers_are_sampled_as_the_checkpoint_recommends() {
 #[test]
 fn input_that_is_not_text_is_reported() {
     let (status, answers, notes) = chat(&[], b"Hello \xff\n");
-    assert_eq!((status, answers.as_str()), (Some(2), ""));
+    assert_eq!((status, answers.as_str()), (2, ""));
     assert!(notes.starts_with("error: read the prompt from standard input: it is not UTF-8"), "{notes}");
 }
 
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_the_answer_and_the_conversation_goes_on() {
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::Command;
 
     if crate::ignores_interrupts() {
         return;
     }
     // Without the token that ends answers it goes on for seconds, however late the interrupt is sent.
-    let (mut child, mut stdin) = start(&["--forbidden-tokens", "1"]);
+    let arguments = ["chat", "--backend", "portable", "--forbidden-tokens", "1"];
+    let mut child = crate::program::start(&mut mlxcel(&arguments));
+    let mut stdin = child.stdin.take().unwrap();
     let mut answers = BufReader::new(child.stdout.take().unwrap());
     stdin.write_all(b"Tell me a story about a duck named Nell.\n").unwrap();
     // The answer has begun.

@@ -3,30 +3,31 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::program::{Run, mlxcel};
+
 /// `mlxcel generate` of three tokens, with `HOME` in `folder`.
 fn generate(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    command.args(["generate", "--prompt", "Once", "--raw", "-n", "3", "--json"]);
-    command.env_remove("MLXCEL_CONFIG").env_remove("MLXCEL_BACKEND").env("HOME", folder);
+    let mut command = mlxcel(&["generate", "--prompt", "Once", "--raw", "-n", "3", "--json"]);
+    command.env_remove("MLXCEL_CONFIG").env("HOME", folder);
     command.env("XDG_CONFIG_HOME", folder).env("APPDATA", folder);
     command
 }
 
+#[track_caller]
 fn settings(command: &mut Command) -> Value {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    serde_json::from_slice(&stdout).unwrap()
+    // Some settings are noted.
+    let run = Run::of(command);
+    assert_eq!(run.status, 0, "{run:?}");
+    serde_json::from_str(&run.out).unwrap()
 }
 
+#[track_caller]
 fn refusal(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    said
+    Run::of(command).refused(2, &[])
 }
 
 #[test]
@@ -115,8 +116,7 @@ fn failures_of_defaults_name_their_line() {
 
 #[test]
 fn the_help_says_what_the_file_can_have() {
-    let help = Command::new(env!("CARGO_BIN_EXE_mlxcel")).args(["serve", "--help"]).output().unwrap();
-    let help = String::from_utf8(help.stdout).unwrap();
+    let help = Run::of(&mut mlxcel(&["serve", "--help"])).printed();
     for word in ["--config", "MLXCEL_CONFIG", "mlxcel.toml", "kv-cache", "temperature"] {
         assert!(help.contains(word), "{word}: {help}");
     }

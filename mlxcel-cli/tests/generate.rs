@@ -4,12 +4,13 @@ mod draft_head;
 mod refusals;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::program::{Run, copy_of_storyteller, fixture, mlxcel, start};
+use crate::support::Fixture;
 
 /// The engines to run with.
 const BACKENDS: &[&str] = &[
@@ -21,51 +22,25 @@ const BACKENDS: &[&str] = &[
     "mlx",
 ];
 
-/// How a run ended.
-struct Run {
-    status: i32,
-    out: String,
-    err: String,
-}
-
 fn generate(arguments: &[&str]) -> Run {
     generate_with(arguments, "", &[])
 }
 
 fn generate_with(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Run {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .arg("generate")
-        .args(arguments)
-        .env_remove("MLXCEL_BACKEND")
-        .envs(variables.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    Run {
-        status: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    let mut command = mlxcel(&["generate"]);
+    Run::with_input(command.args(arguments).envs(variables.iter().copied()), input.as_bytes())
 }
 
-/// The object that a run with `--json` prints.
+/// The object that a run with `--json` prints, in one line.
+#[track_caller]
 fn json(arguments: &[&str]) -> Value {
-    let run = generate(&[arguments, &["--json"]].concat());
-    assert_eq!((run.status, run.err.as_str()), (0, ""), "{arguments:?}");
-    assert_eq!(run.out.lines().count(), 1);
-    serde_json::from_str(&run.out).unwrap()
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    let printed = generate(&[arguments, &["--json"]].concat()).printed();
+    assert_eq!(printed.lines().count(), 1);
+    serde_json::from_str(&printed).unwrap()
 }
 
 fn storyteller() -> PathBuf {
-    repository().join("examples/models/storyteller")
+    Fixture::storyteller().path
 }
 
 #[derive(Deserialize)]
@@ -109,8 +84,7 @@ fn ids(tokens: &[u32]) -> String {
 
 #[test]
 fn an_adapter_generates_the_tokens_of_peft() {
-    let [model, adapter] =
-        ["architectures/llama", "adapters/llama-all"].map(|name| repository().join("fixtures").join(name));
+    let [model, adapter] = ["architectures/llama", "adapters/llama-all"].map(fixture);
     let case = oracle(&adapter).remove(0);
     let (model, folder) = (model.to_str().unwrap(), adapter.to_str().unwrap());
     let (tokens, n) = (ids(&case.prompt), case.greedy.len().to_string());
@@ -119,9 +93,8 @@ fn an_adapter_generates_the_tokens_of_peft() {
         let own = ["--model", model, "--tokens", &tokens, "--adapter", adapter];
         generate(&[&common[..], &own, &["--json"]].concat())
     };
-    assert_case(&serde_json::from_str(&run(folder).out).unwrap(), &case);
-    let missing = run(model);
-    assert_eq!((missing.status, missing.err.lines().count()), (2, 1), "{}", missing.err);
+    assert_case(&run(folder).json(), &case);
+    run(model).refused(2, &[]);
 }
 
 #[test]
@@ -151,15 +124,14 @@ fn the_bundled_model_generates_the_text_of_transformers() {
         assert_case(&output, raw);
         assert_eq!(output["text"], raw.completion.as_deref().unwrap());
 
-        let shown = generate(&[&common[..], &["--prompt", &question]].concat());
-        assert_eq!((shown.status, shown.err.as_str()), (0, ""));
-        assert_eq!(shown.out, format!("{}\n", chat.completion.as_deref().unwrap()));
+        let shown = generate(&[&common[..], &["--prompt", &question]].concat()).printed();
+        assert_eq!(shown, format!("{}\n", chat.completion.as_deref().unwrap()));
     }
 }
 
 #[test]
 fn checkpoints_without_tokenizer_use_token_ids() {
-    let folder = repository().join("fixtures/architectures/llama");
+    let folder = fixture("architectures/llama");
     let case = &oracle(&folder)[0];
     let model = folder.to_str().unwrap();
     for backend in BACKENDS {
@@ -298,7 +270,7 @@ fn stop_strings_end_the_text_and_allowed_tokens_limit_it() {
 
 #[test]
 fn sampling_defaults_come_from_generation_config() {
-    let folder = copy(&["generation_config.json"]);
+    let folder = copy_of_storyteller();
     let config = r#"{"do_sample": true, "temperature": 0.7, "top_k": 20, "eos_token_id": 1}"#;
     fs::write(folder.path().join("generation_config.json"), config).unwrap();
     let model = folder.path().to_str().unwrap();
@@ -316,8 +288,8 @@ fn a_prompt_can_come_from_standard_input_and_the_engine_from_the_environment() {
     for backend in BACKENDS {
         let question = "Tell me a story about a fox named Pip.\n";
         let run = generate_with(&["--prompt", "-", "-n", "16"], question, &[("MLXCEL_BACKEND", backend)]);
-        assert_eq!((run.status, run.err.as_str()), (0, ""));
-        assert!(run.out.contains("Pip"), "{}", run.out);
+        let text = run.printed();
+        assert!(text.contains("Pip"), "{text}");
     }
 }
 
@@ -328,11 +300,7 @@ fn a_prompt_can_come_from_a_file_and_options_have_the_names_of_llama_cpp() {
     let question = "Tell me a story about a fox named Pip.\n";
     fs::write(&file, question).unwrap();
     let common = ["--backend", BACKENDS[0], "--n-predict", "16", "-c", "64", "-t", "1"];
-    let text = |more: &[&str], input| {
-        let run = generate_with(&[&common[..], more].concat(), input, &[]);
-        assert_eq!((run.status, run.err.as_str()), (0, ""));
-        run.out
-    };
+    let text = |more: &[&str], input| generate_with(&[&common[..], more].concat(), input, &[]).printed();
     let expected = text(&["-p", question.trim_end()], "");
     assert_eq!(text(&["--prompt-file", file.to_str().unwrap()], ""), expected);
     assert_eq!(text(&["--prompt-file", "-"], question), expected);
@@ -351,51 +319,15 @@ fn filters_of_a_greedy_choice_are_noted() {
     let notes = "--top-p, --min-p";
     assert!(run.status == 0 && run.err.contains("--temperature"), "{}", run.err);
     assert!(notes.split(", ").all(|option| run.err.contains(option)), "{}", run.err);
-    let run = generate(&[&common[..], &["--temperature", "0.5"]].concat());
-    assert_eq!((run.status, run.err.as_str()), (0, ""));
+    generate(&[&common[..], &["--temperature", "0.5"]].concat()).printed();
 }
 
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
     for backend in BACKENDS {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-            .arg("generate")
-            .args(["--backend", backend, "-n", "32"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = start(&mut mlxcel(&["generate", "--backend", backend, "-n", "32"]));
         drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
-    }
-}
-
-/// A copy of the bundled model for a test to spoil.
-fn copy(leave_out: &[&str]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for name in [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-    ] {
-        if !leave_out.contains(&name) {
-            fs::copy(storyteller().join(name), folder.path().join(name)).unwrap();
-        }
-    }
-    folder
-}
-
-/// Holds a run to have failed with `status` and one line that has `words`.
-fn assert_refused(run: &Run, status: i32, words: &[&str]) {
-    assert_eq!((run.status, run.out.as_str()), (status, ""), "{}", run.err);
-    assert!(run.err.starts_with("error: ") && run.err.ends_with('\n'), "{}", run.err);
-    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
-    for word in words {
-        assert!(run.err.contains(word), "{:?} is not in: {}", word, run.err);
+        Run::ended(child.wait_with_output().unwrap()).printed();
     }
 }
 
@@ -407,24 +339,21 @@ fn a_missing_compiler_is_exit_status_1_and_a_warm_start_compiles_nothing() {
     let no_compiler = ("MLXCEL_IREE_COMPILER", "/there/is/no/iree-compile");
     let arguments = ["--backend", "iree", "-n", "4", "--json"];
     let refused = generate_with(&arguments, "", &[cache, no_compiler]);
-    assert_refused(&refused, 1, &["/there/is/no/iree-compile", "MLXCEL_IREE_COMPILER"]);
-    let compile_seconds = |run: Run| {
-        assert_eq!((run.status, run.err.as_str()), (0, ""));
-        serde_json::from_str::<Value>(&run.out).unwrap()["timings"]["compile_s"].as_f64().unwrap()
-    };
-    assert!(compile_seconds(generate_with(&arguments, "", &[cache])) > 0.0);
-    assert_eq!(compile_seconds(generate_with(&arguments, "", &[cache])), 0.0);
+    refused.refused(1, &["/there/is/no/iree-compile", "MLXCEL_IREE_COMPILER"]);
+    let compile_seconds =
+        || generate_with(&arguments, "", &[cache]).json()["timings"]["compile_s"].as_f64().unwrap();
+    assert!(compile_seconds() > 0.0);
+    assert_eq!(compile_seconds(), 0.0);
 }
 
 #[test]
 fn help_and_version_are_no_errors() {
-    let help = generate(&["--help"]);
-    assert_eq!((help.status, help.err.as_str()), (0, ""));
+    let help = generate(&["--help"]).printed();
     for flag in [
         "--model", "--prompt", "--raw", "--tokens", "-n", "--backend", "--precision", "--context",
         "--threads", "--ignore-eos", "--json",
     ] {
-        assert!(help.out.contains(flag), "{flag}");
+        assert!(help.contains(flag), "{flag}");
     }
     assert_eq!(generate(&["--version"]).status, 0);
 }

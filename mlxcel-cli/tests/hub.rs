@@ -3,16 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::program::{Run, fixture, mlxcel};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name).canonicalize().unwrap()
-}
 
 /// Puts the files of a fixture into a cache as the hub's clients do: links into `blobs`.
 fn put(home: &Path, repo: &str, fixture: &Path, wanted: impl Fn(&str) -> bool) {
@@ -44,23 +41,13 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-fn run(subcommand: &str, home: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    command.arg(subcommand);
+fn run(subcommand: &str, home: &Path, arguments: &[&str]) -> Run {
+    let mut command = mlxcel(&[subcommand]);
     for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"] {
         command.env_remove(variable);
     }
-    command
-        .env("HF_HOME", home)
-        .env("HF_HUB_OFFLINE", "1")
-        .current_dir(home)
-        .args(arguments)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    command.env("HF_HOME", home).env("HF_HUB_OFFLINE", "1").current_dir(home);
+    Run::of(command.args(arguments))
 }
 
 #[test]
@@ -71,22 +58,14 @@ fn models_open_by_hub_name_and_folders_take_precedence() {
         let arguments = ["--backend", "portable", "--tokens", "1,2,3", "-n", "4", "--json", "--model", model];
         run("generate", home.path(), &arguments)
     };
-    let tokens = |output: &Output| {
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()["tokens"].clone()
-    };
-    let expected = tokens(&generate(fixture("architectures/llama").to_str().unwrap()));
-    assert_eq!(tokens(&generate("org/llama")), expected);
-    assert_eq!(tokens(&generate(&format!("org/llama@{COMMIT}"))), expected);
-
-    let absent = generate("org/none");
-    let error = text(&absent.stderr);
-    assert_eq!((absent.status.code(), error.lines().count()), (Some(2), 1), "{error}");
-    assert!(error.contains("org/none") && error.contains("Hugging Face cache"), "{error}");
+    let tokens = |model: &str| generate(model).json()["tokens"].clone();
+    let expected = tokens(fixture("architectures/llama").to_str().unwrap());
+    assert_eq!(tokens("org/llama"), expected);
+    assert_eq!(tokens(&format!("org/llama@{COMMIT}")), expected);
+    generate("org/none").refused(2, &["org/none", "Hugging Face cache"]);
 
     fs::create_dir_all(home.path().join("org/llama")).unwrap();
-    let shadowed = text(&generate("org/llama").stderr);
-    assert!(shadowed.contains("config.json"), "{shadowed}");
+    generate("org/llama").refused(2, &["config.json"]);
 }
 
 #[test]
@@ -100,24 +79,16 @@ fn adapters_are_found_by_hub_name() {
             ["--backend", "portable", "--tokens", "1,2,3", "-n", "6", "--model", "org/llama", "--adapter"];
         run("generate", home.path(), &[&arguments[..], &[adapter]].concat())
     };
-    let text_of = |output: &Output| {
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stdout)
-    };
-    assert_eq!(text_of(&generate("org/lora")), text_of(&generate(folder.to_str().unwrap())));
-    let absent = text(&generate("org/none").stderr);
-    assert!(absent.contains("org/none") && absent.lines().count() == 1, "{absent}");
-    let merged =
-        run("merge", home.path(), &["--model", "org/llama", "--adapter", "org/lora", "--out", "merged"]);
-    assert!(merged.status.success(), "{}", text(&merged.stderr));
+    assert_eq!(generate("org/lora").printed(), generate(folder.to_str().unwrap()).printed());
+    generate("org/none").refused(2, &["org/none"]);
+    run("merge", home.path(), &["--model", "org/llama", "--adapter", "org/lora", "--out", "merged"])
+        .printed();
 }
 
 #[test]
 fn models_lists_the_cache_with_families_and_sizes() {
     let home = home();
-    let output = run("models", home.path(), &["--json"]);
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = run("models", home.path(), &["--json"]).json();
     let [llama, partial, unknown] = &told["models"].as_array().unwrap()[..] else { panic!("{told}") };
     assert_eq!((&llama["name"], &llama["model_type"]), (&json!("org/llama"), &json!("llama")));
     assert_eq!((&llama["commit"], &llama["missing"]), (&json!(COMMIT), &json!([])));
@@ -125,14 +96,13 @@ fn models_lists_the_cache_with_families_and_sizes() {
     assert_eq!((&partial["name"], &partial["missing"]), (&json!("org/partial"), &json!(["weights"])));
     assert!(unknown["error"].as_str().unwrap().contains("abacus"), "{unknown}");
 
-    let output = run("models", home.path(), &[]);
-    let told = text(&output.stdout);
+    let told = run("models", home.path(), &[]).out;
     for words in ["org/llama\n", "llama, ", "incomplete: without weights", "not supported: ", "3 models in "]
     {
         assert!(told.contains(words), "{words:?} in\n{told}");
     }
     let none = tempfile::tempdir().unwrap();
-    let told = text(&run("models", none.path(), &[]).stdout);
+    let told = run("models", none.path(), &[]).out;
     assert!(told.starts_with("0 models in "), "{told}");
 }
 
@@ -140,10 +110,10 @@ fn models_lists_the_cache_with_families_and_sizes() {
 fn adapters_are_listed_with_their_rank() {
     let home = tempfile::tempdir().unwrap();
     put(home.path(), "org/lora", &fixture("adapters/llama-attention"), |name| name != "oracle.json");
-    let told: Value = serde_json::from_slice(&run("models", home.path(), &["--json"]).stdout).unwrap();
+    let told = run("models", home.path(), &["--json"]).json();
     let [lora] = &told["models"].as_array().unwrap()[..] else { panic!("{told}") };
     assert!(lora["adapter_rank"].as_u64() > Some(0) && lora["error"].is_null(), "{lora}");
-    let told = text(&run("models", home.path(), &[]).stdout);
+    let told = run("models", home.path(), &[]).out;
     for words in ["org/lora\n", "adapter of rank ", "0 models and 1 adapters in "] {
         assert!(told.contains(words), "{words:?} in\n{told}");
     }
@@ -154,8 +124,7 @@ fn adapters_are_listed_with_their_rank() {
 fn load_reports_what_each_engine_does_with_the_model() {
     let home = home();
     let arguments = ["--load", "--backend", "portable", "--json", "llama"];
-    let output = run("models", home.path(), &arguments);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = run("models", home.path(), &arguments).json();
     let [llama] = &told["models"].as_array().unwrap()[..] else { panic!("{told}") };
     assert_eq!(llama["engines"][0]["engine"], json!("portable"));
     assert_eq!(llama["engines"][0]["runs"], json!(true));

@@ -1,29 +1,19 @@
 //! The program `inspect`, as a user runs it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-fn inspect(model: &Path, arguments: &[&str]) -> Output {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("iree-cache");
-    let mut program = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    program.arg("inspect");
-    program.env("MLXCEL_CACHE_DIR", cache).arg("--model").arg(model).args(arguments).output().unwrap()
+use crate::program::{Run, fixture, mlxcel};
+
+fn inspect(model: &Path, arguments: &[&str]) -> Run {
+    let mut program = mlxcel(&["inspect", "--model"]);
+    Run::of(program.arg(model).args(arguments).env("MLXCEL_CACHE_DIR", crate::support::cache_dir()))
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
+#[track_caller]
 fn answer(model: &Path, arguments: &[&str]) -> Value {
-    let output = inspect(model, &[arguments, &["--json"]].concat());
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
+    inspect(model, &[arguments, &["--json"]].concat()).json()
 }
 
 fn architecture(name: &str) -> PathBuf {
@@ -105,9 +95,7 @@ fn load_reports_what_each_engine_does_with_the_model() {
 
 #[test]
 fn inspect_describes_the_network_as_text() {
-    let output = inspect(&architecture("gpt_oss"), &["--no-load"]);
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    let told = text(&output.stdout);
+    let told = inspect(&architecture("gpt_oss"), &["--no-load"]).printed();
     for line in [
         "gpt_oss: 483 K parameters in 965 KB, activations BF16",
         "  experts        24 tensors     398 K    797 KB  BF16",
@@ -123,7 +111,7 @@ fn inspect_tells_whether_a_draft_head_is_stored() {
     for (name, stored) in [("draft-heads/qwen3_next", true), ("architectures/qwen3_next", false)] {
         let model = fixture(name);
         assert_eq!(answer(&model, &["--no-load"])["draft_head"], stored, "{name}");
-        let said = text(&inspect(&model, &["--no-load"]).stdout);
+        let said = inspect(&model, &["--no-load"]).out;
         assert_eq!(said.contains("--speculate head"), stored, "{said}");
     }
 }
@@ -136,21 +124,15 @@ fn inspect_errors_are_one_line() {
         (architecture("llama"), &["--kv-cache", "fp3"], "f32, bf16, f16 or int8"),
         (architecture("llama"), &["--backend", "abacus"], "abacus"),
     ] {
-        let output = inspect(&model, arguments);
-        let error = text(&output.stderr);
-        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{error}");
-        assert!(error.contains(words), "{error}");
+        inspect(&model, arguments).refused(2, &[words]);
     }
 }
 
 #[cfg(feature = "iree")]
 #[test]
 fn devices_are_listed_with_what_programs_are_compiled_for() {
-    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).args(["devices", "--json"]).output().unwrap();
-    let devices: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = Run::of(&mut mlxcel(&["devices", "--json"])).json();
     let cpu = devices["devices"].as_array().unwrap().iter().find(|device| device["kind"] == "CPU").unwrap();
     assert!(cpu["target"].as_str().unwrap().starts_with("llvm-cpu:"), "{cpu}");
-    let mut generate = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    let refused = generate.args(["generate", "--backend", "iree", "--device", "nothing"]).output().unwrap();
-    assert_eq!((refused.status.code(), text(&refused.stderr).lines().count()), (Some(2), 1), "{refused:?}");
+    Run::of(&mut mlxcel(&["generate", "--backend", "iree", "--device", "nothing"])).refused(2, &[]);
 }

@@ -1,21 +1,16 @@
 //! The arguments that name a model or an adapter, in all subcommands that have them.
 #![cfg(feature = "portable")]
 
-use std::path::Path;
-use std::process::Command;
+use crate::program::{Run, mlxcel};
 
-/// What `mlxcel` says that ends with status 2.
-fn refusal(arguments: &[&str]) -> String {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    let output = program.args(arguments).env("MLXCEL_BACKEND", "portable").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
-    said
+/// Fails unless `mlxcel` ends with status 2 and one line that has `words`.
+#[track_caller]
+fn refused(arguments: &[&str], words: &[&str]) {
+    Run::of(mlxcel(arguments).env("MLXCEL_BACKEND", "portable")).refused(2, words);
 }
 
 fn fixture(name: &str) -> String {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("fixtures");
-    fixtures.join(name).to_str().unwrap().to_owned()
+    crate::program::fixture(name).to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -31,8 +26,8 @@ fn paths_that_do_not_exist_are_named_with_what_a_model_can_be() {
         &["merge", "--out", "/nope/out", "--adapter", "a"],
     ] {
         for missing in ["nope", "/nope"] {
-            let said = refusal(&[command, &["--model", missing]].concat());
-            assert!(said.contains(&format!("--model {missing}: ")) && said.contains("org/name"), "{said}");
+            let words = [&format!("--model {missing}: "), "org/name"];
+            refused(&[command, &["--model", missing]].concat(), &words);
         }
     }
 }
@@ -40,12 +35,10 @@ fn paths_that_do_not_exist_are_named_with_what_a_model_can_be() {
 #[test]
 fn adapters_are_told_from_models() {
     let adapter = fixture("adapters/llama-all");
-    let said = refusal(&["generate", "--prompt", "a", "--model", &adapter]);
-    assert!(said.contains("adapter: ") && said.contains("--adapter"), "{said}");
+    refused(&["generate", "--prompt", "a", "--model", &adapter], &["adapter: ", "--adapter"]);
     for command in [&["generate", "--prompt", "a"][..], &["chat"], &["serve", "--port", "0"]] {
         let named = if command[0] == "serve" { "a=/nope" } else { "/nope" };
-        let said = refusal(&[command, &["--adapter", named]].concat());
-        assert!(said.contains("--adapter /nope: "), "{said}");
+        refused(&[command, &["--adapter", named]].concat(), &["--adapter /nope: "]);
     }
 }
 
@@ -58,8 +51,7 @@ fn encoders_are_refused_by_what_generates_and_scores() {
         &["score", "--text", "a"],
         &["verify", "--tokens", "1"],
     ] {
-        let said = refusal(&[command, &["--model", &encoder]].concat());
-        assert!(said.contains("encoder") && said.contains("mlxcel embed"), "{said}");
+        refused(&[command, &["--model", &encoder]].concat(), &["encoder", "mlxcel embed"]);
     }
 }
 
@@ -74,8 +66,7 @@ fn folders_that_exist_or_do_not_are_refused_by_option() {
         #[cfg(feature = "iree")]
         &["bundle", "--model", &model],
     ] {
-        let said = refusal(&[command, &["--out", out]].concat());
-        assert!(said.contains(&format!("--out {out}")), "{said}");
+        refused(&[command, &["--out", out]].concat(), &[&format!("--out {out}")]);
     }
     let commands = [
         "models",
@@ -83,7 +74,7 @@ fn folders_that_exist_or_do_not_are_refused_by_option() {
         "cache",
     ];
     for command in commands {
-        assert!(refusal(&[command, "--dir", "/nope"]).contains("--dir /nope"));
+        refused(&[command, "--dir", "/nope"], &["--dir /nope"]);
     }
 }
 
@@ -92,21 +83,18 @@ fn strides_and_shards_out_of_range_are_refused_by_option() {
     let text = "long ".repeat(100);
     let score = ["score", "--text", &text, "--context", "32", "--stride"];
     for stride in ["0", "-1", "32"] {
-        assert!(refusal(&[&score[..], &[stride]].concat()).contains("--stride"));
+        refused(&[&score[..], &[stride]].concat(), &["--stride"]);
     }
     let quantize = ["quantize", "--model", "a", "--out", "b", "--shard-size", "0"];
-    assert!(refusal(&quantize).contains("--shard-size"));
+    refused(&quantize, &["--shard-size"]);
 }
 
 #[cfg(feature = "iree")]
 #[test]
 fn a_cache_that_cannot_be_written_is_reported_with_the_way_out() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    for folder in [file.path(), Path::new("/proc/none")] {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-        program.args(["generate", "--backend", "iree", "-n", "1"]).env("MLXCEL_CACHE_DIR", folder);
-        let output = program.output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("MLXCEL_CACHE_DIR"), "{said}");
+    for folder in [file.path(), "/proc/none".as_ref()] {
+        let mut program = mlxcel(&["generate", "--backend", "iree", "-n", "1"]);
+        Run::of(program.env("MLXCEL_CACHE_DIR", folder)).refused(1, &["MLXCEL_CACHE_DIR"]);
     }
 }

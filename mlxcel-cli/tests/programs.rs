@@ -1,6 +1,8 @@
 //! The programs, as a user runs them.
 #![allow(clippy::panic, clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+#[path = "../../tests/support/adapter.rs"]
+mod adapter;
 mod batch;
 mod bundle;
 mod cache;
@@ -13,6 +15,7 @@ mod interrupted;
 mod log;
 mod merge;
 mod model;
+mod program;
 mod quantize;
 mod score;
 mod server;

@@ -1,31 +1,21 @@
 //! The programs `score` and `embed`, as a user runs them, on the bundled model.
 #![cfg(feature = "portable")]
 
-use std::process::{Command, Output};
-
 use serde_json::Value;
 
-fn run(command: &str, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .args([command, "--backend", "portable"])
-        .args(arguments)
-        .output()
-        .unwrap()
+use crate::program::{Run, mlxcel};
+
+fn score(arguments: &[&str]) -> Run {
+    Run::of(mlxcel(&["score", "--backend", "portable"]).args(arguments))
 }
 
-fn score(arguments: &[&str]) -> Output {
-    run("score", arguments)
-}
-
-fn embed(arguments: &[&str]) -> Output {
-    run("embed", arguments)
+fn embed(arguments: &[&str]) -> Run {
+    Run::of(mlxcel(&["embed", "--backend", "portable"]).args(arguments))
 }
 
 #[track_caller]
-fn lines(output: Output) -> Vec<String> {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    assert_eq!((output.status.code(), text(output.stderr).as_str()), (Some(0), ""));
-    text(output.stdout).lines().map(str::to_owned).collect()
+fn lines(run: Run) -> Vec<String> {
+    run.printed().lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -33,8 +23,7 @@ fn scores_match_those_of_transformers() {
     // The only case of the oracle that is a text, with what follows it.
     let case = &crate::support::Fixture::storyteller().cases()[4];
     let text = format!("Once upon a time there was a{}", case.completion);
-    let shown = lines(score(&["--precision", "exact", "--text", &text, "--json", "--top", "1"]));
-    let scored: Value = serde_json::from_str(&shown[0]).unwrap();
+    let scored = score(&["--precision", "exact", "--text", &text, "--json", "--top", "1"]).json();
     let numbers = |name: &str| -> Vec<f64> {
         scored[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap_or(0.0)).collect()
     };
@@ -63,8 +52,7 @@ fn score_reads_files_and_prints_perplexity() {
     // The same in windows of a few tokens is less sure.
     let windowed = lines(score(&["--file", path.to_str().unwrap(), "--context", "4", "--stride", "2"]));
     assert_eq!(windowed.len(), shown.len());
-    let missing = score(&["--file", "/there/is/no/such/file"]);
-    assert_eq!(missing.status.code(), Some(2));
+    score(&["--file", "/there/is/no/such/file"]).refused(2, &[]);
 }
 
 #[test]
@@ -73,8 +61,7 @@ fn the_most_likely_continuation_is_marked() {
     let arguments = [&["--text", "Once upon a"], &continuations[..]].concat();
     let shown = lines(score(&arguments));
     assert!(shown[0].starts_with('*') && shown[1].starts_with(' ') && shown.len() == 2, "{shown:?}");
-    let output: Value =
-        serde_json::from_str(&lines(score(&[&arguments[..], &["--json"]].concat()))[0]).unwrap();
+    let output = score(&[&arguments[..], &["--json"]].concat()).json();
     assert_eq!((&output["best"], &output["continuations"][0]["is_greedy"]), (&0.into(), &true.into()));
 }
 
@@ -90,5 +77,5 @@ fn similar_texts_have_similar_embeddings() {
     let table = lines(embed(&texts));
     assert!(table[2].ends_with("What did Pip find?") && table[3].contains("192"), "{table:?}");
     let beyond = "A frog lived near the lake. ".repeat(300);
-    assert_eq!(embed(&[&beyond]).status.code(), Some(2), "more than the context holds");
+    assert_eq!(embed(&[&beyond]).status, 2, "more than the context holds");
 }

@@ -3,29 +3,22 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use mlxcel_core::{Backend, GenerateExt, GenerateOptions, LoadOptions, Precision, SessionOptions};
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::tune::Schedule;
-use serde_json::Value;
 
-fn tune(cache: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .arg("tune")
-        .args(arguments)
-        .env("MLXCEL_CACHE_DIR", cache)
-        .output()
-        .unwrap()
+use crate::program::{Run, mlxcel};
+
+fn tune(cache: &Path, arguments: &[&str]) -> Run {
+    Run::of(mlxcel(&["tune"]).args(arguments).env("MLXCEL_CACHE_DIR", cache))
 }
 
 #[test]
 fn a_measured_schedule_is_kept_and_the_model_generates_the_same_with_each() {
     let cache = tempfile::tempdir().unwrap();
     let model = crate::support::Fixture::named("llama").path;
-    let output = tune(cache.path(), &["--model", model.to_str().unwrap(), "--json", "--threads", "2"]);
-    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = tune(cache.path(), &["--model", model.to_str().unwrap(), "--json", "--threads", "2"]).json();
     assert_eq!(told["kept"], true);
     let chosen: Schedule = told["schedule"].as_str().unwrap().parse().unwrap();
     let comparisons = told["comparisons"].as_array().unwrap();
@@ -54,12 +47,9 @@ fn a_measured_schedule_is_kept_and_the_model_generates_the_same_with_each() {
     assert_eq!((same, compile_time.is_zero()), (tokens.clone(), true));
     // A bundle follows the schedule that it is told to measure.
     let out = cache.path().join("bundle");
-    let mut bundle = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
-    bundle.arg("bundle");
-    bundle.args(["--tune", "--context", "64", "--json", "--model"]).arg(&model).arg("--out").arg(&out);
-    let output = bundle.env("MLXCEL_CACHE_DIR", cache.path()).output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut bundle = mlxcel(&["bundle", "--tune", "--context", "64", "--json", "--model"]);
+    bundle.arg(&model).arg("--out").arg(&out).env("MLXCEL_CACHE_DIR", cache.path());
+    let told = Run::of(&mut bundle).json();
     let kept_now = fs::read_to_string(kept.as_ref().unwrap().path()).unwrap();
     assert_eq!(told["schedule"].as_str(), Some(kept_now.trim_end()));
     // A damaged one is ignored.
@@ -76,6 +66,5 @@ fn what_has_no_schedule_says_so() {
     let model = crate::support::Fixture::named("llama").path;
     let error = engine.tune(&model.as_path().into(), &LoadOptions::default()).unwrap_err();
     assert!(error.to_string().contains("no schedule"), "{error}");
-    let output = tune(cache.path(), &["--model", "missing"]);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    tune(cache.path(), &["--model", "missing"]).refused(2, &[]);
 }

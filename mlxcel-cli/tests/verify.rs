@@ -1,29 +1,17 @@
 //! The program `verify`, as a user runs it: engines that agree, a Python that does not, bad arguments.
 
-use std::process::{Command, Output};
-
+use crate::program::{Run, mlxcel};
 use crate::support::Fixture;
 
-fn verify(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-        .arg("verify")
-        .args(arguments)
-        .env_remove("MLXCEL_BACKEND")
-        .env("MLXCEL_CACHE_DIR", env!("CARGO_TARGET_TMPDIR"))
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+fn verify(arguments: &[&str]) -> Run {
+    let mut command = mlxcel(&["verify"]);
+    Run::of(command.args(arguments).env("MLXCEL_CACHE_DIR", env!("CARGO_TARGET_TMPDIR")))
 }
 
 #[cfg(all(feature = "portable", feature = "iree"))]
 #[test]
 fn the_engines_that_are_compiled_in_agree_on_the_bundled_model() {
-    let output = verify(&["-n", "8"]);
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!((output.status.code(), err.as_str()), (Some(0), ""), "{out}");
+    let out = verify(&["-n", "8"]).printed();
     assert!(out.contains("transformers was skipped: the bundled model is not a folder"), "{out}");
     assert!(out.trim_end().ends_with("they agree"), "{out}");
 }
@@ -37,17 +25,14 @@ fn bad_arguments_and_folders_are_status_2() {
         &["--backend", "abacus"],
         &["--prompt", ""],
     ] {
-        let output = verify(arguments);
-        let err = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
-        assert!(err.starts_with("error: ") && err.lines().count() == 1, "{err}");
+        verify(arguments).refused(2, &[]);
     }
 }
 
 /// Runs against a Python that answers as the script of `verify` does, with these tokens and the numbers of
 /// the fixture's oracle.
 #[cfg(all(unix, feature = "portable"))]
-fn verify_against(tokens: &[u32]) -> Output {
+fn verify_against(tokens: &[u32]) -> Run {
     let fixture = Fixture::storyteller();
     let case = &fixture.cases()[0];
     let n = tokens.len();
@@ -82,19 +67,14 @@ fn verify_against(tokens: &[u32]) -> Output {
 #[test]
 fn transformers_output_is_the_reference() {
     let greedy = &Fixture::storyteller().cases()[0].greedy[..8];
-    let output = verify_against(greedy);
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{out}{}", text(&output.stderr));
+    let Run { status, out, err } = verify_against(greedy);
+    assert_eq!(status, 0, "{out}{err}");
     assert!(out.contains("transformers and portable") && out.trim_end().ends_with("they agree"), "{out}");
 
     let mut wrong = greedy.to_vec();
     wrong[5] += 1;
-    let output = verify_against(&wrong);
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(
-        (output.status.code(), err.as_str()),
-        (Some(1), "error: portable and transformers disagree\n")
-    );
+    let Run { status, out, err } = verify_against(&wrong);
+    assert_eq!((status, err.as_str()), (1, "error: portable and transformers disagree\n"));
     assert!(out.contains("step 5: ") && out.contains("FAILED"), "{out}");
 }
 
@@ -102,8 +82,7 @@ fn transformers_output_is_the_reference() {
 #[test]
 fn a_named_python_must_run() {
     let fixture = Fixture::storyteller();
-    let output = verify(&["--model", fixture.path.to_str().unwrap(), "--python", "/no/such/python"]);
-    let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{err}");
-    assert!(err.starts_with("error: ask transformers: /no/such/python was not started"), "{err}");
+    let run = verify(&["--model", fixture.path.to_str().unwrap(), "--python", "/no/such/python"]);
+    assert_eq!(run.status, 1, "{run:?}");
+    assert!(run.err.starts_with("error: ask transformers: /no/such/python was not started"), "{run:?}");
 }

@@ -1,10 +1,11 @@
 //! `--speculate head`: the checkpoint's own draft head.
 
-use super::{BACKENDS, ids, json, repository};
+use super::{BACKENDS, ids, json};
+use crate::program::fixture;
 
 #[test]
 fn a_draft_head_drafts_the_same_text() {
-    let folder = repository().join("fixtures/draft-heads/qwen3_5_text-trained");
+    let folder = fixture("draft-heads/qwen3_5_text-trained");
     let prompt = ids(&[25, 14, 15, 24, 5, 15, 24, 5, 25, 14, 11, 5, 9, 21, 28, 5, 28, 15, 25, 14]);
     for backend in BACKENDS {
         let arguments = ["--backend", backend, "--precision", "exact", "--model", folder.to_str().unwrap()];

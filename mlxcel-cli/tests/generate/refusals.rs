@@ -53,16 +53,15 @@ fn invalid_arguments_are_rejected_by_name() {
             } else {
                 generate(&[&["--backend", backend][..], arguments].concat())
             };
-            assert_refused(&run, 2, words);
+            run.refused(2, words);
         }
     }
-    assert_refused(&generate_with(&[], "", &[("MLXCEL_BACKEND", "steam")]), 2, &["steam", "MLXCEL_BACKEND"]);
+    generate_with(&[], "", &[("MLXCEL_BACKEND", "steam")]).refused(2, &["steam", "MLXCEL_BACKEND"]);
 }
 
 #[test]
 fn drafts_that_cannot_draft_are_refused_before_the_model_is_opened() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-    let own = copy(&[]);
+    let own = copy_of_storyteller();
     let own = own.path().to_str().unwrap();
     for (draft, words) in [
         ("encoders/bert", &["--draft", "encoder"][..]),
@@ -74,12 +73,12 @@ fn drafts_that_cannot_draft_are_refused_before_the_model_is_opened() {
         ("adapters", &["adapters", "config.json"]),
         (own, &["--draft", "the model itself"]),
     ] {
-        let draft = fixtures.join(draft);
+        let draft = fixture(draft);
         // What is wrong with the model comes later.
         let arguments =
             ["--model", own, "--prompt", "Hi", "--context", "1000000", "--draft", draft.to_str().unwrap()];
         for backend in BACKENDS {
-            assert_refused(&generate(&[&arguments[..], &["--backend", backend]].concat()), 2, words);
+            generate(&[&arguments[..], &["--backend", backend]].concat()).refused(2, words);
         }
     }
 }
@@ -87,18 +86,21 @@ fn drafts_that_cannot_draft_are_refused_before_the_model_is_opened() {
 #[test]
 fn incomplete_checkpoints_are_rejected_with_the_defect() {
     let none = tempfile::tempdir().unwrap();
-    let unknown = copy(&[]);
+    let unknown = copy_of_storyteller();
     let config = fs::read_to_string(unknown.path().join("config.json")).unwrap();
     fs::write(unknown.path().join("config.json"), config.replace("\"llama\"", "\"alpaca\"")).unwrap();
-    let cut = copy(&[]);
+    let cut = copy_of_storyteller();
     let weights = fs::read(cut.path().join("model.safetensors")).unwrap();
     fs::write(cut.path().join("model.safetensors"), &weights[..weights.len() / 2]).unwrap();
-    let spoilt_tokenizer = copy(&[]);
+    let spoilt_tokenizer = copy_of_storyteller();
     fs::write(spoilt_tokenizer.path().join("tokenizer.json"), "{").unwrap();
-    let spoilt_template = copy(&[]);
+    let spoilt_template = copy_of_storyteller();
     fs::write(spoilt_template.path().join("chat_template.jinja"), "{% if %}").unwrap();
-    let no_tokenizer = copy(&["tokenizer.json"]);
-    let no_weights = copy(&["model.safetensors"]);
+    let [no_tokenizer, no_weights] = ["tokenizer.json", "model.safetensors"].map(|missing| {
+        let folder = copy_of_storyteller();
+        fs::remove_file(folder.path().join(missing)).unwrap();
+        folder
+    });
     let missing = none.path().join("missing");
     let cases: &[(&Path, &[&str])] = &[
         (&missing, &["missing"]),
@@ -113,16 +115,12 @@ fn incomplete_checkpoints_are_rejected_with_the_defect() {
     for backend in BACKENDS {
         for (folder, words) in cases {
             let folder = folder.to_str().unwrap();
-            let run = generate(&["--backend", backend, "--model", folder, "--prompt", "Hi"]);
-            assert_refused(&run, 2, words);
+            generate(&["--backend", backend, "--model", folder, "--prompt", "Hi"]).refused(2, words);
         }
     }
 }
 
 #[test]
 fn a_program_without_subcommand_names_its_help() {
-    let output = Command::new(env!("CARGO_BIN_EXE_mlxcel")).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("mlxcel --help"), "{said}");
+    Run::of(&mut mlxcel(&[])).refused(2, &["mlxcel --help"]);
 }

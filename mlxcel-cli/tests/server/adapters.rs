@@ -5,38 +5,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::adapter::write_adapter;
 use crate::server::harness::Server;
 
-/// Writes an adapter of rank 2 for the query projections of the bundled model: pseudorandom numbers of this
-/// seed.
+/// Writes an adapter for the first query projections of the bundled model: pseudorandom numbers of this seed.
 fn write(folder: &Path, seed: u64) {
-    let (mut random, mut bytes, mut header) = (seed, Vec::new(), serde_json::Map::new());
-    for layer in 0..2 {
-        for (matrix, shape) in [("lora_A", [2, WIDTH]), ("lora_B", [WIDTH, 2])] {
-            let start = bytes.len();
-            for _ in 0..2 * WIDTH {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let number = (random >> 40) as f32 / (1 << 24) as f32 - 0.5;
-                bytes.extend_from_slice(&number.to_le_bytes());
-            }
-            let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, bytes.len()] });
-            header.insert(
-                format!("base_model.model.model.layers.{layer}.self_attn.q_proj.{matrix}.weight"),
-                entry,
-            );
-        }
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
-    let config = json!({ "peft_type": "LORA", "r": 2, "lora_alpha": 8, "target_modules": ["q_proj"] });
-    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let queries = ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"];
+    write_adapter(folder, &queries.map(|module| (module, 192, 192)), 2, 1.0, seed);
 }
-
-/// The width of the bundled model.
-const WIDTH: usize = 192;
 
 fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     let (status, text) = server.ask("POST", path, "", &body.to_string());

@@ -228,6 +228,14 @@ fn a_further_connection_waits_while_all_have_a_request() {
     }
 }
 
+/// The most KiB that the server has had in memory.
+#[cfg(target_os = "linux")]
+fn most_memory(server: &Server) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    most.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn prompts_beyond_the_context_are_rejected_before_allocation() {
@@ -237,9 +245,7 @@ fn prompts_beyond_the_context_are_rejected_before_allocation() {
         let (status, said) = server.ask("POST", path, "", &json!({ field: text }).to_string());
         assert!(status == 400 && said.contains("longer than the context"), "{status} {said}");
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let most: usize = most.trim().trim_end_matches(" kB").parse().unwrap();
+    let most = most_memory(&server);
     assert!(most < 120 << 10, "{most} KiB for a body of {} bytes", text.len());
 }
 
@@ -258,8 +264,6 @@ fn large_request_bodies_are_parsed_one_at_a_time() {
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let most: usize = most.trim().trim_end_matches(" kB").parse().unwrap();
+    let most = most_memory(&server);
     assert!(most < 1200 << 10, "{most} KiB for 24 bodies of {} bytes", body.len());
 }
