@@ -29,38 +29,24 @@ pub(crate) fn are_allowed(models: &Models) -> bool {
 
 #[derive(Deserialize)]
 pub(crate) struct LoadRequest {
-    model: Option<String>,
     lora_name: String,
     lora_path: PathBuf,
 }
 
 #[derive(Deserialize)]
 pub(crate) struct UnloadRequest {
-    model: Option<String>,
     lora_name: String,
 }
 
 impl Asked for LoadRequest {
     fn fields() -> Vec<Field> {
-        vec![
-            Field::new("model", Kind::Text),
-            Field::required("lora_name", Kind::Text),
-            Field::required("lora_path", Kind::Text),
-        ]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+        vec![Field::required("lora_name", Kind::Text), Field::required("lora_path", Kind::Text)]
     }
 }
 
 impl Asked for UnloadRequest {
     fn fields() -> Vec<Field> {
-        vec![Field::new("model", Kind::Text), Field::required("lora_name", Kind::Text)]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+        vec![Field::required("lora_name", Kind::Text)]
     }
 }
 

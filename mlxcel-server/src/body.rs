@@ -9,11 +9,12 @@ use axum::body::Bytes;
 use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{StatusCode, header};
 use mlxcel_session::{Error, ErrorKind, Share};
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::client::Client;
 use crate::failure::ApiError;
-use crate::kinds::{self, Field};
+use crate::kinds::{self, Field, Kind};
 use crate::request_id::RequestNumber;
 use crate::sender::Sender;
 use crate::served::{Models, ServedModel};
@@ -27,11 +28,19 @@ pub(crate) const PARSED_AT_ONCE: usize = 8 << 20;
 
 /// What is asked of a path.
 pub(crate) trait Asked: DeserializeOwned + Send + 'static {
-    /// The fields that it has. Others are refused: they may be meant to constrain the answer.
+    /// The fields that it has beside the model's name.
     fn fields() -> Vec<Field>;
+}
 
-    /// Which model is asked, if one is named.
-    fn model(&self) -> Option<&str>;
+/// Which model is asked, if one is named.
+#[derive(Deserialize)]
+struct Named {
+    model: Option<String>,
+}
+
+/// All fields of a body. Others are refused: they may be meant to constrain the answer.
+pub(crate) fn fields_of<T: Asked>() -> Vec<Field> {
+    [vec![Field::new("model", Kind::Text)], T::fields()].concat()
 }
 
 /// Fields that change no answer, and are not looked at.
@@ -94,8 +103,8 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
         let room = room.map_err(|error| {
             Error::new(ErrorKind::Internal, "read request", "the server is shutting down").with_source(error)
         })?;
-        let request = shared.workers.run(client, move || read::<T>(&body)).await??;
-        let app = models.find(request.model())?;
+        let (named, request) = shared.workers.run(client, move || read::<T>(&body)).await??;
+        let app = models.find(named.model.as_deref())?;
         Ok(Self { request, app, sender: Sender::new(Share { client, group }, room) })
     }
 }
@@ -109,7 +118,7 @@ fn client(request: &Request) -> u64 {
 }
 
 /// Reads what is asked.
-fn read<T: Asked>(body: &[u8]) -> Result<T, ApiError> {
+fn read<T: Asked>(body: &[u8]) -> Result<(Named, T), ApiError> {
     let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).map_err(|error| {
         if error.is_data() {
             ApiError::invalid("", "the body must be a JSON object")
@@ -118,13 +127,14 @@ fn read<T: Asked>(body: &[u8]) -> Result<T, ApiError> {
         }
     })?;
     let given = given.iter().filter_map(|(field, value)| value.map(|_| field.as_str()));
-    let known = T::fields();
+    let known = fields_of::<T>();
     let is_known = |name: &str| known.iter().any(|field| field.name == name);
     let mut unknown = given.filter(|field| !WITHOUT_EFFECT.contains(field) && !is_known(field));
     if let Some(field) = unknown.next() {
         return Err(ApiError::unsupported(field, &format!("the field {field:?}")));
     }
-    serde_json::from_slice(body).map_err(|error| wrong(body, &known, &error))
+    let read = || Ok((serde_json::from_slice(body)?, serde_json::from_slice(body)?));
+    read().map_err(|error| wrong(body, &known, &error))
 }
 
 /// What is wrong with a body that is not what is asked, in the words of the API: `error` has those of Rust.

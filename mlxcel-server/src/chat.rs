@@ -58,10 +58,6 @@ impl Asked for ChatRequest {
         ];
         FIELDS.into_iter().chain(Fields::fields()).collect()
     }
-
-    fn model(&self) -> Option<&str> {
-        self.fields.model.as_deref()
-    }
 }
 
 const MESSAGE: Kind = Kind::Object(&[Field::required("role", Kind::Text)]);

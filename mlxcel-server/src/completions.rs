@@ -42,10 +42,6 @@ impl Asked for CompletionRequest {
         ];
         FIELDS.into_iter().chain(Fields::fields()).collect()
     }
-
-    fn model(&self) -> Option<&str> {
-        self.fields.model.as_deref()
-    }
 }
 
 pub(crate) async fn complete(body: Body<CompletionRequest>) -> Result<Response, ApiError> {

@@ -19,7 +19,6 @@ use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct EmbeddingRequest {
-    model: Option<String>,
     input: Prompts,
     encoding_format: Option<Format>,
     dimensions: Option<usize>,
@@ -28,15 +27,10 @@ pub(crate) struct EmbeddingRequest {
 impl Asked for EmbeddingRequest {
     fn fields() -> Vec<Field> {
         vec![
-            Field::new("model", Kind::Text),
             Field::required("input", PROMPTS),
             Field::new("encoding_format", Kind::Words(&["float", "base64"])),
             Field::new("dimensions", Kind::Count),
         ]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
     }
 }
 

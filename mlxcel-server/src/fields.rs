@@ -18,7 +18,6 @@ use crate::served::ServedModel;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Fields {
-    pub(crate) model: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     n: Option<u64>,
@@ -76,8 +75,7 @@ impl Fields {
     /// Their names and types.
     pub(crate) fn fields() -> impl Iterator<Item = Field> {
         const STREAM_OPTIONS: Kind = Kind::Object(&[Field::new("include_usage", Kind::Flag)]);
-        const FIELDS: [Field; 12] = [
-            Field::new("model", Kind::Text),
+        const FIELDS: [Field; 11] = [
             Field::new("max_tokens", Kind::Count),
             Field::new("max_completion_tokens", Kind::Count),
             Field::new("n", Kind::Count),

@@ -35,7 +35,6 @@ pub(crate) struct MessageRequest {
 /// The part of a request that is rendered as the prompt.
 #[derive(Deserialize)]
 struct Conversation {
-    model: Option<String>,
     messages: Vec<Value>,
     system: Option<Value>,
     tools: Option<Vec<Value>>,
@@ -72,8 +71,7 @@ const PATH: &str = "/v1/messages";
 const THINKING: Kind =
     Kind::Object(&[Field::required("type", Kind::Words(&["enabled", "disabled", "adaptive"]))]);
 /// Fields of the conversation.
-const CONVERSATION: [Field; 7] = [
-    Field::new("model", Kind::Text),
+const CONVERSATION: [Field; 6] = [
     Field::required("messages", Kind::List(&Kind::Any)),
     Field::new("system", Kind::Any),
     Field::new("tools", Kind::List(&Kind::Any)),
@@ -94,19 +92,11 @@ impl Asked for MessageRequest {
         ];
         [&CONVERSATION[..], &FIELDS].concat()
     }
-
-    fn model(&self) -> Option<&str> {
-        self.conversation.model.as_deref()
-    }
 }
 
 impl Asked for CountRequest {
     fn fields() -> Vec<Field> {
         CONVERSATION.to_vec()
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.conversation.model.as_deref()
     }
 }
 

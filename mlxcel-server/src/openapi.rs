@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use crate::adapter_routes::{self, LoadRequest, UnloadRequest};
-use crate::body::Asked;
+use crate::body::{Asked, fields_of};
 use crate::chat::ChatRequest;
 use crate::completions::CompletionRequest;
 use crate::embeddings::EmbeddingRequest;
@@ -61,7 +61,7 @@ fn document(with_adapters: bool) -> Value {
 }
 
 fn post<T: Asked>(summary: &str) -> Value {
-    let fields = T::fields();
+    let fields = fields_of::<T>();
     let properties: Map<String, Value> =
         fields.iter().map(|field| (field.name.to_owned(), json!({}))).collect();
     let required: Vec<_> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();

@@ -15,7 +15,6 @@ use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct RerankRequest {
-    model: Option<String>,
     query: String,
     documents: Vec<Document>,
     top_n: Option<usize>,
@@ -42,16 +41,11 @@ impl From<Document> for String {
 impl Asked for RerankRequest {
     fn fields() -> Vec<Field> {
         vec![
-            Field::new("model", Kind::Text),
             Field::required("query", Kind::Text),
             Field::required("documents", Kind::List(&DOCUMENT)),
             Field::new("top_n", Kind::Count),
             Field::new("return_documents", Kind::Flag),
         ]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
     }
 }
 

@@ -17,7 +17,6 @@ use crate::usage::AnswerUsage;
 
 #[derive(Deserialize)]
 pub(crate) struct ResponseRequest {
-    model: Option<String>,
     input: Input,
     instructions: Option<String>,
     max_output_tokens: Option<u64>,
@@ -36,7 +35,6 @@ pub(crate) struct ResponseRequest {
 impl Asked for ResponseRequest {
     fn fields() -> Vec<Field> {
         vec![
-            Field::new("model", Kind::Text),
             Field::required("input", Kind::Either(&[Kind::Text, Kind::List(&Kind::Any)])),
             Field::new("instructions", Kind::Text),
             Field::new("max_output_tokens", Kind::Count),
@@ -53,10 +51,6 @@ impl Asked for ResponseRequest {
             Field::new("top_p", Kind::Number),
             Field::new("parallel_tool_calls", Kind::Flag),
         ]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
     }
 }
 

@@ -15,7 +15,6 @@ use crate::served::{Models, ServedModel};
 
 #[derive(Deserialize)]
 pub(crate) struct TokenizeRequest {
-    model: Option<String>,
     prompt: String,
     /// Whether the tokens that begin and end texts are added; by default they are.
     add_special_tokens: Option<bool>,
@@ -23,31 +22,18 @@ pub(crate) struct TokenizeRequest {
 
 impl Asked for TokenizeRequest {
     fn fields() -> Vec<Field> {
-        vec![
-            Field::new("model", Kind::Text),
-            Field::required("prompt", Kind::Text),
-            Field::new("add_special_tokens", Kind::Flag),
-        ]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+        vec![Field::required("prompt", Kind::Text), Field::new("add_special_tokens", Kind::Flag)]
     }
 }
 
 #[derive(Deserialize)]
 pub(crate) struct DetokenizeRequest {
-    model: Option<String>,
     tokens: Vec<TokenId>,
 }
 
 impl Asked for DetokenizeRequest {
     fn fields() -> Vec<Field> {
-        vec![Field::new("model", Kind::Text), Field::required("tokens", Kind::List(&Kind::Token))]
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+        vec![Field::required("tokens", Kind::List(&Kind::Token))]
     }
 }
 
