@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::server::harness::{Server, answers, respond};
+use crate::server::harness::{Server, answers, events, respond};
 
 /// The rest of an answer of so many tokens, during which the server gets a SIGTERM, and how reading it ended.
 fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>) {
@@ -57,11 +57,7 @@ fn responses_say_what_a_chat_says_whole_and_in_events() {
         assert_eq!(whole["usage"]["output_tokens"], 20);
         body["stream"] = true.into();
         let (_, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
-        let events: Vec<Value> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("data: "))
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let events = events(&text);
         let numbers = events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index);
         assert!(numbers && text.contains("event: response.created"), "{text}");
         let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");

@@ -92,6 +92,12 @@ pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The objects of a stream's events.
+pub(crate) fn events(text: &str) -> Vec<Value> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
 /// What `/v1/responses` answers.
 pub(crate) fn respond(server: &Server, body: &Value) -> Value {
     let (status, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
@@ -110,8 +116,7 @@ pub(crate) fn answers(server: &Server, mut body: Value) -> [(Value, String); 2] 
     body["stream"] = true.into();
     let (_, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
     let (mut content, mut calls, mut reason) = (String::new(), Vec::<Value>::new(), String::new());
-    for line in text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|line| *line != "[DONE]") {
-        let chunk: Value = serde_json::from_str(line).unwrap();
+    for chunk in events(&text) {
         let choice = &chunk["choices"][0];
         content.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
         reason.push_str(choice["finish_reason"].as_str().unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::harness::{Server, answers};
+use crate::server::harness::{self, Server, answers};
 
 const QUESTION: &str = "Tell me a story about a fox named Pip.";
 
@@ -16,9 +16,7 @@ fn events(server: &Server, body: &Value) -> Vec<Value> {
     let mut body = body.clone();
     body["stream"] = true.into();
     let (_, text) = server.ask("POST", "/v1/messages", "", &body.to_string());
-    let data =
-        |line: &str| line.strip_prefix("data: ").map(|data| serde_json::from_str::<Value>(data).unwrap());
-    let events: Vec<Value> = text.lines().filter_map(data).collect();
+    let events = harness::events(&text);
     let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
     assert_eq!(events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>(), names);
     events

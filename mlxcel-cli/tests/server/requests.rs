@@ -11,19 +11,11 @@ use crate::server::harness::Server;
 fn invalid_requests_are_rejected_with_a_reason() {
     let server = Server::start(&["--max-body", "2000", "--name", "pip"]);
     assert_eq!(server.get("/health"), (200, r#"{"status":"ok"}"#.to_owned()));
-    let models: Value = serde_json::from_str(&server.get("/v1/models").1).unwrap();
-    assert_eq!(models["data"][0]["id"], "pip");
     assert_eq!(server.get("/v1/models/other").0, 404);
-    assert_eq!(server.get("/nothing").0, 404);
-    assert_eq!(server.get("/v1/completions").0, 405);
     let post = |body: &str| server.ask("POST", "/v1/completions", "", body);
     for (body, status, said) in [
         ("{", 400, "EOF"),
-        ("{}", 400, "prompt"),
-        (r#"{"prompt":{}}"#, 400, "prompt"),
-        (r#"{"prompt":""}"#, 400, "empty"),
         (r#"{"prompt":"x","temperature":-1}"#, 400, "temperature"),
-        (r#"{"prompt":"x","stop":[""]}"#, 400, "stop string"),
         (r#"{"prompt":"x","suffix":"y"}"#, 400, "suffix"),
         (r#"{"prompt":"x","logit_bias":{"x":1}}"#, 400, "logit_bias"),
         (&format!(r#"{{"prompt":"{}"}}"#, "x".repeat(3000)), 413, "limit"),
@@ -102,21 +94,6 @@ fn the_api_describes_itself() {
 }
 
 #[test]
-fn requests_need_the_api_key() {
-    let server = Server::start(&["--api-key", "secret"]);
-    assert_eq!(server.get("/health").0, 200);
-    for (headers, status) in [
-        ("", 401),
-        ("Authorization: Bearer secre\r\n", 401),
-        ("Authorization: secret\r\n", 401),
-        ("Authorization: Bearer secret\r\n", 200),
-    ] {
-        assert_eq!(server.ask("GET", "/v1/models", headers, "").0, status, "{headers:?}");
-        assert_eq!(server.ask("GET", "/metrics", headers, "").0, status, "{headers:?}");
-    }
-}
-
-#[test]
 fn foreign_hosts_and_origins_are_rejected_before_routing() {
     let server = Server::start(&["--allow-host", "models.example", "--allow-origin", "https://page.example"]);
     let port = server.address.rsplit(':').next().unwrap();
@@ -165,20 +142,11 @@ fn foreign_hosts_and_origins_are_rejected_before_routing() {
 }
 
 #[test]
-fn the_server_describes_itself_and_the_tokens_of_texts() {
+fn the_server_describes_its_models() {
     let server = Server::start(&["--name", "pip", "--max-tokens", "50"]);
     let (status, text) = server.get("/server_info");
     let info: Value = serde_json::from_str(&text).unwrap();
     let model = &info["models"][0];
     assert_eq!((status, &model["name"], &model["backend"]), (200, &json!("pip"), &json!("portable")));
     assert_eq!((&model["max_tokens"], &model["max_model_len"]), (&json!(50), &json!(1024)));
-    let ask = |path: &str, body: Value| {
-        let (status, text) = server.ask("POST", path, "", &body.to_string());
-        assert_eq!(status, 200, "{text}");
-        serde_json::from_str::<Value>(&text).unwrap()
-    };
-    let told = ask("/tokenize", json!({ "prompt": "Once upon a time", "add_special_tokens": false }));
-    assert_eq!(told["count"], told["tokens"].as_array().unwrap().len());
-    let text = ask("/detokenize", json!({ "tokens": told["tokens"] }));
-    assert_eq!(text["prompt"], "Once upon a time");
 }

@@ -55,6 +55,11 @@ pub(crate) async fn text(response: Response) -> String {
     String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()
 }
 
+/// The objects of a stream's events.
+pub(crate) fn events(stream: &str) -> Vec<Value> {
+    stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
+}
+
 /// The status and the body of an answer.
 pub(crate) async fn ask(router: &Router, path: &str, body: Option<Value>) -> (u16, String) {
     let response = begin(router, path, body).await;

@@ -14,14 +14,18 @@ async fn requests_without_the_key_are_refused() {
     for (header, value, expected) in [
         ("accept", "*/*", 401),
         ("authorization", "Bearer ", 401),
+        ("authorization", "Bearer secre", 401),
+        ("authorization", "secret", 401),
         ("x-api-key", "", 401),
         ("x-api-key", "wrong", 401),
         ("x-api-key", "secret", 200),
         ("authorization", "Bearer secret", 200),
     ] {
-        let request = Request::builder().uri("/v1/models").header(header, value).body(Body::empty());
-        let response = router.clone().oneshot(request.unwrap()).await.unwrap();
-        assert_eq!(response.status().as_u16(), expected, "{header}: {value}");
+        for (path, expected) in [("/v1/models", expected), ("/metrics", expected), ("/health", 200)] {
+            let request = Request::builder().uri(path).header(header, value).body(Body::empty());
+            let response = router.clone().oneshot(request.unwrap()).await.unwrap();
+            assert_eq!(response.status().as_u16(), expected, "{path} {header}: {value}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use axum::Router;
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{ask, streamed};
+use crate::harness::{ask, events, streamed};
 use crate::scripted::{DEEPSEEK, Family, GPT_OSS, QWEN3, Scripted};
 
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
@@ -45,11 +45,10 @@ fn tool(path: &str) -> Value {
 async fn answers(router: &Router, path: &str, body: Value) -> [Parts; 2] {
     let (status, whole) = ask(router, path, Some(body.clone())).await;
     assert_eq!(status, 200, "{path}: {whole}");
-    let (status, events) = ask(router, path, Some(streamed(body))).await;
-    assert_eq!(status, 200, "{path}: {events}");
-    let events = events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+    let (status, stream) = ask(router, path, Some(streamed(body))).await;
+    assert_eq!(status, 200, "{path}: {stream}");
     let mut joined = Parts::default();
-    events.for_each(|event| read_event(&event, &mut joined));
+    events(&stream).iter().for_each(|event| read_event(event, &mut joined));
     [read_whole(&serde_json::from_str(&whole).unwrap()), joined]
 }
 
@@ -194,10 +193,8 @@ async fn the_usage_of_an_answer_has_its_reasoning_tokens() {
             let (_, whole) = ask(&router, path, Some(body.clone())).await;
             let whole: Value = serde_json::from_str(&whole).unwrap();
             body["stream_options"] = json!({ "include_usage": true });
-            let (_, events) = ask(&router, path, Some(streamed(body))).await;
-            let events = events.lines().filter_map(|line| line.strip_prefix("data: "));
-            let last: Option<Value> = events.filter_map(|event| serde_json::from_str(event).ok()).next_back();
-            let last = last.unwrap();
+            let (_, stream) = ask(&router, path, Some(streamed(body))).await;
+            let last = events(&stream).pop().unwrap();
             let last = if path == "/v1/responses" { &last["response"] } else { &last };
             for usage in [&whole["usage"], &last["usage"]] {
                 assert_eq!(&usage[details]["reasoning_tokens"], expected, "{path}: {usage}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mlxcel_server::{Limits, Server};
 use serde_json::{Value, json};
 
-use crate::harness::{ask, begin, engine, engine_of, requests, streamed, text};
+use crate::harness::{ask, begin, engine, engine_of, events, requests, streamed, text};
 
 #[tokio::test]
 async fn an_error_before_the_first_token_of_a_stream_has_its_own_status() {
@@ -50,12 +50,10 @@ async fn streams_begin_with_the_first_token_and_join_to_the_whole_answer() {
         body["temperature"] = 0.into();
         let (status, whole) = ask(&router, path, Some(body.clone())).await;
         assert_eq!(status, 200, "{path}: {whole}");
-        let (status, events) = ask(&router, path, Some(streamed(body))).await;
-        assert_eq!(status, 200, "{path}: {events}");
+        let (status, stream) = ask(&router, path, Some(streamed(body))).await;
+        assert_eq!(status, 200, "{path}: {stream}");
         let whole: Value = serde_json::from_str(&whole).unwrap();
-        let events =
-            events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
-        let joined: String = events.filter_map(|event: Value| Some(delta(&event)?.to_owned())).collect();
+        let joined: String = events(&stream).iter().filter_map(delta).collect();
         assert_eq!(Some(joined.as_str()), whole_text(&whole), "{path}");
     }
 }

@@ -3,7 +3,7 @@
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{ask, engine, streamed};
+use crate::harness::{ask, engine, events, streamed};
 
 #[tokio::test]
 async fn a_stream_that_repeats_its_prompts_joins_to_the_whole_answer() {
@@ -21,8 +21,7 @@ async fn a_stream_that_repeats_its_prompts_joins_to_the_whole_answer() {
         let (status, text) = ask(&router, "/v1/completions", Some(body)).await;
         assert_eq!(status, 200, "{text}");
         assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
-        let events = text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
-        let events: Vec<Value> = events.collect();
+        let events = events(&text);
         assert_eq!(events.last().unwrap()["usage"], whole["usage"]);
         for choice in whole["choices"].as_array().unwrap() {
             let own = events.iter().map(|event| &event["choices"][0]);
