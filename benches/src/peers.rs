@@ -12,20 +12,68 @@ fn script(name: &str) -> PathBuf {
     if carried.is_file() { carried } else { Path::new(env!("CARGO_MANIFEST_DIR")).join(name) }
 }
 
-/// mlx-lm with `checkpoint` in the type `kind`; `python` imports it from `packages`.
-pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &str) -> Command {
+/// The worker of a program for Python; `python` imports that program from `packages`.
+fn worker(python: &str, packages: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
     command
-        .arg(script("mlx-lm/worker.py"))
-        .arg(checkpoint)
-        .arg(kind)
+        .arg(script(&format!("{name}/worker.py")))
         .env("PYTHONPATH", packages)
         .env("PYTHONNOUSERSITE", "1");
     command
 }
 
+/// mlx-lm with `checkpoint` in the type `kind`.
+pub(crate) fn mlx_lm(python: &str, packages: &Path, checkpoint: &Path, kind: &str) -> Command {
+    let mut command = worker(python, packages, "mlx-lm");
+    command.arg(checkpoint).arg(kind);
+    command
+}
+
+/// ik_llama.cpp with the file `model` and sequences of at most `capacity` tokens.
+pub(crate) fn ik_llama_cpp(
+    python: &str,
+    packages: &Path,
+    model: &Path,
+    threads: usize,
+    capacity: usize,
+) -> Command {
+    let mut command = worker(python, packages, "ik-llama-cpp");
+    command.arg(model).args([threads.to_string(), capacity.to_string()]);
+    command
+}
+
+/// OpenVINO GenAI with the OpenVINO model in `folder`.
+pub(crate) fn openvino(python: &str, packages: &Path, folder: &Path, threads: usize) -> Command {
+    let mut command = worker(python, packages, "openvino");
+    command.arg("serve").arg(folder).arg(threads.to_string());
+    command
+}
+
+/// Has OpenVINO GenAI convert the GGUF file `from` to an OpenVINO model in the folder `to`, if missing.
+pub(crate) fn convert_to_openvino(python: &str, packages: &Path, from: &Path, to: &Path) -> Result<()> {
+    if to.is_dir() {
+        return Ok(());
+    }
+    eprintln!("writing {}", to.display());
+    // Renamed once complete.
+    let incoming = to.with_extension("incoming");
+    std::fs::create_dir_all(&incoming).with_context(|| format!("creating {}", incoming.display()))?;
+    let output = worker(python, packages, "openvino")
+        .arg("convert")
+        .args([from, incoming.as_path()])
+        .output()
+        .with_context(|| format!("starting {python}"))?;
+    if !output.status.success() {
+        std::fs::remove_dir_all(&incoming).with_context(|| format!("removing {}", incoming.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let reason = said.trim_end().lines().next_back().unwrap_or_default();
+        bail!("OpenVINO GenAI did not read {}: {reason}", from.display());
+    }
+    std::fs::rename(&incoming, to).with_context(|| format!("naming {}", to.display()))
+}
+
 /// jax with `checkpoint` in the type `kind` on the PJRT plugin at `plugin`, with a KV cache of this many
-/// positions; `python` imports it from `packages`.
+/// positions.
 pub(crate) fn jax(
     python: &str,
     packages: &Path,
@@ -34,13 +82,10 @@ pub(crate) fn jax(
     kind: &str,
     cache: usize,
 ) -> Command {
-    let mut command = Command::new(python);
+    let mut command = worker(python, packages, "jax");
     command
-        .arg(script("jax/worker.py"))
         .arg(checkpoint)
         .args([kind, &cache.to_string()])
-        .env("PYTHONPATH", packages)
-        .env("PYTHONNOUSERSITE", "1")
         .env("JAX_PLATFORMS", "mlxcel")
         .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("mlxcel:{}", plugin.display()));
     command

@@ -22,7 +22,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE and the MLX engine on processors beside llama.cpp, candle, mistral.rs and mlx-lm
+    /// The IREE and the MLX engine on processors beside llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle, mistral.rs
+    /// and mlx-lm
     Cpu(CpuArguments),
     /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into
     /// .toolchain/xla for it
@@ -61,7 +62,8 @@ struct SpeculationArguments {
 #[derive(clap::Args)]
 struct CpuArguments {
     /// What the engine is compared with: llama.cpp, candle and mistral.rs are built into target/bench/build
-    /// for it, mlx-lm is installed into .toolchain/mlx-lm; nothing where nothing is named
+    /// for it, ik_llama.cpp, OpenVINO GenAI and mlx-lm are installed into .toolchain; nothing where nothing is named.
+    /// ik-llama-cpp and openvino read the files of llama-cpp, which has to be named too
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [CpuPeer::LlamaCpp, CpuPeer::Candle, CpuPeer::MlxLm])]
     peers: Vec<CpuPeer>,
     /// Further arguments of the suite; `-- --help` lists them
@@ -72,10 +74,19 @@ struct CpuArguments {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CpuPeer {
     LlamaCpp,
+    IkLlamaCpp,
+    #[value(name = "openvino")]
+    OpenVino,
     Candle,
     #[value(name = "mistralrs")]
     MistralRs,
     MlxLm,
+}
+
+impl CpuPeer {
+    fn is_for_python(self) -> bool {
+        matches!(self, Self::IkLlamaCpp | Self::OpenVino | Self::MlxLm)
+    }
 }
 
 /// Sets up, installs what a suite compares with, and runs it.
@@ -104,15 +115,17 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
                         let tools = setup::build_tools(workspace)?;
                         command.arg("--llama-cpp").arg(worker(workspace, "llama-cpp", &tools)?)
                     }
+                    CpuPeer::IkLlamaCpp => command.arg("--ik-llama-cpp").arg(build_ik_llama_cpp(workspace)?),
+                    CpuPeer::OpenVino => command.arg("--openvino").arg(install_openvino(workspace)?),
                     CpuPeer::Candle => command.arg("--candle").arg(worker(workspace, "candle", &[])?),
                     CpuPeer::MistralRs => {
                         command.arg("--mistralrs").arg(worker(workspace, "mistralrs", &[])?)
                     }
-                    CpuPeer::MlxLm => {
-                        command.arg("--packages").arg(install_mlx_lm(workspace)?);
-                        command.arg("--python").arg(find_python()?)
-                    }
+                    CpuPeer::MlxLm => command.arg("--packages").arg(install_mlx_lm(workspace)?),
                 };
+            }
+            if cpu.peers.iter().any(|peer| peer.is_for_python()) {
+                command.arg("--python").arg(find_python()?);
             }
             &cpu.suite
         }
@@ -169,4 +182,46 @@ fn install_mlx_lm(workspace: &Workspace) -> Result<PathBuf> {
         "mlx-lm needs the network or an index that has it, and Linux (glibc 2.35 or newer, x86-64 or aarch64) \
          with Python 3.11, 3.12 or 3.13",
     )
+}
+
+/// Builds ik_llama.cpp with all instructions of this processor.
+fn build_ik_llama_cpp(workspace: &Workspace) -> Result<PathBuf> {
+    let backend = Packages {
+        name: "scikit-build",
+        requirements: "benches/ik-llama-cpp/build.txt",
+        wheels_for: None,
+        what: "scikit-build-core, which ik_llama.cpp is built with",
+    };
+    let packages = Packages {
+        name: "ik-llama-cpp",
+        requirements: "benches/ik-llama-cpp/requirements.txt",
+        wheels_for: None,
+        what: "ik_llama.cpp, which takes many minutes to build",
+    };
+    let mut variables = setup::build_tools(workspace)?;
+    let cmake = workspace.toolchain().join("build-tools/cmake/data/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(cmake).chain(std::env::split_paths(&path)))
+        .context("adding CMake to PATH")?;
+    variables.extend([
+        ("PATH", path),
+        ("PYTHONPATH", backend.install(workspace)?.into()),
+        // As pip reads it, without isolation: the build takes what is named above.
+        ("PIP_NO_BUILD_ISOLATION", "0".into()),
+        // Kernels for other types of the KV cache would take half of the time.
+        ("CMAKE_ARGS", "-DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF".into()),
+    ]);
+    packages
+        .build(workspace, &variables)
+        .context("ik_llama.cpp needs Python 3.11, 3.12 or 3.13 and a C++ compiler")
+}
+
+fn install_openvino(workspace: &Workspace) -> Result<PathBuf> {
+    let packages = Packages {
+        name: "openvino",
+        requirements: "benches/openvino/requirements.txt",
+        wheels_for: None,
+        what: "OpenVINO GenAI and what it imports (about 90 MB)",
+    };
+    packages.install(workspace).context("OpenVINO GenAI needs Linux with Python 3.11, 3.12 or 3.13")
 }

@@ -62,6 +62,13 @@ pub(crate) enum LlamaCpp {
     Iq4Nl,
 }
 
+impl LlamaCpp {
+    /// How programs multiply these weights by default.
+    fn arithmetic(self) -> Arithmetic {
+        if self == Self::Bf16 { Arithmetic::Halves } else { Arithmetic::Bytes }
+    }
+}
+
 /// A precision of our engine on llama.cpp's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SameFiles {
@@ -286,12 +293,52 @@ impl Common<'_> {
             LlamaCpp::Q6K => 6.5625,
         };
         let mut result = self.peer("llama.cpp", Program::LlamaCpp, &kind, bits);
-        let floats = which == LlamaCpp::Bf16;
-        result.arithmetic = Some(if floats { Arithmetic::Halves } else { Arithmetic::Bytes });
+        result.arithmetic = Some(which.arithmetic());
         let (program, threads, capacity) = (program.to_owned(), self.threads, self.capacity);
         let weights = Some(file.clone());
         let command = move || peers::llama_cpp(&program, &file, threads, capacity);
         Ok(Entry { weights, ..Entry::new(result, effort(&kind), command) })
+    }
+
+    /// ik_llama.cpp with a file of llama.cpp's.
+    pub(super) fn ik_llama_cpp(
+        &self,
+        llama_cpp: &Path,
+        python: &str,
+        packages: &Path,
+        which: LlamaCpp,
+    ) -> Result<Entry> {
+        let kind = name(&which);
+        let file = self.gguf(llama_cpp, which)?;
+        let bits = self.stored_bits(&file)?;
+        let mut result = self.peer("ik_llama.cpp", Program::IkLlamaCpp, &kind, bits);
+        result.arithmetic = Some(which.arithmetic());
+        let (python, packages) = (python.to_owned(), packages.to_owned());
+        let (threads, capacity) = (self.threads, self.capacity);
+        let weights = Some(file.clone());
+        let command = move || peers::ik_llama_cpp(&python, &packages, &file, threads, capacity);
+        Ok(Entry { weights, ..Entry::new(result, effort(&kind), command) })
+    }
+
+    /// OpenVINO GenAI with a file of llama.cpp's, which it converts once.
+    pub(super) fn openvino(
+        &self,
+        llama_cpp: &Path,
+        python: &str,
+        packages: &Path,
+        which: LlamaCpp,
+    ) -> Result<Entry> {
+        let kind = name(&which);
+        let file = self.gguf(llama_cpp, which)?;
+        let folder = self.checkpoint.join(format!("openvino-{kind}"));
+        peers::convert_to_openvino(python, packages, &file, &folder)?;
+        let weights = folder.join("openvino_model.bin");
+        let bits = self.stored_bits(&weights)?;
+        let mut result = self.peer("OpenVINO", Program::OpenVino, &kind, bits);
+        result.arithmetic = Some(which.arithmetic());
+        let (python, packages, threads) = (python.to_owned(), packages.to_owned(), self.threads);
+        let command = move || peers::openvino(&python, &packages, &folder, threads);
+        Ok(Entry { weights: Some(weights), ..Entry::new(result, effort(&kind), command) })
     }
 
     /// candle with a type.

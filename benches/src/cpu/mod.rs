@@ -1,4 +1,5 @@
-//! The suite `cpu`: the IREE and the MLX engine compared with llama.cpp, candle, mistral.rs and mlx-lm.
+//! The suite `cpu`: the IREE and the MLX engine compared with llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle,
+//! mistral.rs and mlx-lm.
 //!
 //! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in
 //! rounds. Before the rounds each of ours has an uncounted turn with an empty cache, which measures
@@ -43,6 +44,14 @@ pub(crate) struct Arguments {
     /// The worker that runs llama.cpp; by default it is not measured
     #[arg(long)]
     llama_cpp: Option<PathBuf>,
+    /// The folder that has ik_llama.cpp, which is measured on llama.cpp's files of the same types; by default it
+    /// is not measured
+    #[arg(long, requires = "llama_cpp")]
+    ik_llama_cpp: Option<PathBuf>,
+    /// The folder that has OpenVINO GenAI, which is measured on what it makes of llama.cpp's files of the same
+    /// types; by default it is not measured
+    #[arg(long, requires = "llama_cpp")]
+    openvino: Option<PathBuf>,
     /// The worker that runs candle; by default it is not measured
     #[arg(long)]
     candle: Option<PathBuf>,
@@ -52,7 +61,7 @@ pub(crate) struct Arguments {
     /// The folder that has mlx-lm; by default it is not measured
     #[arg(long)]
     packages: Option<PathBuf>,
-    /// The Python that mlx-lm was installed with
+    /// The Python that programs for Python were installed with
     #[arg(long, default_value = "python3")]
     python: String,
     /// The shapes of the model
@@ -303,11 +312,20 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
     }
     if let Some(program) = &arguments.llama_cpp {
         for &which in &arguments.llama_cpp_types {
-            add(format!("llama.cpp {}", contestants::name(&which)), common.llama_cpp(program, which));
+            let kind = contestants::name(&which);
+            add(format!("llama.cpp {kind}"), common.llama_cpp(program, which));
+            if let Some(packages) = &arguments.ik_llama_cpp {
+                let entry = common.ik_llama_cpp(program, &arguments.python, packages, which);
+                add(format!("ik_llama.cpp {kind}"), entry);
+            }
+            if let Some(packages) = &arguments.openvino {
+                let entry = common.openvino(program, &arguments.python, packages, which);
+                add(format!("OpenVINO {kind}"), entry);
+            }
             for precision in &arguments.same_files {
                 let precision = precision.name();
                 let entry = common.ours_of_llama_cpp(program, which, precision);
-                add(format!("mlxcel {} {precision}", contestants::name(&which)), entry);
+                add(format!("mlxcel {kind} {precision}"), entry);
             }
         }
     }

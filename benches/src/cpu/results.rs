@@ -47,6 +47,10 @@ pub(crate) enum Program {
     Mlx,
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
+    #[serde(rename = "ik_llama.cpp")]
+    IkLlamaCpp,
+    #[serde(rename = "OpenVINO GenAI")]
+    OpenVino,
     #[serde(rename = "candle")]
     Candle,
     #[serde(rename = "mistral.rs")]

@@ -27,7 +27,7 @@ pub(super) fn install(workspace: &Workspace) -> Result<bool> {
         wheels_for: Some(WHEELS_FOR),
         what: &format!("the IREE compiler and MLX (about {megabytes} MB)"),
     };
-    packages.install_missing(workspace).context(
+    packages.install_missing(workspace, &[]).context(
         "the toolchain needs the network or an index that has its packages, and Linux (glibc 2.35 or newer, \
          x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
     )
@@ -48,13 +48,19 @@ pub(crate) struct Packages<'a> {
 impl Packages<'_> {
     /// Makes the folder complete, and gives its path.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<PathBuf> {
-        self.install_missing(workspace)?;
+        self.build(workspace, &[])
+    }
+
+    /// The same of requirements that are built here (a line `--no-binary NAME` says which), with `variables` in
+    /// the environment of their build.
+    pub(crate) fn build(&self, workspace: &Workspace, variables: &[(&str, OsString)]) -> Result<PathBuf> {
+        self.install_missing(workspace, variables)?;
         Ok(workspace.toolchain().join(self.name))
     }
 
     /// Installs them unless the stamp says that these very requirements are there; only then it looks for a
     /// pip. Answers whether it did.
-    fn install_missing(&self, workspace: &Workspace) -> Result<bool> {
+    fn install_missing(&self, workspace: &Workspace, variables: &[(&str, OsString)]) -> Result<bool> {
         let toolchain = workspace.toolchain();
         let requirements = workspace.root().join(self.requirements);
         let content =
@@ -71,7 +77,8 @@ impl Packages<'_> {
         let incoming = toolchain.join(format!("incoming-{}", self.name));
         remove_folder(&incoming)?;
         eprintln!("setup: installing {} with pip", self.what);
-        process::run(&mut pip_install(&find_python()?, self.wheels_for, &requirements, &incoming))
+        let mut command = pip_install(&find_python()?, self.wheels_for, &requirements, &incoming);
+        process::run(command.envs(variables.iter().map(|(name, value)| (name, value))))
             .with_context(|| format!("pip could not install {}", self.what))?;
 
         fs::write(incoming.join(STAMP), &stamp).context("writing the stamp of the packages")?;
@@ -242,10 +249,14 @@ mod tests {
             include_str!("../../../tests-external/clients/requirements.txt"),
             include_str!("../../../tests-external/clients/frameworks.txt"),
             include_str!("../../../tests-external/clients/page.txt"),
+            include_str!("../../../benches/ik-llama-cpp/build.txt"),
+            include_str!("../../../benches/ik-llama-cpp/requirements.txt"),
+            include_str!("../../../benches/mlx-lm/requirements.txt"),
+            include_str!("../../../benches/openvino/requirements.txt"),
         ] {
             let entries = text.replace("\\\n", " ");
-            let entries: Vec<_> =
-                entries.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+            let is_entry = |line: &&str| !line.is_empty() && !line.starts_with(['#', '-']);
+            let entries: Vec<_> = entries.lines().filter(is_entry).collect();
             assert!(!entries.is_empty());
             for entry in entries {
                 assert!(entry.contains("==") && entry.contains("--hash=sha256:"), "{entry}");
