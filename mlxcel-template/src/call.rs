@@ -13,6 +13,9 @@ use super::value::{Function, Text, Value};
 /// How many numbers `range` gives at most, as in transformers' Jinja.
 const MOST_RANGE: i128 = 100_000;
 
+/// What the body of a call block is called by.
+const CALLER: &str = "caller";
+
 /// How long the format of a date may be.
 const MOST_FORMAT: usize = 256;
 
@@ -42,6 +45,9 @@ impl<'a> Evaluator<'a> {
             if matches!(callee, Value::Method) {
                 let values = self.arguments(arguments)?;
                 self.at(expr.line);
+                if caller.is_some() {
+                    return Err(not_a_macro(name));
+                }
                 return match object {
                     Value::Loop(index) => self.loop_method(index, name, values),
                     _ => self.method(&object, name, &values),
@@ -69,8 +75,9 @@ impl<'a> Evaluator<'a> {
         self.at(line);
         match *callee {
             Value::Macro(index) => self.call_macro(index, values, caller),
+            Value::Function(_) | Value::Method | Value::Loop(_) if caller.is_some() => Err(not_a_macro(name)),
             Value::Function(function) => self.function(function, &values),
-            Value::Loop(index) if caller.is_none() && !values.positional.is_empty() => {
+            Value::Loop(index) if !values.positional.is_empty() => {
                 let [iterable] = values.take(name, ["iterable"])?;
                 self.call_loop(index, &iterable)
             }
@@ -82,14 +89,22 @@ impl<'a> Evaluator<'a> {
     fn call_macro(
         &mut self,
         index: usize,
-        values: Values<'a>,
+        mut values: Values<'a>,
         caller: Option<Value<'a>>,
     ) -> Result<Value<'a>> {
         let (definition, scope) = self.macros[index];
+        // It is an argument by name, if the macro does not read it itself.
+        values.named.extend(caller.map(|caller| (CALLER, caller)));
+        let takes_caller = definition.takes_more.2;
+        let is_parameter = definition.parameters.iter().any(|(name, _)| name == CALLER);
+        let at = values.named.iter().position(|(name, _)| *name == CALLER);
+        let caller = at.filter(|_| takes_caller && !is_parameter).map(|at| values.named.swap_remove(at).1);
         self.deeper(|this| {
             let outer = this.scopes.enter(scope)?;
             this.bind(definition, values)?;
-            this.scopes.set("caller", caller.unwrap_or(Value::Undefined))?;
+            if takes_caller && !is_parameter {
+                this.scopes.set(CALLER, caller.unwrap_or(Value::Undefined))?;
+            }
             let text = this.capture(&definition.body)?;
             this.scopes.leave(outer);
             Ok(text)
@@ -113,7 +128,7 @@ impl<'a> Evaluator<'a> {
             };
             self.scopes.set(name, value)?;
         }
-        let (takes_varargs, takes_kwargs) = definition.takes_more;
+        let (takes_varargs, takes_kwargs, _) = definition.takes_more;
         let mut rest = self.list()?;
         for value in positional {
             if !takes_varargs {
@@ -277,6 +292,10 @@ impl<'a> Evaluator<'a> {
         }
         Ok(Value::Bool(false))
     }
+}
+
+fn not_a_macro(name: &str) -> TemplateError {
+    TemplateError::new(format!("a call block calls a macro, which '{name}' is not"))
 }
 
 /// The format with what it leaves to the locale written out, as in Python's. The time has no zone there.

@@ -154,6 +154,7 @@ impl Parser {
                 _ => {
                     self.takes_more.0 |= name == "varargs";
                     self.takes_more.1 |= name == "kwargs";
+                    self.takes_more.2 |= name == "caller";
                     Kind::Name(name)
                 }
             },

@@ -2,6 +2,7 @@
 //! transformers' sandbox.
 
 use super::arguments::Values;
+use super::digits::{is_decimal, is_digit};
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
 use super::marked::refuse_marked;
@@ -284,7 +285,8 @@ impl<'a> Evaluator<'a> {
             "capitalize" => self.capitalize(text),
             "title" => self.title(text),
             "swapcase" => self.swapcase(text),
-            "isdigit" | "isdecimal" => all(|c| c.is_ascii_digit()),
+            "isdigit" => all(is_digit),
+            "isdecimal" => all(is_decimal),
             "isnumeric" => all(char::is_numeric),
             "isalpha" => all(char::is_alphabetic),
             "isalnum" => all(char::is_alphanumeric),
@@ -295,68 +297,6 @@ impl<'a> Evaluator<'a> {
             _ => Err(TemplateError::new(format!("the method '{name}' is not supported"))),
         }
     }
-
-    /// `text.format(…)`, with fields by position and by name, and the formats of numbers that `%` has too.
-    fn format(&mut self, text: &Text<'a>, values: &Values<'a>) -> Result<Value<'a>> {
-        let mut out = self.builder()?;
-        let mut next = 0;
-        let mut start = 0;
-        while let Some(at) = text[start..].find(['{', '}']).map(|at| start + at) {
-            out.push_part(text, start..at)?;
-            let bracket = &text[at..=at];
-            let rest = &text[at + 1..];
-            if rest.starts_with(bracket) {
-                out.push_part(text, at..at + 1)?;
-                start = at + 2;
-                continue;
-            }
-            let field = if bracket == "{" { rest.split_once('}') } else { None };
-            let Some((field, _)) = field else {
-                return Err(TemplateError::new("a field of a format does not end"));
-            };
-            start = at + field.len() + 2;
-            let (field, specification) = field.split_once(':').unwrap_or((field, ""));
-            let value = if field.is_empty() {
-                next += 1;
-                values.positional.get(next - 1)
-            } else if let Ok(index) = field.parse::<usize>() {
-                values.positional.get(index)
-            } else {
-                values.named.iter().find(|(name, _)| *name == field).map(|(_, value)| value)
-            };
-            let value = value
-                .ok_or_else(|| TemplateError::new(format!("the format's field '{field}' has no value")))?;
-            match (specification, specification.chars().next_back(), value) {
-                ("", _, _) => super::print::write_str(&mut out, value)?,
-                (_, Some('d'), Value::Bool(_) | Value::Int(_))
-                | (_, Some('f'), Value::Bool(_) | Value::Int(_) | Value::Float(_))
-                    if is_plain(specification) =>
-                {
-                    let format = format!("%{specification}");
-                    let format = Text::Borrowed(&format, text.origin());
-                    let number = self.printf(&format, std::slice::from_ref(value), true)?;
-                    super::print::write_str(&mut out, &number)?;
-                }
-                _ => {
-                    return Err(TemplateError::new(format!(
-                        "the format ':{specification}' of {} is not supported",
-                        value.type_name()
-                    )));
-                }
-            }
-        }
-        out.push_part(text, start..text.len())?;
-        Ok(out.finish())
-    }
-}
-
-/// Whether a format of a number means the same after `%`: a sign, zeros, a width and, of floats, a precision.
-fn is_plain(specification: &str) -> bool {
-    let (width, kind) = specification.split_at(specification.len() - 1);
-    let width = width.strip_prefix(['+', ' ', '-']).unwrap_or(width);
-    let (width, precision) = width.split_once('.').unwrap_or((width, if kind == "f" { "0" } else { "" }));
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number(width) && is_number(precision) && precision.is_empty() == (kind == "d")
 }
 
 /// An argument that is a text, and has no default.

@@ -1,7 +1,9 @@
 //! Arithmetic, as Python has it.
 
 use super::ast::Binary;
+use super::digits::in_ascii;
 use super::error::{Result, TemplateError};
+use super::lexer::is_space;
 use super::value::Value;
 
 /// `left operator right` for numbers. Integers beyond 128 bits are refused.
@@ -105,8 +107,8 @@ fn sign(operator: Binary) -> &'static str {
 
 /// Python's `int(text, base)`.
 pub(super) fn parse_int(text: &str, radix: u32) -> Option<i128> {
-    let text = text.trim_matches(super::lexer::is_space);
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let text = in_ascii(text.trim_matches(is_space));
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);
     let prefixes = match radix {
         16 => ["0x", "0X"],
         8 => ["0o", "0O"],
@@ -125,11 +127,11 @@ pub(super) fn parse_int(text: &str, radix: u32) -> Option<i128> {
 
 /// Python's `float(text)`.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(super::lexer::is_space);
+    let text = text.trim_matches(is_space);
     if text.len() > 400 {
         return None;
     }
-    without_underscores(text, |byte| byte.is_ascii_digit())?.parse().ok()
+    without_underscores(&in_ascii(text), |byte| byte.is_ascii_digit())?.parse().ok()
 }
 
 /// `text` without its underscores; none if one of them is not between two digits.

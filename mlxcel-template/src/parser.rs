@@ -18,7 +18,7 @@ pub(super) struct Parser {
     /// Whether a statement is in a loop, where `break` and `continue` are.
     in_loop: bool,
     /// Whether the macro that is parsed reads arguments without a parameter: by position, by name.
-    pub(super) takes_more: (bool, bool),
+    pub(super) takes_more: (bool, bool, bool),
 }
 
 /// Parses a template.
@@ -28,7 +28,7 @@ pub(super) fn parse(source: &str) -> Result<Vec<Statement>> {
         position: 0,
         nested: 0,
         in_loop: false,
-        takes_more: (false, false),
+        takes_more: (false, false, false),
     };
     let mut statements = parser.statements(&[])?;
     hide(&mut statements);
@@ -344,10 +344,12 @@ impl Parser {
     ) -> Result<Macro> {
         self.end_of_block()?;
         let in_loop = std::mem::replace(&mut self.in_loop, false);
-        let takes_more = std::mem::take(&mut self.takes_more);
+        let outer = std::mem::take(&mut self.takes_more);
         let body = self.body(ends)?;
         self.in_loop = in_loop;
-        let takes_more = std::mem::replace(&mut self.takes_more, takes_more);
+        let takes_more = self.takes_more;
+        // What a macro within it reads counts, as in Jinja.
+        self.takes_more = (outer.0 | takes_more.0, outer.1 | takes_more.1, outer.2 | takes_more.2);
         Ok(Macro { name, parameters, takes_more, body })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::error::{Result, TemplateError};
 use super::evaluate::Evaluator;
+use super::numerals::{float_text, int_text};
 use super::origin::Origin;
 use super::print::{write_repr, write_str};
 use super::strings::{SPACE, ZERO};
@@ -46,7 +47,7 @@ impl<'a> Evaluator<'a> {
             match kind {
                 's' => write_str(&mut piece, value)?,
                 'r' => write_repr(&mut piece, value)?,
-                'd' | 'i' | 'u' | 'x' | 'X' | 'f' | 'F' => {
+                'd' | 'i' | 'u' | 'o' | 'x' | 'X' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
                     let text = number_text(kind, value, precision)?;
                     if flags.contains('#') {
                         return Err(TemplateError::new("the flag '#' of a format is not supported"));
@@ -100,21 +101,18 @@ fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Resul
     if precision.is_some_and(|precision| precision > 1000) {
         return Err(TemplateError::new("a precision is too large"));
     }
-    if matches!(kind, 'f' | 'F') {
-        let text = format!("{:.*}", precision.unwrap_or(6), value.as_float().ok_or_else(no_number)?);
-        return Ok(if kind == 'f' { text.to_lowercase() } else { text.to_uppercase() });
+    if matches!(kind, 'e' | 'E' | 'f' | 'F' | 'g' | 'G') {
+        let value = value.as_float().ok_or_else(no_number)?;
+        let sign = if value.is_sign_negative() && !value.is_nan() { "-" } else { "" };
+        return Ok(sign.to_owned() + &float_text(Some(kind), value.abs(), precision));
     }
     let value = match value {
-        Value::Float(value) if value.is_finite() && !matches!(kind, 'x' | 'X') => {
+        Value::Float(value) if value.is_finite() && !matches!(kind, 'o' | 'x' | 'X') => {
             super::numbers::truncate(*value)?
         }
         value => value.as_int().ok_or_else(no_number)?,
     };
     let (sign, magnitude) = if value < 0 { ("-", value.unsigned_abs()) } else { ("", value.unsigned_abs()) };
-    let digits = match kind {
-        'x' => format!("{magnitude:x}"),
-        'X' => format!("{magnitude:X}"),
-        _ => format!("{magnitude}"),
-    };
+    let digits = int_text(kind, magnitude);
     Ok(format!("{sign}{digits:0>width$}", width = precision.unwrap_or(0)))
 }

@@ -87,18 +87,27 @@ impl<'a> Evaluator<'a> {
 
     /// The filter `title`, whose words begin after spaces, hyphens and opening brackets.
     pub(super) fn title_words(&self, text: &Text<'a>) -> Result<Value<'a>> {
+        let begins_word = |before: char| is_space(before) || matches!(before, '-' | '(' | '{' | '[' | '<');
+        // Case is that of a word without its first character.
+        let mut sigmas = Vec::new();
+        for word in text.split(begins_word) {
+            let mut behind = word.chars();
+            behind.next();
+            sigmas.extend(self.lowercase(behind.as_str())?.sigmas);
+        }
+        let mut lower = Lowercase { sigmas: sigmas.into_iter() };
         let mut at_start = true;
         self.map_text(text, |character, out| {
             if at_start {
                 out.extend(character.to_uppercase());
             } else {
-                out.extend(character.to_lowercase());
+                lower.push(character, out);
             }
-            at_start = is_space(character) || matches!(character, '-' | '(' | '{' | '[' | '<');
+            at_start = begins_word(character);
         })
     }
 
-    fn lowercase(&self, text: &Text<'a>) -> Result<Lowercase> {
+    fn lowercase(&self, text: &str) -> Result<Lowercase> {
         const SIGMA: char = 'Σ';
         if !text.contains(SIGMA) {
             return Ok(Lowercase { sigmas: Vec::new().into_iter() });
@@ -341,6 +350,7 @@ fn push_title(character: char, out: &mut String) {
         'Ǉ' | 'ǈ' | 'ǉ' => out.push('ǈ'),
         'Ǌ' | 'ǋ' | 'ǌ' => out.push('ǋ'),
         'Ǳ' | 'ǲ' | 'ǳ' => out.push('ǲ'),
+        'ŉ' => out.push_str("ʼN"),
         // Georgian has capitals only for texts that are all capitals.
         '\u{10d0}'..='\u{10ff}' => out.push(character),
         // Greek with an iota below, such as ᾀ, whose capital writes the iota after it.

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use mlxcel_template::{Template, TemplateError, Variable};
+mod blocks;
+
+use mlxcel_template::{Template, Variable};
 use serde_json::{Value, json};
 
 const ERROR: &str = "an error";
@@ -68,6 +70,9 @@ fn case_follows_the_characters_around() {
             ("'ΟΔΟΣ'.capitalize()", "Οδος"),
             ("'ΟΔΟΣ ΣΑΣ'.title()", "Οδος Σας"),
             ("'οδοΣ'.swapcase()", "ΟΔΟς"),
+            ("'ΑΣ ΣΑΣ (ΑΑΣ'|title", "Ασ Σας (Αας"),
+            ("'straße ßa ŉ'.title()", "Straße Ssa ʼN"),
+            ("'ßa ŉa'|title", "SSa ʼNa"),
             ("'ßa'|capitalize", "Ssa"),
             ("'ﬁn'.title()", "Fin"),
             ("'ǆ'.capitalize()", "ǅ"),
@@ -125,6 +130,12 @@ fn int_and_float_read_numbers_as_python_does() {
             ("missing|int", ERROR),
             ("missing|float(1)", ERROR),
             ("inf|float|int", ERROR),
+            // Digits of all scripts, but not superscripts.
+            ("['٣'|int, '-१_२'|int, '３.５'|float, '0x٣f'|int(0, 16), '²'|int(7)]", "[3, -12, 3.5, 63, 7]"),
+            (
+                "['٣'.isdecimal(), '²'.isdecimal(), '²'.isdigit(), '½'.isdigit()]",
+                "[True, False, True, False]",
+            ),
             // Python has the integer; ours have 128 bits.
             ("huge|int(7)", ERROR),
         ],
@@ -239,6 +250,7 @@ fn formats_have_signs_and_precisions() {
         &[
             ("'% d|%+d|% 05d|%.3d|%.3x' % (1, 1, 1, 7, 10)", " 1|+1| 0001|007|00a"),
             ("'%f %F' % (nan|float, inf|float)", "nan INF"),
+            ("'%o %e %g %.2G' % (8, 1.5, 2.5, 12345)", "10 1.500000e+00 2.5 1.2E+04"),
             ("'%%' % []", "%"),
             ("'a' % {'b': 1}", "a"),
             ("'a' % (1,)", ERROR),
@@ -257,10 +269,28 @@ fn fields_of_a_format_have_the_formats_of_numbers() {
             ("'{:.2f}'.format('a')", ERROR),
             ("'{:d}'.format(1.5)", ERROR),
             ("'{:.1d}'.format(1)", ERROR),
-            // Python has these.
-            ("'{:>5}'.format('a')", ERROR),
-            ("'{!r}'.format('a')", ERROR),
             ("'{0.a}'.format(d)", ERROR),
+            (
+                "'{:>5}|{:<3}|{:^4}|{:*^5}|{:4}|{:.1}'.format('a', 1, 'b', 2, 'c', 'de')",
+                "    a|1  | b  |**2**|c   |d",
+            ),
+            ("'{:05}|{:<05}|{:=+5}|{:é>3}'.format('a', 1, 2, 3)", "a0000|10000|+   2|éé3"),
+            ("'{!r} {0!s:>3} {n!r:<4}|'.format('a', n='b')", ERROR),
+            ("'{0!r} {0!s:>3} {n!r:<4}|'.format('a', n='b')", "'a'   a 'b' |"),
+            (
+                "'{:x} {:#o} {:b} {:,} {:_} {:,.2f}'.format(255, 8, 5, 1234567, -12345, 12345.678)",
+                "ff 0o10 101 1,234,567 -12_345 12,345.68",
+            ),
+            (
+                "'{:e} {:g} {:G} {:.3} {:.3} {:%} {:.1%}'.format(1234.5, 1e20, 1e-7, 2.0, 123.0, 1, 0.256)",
+                "1.234500e+03 1e+20 1E-07 2.0 1.23e+02 100.000000% 25.6%",
+            ),
+            ("'{0[a]} {1[1]} {0}'.format(d, [1, 2])", "1 2 {'a': 1}"),
+            ("'{:{}}|{:{w}.{p}}'.format('a', 3, 'bcd', w=4, p=2)", "a  |bc  "),
+            ("'{} {0}'.format(1)", ERROR),
+            ("'{:5}'.format(none)", ERROR),
+            ("'{:{:{}}}'.format(1, 2, 3)", ERROR),
+            ("'{!x}'.format(1)", ERROR),
         ],
     );
 }
@@ -353,103 +383,4 @@ fn undefined_arguments_are_not_missing() {
             ("missing is callable", "True"),
         ],
     );
-}
-
-fn render(source: &str) -> String {
-    rendered(source).unwrap()
-}
-
-fn rendered(source: &str) -> Result<String, TemplateError> {
-    Template::parse(source)?.render(&[], None).map(|rendered| rendered.text)
-}
-
-#[test]
-fn a_recursive_loop_is_called_with_the_items_of_the_next_level() {
-    let cases = [
-        (
-            "{% for i in [1, [2, [3]], 4] recursive %}{{ loop.depth }}{{ loop.index0 }}\
-             {% if i is iterable %}<{{ loop(i)|upper }}>{% else %}{{ i }}{% endif %}{% else %}none{% endfor %}",
-            "10111<20221<303>>124",
-        ),
-        // The next level does not see what an iteration sets.
-        (
-            "{% set x = 'o' %}{% for i in [[0], 1] recursive %}{{ x }}{% set x = 'i' %}\
-             {% if i is iterable %}{{ loop(i) }}{% endif %}{% endfor %}",
-            "ooo",
-        ),
-        (
-            "{% for i in [1, [2, 1]] if i != 1 recursive %}{{ i }}{% if i != 2 %}{{ loop(i) }}{% endif %}{% endfor %}",
-            "[2, 1]2",
-        ),
-    ];
-    for (source, expected) in cases {
-        assert_eq!(render(source), expected, "{source}");
-    }
-    let refused = [
-        "{% for i in [1] %}{{ loop([2]) }}{% endfor %}",
-        "{% for i in [1] recursive %}{{ loop() }}{% endfor %}",
-        "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-    ];
-    for source in refused {
-        rendered(source).unwrap_err();
-    }
-}
-
-#[test]
-fn names_that_are_refused_are_in_the_error() {
-    let cases = [
-        ("{{ joiner(', ') }}", "joiner"),
-        ("{{ cycler is defined }}", "cycler"),
-        ("{% set ns = namespace(_secret=1) %}", "_secret"),
-        ("{% set ns = namespace() %}{% set ns._secret = 1 %}", "_secret"),
-    ];
-    for (source, name) in cases {
-        assert!(rendered(source).unwrap_err().to_string().contains(name), "{source}");
-    }
-    assert_eq!(render("{% set joiner = 1 %}{{ joiner }}"), "1");
-}
-
-#[test]
-fn a_name_that_a_block_sets_for_itself_hides_the_variable_around_it() {
-    let cases = [
-        ("{% for i in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{{ s }}", "x"),
-        ("{% for i in [1, 2] %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{% endfor %}", ""),
-        ("{% macro f() %}{{ s }}{% endmacro %}{{ f() }}{% set s = 'x' %}{{ f() }}", "x"),
-        ("{% set s %}[{{ s }}]{% endset %}{{ s }}", "[]"),
-        // It mentions the name before, or sets it in a branch, or a block around it mentions it.
-        ("{% for i in [1] %}{{ s }}{% endfor %}{% set s = s ~ 1 %}{{ s }}", "ss1"),
-        ("{% for i in [1] %}{{ s }}{% endfor %}{% if 1 %}{% set s = 'x' %}{% endif %}{{ s }}", "sx"),
-        ("{% for i in [1] %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{% endfor %}{{ s }}", "ss"),
-        (
-            "{{ s }}{% with %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 'x' %}{{ s }}{% endwith %}",
-            "ssx",
-        ),
-    ];
-    for (source, expected) in cases {
-        let rendered = Template::parse(source).unwrap().render(&[("s", Variable::Text("s"))], None);
-        assert_eq!(rendered.unwrap().text, expected, "{source}");
-    }
-}
-
-#[test]
-fn a_loop_has_a_length() {
-    assert_eq!(render("{% for i in 'abc' %}{{ loop|length }}{% endfor %}"), "333");
-}
-
-#[test]
-fn else_runs_if_no_iteration_of_a_loop_completes() {
-    let cases = [
-        ("{% for i in [1, 2] %}{% continue %}{% else %}else{% endfor %}", "else"),
-        ("{% for i in [1, 2] %}{% break %}{% else %}{{ i is defined }}{% endfor %}", "False"),
-        ("{% for i in [1, 2] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}else{% endfor %}", "1"),
-        (
-            "{% for i in [1, 2] %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% else %}else{% endfor %}",
-            "2",
-        ),
-        ("{% for j in [1] %}{% for i in [] %}{% else %}{% break %}{% endfor %}x{% endfor %}", ""),
-        ("{% for i in [] %}{% else %}{% set x = 1 %}{{ x }}{% endfor %}{{ x is defined }}", "1False"),
-    ];
-    for (source, expected) in cases {
-        assert_eq!(render(source), expected, "{source}");
-    }
 }
