@@ -334,16 +334,12 @@ impl fmt::Display for Inspection {
         writeln!(f, "  {bytes} for {sequences} sequences, {each} for each further position of one")?;
         writeln!(f, "\nneeds       {}", self.features.join(", "))?;
         writeln!(f, "\nengines")?;
-        for EngineAnswer { engine, runs, capabilities, load_seconds, error } in &self.engines {
-            let answer = match (runs, capabilities, error) {
-                (Some(true), Some(claimed), _) => {
-                    format!("runs it, loaded in {:.1} s: {}", load_seconds.unwrap_or_default(), claimed.0)
-                }
-                (Some(_), _, error) => format!("does not run it: {}", error.as_deref().unwrap_or_default()),
-                (None, _, Some(error)) => format!("cannot tell: {error}"),
-                (None, _, None) => "not asked".to_owned(),
-            };
-            writeln!(f, "  {engine:<10} {answer}")?;
+        for answer in &self.engines {
+            write!(f, "  {:<10} {}", answer.engine, answer.words())?;
+            if let Some(claimed) = &answer.capabilities {
+                write!(f, ", loaded in {:.1} s: {}", answer.load_seconds.unwrap_or_default(), claimed.0)?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }
@@ -392,6 +388,16 @@ impl EngineAnswer {
                 error: Some(one_line(error)),
                 ..answer
             },
+        }
+    }
+
+    /// What it says, in words.
+    pub(crate) fn words(&self) -> String {
+        match (self.runs, self.error.as_deref()) {
+            (Some(true), _) => "runs it".to_owned(),
+            (Some(false), error) => format!("does not run it: {}", error.unwrap_or_default()),
+            (None, Some(error)) => format!("cannot tell: {error}"),
+            (None, None) => "not asked".to_owned(),
         }
     }
 }

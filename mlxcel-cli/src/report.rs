@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use mlxcel_session::mlxcel_core::{Printable, one_line};
-use mlxcel_session::{Error, ErrorKind};
+use mlxcel_session::{Error, ErrorKind, TokenId, TokenLogprob};
 
 /// Why a program did not do what it was asked.
 #[derive(Debug)]
@@ -24,6 +24,34 @@ pub(crate) enum Failure {
 pub(crate) fn json_line(mut out: impl io::Write, value: &impl serde::Serialize) -> Result<(), Failure> {
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
+}
+
+/// One of the most likely tokens at a place.
+#[derive(serde::Serialize)]
+pub(crate) struct Likely {
+    token: TokenId,
+    logprob: f32,
+}
+
+impl From<&TokenLogprob> for Likely {
+    fn from(&TokenLogprob { token, logprob, .. }: &TokenLogprob) -> Self {
+        Self { token, logprob }
+    }
+}
+
+/// Prints a result: as JSON, or as the text that `write` makes of it.
+pub(crate) fn print<T: serde::Serialize>(
+    json: bool,
+    result: &T,
+    write: impl FnOnce(&mut io::StdoutLock<'_>, &T) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        json_line(&mut out, result)?;
+    } else {
+        write(&mut out, result)?;
+    }
+    Ok(out.flush()?)
 }
 
 impl From<Error> for Failure {

@@ -15,7 +15,7 @@ use crate::adapters::BundledAdapters;
 use crate::engine::iree;
 use crate::model::SourceArguments;
 use crate::progress::Progress;
-use crate::report::{Failure, expect_new, json_line};
+use crate::report::{Failure, expect_new, json_line, print};
 
 /// Write a model with its programs compiled, in a folder that runs without a compiler
 ///
@@ -131,17 +131,10 @@ fn run_inspect(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let options = InspectOptions::from(load).with_target(arguments.target.parse()?);
     let inspected = inspect(&iree(), &source, folder, &options);
     progress.close();
-    let summaries = inspected?;
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        json_line(&mut out, &summaries)?;
-    } else {
-        for summary in &summaries {
-            writeln!(out, "{summary}")?;
-        }
-        writeln!(out, "written to {}", folder.display())?;
-    }
-    Ok(out.flush()?)
+    print(arguments.json, &inspected?, |out, summaries| {
+        summaries.iter().try_for_each(|summary| writeln!(out, "{summary}"))?;
+        writeln!(out, "written to {}", folder.display())
+    })
 }
 
 fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use mlxcel_session::iree::cache::{Cache, CacheEntry, parse_size};
 use mlxcel_session::mlxcel_core::one_line;
 use serde::Serialize;
 
-use crate::report::{Failure, expect_folder, json_line};
+use crate::report::{Failure, expect_folder, print};
 
 /// List, verify and prune the programs that models were compiled into
 ///
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     output.entries = cache.entries()?.iter().map(|entry| Entry::new(entry, None)).collect();
-    output.print(arguments.json)
+    print(arguments.json, &output, |out, output| output.write(out))
 }
 
 fn verify(cache: &Cache, remove: bool, mut output: Output, json: bool) -> Result<(), Failure> {
@@ -123,7 +123,7 @@ fn verify(cache: &Cache, remove: bool, mut output: Output, json: bool) -> Result
     }
     output.removed = remove.then_some(removed);
     let count = output.entries.len();
-    output.print(json)?;
+    print(json, &output, |out, output| output.write(out))?;
     if damaged > 0 {
         return Err(Failure::Finding(format!("{damaged} of {count} programs are corrupt")));
     }
@@ -154,12 +154,7 @@ impl Entry {
 }
 
 impl Output {
-    fn print(&self, json: bool) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        if json {
-            json_line(&mut out, self)?;
-            return Ok(out.flush()?);
-        }
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let known = |text: &str| if text.is_empty() { "?".to_owned() } else { text.to_owned() };
         for entry in &self.entries {
             let (size, age) = (in_units(entry.bytes), in_words(entry.age()));
@@ -179,8 +174,7 @@ impl Output {
         };
         let folder = self.folder.as_ref().map_or("no folder".into(), |folder| folder.display().to_string());
         let (count, limit) = (self.entries.len() - weights, in_units(self.limit));
-        writeln!(out, "{count} programs{kept}, {} of {limit} in {folder}", in_units(bytes))?;
-        Ok(out.flush()?)
+        writeln!(out, "{count} programs{kept}, {} of {limit} in {folder}", in_units(bytes))
     }
 }
 

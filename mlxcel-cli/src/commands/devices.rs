@@ -1,14 +1,14 @@
 //! Lists the devices that the IREE engine can run on.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use clap::Args;
 use mlxcel_session::iree::devices::{DeviceInfo, list};
 use mlxcel_session::mlxcel_core::one_line;
 use serde::Serialize;
 
-use crate::report::{Failure, json_line, own_features};
+use crate::report::{Failure, own_features, print};
 
 /// List the devices of the IREE engine, for --device
 ///
@@ -88,14 +88,8 @@ impl Device {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let devices: Vec<Device> = list().into_iter().map(Device::from).collect();
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        json_line(&mut out, &Output { devices })?;
-    } else {
-        for device in devices {
-            writeln!(out, "{}", device.describe())?;
-        }
-    }
-    Ok(())
+    let devices = list().into_iter().map(Device::from).collect();
+    print(arguments.json, &Output { devices }, |out, Output { devices }| {
+        devices.iter().try_for_each(|device| writeln!(out, "{}", device.describe()))
+    })
 }

@@ -17,7 +17,7 @@ use crate::engine::{ChosenEngine, path};
 use crate::model::{ModelArguments, find};
 use crate::numbers::whole;
 use crate::progress::Progress;
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, Likely, json_line};
 use crate::sampling::GreedyArguments;
 use crate::speculate::SpeculateArgument;
 use crate::{bundled, input};
@@ -123,16 +123,9 @@ struct Output<'a> {
     sampling: String,
     seed: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    top_logprobs: Vec<Vec<TopLogprob>>,
+    top_logprobs: Vec<Vec<Likely>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<serde_json::Value>,
-}
-
-/// One of the most likely tokens at a place.
-#[derive(Serialize)]
-struct TopLogprob {
-    token: TokenId,
-    logprob: f32,
 }
 
 /// Seconds, none a part of another.
@@ -371,7 +364,7 @@ fn print_json(
             .top_logprobs()
             .iter()
             .filter(|top| !top.is_empty())
-            .map(|top| top.iter().map(|top| TopLogprob { token: top.token, logprob: top.logprob }).collect())
+            .map(|top| top.iter().map(Likely::from).collect())
             .collect(),
         profile: engine.take_profile().map(|(_, value)| value).transpose().map_err(io::Error::from)?,
     };

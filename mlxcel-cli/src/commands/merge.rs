@@ -1,6 +1,6 @@
 //! Merges an adapter into a copy of its base model: a checkpoint like any other.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::adapters;
 use crate::model::find;
 use crate::progress::{Progress, Work};
-use crate::report::{Failure, expect_new, json_line};
+use crate::report::{Failure, expect_new, print};
 
 /// Write a copy of a model with a LoRA adapter merged into its weights
 ///
@@ -96,17 +96,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         bytes: merged.bytes,
         seconds: started.elapsed().as_secs_f64(),
     };
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        json_line(&mut out, &output)?;
-    } else {
-        let Output { out: folder, tensors, bytes, seconds, .. } = &output;
+    print(arguments.json, &output, |out, Output { out: folder, tensors, bytes, seconds, .. }| {
         let (count, megabytes) = (tensors.len(), *bytes as f64 / 1e6);
-        writeln!(
-            out,
-            "{}: {count} matrices changed, {megabytes:.1} MB, in {seconds:.1} s",
-            folder.display()
-        )?;
-    }
-    Ok(out.flush()?)
+        let folder = folder.display();
+        writeln!(out, "{folder}: {count} matrices changed, {megabytes:.1} MB, in {seconds:.1} s")
+    })
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::engine::{self, EngineChoice};
 use crate::inspection::{EngineAnswer, Inspection};
 use crate::progress::Progress;
-use crate::report::{Failure, expect_folder, json_line};
+use crate::report::{Failure, expect_folder, print};
 
 /// List the models in the Hugging Face cache: family, size, packing, and whether engines run them
 ///
@@ -97,7 +97,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     progress.close();
-    Output { folder: cache.folder().to_owned(), models }.print(arguments.json)
+    let output = Output { folder: cache.folder().to_owned(), models };
+    print(arguments.json, &output, |out, output| output.write(out))
 }
 
 /// The models of a snapshot by name: itself, or each of its models in GGUF files where there are several.
@@ -206,28 +207,17 @@ impl From<Inspection> for Network {
 }
 
 impl Output {
-    fn print(&self, json: bool) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        if json {
-            json_line(&mut out, self)?;
-            return Ok(out.flush()?);
-        }
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         for model in &self.models {
             writeln!(out, "{:>9.2} GB  {}", model.bytes as f64 / 1e9, model.name)?;
             writeln!(out, "              {}", model.description())?;
             for engine in &model.engines {
-                let answer = match (engine.runs, &engine.error) {
-                    (Some(true), _) => "runs it".to_owned(),
-                    (Some(false), Some(error)) => format!("does not run it: {error}"),
-                    (_, error) => format!("cannot tell: {}", error.as_deref().unwrap_or_default()),
-                };
-                writeln!(out, "              {}: {answer}", engine.engine)?;
+                writeln!(out, "              {}: {}", engine.engine, engine.words())?;
             }
         }
         let adapters = self.models.iter().filter(|model| model.adapter_rank.is_some()).count();
         let models = self.models.len() - adapters;
         let adapters = if adapters > 0 { format!(" and {adapters} adapters") } else { String::new() };
-        writeln!(out, "{models} models{adapters} in {}", self.folder.display())?;
-        Ok(out.flush()?)
+        writeln!(out, "{models} models{adapters} in {}", self.folder.display())
     }
 }

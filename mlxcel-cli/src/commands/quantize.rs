@@ -18,7 +18,7 @@ use crate::input;
 use crate::model::find;
 use crate::numbers::positive;
 use crate::progress::{Progress, Work};
-use crate::report::{Failure, expect_new, json_line};
+use crate::report::{self, Failure, expect_new};
 
 /// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each
 /// group
@@ -153,13 +153,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => None,
     };
     let output = output(arguments, &written, seconds, perplexity);
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        json_line(&mut out, &output)?;
-    } else {
-        print(&mut out, &output, arguments.verbose)?;
-    }
-    Ok(out.flush()?)
+    report::print(arguments.json, &output, |out, output| print(out, output, arguments.verbose))
 }
 
 /// What a model makes of the text.

@@ -4,14 +4,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use mlxcel_session::{ContinuationScore, LoadOptions, Model, ScoreOptions, TextScore, TokenId, TokenLogprob};
+use mlxcel_session::{ContinuationScore, LoadOptions, Model, ScoreOptions, TextScore, TokenId};
 use serde::Serialize;
 
 use crate::input;
 use crate::model::ModelArguments;
 use crate::numbers::positive;
 use crate::progress::Progress;
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, Likely, print};
 
 /// Score a text: the log probability of each token after those before it, and the perplexity of all
 ///
@@ -58,12 +58,6 @@ struct TextOutput<'a> {
 }
 
 #[derive(Serialize)]
-struct Likely {
-    token: TokenId,
-    logprob: f32,
-}
-
-#[derive(Serialize)]
 struct ContinuationsOutput<'a> {
     continuations: Vec<ContinuationOutput<'a>>,
     best: usize,
@@ -87,12 +81,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         options.stride = arguments.stride;
         let score = model.score(&text, &options)?;
         progress.close();
-        if arguments.json { print_json(&text_output(&model, &score)) } else { print_text(&model, &score) }
+        print(arguments.json, &text_output(&model, &score), |out, _| write_text(out, &model, &score))
     } else {
         let scores = model.likelihood(&text, &arguments.continuation, None)?;
         progress.close();
         let output = continuations_output(&arguments.continuation, &scores);
-        if arguments.json { print_json(&output) } else { print_continuations(&output) }
+        print(arguments.json, &output, |out, output| write_continuations(out, output))
     }
 }
 
@@ -112,7 +106,6 @@ fn piece(model: &Model, token: TokenId) -> String {
 }
 
 fn text_output<'a>(model: &Model, score: &'a TextScore) -> TextOutput<'a> {
-    let likely = |entry: &TokenLogprob| Likely { token: entry.token, logprob: entry.logprob };
     let asked = score.top.iter().any(|top| !top.is_empty());
     TextOutput {
         tokens: &score.tokens,
@@ -120,7 +113,7 @@ fn text_output<'a>(model: &Model, score: &'a TextScore) -> TextOutput<'a> {
         logprobs: &score.logprobs,
         logprob: score.logprob(),
         perplexity: score.perplexity(),
-        top: score.top.iter().filter(|_| asked).map(|top| top.iter().map(likely).collect()).collect(),
+        top: score.top.iter().filter(|_| asked).map(|top| top.iter().map(Likely::from).collect()).collect(),
     }
 }
 
@@ -139,8 +132,7 @@ fn continuations_output<'a>(texts: &'a [String], scores: &'a [ContinuationScore]
     }
 }
 
-fn print_text(model: &Model, score: &TextScore) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+fn write_text(out: &mut impl Write, model: &Model, score: &TextScore) -> io::Result<()> {
     writeln!(out, "{:>10}  {:>7}  text", "logprob", "token")?;
     for ((&token, logprob), top) in score.tokens.iter().zip(&score.logprobs).zip(&score.top) {
         let logprob = logprob.map_or_else(String::new, |logprob| format!("{logprob:.4}"));
@@ -150,21 +142,13 @@ fn print_text(model: &Model, score: &TextScore) -> Result<(), Failure> {
         }
         writeln!(out)?;
     }
-    writeln!(out, "log probability {:.4}, perplexity {:.4}", score.logprob(), score.perplexity())?;
-    Ok(out.flush()?)
+    writeln!(out, "log probability {:.4}, perplexity {:.4}", score.logprob(), score.perplexity())
 }
 
-fn print_continuations(output: &ContinuationsOutput<'_>) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+fn write_continuations(out: &mut impl Write, output: &ContinuationsOutput<'_>) -> io::Result<()> {
     for (index, continuation) in output.continuations.iter().enumerate() {
         let mark = if index == output.best { '*' } else { ' ' };
         writeln!(out, "{mark} {:>10.4}  {:?}", continuation.logprob, continuation.text)?;
     }
-    Ok(out.flush()?)
-}
-
-fn print_json(output: &impl Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    json_line(&mut out, output)?;
-    Ok(out.flush()?)
+    Ok(())
 }
