@@ -6,11 +6,11 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::support::{Scripted, storyteller};
+use crate::support::{Replay, Scripted, storyteller, tokenizer_file, tokenizer_with};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{
-    Capabilities, ChatOptions, Conversation, DraftContext, DraftSource, Drafter, ErrorKind, Message, Model,
-    Options, Result, Speculation, TokenId, Tokenizer, WhenFull,
+    Capabilities, ChatOptions, Conversation, ErrorKind, Message, Model, Options, Speculation, Tokenizer,
+    WhenFull,
 };
 
 fn engine() -> ReferenceBackend {
@@ -177,32 +177,15 @@ fn a_saved_cache_is_restored_by_a_model_with_one_sequence() {
     assert_eq!(say(&mut restored, "And then?"), say(&mut conversation, "And then?"));
 }
 
-/// Drafts the same tokens as long as that is right.
-#[derive(Clone, Debug)]
-struct Known(Arc<Vec<TokenId>>);
-
-impl DraftSource for Known {
-    fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Drafter for Known {
-    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
-        // The first token is the last of `tokens`.
-        let next = self.0.iter().position(|token| tokens.last() == Some(token)).map_or(0, |at| at + 1);
-        Ok(self.0.iter().skip(next).take(most).copied().collect())
-    }
-}
-
 #[test]
 fn an_interrupted_speculative_answer_is_saved_without_tokens_that_nobody_took() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     let model = model(&engine());
     let options = Options::new(20);
-    let known = model.conversation().unwrap().say("Hello", &options).unwrap().complete().unwrap().tokens;
-    let speculation = Speculation::new(Known(Arc::new(known))).with_width(6);
+    let known = model.conversation().unwrap().say("Hello", &options).unwrap().complete().unwrap();
+    let replay = Replay { text: known.tokens, prompt: known.usage.prompt_tokens, wrong: usize::MAX };
+    let speculation = Speculation::new(replay).with_width(6);
     let mut conversation = model.conversation().unwrap();
     let speculating = options.with_speculation(speculation);
     let mut stream = conversation.say("Hello", &speculating).unwrap();
@@ -356,12 +339,9 @@ fn a_full_context_is_an_error_or_drops_the_oldest_turns() {
 
 #[test]
 fn reasoning_is_kept_separately_if_the_template_supports_it() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::copy(storyteller().join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
     let template = "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}\
         {{ m.content }}{% endfor %}{{ '[a]' if add_generation_prompt }}";
-    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokenizer = tokenizer_with(&tokenizer_file(), template);
     let prompt = tokenizer.encode_chat(&[Message::user("Hi")], &ChatOptions::default()).unwrap();
     let answer = tokenizer.encode("<think>\nOnce\n</think>\n\nthe end", false).unwrap();
     let replay = Scripted::replay(vec![[prompt, answer].concat()]);

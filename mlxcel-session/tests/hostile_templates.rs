@@ -1,27 +1,19 @@
 //! Templates that are meant to do harm: each ends in a text or an error, soon, in bounded memory, on a small
 //! stack.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use mlxcel_session::{ChatOptions, ChatTemplate, Message};
 use proptest::prelude::*;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
+
+use crate::support::{cpu_time, published_template, published_templates};
 
 /// The least that a system gives a thread which it starts itself; Rust's own have four times as much.
 const STACK: usize = 512 << 10;
 
 /// What is allowed to a template, in an unoptimised build.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine
-/// does.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 /// Renders on a small stack, as a program that embeds the crate may have.
 fn render(source: &str) -> Result<String, String> {
@@ -351,11 +343,7 @@ fn template_errors_name_the_line_and_escape_quotes() {
 
 #[test]
 fn ordinary_prompts_render_within_a_millisecond_and_long_ones_within_limits() {
-    let source = fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates/qwen3.jinja"),
-    )
-    .unwrap();
-    let template = ChatTemplate::new(&source).unwrap();
+    let template = ChatTemplate::new(&published_template("qwen3")).unwrap();
     let short: Vec<_> = (0..8).map(|_| Message::user("What is the answer?")).collect();
     let render = || template.render(&short, &ChatOptions::default()).unwrap();
     let best = (0..20)
@@ -370,13 +358,6 @@ fn ordinary_prompts_render_within_a_millisecond_and_long_ones_within_limits() {
     assert!(best < Duration::from_millis(10), "{best:?}");
     let long: Vec<_> = (0..2000).map(|_| Message::user("word ".repeat(1000))).collect();
     assert!(template.render(&long, &ChatOptions::default()).unwrap().len() > 10_000_000);
-}
-
-fn styles() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
 /// Pieces that mutations put in.
@@ -432,8 +413,7 @@ proptest! {
         style in any::<prop::sample::Index>(),
         damage in prop::collection::vec((0..4usize, any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),
     ) {
-        let styles = styles();
-        let mut source = style.get(&styles).clone();
+        let mut source = style.get(&published_templates()).1.clone();
         for (kind, place, piece) in damage {
             let places: Vec<usize> = source.char_indices().map(|(at, _)| at).collect();
             if places.is_empty() {

@@ -8,10 +8,9 @@ use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::support::{Scripted, storyteller};
+use crate::support::{Scripted, added_token, cpu_time, tokenizer_file};
 use mlxcel_session::{ErrorKind, Model, Options, Tokenizer};
 use proptest::prelude::*;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 thread_local! {
@@ -36,13 +35,6 @@ fn open(json: &Value) -> mlxcel_session::Result<Tokenizer> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("tokenizer.json"), serde_json::to_vec(json).unwrap()).unwrap();
     Tokenizer::open(folder.path())
-}
-
-/// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine
-/// does.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Each is refused when it is opened, with a word of why.
@@ -83,18 +75,10 @@ fn ends(json: &Value) {
     assert!(cpu_time() - start < Duration::from_secs(10), "{:?}", cpu_time() - start);
 }
 
-fn bytes() -> Value {
-    serde_json::from_slice(&fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap()
-}
-
 /// A tokenizer whose model is `model`.
 fn of_model(model: &Value) -> Value {
-    let special = |id: u32, content: &str| {
-        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
-        "rstrip": false, "normalized": false, "special": true})
-    };
     json!({"version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0, "<unk>"), special(1, "<s>")],
+        "added_tokens": [added_token(0, "<unk>", true), added_token(1, "<s>", true)],
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
         "pre_tokenizer": null,
@@ -157,7 +141,7 @@ fn word_level() -> Value {
 }
 
 fn all() -> [Value; 5] {
-    [bytes(), bpe(), unigram(), word_piece(), word_level()]
+    [tokenizer_file(), bpe(), unigram(), word_piece(), word_level()]
 }
 
 const TEXTS: [&str; 9] = [

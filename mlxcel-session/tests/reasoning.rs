@@ -1,34 +1,19 @@
 //! Reasoning told apart from the answer.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{Scripted, storyteller};
+use crate::support::{Scripted, added_token, published_template, tokenizer_file, tokenizer_with};
 use mlxcel_session::{
     AnswerPart, ChatOptions, Engine, Message, Model, Options, ReasoningSplitter, Tokenizer,
 };
 use proptest::prelude::*;
-use serde_json::json;
 
 /// The bundled tokenizer with the tokens of a style, and its template.
 fn tokenizer(style: &str, tokens: &[&str]) -> Tokenizer {
-    let folder = tempfile::tempdir().unwrap();
-    let mut json: serde_json::Value =
-        serde_json::from_slice(&fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap();
-    for token in tokens {
-        let special = !token.contains("think");
-        json["added_tokens"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!({"id": 0, "content": token, "single_word": false,
-            "lstrip": false, "rstrip": false, "normalized": false, "special": special}));
-    }
-    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let template =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/chat_templates/{style}.jinja"));
-    fs::copy(template, folder.path().join("chat_template.jinja")).unwrap();
-    Tokenizer::open(folder.path()).unwrap()
+    let mut file = tokenizer_file();
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    added.extend(tokens.iter().map(|token| added_token(0, token, !token.contains("think"))));
+    tokenizer_with(&file, &published_template(style))
 }
 
 const THINK: [&str; 4] = ["<think>", "</think>", "<|im_start|>", "<|im_end|>"];
@@ -165,10 +150,7 @@ fn reasoning_between_tags_of_published_models_is_split() {
             "Here are my reasoning steps:\nHm.[BEGIN FINAL RESPONSE]Yes.",
         ),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        fs::copy(storyteller().join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
-        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let tokenizer = tokenizer_with(&tokenizer_file(), template);
         let splitter = tokenizer.reasoning().unwrap().splitter();
         for size in 1..answer.len() {
             let pieces: Vec<char> = answer.chars().collect();

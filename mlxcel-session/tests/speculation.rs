@@ -2,15 +2,12 @@
 //! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind
 //! there are.
 
-use std::sync::Arc;
-
-use crate::support::storyteller;
+use crate::support::{Chance, Replay, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{SamplingField, SamplingFields};
 use mlxcel_session::{
-    Completion, DraftContext, DraftModel, DraftSource, Drafter, EarlierTexts, Engine, ErrorKind, LoadOptions,
-    Model, Options, PromptLookup, Result, SamplingParams, Speculation, TokenId, available_backends,
-    select_backend,
+    Completion, DraftModel, EarlierTexts, Engine, ErrorKind, LoadOptions, Model, Options, PromptLookup,
+    SamplingParams, Speculation, TokenId, available_backends, select_backend,
 };
 
 /// How many generations of each kind.
@@ -18,47 +15,8 @@ fn cases(default: usize) -> usize {
     std::env::var("MLXCEL_SPECULATION_CASES").map_or(default, |count| count.parse().unwrap())
 }
 
-/// Numbers that look random and are the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
-/// Drafts the known text, with one wrong token in `wrong`.
-#[derive(Clone, Debug)]
-struct Replay {
-    text: Arc<Vec<TokenId>>,
-    prompt: usize,
-    wrong: usize,
-}
-
-impl DraftSource for Replay {
-    fn drafter(&self, context: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
-        assert!(context.vocabulary_size > 0);
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Drafter for Replay {
-    fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
-        let said = tokens.len() - self.prompt;
-        let next = self.text.iter().enumerate().skip(said).take(most);
-        Ok(next
-            .map(|(at, &token)| if at % self.wrong == self.wrong - 1 { token ^ 1 } else { token })
-            .collect())
-    }
-}
-
 /// Random options, without speculation.
-fn options(random: &mut Random, vocabulary: usize, most: usize) -> Options {
+fn options(random: &mut Chance, vocabulary: usize, most: usize) -> Options {
     let mut sampling = SamplingParams::greedy();
     if !random.one_in(3) {
         sampling = sampling
@@ -91,13 +49,13 @@ fn options(random: &mut Random, vocabulary: usize, most: usize) -> Options {
 
 /// Random speculation options: a drafter of every kind, by its number of tokens or as many as pay.
 fn speculation(
-    random: &mut Random,
+    random: &mut Chance,
     shared: &Speculation,
     small: &Model,
     text: &[TokenId],
     prompt: usize,
 ) -> Speculation {
-    let replay = |wrong| Replay { text: Arc::new(text.to_vec()), prompt, wrong };
+    let replay = |wrong| Replay { text: text.to_vec(), prompt, wrong };
     let chosen = match random.below(6) {
         0 => Speculation::new(PromptLookup::default().with_least(1)),
         1 => shared.clone(),
@@ -124,7 +82,7 @@ fn assert_same(plain: &Completion, speculated: &Completion, what: &str) {
 }
 
 /// The reference engine with a model at random; it says little of the same, so that texts repeat.
-fn random_model(random: &mut Random, vocabulary: usize, on_host: bool) -> Model {
+fn random_model(random: &mut Chance, vocabulary: usize, on_host: bool) -> Model {
     let mut reference = ReferenceBackend::new()
         .with_vocabulary(vocabulary)
         .with_weights_seed(random.below(50) as u64)
@@ -147,7 +105,7 @@ fn random_model(random: &mut Random, vocabulary: usize, on_host: bool) -> Model 
 fn speculation_changes_no_token_of_random_models() {
     let (mut drafted, mut accepted) = (0, 0);
     for case in 0..cases(300) {
-        let mut random = Random(case as u64);
+        let mut random = Chance(case as u64);
         let vocabulary = 8 + random.below(56);
         let on_host = random.one_in(2);
         let model = random_model(&mut random, vocabulary, on_host);
@@ -179,7 +137,7 @@ fn speculation_changes_no_token_of_random_models() {
 #[test]
 fn requests_with_and_without_speculation_share_steps() {
     for case in 0..cases(40) {
-        let mut random = Random(1000 + case as u64);
+        let mut random = Chance(1000 + case as u64);
         let vocabulary = 8 + random.below(56);
         let on_host = random.one_in(2);
         let model = random_model(&mut random, vocabulary, on_host);
@@ -225,7 +183,7 @@ fn all_engines_generate_the_same_tokens_from_the_bundled_model() {
         let small = model.clone();
         let shared = Speculation::auto();
         for case in 0..cases(4) {
-            let mut random = Random(2000 + case as u64);
+            let mut random = Chance(2000 + case as u64);
             let mut options = options(&mut random, model.info().vocabulary_size, 30);
             if random.one_in(3) {
                 options = options.with_stop_string(" the");
@@ -253,7 +211,7 @@ fn accepted_drafts_reduce_passes() {
     let options = Options::new(60).with_ignore_stop(true);
     let plain = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
     for (wrong, most_passes) in [(1000, 12), (5, 20), (2, 32)] {
-        let replay = Replay { text: Arc::new(plain.tokens.clone()), prompt: 3, wrong };
+        let replay = Replay { text: plain.tokens.clone(), prompt: 3, wrong };
         let options = options.clone().with_speculation(Speculation::new(replay).with_width(7));
         let mut stream = model.generate_tokens(&[1, 2, 3], &options).unwrap();
         while let Some(token) = stream.next_token() {

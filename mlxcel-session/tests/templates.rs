@@ -1,18 +1,9 @@
 //! Chat templates against transformers and Jinja: `fixtures/chat_templates.py` says what those make of them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use mlxcel_session::{ChatOptions, ChatTemplate, Message};
 use serde_json::Value;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
-}
-
-fn expectations() -> Value {
-    serde_json::from_slice(&fs::read(fixtures().join("chat_templates.json")).unwrap()).unwrap()
-}
+use crate::support::{chat_expectations, published_template};
 
 /// What a template makes of messages and variables; none for an error.
 fn render(source: &str, messages: &[Message], options: &ChatOptions) -> Result<String, String> {
@@ -26,7 +17,7 @@ fn chain(error: mlxcel_session::Error) -> String {
 
 #[test]
 fn templates_follow_jinja() {
-    let expectations = expectations();
+    let expectations = chat_expectations();
     let mut options = ChatOptions::default();
     options.variables.clone_from(expectations["data"].as_object().unwrap());
     let mut wrong = Vec::new();
@@ -62,11 +53,11 @@ fn options(conversation: &Value) -> ChatOptions {
 
 #[test]
 fn published_templates_render_as_in_transformers() {
-    let expectations = expectations();
+    let expectations = chat_expectations();
     let (mut rendered, mut refused) = (0, 0);
     for case in expectations["styles"].as_array().unwrap() {
         let style = case["style"].as_str().unwrap();
-        let source = fs::read_to_string(fixtures().join(format!("chat_templates/{style}.jinja"))).unwrap();
+        let source = published_template(style);
         let conversation =
             &expectations["conversations"][usize::try_from(case["conversation"].as_u64().unwrap()).unwrap()];
         let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone()).unwrap();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{oracle, storyteller};
+use crate::support::{added_token, oracle, storyteller};
 use mlxcel_session::{ChatOptions, Detokenizer, ErrorKind, Message, TokenId, Tokenizer};
 use proptest::prelude::*;
 
@@ -103,15 +103,11 @@ fn sentencepiece() -> Tokenizer {
     for word in words.into_iter().map(str::to_owned).chain((0..=255).map(|byte| format!("<0x{byte:02X}>"))) {
         vocabulary.insert(word, vocabulary.len().into());
     }
-    let special = |id: u32, content: &str| {
-        serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": true})
-    };
     let json = serde_json::json!({
         "version": "1.0",
         "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
         "padding": null,
-        "added_tokens": [special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")],
+        "added_tokens": [added_token(0, "<unk>", true), added_token(1, "<s>", true), added_token(2, "</s>", true)],
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},

@@ -6,6 +6,7 @@ use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
 
 use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+use crate::support::Chance;
 
 #[test]
 fn preempted_requests_generate_the_same_tokens() {
@@ -73,32 +74,19 @@ fn kv_usage_is_the_fraction_of_the_tokens_that_sequences_can_hold() {
     wait_until(&engine, |stats| stats.running == 0 && stats.kv_tokens == 0);
 }
 
-/// A fixed sequence that looks like chance (SplitMix64).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
 /// One caller of many: whatever it does, its request ends as it should.
 fn visit(engine: &Engine, model: &mlxcel_session::Model, n: u64) {
     let mut chance = Chance(n);
-    let tokens = prompt(n, 1 + chance.below(120) as usize);
-    let mut options = options(n, 1 + chance.below(40) as usize);
+    let tokens = prompt(n, 1 + chance.below(120));
+    let mut options = options(n, 1 + chance.below(40));
     let expected = alone(model, &tokens, &options);
     let kind = chance.below(5);
     if kind == 1 {
-        options = options.with_time_limit(Duration::from_millis(chance.below(15)));
+        options = options.with_time_limit(Duration::from_millis(chance.below(15) as u64));
     }
     let request = Request::new(&tokens).with_options(options).with_priority(chance.below(3) as i32);
     let mut stream = engine.submit_within(request, Duration::from_secs(30)).unwrap();
-    let some = chance.below(20) as usize;
+    let some = chance.below(20);
     for _ in 0..some {
         if stream.next_token().transpose().unwrap().is_none() {
             break;
@@ -107,7 +95,7 @@ fn visit(engine: &Engine, model: &mlxcel_session::Model, n: u64) {
     match kind {
         2 => stream.cancel_token().cancel(),
         3 => return,
-        4 => std::thread::sleep(Duration::from_millis(chance.below(5))),
+        4 => std::thread::sleep(Duration::from_millis(chance.below(5) as u64)),
         _ => {}
     }
     while stream.next_token().transpose().unwrap().is_some() {}

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{
-    DraftContext, DraftSource, Drafter, Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request,
-    Speculation, TokenId,
+    Engine, ErrorKind, FinishReason, Grammar, Model, Options, Request, Speculation, TokenId,
 };
 use serde_json::{Value, json};
 
 use crate::structured::harness::{hot, random, random_model, say, storyteller, tokenizer};
+use crate::support::Replay;
 
 fn fox() -> Grammar {
     Grammar::json_schema(json!({
@@ -65,26 +65,6 @@ fn forced_tokens_share_a_row_and_stream_one_by_one() {
     assert!(rows.len() < told.len(), "{rows:?} for {} tokens", told.len());
 }
 
-/// Drafts a known text, with one wrong token in three.
-#[derive(Clone, Debug)]
-struct Replay {
-    prompt: usize,
-    text: Vec<TokenId>,
-}
-
-impl DraftSource for Replay {
-    fn drafter(&self, _: &DraftContext<'_>) -> mlxcel_session::Result<Box<dyn Drafter>> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl Drafter for Replay {
-    fn draft(&mut self, tokens: &[TokenId], most: usize) -> mlxcel_session::Result<Vec<TokenId>> {
-        let next = self.text.iter().enumerate().skip(tokens.len() - self.prompt).take(most);
-        Ok(next.map(|(at, &token)| if at % 3 == 2 { token ^ 1 } else { token }).collect())
-    }
-}
-
 #[test]
 fn speculation_changes_no_token_under_grammars() {
     let model = Model::open(storyteller()).unwrap();
@@ -98,7 +78,7 @@ fn speculation_changes_no_token_under_grammars() {
         let options = if case < 6 { hot(80, case as u64) } else { Options::new(80) };
         let options = options.with_grammar(grammar.clone());
         let plain = model.generate(prompt, &options).unwrap().complete().unwrap();
-        let replay = Replay { prompt: length, text: plain.tokens.clone() };
+        let replay = Replay { prompt: length, text: plain.tokens.clone(), wrong: 3 };
         for speculation in [Speculation::new(replay).with_width(4), Speculation::lookup().with_width(6)] {
             let speculating = options.clone().with_speculation(speculation);
             let alone = model.generate(prompt, &speculating).unwrap().complete().unwrap();

@@ -6,34 +6,11 @@ use mlxcel_session::{
     Capabilities, Completion, Grammar, Model, ModelInfo, Options, Result, TokenId, Tokenizer,
 };
 
-pub use crate::support::{Scripted, storyteller};
+use crate::support::mix;
+pub use crate::support::{Chance, Scripted, storyteller};
 
 pub fn tokenizer() -> Tokenizer {
     Tokenizer::open(storyteller()).unwrap()
-}
-
-/// A random generator: splitmix64.
-pub struct Chance(pub u64);
-
-impl Chance {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    pub fn below(&mut self, most: usize) -> usize {
-        (self.next() % most.max(1) as u64) as usize
-    }
-
-    pub fn one_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
-    }
-}
-
-fn mix(value: u64) -> u64 {
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
 }
 
 /// An engine whose logits are a random function of the last token and the position. Tokens that end something

@@ -1,13 +1,12 @@
 //! Messages of calls and their results, and functions that a model calls.
 
-use std::path::Path;
-
 use mlxcel_session::schemars::{self, JsonSchema};
 use mlxcel_session::{ErrorKind, FinishReason, Message, Tool, ToolCall, ToolChoice, Toolbox, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::{hot, random_model};
 use crate::structured::tools::tokenizer;
+use crate::support::published_template;
 
 /// Where the weather is asked for.
 #[derive(Debug, JsonSchema, serde::Serialize, serde::Deserialize, PartialEq)]
@@ -15,11 +14,6 @@ struct Place {
     /// The name of a city.
     #[schemars(length(max = 8))]
     city: String,
-}
-
-fn published(template: &str) -> String {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
-    std::fs::read_to_string(fixtures.join(format!("{template}.jinja"))).unwrap()
 }
 
 #[test]
@@ -35,7 +29,7 @@ fn calls_and_their_results_become_messages() {
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), &published(template), &[]);
+        let tokenizer = tokenizer(folder.path(), &published_template(template), &[]);
         let tools = Tools::new(&tokenizer, [Tool::of_type::<Place>("weather", "The weather")]).unwrap();
         let (message, calls) = tools.read(said);
         assert_eq!(calls.len(), 2, "{template}: {message:?}");

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::structured::harness::{Chance, hot, random_model, storyteller};
+use crate::support::{added_token, published_template, tokenizer_file};
 
 /// A template with the text of a style's published templates, and its special tokens.
 pub(super) const STYLES: [(&str, &str, &[&str]); 32] = [
@@ -57,15 +58,9 @@ pub(super) const STYLES: [(&str, &str, &[&str]); 32] = [
 
 /// The bundled tokenizer with a template, and with further special tokens.
 pub(super) fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
-    let mut file: Value =
-        serde_json::from_slice(&std::fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap();
+    let mut file = tokenizer_file();
     let added = file["added_tokens"].as_array_mut().unwrap();
-    for (number, token) in special.iter().enumerate() {
-        added.push(json!({
-            "id": 729 + number, "content": token, "special": true,
-            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false
-        }));
-    }
+    added.extend((729..).zip(special).map(|(id, token)| added_token(id, token, true)));
     std::fs::write(folder.join("tokenizer.json"), file.to_string()).unwrap();
     std::fs::copy(storyteller().join("tokenizer_config.json"), folder.join("tokenizer_config.json")).unwrap();
     std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
@@ -374,7 +369,6 @@ proptest! {
 
 #[test]
 fn published_templates_are_matched_to_their_tool_format() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chat_templates");
     for (file, style) in [
         ("qwen3", "hermes"),
         ("llama3", "llama3"),
@@ -384,9 +378,9 @@ fn published_templates_are_matched_to_their_tool_format() {
         ("gpt_oss", "gpt-oss"),
         ("chatml", "generic"),
     ] {
-        let template = std::fs::read_to_string(fixtures.join(format!("{file}.jinja"))).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let tools = Tools::new(&tokenizer(folder.path(), &template, &[]), definitions()).unwrap();
+        let tokenizer = tokenizer(folder.path(), &published_template(file), &[]);
+        let tools = Tools::new(&tokenizer, definitions()).unwrap();
         assert_eq!(tools.style(), style, "{file}");
     }
 }
