@@ -55,7 +55,8 @@ pub const ATTENTION: &str = "mlxcel.attention";
 /// [`layers::text_attention`](crate::layers::text_attention): `query: [N, H, d]`, `key` and `value: [N, G,
 /// d]`, all f32, the `firsts` and `ends: [N]` i32 of the tokens' texts, and perhaps `sinks: [H]` of floats to
 /// `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float; `window`, an integer;
-/// `sinks`, true where there are such.
+/// `sinks`, true where there are such; `alibi`, true where the distance of tokens lowers scores, for which
+/// there are no kernels.
 pub const TEXT_ATTENTION: &str = "mlxcel.text_attention";
 
 /// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N,

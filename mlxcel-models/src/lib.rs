@@ -57,7 +57,7 @@ pub use decoder::{
     Operation, Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan,
     SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention,
     StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, Streams, TypeTable, WeightId, WeightRef,
-    WeightRole, WeightTable, Xielu,
+    WeightRole, WeightTable, Xielu, alibi_slopes,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

@@ -224,8 +224,17 @@ fn random_settings_give_the_same_logits_on_every_engine() {
 }
 
 /// Families that are not searched: they generate nothing. The test `encoders` has settings of each.
-const ENCODERS: [&str; 8] =
-    ["bert", "eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert", "roberta", "xlm-roberta"];
+const ENCODERS: [&str; 9] = [
+    "bert",
+    "eurobert",
+    "gte",
+    "jina_embeddings_v3",
+    "modernbert",
+    "neobert",
+    "nomic_bert",
+    "roberta",
+    "xlm-roberta",
+];
 
 #[test]
 fn every_family_that_generates_is_in_the_table() {

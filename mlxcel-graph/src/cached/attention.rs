@@ -59,7 +59,7 @@ pub struct CachedAttention<'a> {
 
 impl CachedAttention<'_> {
     fn scores(&self) -> AttentionScores {
-        AttentionScores { scale: self.scale, soft_cap: self.soft_cap }
+        AttentionScores { scale: self.scale, soft_cap: self.soft_cap, alibi: false }
     }
 }
 

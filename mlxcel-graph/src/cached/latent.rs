@@ -179,7 +179,7 @@ fn decompose<'d>(
         mixed.push(masked_attention(
             b,
             &operands,
-            AttentionScores { scale: what.scale, soft_cap: None },
+            AttentionScores { scale: what.scale, soft_cap: None, alibi: false },
             what.out,
         )?);
         results.push(cache);

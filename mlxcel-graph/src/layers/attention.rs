@@ -1,7 +1,8 @@
 //! Scaled dot-product attention.
 
+use mlxcel_models::alibi_slopes;
 use mlxcel_stablehlo::{
-    Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Result, TensorType, Value,
+    Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
 };
 
 use crate::composites;
@@ -28,6 +29,9 @@ pub struct AttentionScores {
     pub scale: f32,
     /// The soft cap: scores become `cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
+    /// Whether the distance of the indices of query and key times the
+    /// [slope](mlxcel_models::alibi_slopes) of the head is subtracted.
+    pub alibi: bool,
 }
 
 impl AttentionScores {
@@ -36,6 +40,9 @@ impl AttentionScores {
         let mut attributes = vec![("scale".to_owned(), Attribute::Float(self.scale))];
         if let Some(cap) = self.soft_cap {
             attributes.push(("soft_cap".to_owned(), Attribute::Float(cap)));
+        }
+        if self.alibi {
+            attributes.push(("alibi".to_owned(), Attribute::Bool(true)));
         }
         attributes
     }
@@ -66,7 +73,7 @@ pub fn attention<'f>(
     out: ElementType,
 ) -> Result<Value<'f>> {
     let operands = MaskedOperands { q, k, v, mask, sinks: None };
-    masked_attention(b, &operands, AttentionScores { scale, soft_cap: None }, out)
+    masked_attention(b, &operands, AttentionScores { scale, soft_cap: None, alibi: false }, out)
 }
 
 /// [`attention`] with optional soft cap and sinks.
@@ -142,7 +149,7 @@ fn attend<'d>(
     let (q, k, v) =
         (b.convert(q, ElementType::F32)?, b.convert(k, ElementType::F32)?, b.convert(v, ElementType::F32)?);
     let q = b.reshape(q, &[groups, shared, queries, width])?;
-    let AttentionScores { scale, soft_cap } = scores;
+    let AttentionScores { scale, soft_cap, alibi } = scores;
     let scores = b.dot_general(q, k, by_group(3, 2), ElementType::F32)?;
     let scores_type = TensorType::new(ElementType::F32, [groups, shared, queries, keys]);
     let scale = b.splat(ElementType::F32, f64::from(scale), &scores_type.shape)?;
@@ -152,6 +159,10 @@ fn attend<'d>(
         scores = b.divide(scores, cap)?;
         scores = b.tanh(scores)?;
         scores = b.multiply(scores, cap)?;
+    }
+    if alibi {
+        let bias = alibi_bias(b, [groups, shared, queries, keys])?;
+        scores = b.subtract(scores, bias)?;
     }
 
     // A finite stand-in for minus infinity: a row that is masked everywhere stays free of infinity minus
@@ -173,6 +184,22 @@ fn attend<'d>(
     let mixed = b.transpose(mixed, &[2, 0, 1, 3])?;
     let mixed = b.reshape(mixed, &[queries, heads * v_width])?;
     b.convert(mixed, out)
+}
+
+/// What ALiBi subtracts from scores, `[groups, shared, queries, keys]` f32.
+fn alibi_bias<'d>(b: &mut Builder<'d>, shape: [usize; 4]) -> Result<Value<'d>> {
+    let [groups, shared, queries, keys] = shape;
+    let grid = TensorType::new(ElementType::F32, [queries, keys]);
+    let (own, seen) = (b.iota(grid.clone(), 0)?, b.iota(grid, 1)?);
+    let distance = b.subtract(seen, own)?;
+    let distance = b.abs(distance)?;
+    let distance = b.expand(distance, &shape, &[0, 1])?;
+    let slopes = Literal::new([groups, shared], &alibi_slopes(groups * shared));
+    let slopes = slopes
+        .ok_or_else(|| Error::new(ErrorKind::Shape, "attention", "there is not a slope for each head"))?;
+    let slopes = b.constant(slopes)?;
+    let slopes = b.expand(slopes, &shape, &[2, 3])?;
+    b.multiply(distance, slopes)
 }
 
 /// The softmax of `scores` along their last dimension and one more score each, `beside`, whose own

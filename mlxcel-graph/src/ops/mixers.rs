@@ -28,7 +28,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, alibi: _ } = core;
         let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let caches = self.states_at(slot);
@@ -64,14 +64,14 @@ impl<'f> GraphOps<'_, '_, 'f> {
         out: ElementType,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _, alibi } = core;
         if let Some(rope) = rope {
             let (cos, sin) = self.rotary(rope)?;
             query = layers::rope(self.b, query, cos, sin)?;
             key = layers::rope(self.b, key, cos, sin)?;
         }
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
-        let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap };
+        let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap, alibi: *alibi };
         let texts = self.pass.texts.ok_or_else(|| {
             let message = "the pass does not say where its texts begin";
             Error::new(ErrorKind::Structure, "bidirectional_attention", message)

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::Activation;
+use mlxcel_models::{Activation, alibi_slopes};
 
 use super::cache::{Order, Visible};
 use super::weights::Weight;
@@ -131,6 +131,7 @@ impl Compute {
             let attended = capped(queries, &keys, &values, *scale, cap, sinks.as_ref(), mask)?;
             return attended.astype(dtype)?.reshape(&[tokens, width]);
         }
+        let lowered;
         let mask = match *order {
             Order::All => Mask::None,
             Order::Causal => Mask::Causal,
@@ -138,6 +139,10 @@ impl Compute {
                 Some(mask) => Mask::Array(mask),
                 None => Mask::None,
             },
+            Order::Falling(_) => {
+                lowered = masks.get(tokens, keys.dim(2), *order)?.astype(dtype)?;
+                Mask::Array(&lowered)
+            }
         };
         let sinks = sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
         let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
@@ -262,12 +267,14 @@ impl Masks {
         match order {
             Order::All => Ok(None),
             Order::Near(window) if window >= seen => Ok(None),
-            Order::Causal | Order::Window(_) | Order::Near(_) => self.get(queries, seen, order).map(Some),
+            Order::Causal | Order::Window(_) | Order::Near(_) | Order::Falling(_) => {
+                self.get(queries, seen, order).map(Some)
+            }
         }
     }
 
     /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at
-    /// the same position.
+    /// the same position; or for [`Order::Falling`] what is added to the scores of each head.
     fn get(&mut self, queries: usize, seen: usize, order: Order) -> Result<&Array> {
         use std::collections::hash_map::Entry;
         match self.0.entry((queries, seen, order)) {
@@ -283,6 +290,7 @@ fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
             .map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
     };
     let window = match order {
+        Order::Falling(heads) => return falling(count(seen)?, heads),
         Order::All | Order::Causal => seen,
         Order::Window(window) | Order::Near(window) => window,
     };
@@ -292,9 +300,22 @@ fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
     let window = Array::from_slice(&[window], &[1, 1])?;
     let near = keys.greater(&own.subtract(&window)?)?;
     match order {
-        Order::All | Order::Near(_) => near.logical_and(&own.greater(&keys.subtract(&window)?)?),
+        Order::All | Order::Near(_) | Order::Falling(_) => {
+            near.logical_and(&own.greater(&keys.subtract(&window)?)?)
+        }
         Order::Causal | Order::Window(_) => near.logical_and(&keys.less_equal(&own)?),
     }
+}
+
+/// What is added to the scores of `heads` heads for the distance of `tokens` tokens (`[heads, tokens, tokens]`).
+fn falling(tokens: i32, heads: usize) -> Result<Array> {
+    let own = Array::arange(0, tokens, DType::I32)?.expand_dims(&[1])?;
+    let seen = Array::arange(0, tokens, DType::I32)?.expand_dims(&[0])?;
+    // The smaller difference is the distance below zero.
+    let distance = own.subtract(&seen)?;
+    let lowered = distance.minimum(&seen.subtract(&own)?)?.astype(DType::F32)?;
+    let slopes = Array::from_slice(&alibi_slopes(heads), &[heads, 1, 1])?;
+    slopes.multiply(&lowered.expand_dims(&[0])?)
 }
 
 /// The rows `tokens` of an embedding table, in type `dtype`.

@@ -95,6 +95,19 @@ pub struct AttentionCore {
     pub sinks: Option<WeightId>,
     /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
+    /// Whether the distance of positions times the [slope](alibi_slopes) of the head is subtracted from scores
+    /// (Press et al., 2022, "Train Short, Test Long"). Only with [`AttentionMask::Bidirectional`], and without
+    /// a window.
+    pub alibi: bool,
+}
+
+/// The slopes of heads with [ALiBi](AttentionCore::alibi): `2^(−8i/n)` for head `i` of `n`, from 1 on. If `n`
+/// is no power of two, those of the power below, then every other one of the power above.
+pub fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let power = 1usize.checked_shl(heads.max(1).ilog2()).unwrap_or(1);
+    let slope = |index: usize, count: usize| (-8.0 * index as f64 / count as f64).exp2() as f32;
+    let below = (1..=power).map(|index| slope(index, power));
+    below.chain((1..).step_by(2).map(|index| slope(index, 2 * power))).take(heads).collect()
 }
 
 /// Which other positions [`Attention`] sees.

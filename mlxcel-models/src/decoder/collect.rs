@@ -212,8 +212,16 @@ impl Collected {
     }
 
     fn core(&mut self, core: &AttentionCore) {
-        let AttentionCore { scale: _, mask: _, window: _, rope: _, soft_cap: _, sinks, query_scale: _ } =
-            core;
+        let AttentionCore {
+            scale: _,
+            mask: _,
+            window: _,
+            rope: _,
+            soft_cap: _,
+            sinks,
+            query_scale: _,
+            alibi: _,
+        } = core;
         self.add(WeightRole::Attention, *sinks);
     }
 
@@ -404,6 +412,7 @@ impl Collected {
             down,
             norm_after,
             shared,
+            output_bias,
         } = *experts;
         let Router {
             norm,
@@ -422,6 +431,7 @@ impl Collected {
         self.linears(WeightRole::Router, [projection]);
         self.add(WeightRole::Router, selection_bias.into_iter().chain(expert_scales));
         self.linears(WeightRole::Experts, [gate, up, down]);
+        self.add(WeightRole::Experts, output_bias);
         if let Some(SharedExpert { norm_before, mlp, norm_after, gate }) = shared {
             norm_before.iter().chain(&norm_after).for_each(|norm| self.norm(norm));
             self.mlp(&mlp);

@@ -28,6 +28,7 @@ impl fmt::Display for Gating {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Activated(activation) => activation.fmt(f),
+            Self::Ungated(activation) => write!(f, "{activation} without"),
             Self::Scaled { activation, scale } => write!(f, "{activation} of {scale} times the"),
             Self::Sparse { activation, deviations } => {
                 write!(f, "{activation} of what exceeds {deviations} deviations of the")
@@ -342,6 +343,7 @@ impl Decoder {
             down,
             norm_after,
             shared,
+            output_bias,
         } = experts;
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
@@ -354,8 +356,10 @@ impl Decoder {
             identities => format!(" and {identities} identities"),
         };
         let weighted = if router.weighs_inputs { " of their inputs" } else { "" };
-        // The same projections twice are experts without a gate.
-        let gating = if gate == up { "relu²".to_owned() } else { format!("{gating} gate") };
+        let gating = match gating {
+            Gating::Ungated(activation) => activation.to_string(),
+            gating => format!("{gating} gate"),
+        };
         let normed = |before: &Option<Norm>, after: &Option<Norm>| match (before, after) {
             (None, None) => "",
             (Some(_), None) => ", after a norm",
@@ -363,12 +367,13 @@ impl Decoder {
             (Some(_), Some(_)) => ", between norms",
         };
         let mut lines = vec![format!(
-            "experts    {chosen} of {count}{identities}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}{}",
+            "experts    {chosen} of {count}{identities}{} by {scoring}{weighted}, {gating}, {} → {} → {}, {}{}{}",
             groups.unwrap_or_default(),
             gate.inputs,
             gate.outputs,
             down.outputs,
             self.describe_projections(&[gate, up, down]),
+            output_bias.map_or("", |_| " with a bias of their sum"),
             normed(norm_before, norm_after)
         )];
         lines.extend(shared.iter().map(|shared| {
@@ -405,13 +410,14 @@ impl Decoder {
 
 /// What is special about attention beside its projections.
 fn describe_core(core: &AttentionCore) -> Vec<String> {
-    let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale } = core;
+    let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale, alibi } = core;
     let mut extras = Vec::new();
     extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
     let within = if *mask == AttentionMask::Chunked { "chunks of" } else { "window" };
     extras.extend(window.map(|window| format!("{within} {window}")));
     extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
     extras.extend(sinks.map(|_| "sinks".to_owned()));
+    extras.extend(alibi.then(|| "scores lowered by distance".to_owned()));
     extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
     extras
 }

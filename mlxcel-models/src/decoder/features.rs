@@ -38,6 +38,8 @@ features! {
     Attention => "attention",
     /// [`AttentionMask::Bidirectional`].
     BidirectionalAttention => "attention in both directions",
+    /// [`AttentionCore::alibi`](super::AttentionCore::alibi).
+    Alibi => "scores lowered by distance",
     /// [`AttentionCore::window`](super::AttentionCore::window).
     Window => "sliding window",
     /// [`AttentionMask::Chunked`].
@@ -102,6 +104,8 @@ features! {
     Streams => "several residual streams",
     /// [`Block::laurel`](super::Block::laurel).
     Laurel => "residual of low rank",
+    /// [`Gating::Ungated`].
+    UngatedExperts => "experts without gates",
     /// [`Gating::Limited`].
     LimitedGate => "limited gate of MLPs",
     /// [`Gating::ClampedSwiglu`].
@@ -302,9 +306,10 @@ impl FeatureSet {
         self.add(core.sinks.is_some(), Feature::Sinks);
         self.add(core.query_scale.is_some(), Feature::QueryScale);
         match &core.rope {
-            None => self.add(true, Feature::NoPositions),
+            None => self.add(!core.alibi, Feature::NoPositions),
             Some(rope) => self.rope(rope),
         }
+        self.add(core.alibi, Feature::Alibi);
     }
 
     fn rope(&mut self, rope: &crate::rope::Rope) {
@@ -335,6 +340,7 @@ impl FeatureSet {
                 | Activation::Tanh
                 | Activation::Softplus,
             ) => {}
+            Gating::Ungated(_) => self.add(true, Feature::UngatedExperts),
             Gating::Scaled { activation, scale: _ } => self.gating(Gating::Activated(activation)),
             Gating::Sparse { activation, deviations: _ } => {
                 self.add(true, Feature::SparseGate);

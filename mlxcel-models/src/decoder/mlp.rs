@@ -57,9 +57,8 @@ pub struct Experts {
     pub gating: Gating,
     /// The gate projections, `[experts, outputs, inputs]`: `hidden_size` to each expert's intermediate size.
     pub gate: Linear,
-    /// The up projections, of the same shape. Experts without a gate whose activation is a squared ReLU have
-    /// the same projections here and as `gate`, gated by [`Activation::Relu`]: `relu(u)² = relu(u) · u`.
-    /// They are computed once.
+    /// The up projections, of the same shape. Experts [without a gate](Gating::Ungated) have the same
+    /// projections here and as `gate`, which are computed once.
     pub up: Linear,
     /// The down projections: each expert's intermediate size to `hidden_size`.
     pub down: Linear,
@@ -67,6 +66,8 @@ pub struct Experts {
     pub norm_after: Option<Norm>,
     /// An MLP that processes every position in addition.
     pub shared: Option<SharedExpert>,
+    /// `[hidden_size]`: added to the result, whatever the weights of the chosen experts (Nomic Embed v2).
+    pub output_bias: Option<WeightId>,
 }
 
 /// The choice and weighting of experts.

@@ -23,7 +23,7 @@ use crate::element::ElementType;
 
 pub use attention::{
     Attention, AttentionCore, AttentionMask, HeadNorm, Indexer, LatentAttention, LatentQuery, NormScope,
-    PositionScale, SharedAttention, SparseAttention,
+    PositionScale, SharedAttention, SparseAttention, alibi_slopes,
 };
 pub use features::{Feature, FeatureSet};
 pub use input_states::InputStates;

@@ -135,6 +135,8 @@ pub struct Xielu {
 pub enum Gating {
     /// `activation(gate) · up` (Shazeer, 2020, "GLU Variants Improve Transformer").
     Activated(Activation),
+    /// `activation(gate)`: there is no other projection, and `up` is the same as `gate`.
+    Ungated(Activation),
     /// `activation(scale · gate) · up` (Falcon H1).
     Scaled {
         /// The nonlinearity.

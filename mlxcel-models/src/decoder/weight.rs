@@ -159,8 +159,9 @@ impl WeightRef {
         std::iter::once(&self.tensor).chain(&self.stack).chain(&self.joined).map(String::as_str)
     }
 
-    /// The same tensor with the two innermost dimensions swapped. Only for unpacked weights, before any
-    /// selection.
+    /// The same tensor with the two innermost dimensions swapped; of a matrix that was
+    /// [reshaped](Self::reshaped) to several below each other, those of each. Only for unpacked weights, before
+    /// any selection.
     #[must_use]
     pub fn transposed(mut self) -> Self {
         let rank = self.shape.len();

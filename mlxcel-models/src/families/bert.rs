@@ -1,19 +1,21 @@
-//! BERT, and RoBERTa, whose positions are counted from the padding token's id on (Devlin et al., 2018; Liu et
-//! al., 2019).
+//! BERT; RoBERTa, whose positions are counted from the padding token's id on; and Jina Embeddings v2, with
+//! ALiBi and gated MLPs (Devlin et al., 2018; Liu et al., 2019; Günther et al., 2023).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `BertModel`, `RobertaModel` and
-//! `XLMRobertaModel`.
+//! `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code, which normalizes queries
+//! and keys, is refused.
 
-use mlxcel_core::Result;
+use mlxcel_core::{Error, Result};
 
 use super::blocks::{normed_output, sequential};
 use super::encoder::{EncoderOutline, attention, both_ways, token_types};
-use super::roles::Roles;
+use super::roles::{OPERATION, Roles};
 use super::settings::{
     LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, head_dim, positive,
 };
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Mlp};
+use crate::config::Fields;
+use crate::decoder::{Activation, AttentionCore, Decoder, Gating, Linear, Mlp};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["bert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -39,7 +41,11 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
     let config = roles.config;
     expect_flag(config, "is_decoder", false)?;
     expect_flag(config, "add_cross_attention", false)?;
-    expect_text(config, "position_embedding_type", "absolute")?;
+    let alibi = offset == 0 && config.text("position_embedding_type")? == Some("alibi");
+    if !alibi {
+        expect_text(config, "position_embedding_type", "absolute")?;
+        expect_text(config, "feed_forward_type", "original")?;
+    }
     let defaults = SizeDefaults {
         vocabulary: 30_522,
         hidden: 768,
@@ -60,7 +66,7 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
     sizes.kv_heads = sizes.query_heads;
     sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
-    let activation = activation(config, "hidden_act", Activation::Gelu)?;
+    let activation = if alibi { gate(config)? } else { activation(config, "hidden_act", Activation::Gelu)? };
     let types = token_types(config, 2, false)?;
 
     let base = roles.base(base, "embeddings.word_embeddings");
@@ -75,23 +81,67 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
             linear("attention.self.value", width, hidden)?,
         ];
         let output = linear("attention.output.dense", hidden, width)?;
-        let attention = attention(&sizes, inputs, output, both_ways(sizes.scale(), None, None));
+        let core = AttentionCore { alibi, ..both_ways(sizes.scale(), None, None) };
+        let attention = attention(&sizes, inputs, output, core);
         let after_attention = norm(&name("attention.output.LayerNorm"))?;
-        let mlp = Mlp::Plain {
-            activation,
-            up: linear("intermediate.dense", intermediate, hidden)?,
-            down: linear("output.dense", hidden, intermediate)?,
+        let (mlp, after_mlp) = if alibi {
+            refuse_norms(roles, &name("attention.self.layer_norm_q"))?;
+            let [gate, up] = gate_and_up(roles, &name("mlp"), [intermediate, hidden])?;
+            let down = linear("mlp.wo", hidden, intermediate)?;
+            (
+                Mlp::Gated { gating: Gating::Activated(activation), gate, up, norm: None, down },
+                "mlp.layernorm",
+            )
+        } else {
+            let up = linear("intermediate.dense", intermediate, hidden)?;
+            let down = linear("output.dense", hidden, intermediate)?;
+            (Mlp::Plain { activation, up, down }, "output.LayerNorm")
         };
-        let after_mlp = norm(&name("output.LayerNorm"))?;
+        let after_mlp = norm(&name(after_mlp))?;
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
     let embeddings = |part: &str| format!("{base}embeddings.{part}");
     let outline = EncoderOutline {
         embedding: embeddings("word_embeddings"),
-        positions: Some((embeddings("position_embeddings"), offset)),
+        positions: (!alibi).then(|| (embeddings("position_embeddings"), offset)),
         types: Some((embeddings("token_type_embeddings"), types)),
         embedding_norm: Some(embeddings("LayerNorm")),
         norm: None,
     };
     roles.encoder(&sizes, &outline, norm, layer)
+}
+
+/// The activation of Jina's gates.
+fn gate(config: Fields<'_>) -> Result<Activation> {
+    const KEY: &str = "feed_forward_type";
+    match config.text(KEY)? {
+        Some("geglu") => Ok(Activation::Gelu),
+        Some("reglu") => Ok(Activation::Relu),
+        other => {
+            let message = format!(
+                "'{}' is not supported; geglu and reglu are",
+                other.unwrap_or("original").escape_debug()
+            );
+            Err(config.unsupported(KEY, message))
+        }
+    }
+}
+
+/// Jina's gate and up projection, which are one matrix, the gate first; older GGUF files have two.
+fn gate_and_up(roles: &Roles<'_>, module: &str, [outputs, inputs]: [usize; 2]) -> Result<[Linear; 2]> {
+    let (gate, both) = (format!("{module}.gated_layers_w"), format!("{module}.gated_layers"));
+    if roles.has_matrix(&gate) {
+        let [gate, up] = [gate, both].map(|part| roles.linear(&part, outputs, inputs, false));
+        return Ok([gate?, up?]);
+    }
+    let fused = roles.matrix(&both, 2 * outputs, inputs)?;
+    Ok([0, outputs].map(|start| roles.projection(fused.clone().rows(start, outputs), None)))
+}
+
+fn refuse_norms(roles: &Roles<'_>, norm: &str) -> Result<()> {
+    if roles.has(&format!("{norm}.weight")) {
+        let message = "a BERT with ALiBi whose queries and keys are normalized is not supported";
+        return Err(Error::unsupported(OPERATION, message).with_context("tensor", norm));
+    }
+    Ok(())
 }

@@ -67,6 +67,7 @@ impl ExpertLinears {
             down,
             norm_after: None,
             shared,
+            output_bias: None,
         }
     }
 }

@@ -65,6 +65,7 @@ mod mixtral;
 mod modernbert;
 mod nemotron;
 mod nemotron_h;
+mod neobert;
 mod nomic_bert;
 mod olmo2;
 mod olmo3;
@@ -173,6 +174,7 @@ const FAMILIES: &[Family] = &[
     modernbert::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
+    neobert::FAMILY,
     nomic_bert::FAMILY,
     nomic_bert::GTE,
     nomic_bert::JINA,

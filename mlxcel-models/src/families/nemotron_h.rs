@@ -80,7 +80,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
                 let linears = expert_linears(roles, &mixer, mixture.sizes())?;
                 let router = mixture.router(roles, &mixer)?;
                 // relu(u)² = relu(u) · u
-                linears.routed(mixture.sizes(), router, Gating::Activated(Activation::Relu), shared).into()
+                linears
+                    .routed(mixture.sizes(), router, Gating::Ungated(Activation::ReluSquared), shared)
+                    .into()
             }
             _ => state_space.describe(roles, &mixer)?.into(),
         };

@@ -1,17 +1,24 @@
-//! Post-norm encoders with rotary positions: Nomic BERT (Nussbaum et al., 2024, "Nomic Embed"), Jina
-//! Embeddings v3 (Sturua et al., 2024) and GTE (Zhang et al., 2024, "mGTE").
+//! Post-norm encoders with rotary positions: Nomic BERT (Nussbaum et al., 2024, "Nomic Embed"), with experts in
+//! every other layer in its second version (Nussbaum and Duderstadt, 2025), Jina Embeddings v3 (Sturua et al.,
+//! 2024) and GTE (Zhang et al., 2024, "mGTE").
 //!
 //! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`, `JinaEmbeddingsV3Model` and
-//! `GteModel`. Checkpoints have the authors' names of modules, or those of transformers.
+//! `GteModel`, and with experts the authors' `NomicBertModel`. Checkpoints have the authors' names of modules,
+//! or those of transformers.
 
 use mlxcel_core::Result;
 
 use super::blocks::{normed_output, sequential};
 use super::encoder::{EncoderOutline, attention, both_ways, token_types};
+use super::experts::{ExpertLinears, ExpertSizes, chosen_of, expert_count, softmax_router};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, positive};
+use super::settings::{
+    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation,
+    expect_flag, expect_number, expect_text, head_dim, positive,
+};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating, Mlp};
+use crate::config::Fields;
+use crate::decoder::{Activation, Decoder, Experts, Gating, Mlp, WeightRef};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
@@ -156,6 +163,17 @@ const JINA_V3: Variant = Variant {
     ],
 };
 
+const NOMIC_V2: Variant = Variant {
+    sizes: SizeDefaults { vocabulary: 250_048, ..NOMIC.sizes },
+    types: (1, true),
+    theta: 10_000.0,
+    epsilon: 1e-5,
+    activation: Activation::Gelu,
+    biases: Biases { attention: true, up: true, down: true },
+    bases: NOMIC.bases,
+    names: [Names { up: Up::Plain("mlp.fc1"), ..NOMIC.names[0] }, TRANSFORMERS],
+};
+
 const M_GTE: Variant = Variant {
     sizes: SizeDefaults { vocabulary: 250_048, context: 8192, ..NOMIC.sizes },
     types: (1, true),
@@ -179,21 +197,28 @@ const M_GTE: Variant = Variant {
 
 fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
     let config = roles.config;
+    let mixture = Mixture::read(config)?;
+    let variant = if mixture.is_some() { &NOMIC_V2 } else { variant };
     for key in ["n_embd", "n_inner", "n_layer", "n_head", "n_positions"] {
-        if config.get(key).is_some() && config.get("hidden_size").is_none() {
+        if mixture.is_none() && config.get(key).is_some() && config.get("hidden_size").is_none() {
             let message = "the authors' own settings are not supported; those of transformers are".to_owned();
             return Err(config.unsupported(key, message));
         }
     }
     let mut sizes = Sizes::read(config, &variant.sizes)?;
+    let (mut epsilon_key, mut theta_key) = ("layer_norm_eps", "rope_theta");
+    if mixture.is_some() {
+        (sizes, epsilon_key, theta_key) =
+            (authors_sizes(config, sizes)?, "layer_norm_epsilon", "rotary_emb_base");
+    }
     // What other families read, and the classes do not.
     sizes.kv_heads = sizes.query_heads;
-    let epsilon = positive(config, "layer_norm_eps", variant.epsilon)?;
+    let epsilon = positive(config, epsilon_key, variant.epsilon)?;
     let activation = activation(config, "hidden_act", variant.activation)?;
     let (types, optional) = variant.types;
     let types = token_types(config, types, optional)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context);
-    let rope = RopeSettings { theta: variant.theta, ..rope }.read()?;
+    let rope = RopeSettings { theta: variant.theta, theta_key, ..rope }.read()?;
 
     const EMBEDDING: &str = "embeddings.word_embeddings";
     let bases = variant.bases.iter().map(|base| roles.base(base, EMBEDDING));
@@ -222,6 +247,14 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
         let output = roles.linear(&name(names.output), hidden, width, biases.attention)?;
         let attention = attention(&sizes, inputs, output, both_ways(sizes.scale(), None, Some(&rope)));
         let after_attention = norm(&name(names.norms[0]))?;
+        let after_mlp = norm(&name(names.norms[1]))?;
+        if let Some(mixture) = mixture.filter(|mixture| index % mixture.every == 1) {
+            let experts = mixture.experts(roles, &name("mlp"), &sizes, activation)?;
+            return Ok(sequential([
+                normed_output(attention, after_attention),
+                normed_output(experts, after_mlp),
+            ]));
+        }
         let up = |part: &str| roles.linear(&name(part), intermediate, hidden, biases.up);
         let down = roles.linear(&name(names.down), hidden, intermediate, biases.down)?;
         let gated = |gate, up| {
@@ -237,7 +270,6 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
                 gated(half(intermediate), half(0))
             }
         };
-        let after_mlp = norm(&name(names.norms[1]))?;
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
     let outline = EncoderOutline {
@@ -248,4 +280,95 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
         norm: None,
     };
     roles.encoder(&sizes, &outline, norm, layer)
+}
+
+/// The sizes in the authors' settings, or those that were read by other names.
+fn authors_sizes(config: Fields<'_>, sizes: Sizes) -> Result<Sizes> {
+    let size = |key, read, largest| Ok(config.size(key, 1..=largest)?.unwrap_or(read));
+    let hidden = size("n_embd", sizes.hidden, LARGEST_WIDTH)?;
+    let query_heads = size("n_head", sizes.query_heads, LARGEST_HEAD_COUNT)?;
+    Ok(Sizes {
+        hidden,
+        query_heads,
+        head_dim: head_dim(config, "n_head", hidden, query_heads)?,
+        intermediate: size("n_inner", sizes.intermediate, LARGEST_WIDTH)?,
+        layers: size("n_layer", sizes.layers, LARGEST_LAYER_COUNT)?,
+        context: size("n_positions", sizes.context, LARGEST_CONTEXT)?,
+        ..sizes
+    })
+}
+
+/// The experts of Nomic Embed v2.
+#[derive(Clone, Copy)]
+struct Mixture {
+    /// Of so many layers the second has experts.
+    every: usize,
+    count: usize,
+    chosen: usize,
+}
+
+impl Mixture {
+    /// Those that the settings describe, if any.
+    fn read(config: Fields<'_>) -> Result<Option<Self>> {
+        let every = config.size("moe_every_n_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
+        if every == 0 {
+            return Ok(None);
+        }
+        expect_text(config, "activation_function", "gelu")?;
+        for key in ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"] {
+            expect_flag(config, key, true)?;
+        }
+        for key in [
+            "prenorm",
+            "parallel_block",
+            "use_rms_norm",
+            "rotary_emb_interleaved",
+            "moe_normalize_expert_weights",
+            "expert_choice_router",
+        ] {
+            expect_flag(config, key, false)?;
+        }
+        for (key, number) in [("rotary_emb_fraction", 1.0), ("num_shared_experts", 0.0), ("ffn_div", 1.0)] {
+            expect_number(config, key, number)?;
+        }
+        for key in ["rotary_emb_scale_base", "rotary_scaling_factor"] {
+            if let Some(number) = config.number(key)? {
+                return Err(config.unsupported(key, format!("{number} is not supported for this model_type")));
+            }
+        }
+        let count = expert_count(config, &["num_experts"], 1, 8)?;
+        let chosen = chosen_of(config, &["moe_top_k"], count, 2)?;
+        Ok(Some(Self { every, count, chosen }))
+    }
+
+    /// The experts of `module`, whose second projections are stored the other way round but in GGUF files,
+    /// which lack the bias.
+    fn experts(
+        self,
+        roles: &Roles<'_>,
+        module: &str,
+        sizes: &Sizes,
+        activation: Activation,
+    ) -> Result<Experts> {
+        let (Self { every: _, count, chosen }, hidden, width) = (self, sizes.hidden, sizes.intermediate);
+        let name = |part: &str| format!("{module}.{part}");
+        let [up, down] = if roles.has_matrix(&name("switch_mlp.up_proj")) {
+            let up = roles.matrices(&name("switch_mlp.up_proj"), count, width, hidden)?;
+            [up, roles.matrices(&name("switch_mlp.down_proj"), count, hidden, width)?]
+        } else {
+            let stack = |part: &str| {
+                let rows = roles.dense(&name(part), &[count * width, hidden])?;
+                Ok(rows.reshaped([count, width, hidden]))
+            };
+            let down: Result<WeightRef> = stack("experts.mlp.w2");
+            [stack("experts.mlp.w1")?, down?.transposed()]
+        };
+        let router = softmax_router(roles.linear(&name("router.layer"), count, hidden, false)?, false);
+        let bias = name("experts.bias");
+        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[hidden])).transpose()?;
+        let up = roles.projection(up, None);
+        let linears = ExpertLinears { gate: up, up, down: roles.projection(down, None) };
+        let sizes = ExpertSizes { count, chosen, hidden, width };
+        Ok(Experts { output_bias: bias, ..linears.routed(sizes, router, Gating::Ungated(activation), None) })
+    }
 }

@@ -175,7 +175,12 @@ impl<'a, 'w> Tensors<'a, 'w> {
             return Err(differs(weight, &first, location));
         }
         if weight.transposed {
-            sizes.swap(rank - 2, rank - 1);
+            let is_whole = weight.selection.is_none() && weight.stack.is_empty();
+            match is_whole && weight.shape.len() == rank + 1 {
+                // Several matrices, which the tensor has below each other.
+                true => sizes.clone_from(&weight.shape),
+                false => sizes.swap(rank - 2, rank - 1),
+            }
         }
         let tensors = Self { checkpoint, weight, first, location, sizes, bytes: bits / 8 };
         if tensors.selected() != Some(weight.byte_len() / tensors.bytes) {

@@ -73,6 +73,10 @@ impl TextHead {
                 let first = dense("head.dense", bias, Some(activation))?;
                 (pooling, vec![first, norm, classes("classifier", true)?])
             }
+            "NeoBERTForSequenceClassification" => {
+                let first = dense("dense", true, Some(Activation::Tanh))?;
+                (Pooling::First, vec![first, classes("classifier", true)?])
+            }
             "EuroBertForSequenceClassification" => {
                 let pooling = pooling(config, "bos", "late")?;
                 let first = dense("dense", true, Some(Activation::Gelu))?;

@@ -16,6 +16,7 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
         down,
         norm_after,
         shared,
+        output_bias,
     } = experts;
     let mut choice = route(router, *chosen, x, ops)?;
     let passed =
@@ -47,6 +48,10 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
             own = ops.multiply(&own, &gate)?;
         }
         sum = ops.add(&sum, &own)?;
+    }
+    if let Some(bias) = output_bias {
+        let bias = ops.vector(*bias)?;
+        sum = ops.add(&sum, &bias)?;
     }
     Ok(sum)
 }

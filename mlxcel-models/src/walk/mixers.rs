@@ -196,8 +196,7 @@ fn attend_shared<O: Ops>(
 
 /// The same without a rotary embedding.
 fn without_rope(core: &AttentionCore) -> AttentionCore {
-    let &AttentionCore { scale, mask, window, rope: _, soft_cap, sinks, query_scale } = core;
-    AttentionCore { scale, mask, window, rope: None, soft_cap, sinks, query_scale }
+    AttentionCore { rope: None, ..core.clone() }
 }
 
 fn convolve<O: Ops>(

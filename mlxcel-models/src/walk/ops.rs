@@ -129,6 +129,7 @@ pub trait Ops {
                 let gate = self.activate(gate, activation)?;
                 self.multiply(&gate, up)
             }
+            Gating::Ungated(activation) => self.activate(gate, activation),
             Gating::Scaled { activation, scale } => {
                 let gate = self.scale(gate, scale)?;
                 let gate = self.activate(&gate, activation)?;

@@ -2,7 +2,7 @@
 
 use mlxcel_core::Result;
 use mlxcel_models::walk::Ops;
-use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot};
+use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot, alibi_slopes};
 
 use super::Naive;
 use super::tensor::{Tensor, dot, rotated, softmax};
@@ -15,7 +15,7 @@ impl Naive<'_> {
         value: &Tensor,
         core: &AttentionCore,
     ) -> Result<Tensor> {
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _ } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, alibi } = core;
         let (heads, kv_heads) = (query.shape[1], key.shape[1]);
         let length = self.tokens.len();
         let turn = |x: &Tensor, heads: usize| match rope {
@@ -24,6 +24,7 @@ impl Naive<'_> {
         };
         let (query, key) = (turn(query, heads), turn(key, kv_heads));
         let [keys, values] = [&key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
+        let slopes = alibi.then(|| alibi_slopes(heads));
         let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
         let mixed = query.map_rows(|index, query| {
             let (at, head) = (index / heads, index % heads);
@@ -38,7 +39,9 @@ impl Naive<'_> {
             let row = |position: usize| position * kv_heads + head / (heads / kv_heads);
             let score = |position| {
                 let score = dot(query, keys[row(position)]) * scale;
-                soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
+                let score = soft_cap.map_or(score, |cap| cap * (score / cap).tanh());
+                let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[head]);
+                score - slope * at.abs_diff(position) as f32
             };
             let mut scores = (first..end).map(score).collect::<Vec<_>>();
             scores.extend(sinks.iter().map(|sinks| sinks[head]));

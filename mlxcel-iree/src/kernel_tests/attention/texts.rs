@@ -41,7 +41,7 @@ impl TextCase {
         let [query, key, value, firsts, ref sinks @ ..] = values[..] else { unreachable!() };
         let texts = TextRanges::new(b, firsts)?;
         let operands = TextAttentionOperands { query, key, value, texts, sinks: sinks.first().copied() };
-        let scores = AttentionScores { scale: SCALE, soft_cap: self.soft_cap };
+        let scores = AttentionScores { scale: SCALE, soft_cap: self.soft_cap, alibi: false };
         results.push(text_attention(b, &operands, scores, self.window, self.out)?);
         Ok(())
     }

@@ -23,7 +23,8 @@ impl PassOps<'_> {
     ) -> Result<Array> {
         // The cache has the window, the slot determines which rotary embedding, and queries are already
         // scaled.
-        let AttentionCore { scale: _, mask, window, rope, soft_cap: _, sinks: _, query_scale: _ } = core;
+        let AttentionCore { scale: _, mask, window, rope, soft_cap: _, sinks: _, query_scale: _, alibi: _ } =
+            core;
         let chunk = window.filter(|_| *mask == AttentionMask::Chunked);
         let scoring = self.scoring(core)?;
         let kv = self.network.numerics.kv;
@@ -68,18 +69,21 @@ impl PassOps<'_> {
         core: &AttentionCore,
     ) -> Result<Array> {
         // Queries are already scaled.
-        let AttentionCore { scale: _, mask: _, window, rope, soft_cap: _, sinks: _, query_scale: _ } = core;
+        let AttentionCore { scale: _, mask: _, window, rope, soft_cap: _, sinks: _, query_scale: _, alibi } =
+            core;
         let scoring = self.scoring(core)?;
         let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?;
+        let order = match *window {
+            _ if *alibi => Order::Falling(query.dim(1)),
+            Some(window) => Order::Near(window),
+            None => Order::All,
+        };
         let mut mixed = Vec::with_capacity(self.spans.len());
         for span in self.spans {
-            let visible = Visible {
-                keys: heads_first(&key, span)?,
-                values: Some(heads_first(value, span)?),
-                order: window.map_or(Order::All, Order::Near),
-            };
+            let visible =
+                Visible { keys: heads_first(&key, span)?, values: Some(heads_first(value, span)?), order };
             let own = query.slice_axis(0, span.start, span.start + span.count)?;
             let compute = self.network.compute;
             mixed.push(compute.attention(&own, &visible, value.dim(2), &scoring, &mut self.masks)?);

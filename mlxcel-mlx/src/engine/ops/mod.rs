@@ -220,6 +220,7 @@ impl Ops for PassOps<'_> {
     fn gate(&mut self, gating: Gating, gate: &Array, up: &Array) -> Result<Array> {
         match gating {
             Gating::Activated(activation) => self.network.compute.gated(activation, gate, up),
+            Gating::Ungated(activation) => self.activate(gate, activation),
             Gating::Scaled { activation, scale } => {
                 self.network.compute.gated(activation, &gate.multiply_scalar(scale)?, up)
             }

@@ -3,6 +3,8 @@
 use mlxcel_core::Result;
 
 use super::super::Change::Keep;
+use super::super::Fixed::Text;
+use super::super::Rows::Pairs;
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{LAYER_EPSILON, PLAIN};
@@ -58,6 +60,56 @@ pub(super) const NOMIC_BERT: Architecture = Architecture {
     ..PLAIN
 };
 
+/// Nomic Embed v2, without the biases of its experts, which the converter leaves out.
+pub(super) const NOMIC_BERT_MOE: Architecture = Architecture {
+    name: "nomic-bert-moe",
+    settings: &[&[
+        (LAYER_EPSILON, "layer_norm_epsilon"),
+        ("rope.freq_base", "rotary_emb_base"),
+        ("moe_every_n_layers", "moe_every_n_layers"),
+        ("expert_count", "num_experts"),
+        ("expert_used_count", "moe_top_k"),
+    ]],
+    tensors: &[
+        EMBEDDINGS,
+        &[
+            ("token_embd_norm", "emb_ln", Keep),
+            ("attn_qkv", "attn.Wqkv", Keep),
+            ("attn_output", "attn.out_proj", Keep),
+            ("attn_output_norm", "norm1", Keep),
+            ("ffn_up", "mlp.fc1", Keep),
+            ("ffn_down", "mlp.fc2", Keep),
+            ("ffn_gate_inp", "mlp.router.layer", Keep),
+            ("layer_output_norm", "norm2", Keep),
+        ],
+    ],
+    ..NOMIC_BERT
+};
+
+/// Jina Embeddings v2; that for code has tensors that are not known.
+pub(super) const JINA_BERT_V2: Architecture = Architecture {
+    name: "jina-bert-v2",
+    fixed: &[("position_embedding_type", Text("alibi")), ("feed_forward_type", Text("geglu"))],
+    tensors: &[
+        EMBEDDINGS,
+        &[
+            ("token_embd_norm", "embeddings.LayerNorm", Keep),
+            ("attn_q_norm", "attention.self.layer_norm_q", Keep),
+            ("attn_q", "attention.self.query", Keep),
+            ("attn_k", "attention.self.key", Keep),
+            ("attn_v", "attention.self.value", Keep),
+            ("attn_output", "attention.output.dense", Keep),
+            ("attn_output_norm", "attention.output.LayerNorm", Keep),
+            ("ffn_gate", "mlp.gated_layers_w", Keep),
+            ("ffn_up", "mlp.gated_layers", Keep),
+            ("ffn_down", "mlp.wo", Keep),
+            ("layer_output_norm", "mlp.layernorm", Keep),
+        ],
+    ],
+    adapt: types,
+    ..BERT
+};
+
 /// Jina Embeddings v3; adapters of tasks are files of their own.
 pub(super) const JINA_BERT_V3: Architecture = Architecture {
     name: "jina-bert-v3",
@@ -81,6 +133,29 @@ pub(super) const EUROBERT: Architecture = Architecture {
     name: "eurobert",
     model_type: "eurobert",
     present: &[("attn_q.bias", "attention_bias"), ("ffn_up.bias", "mlp_bias")],
+    ..PLAIN
+};
+
+pub(super) const NEO_BERT: Architecture = Architecture {
+    name: "neo-bert",
+    model_type: "neobert",
+    rows: Pairs,
+    settings: &[&[("attention.layer_norm_rms_epsilon", "norm_eps"), ("context_length", "max_length")]],
+    present: &[],
+    tensors: &[&[
+        ("token_embd", "encoder", Keep),
+        ("enc.output_norm", "layer_norm", Keep),
+        ("attn_norm", "attention_norm", Keep),
+        ("attn_qkv", "qkv", Keep),
+        ("attn_output", "wo", Keep),
+        ("ffn_norm", "ffn_norm", Keep),
+        ("ffn_up", "ffn.w12", Keep),
+        ("ffn_down", "ffn.w3", Keep),
+        ("cls", "dense", Keep),
+        ("cls.output", "classifier", Keep),
+    ]],
+    base: ["", "transformer_encoder."],
+    adapt: neo_bert,
     ..PLAIN
 };
 
@@ -145,6 +220,17 @@ fn bert(draft: &mut Draft<'_>) -> Result<()> {
                            checkpoint that the file was made of";
             return Err(draft.metadata.unsupported(SCORES, message.to_owned()));
         }
+    }
+    Ok(())
+}
+
+fn neo_bert(draft: &mut Draft<'_>) -> Result<()> {
+    // Of the setting, MLPs have two thirds.
+    if let Some(width) = draft.size_of("ffn_down.weight", 1) {
+        draft.set("intermediate_size", width + width.div_ceil(2));
+    }
+    if draft.has("cls.output.weight") {
+        draft.set("architectures", vec!["NeoBERTForSequenceClassification"]);
     }
     Ok(())
 }

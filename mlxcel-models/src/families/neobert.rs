@@ -1,0 +1,85 @@
+//! NeoBERT: a pre-norm encoder with rotary positions and gated MLPs (Le Breton et al., 2025).
+//!
+//! Config fields, defaults and arithmetic follow the authors' `NeoBERT`. llama.cpp reads the rows of queries,
+//! keys and values in another order, which its converter does not bring them into.
+
+use mlxcel_core::Result;
+
+use super::blocks::{pre_norm, sequential};
+use super::encoder::{EncoderOutline, attention, both_ways};
+use super::roles::Roles;
+use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, head_dim, positive};
+use super::{Conversion, Family};
+use crate::decoder::{Activation, Decoder, Gating, Mlp, Selection};
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family =
+    Family { model_types: &["neobert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+
+/// Widths of MLPs are multiples of this.
+const STEP: usize = 8;
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    expect_text(config, "hidden_act", "SwiGLU")?;
+    for (key, expected) in [("rope", true), ("rms_norm", true), ("ngpt", false)] {
+        expect_flag(config, key, expected)?;
+    }
+    let defaults = SizeDefaults {
+        vocabulary: 30_522,
+        hidden: 768,
+        intermediate: 3072,
+        layers: 28,
+        query_heads: 12,
+        kv_heads: None,
+        head_dim: None,
+        context: 1024,
+    };
+    let mut sizes = Sizes::read(config, &defaults)?;
+    // What other families read, and the class does not.
+    sizes.kv_heads = sizes.query_heads;
+    sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
+    sizes.context = config.size("max_length", 1..=LARGEST_CONTEXT)?.unwrap_or(defaults.context);
+    sizes.intermediate = (2 * sizes.intermediate / 3).next_multiple_of(STEP);
+    let epsilon = positive(config, "norm_eps", 1e-6)?;
+    let rope = RopeSettings { interleaved: true, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let rope = rope.read()?;
+
+    let base = roles.base("model.", "encoder");
+    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
+    let layer = |index: usize| {
+        let name = |part: &str| format!("{base}transformer_encoder.{index}.{part}");
+        let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.head_dim);
+        // Of each head the query, the key and the value follow each other.
+        let fused = roles.matrix(&name("qkv"), 3 * hidden, hidden)?;
+        let third = |index: usize| {
+            let start = index * width;
+            let rows = Selection { axis: 0, start, run: width, stride: 3 * width, runs: sizes.query_heads };
+            roles.projection(fused.clone().select(rows), None)
+        };
+        let output = roles.linear(&name("wo"), hidden, hidden, false)?;
+        let core = both_ways(sizes.scale(), None, Some(&rope));
+        let attention = attention(&sizes, [0, 1, 2].map(third), output, core);
+        let fused = roles.matrix(&name("ffn.w12"), 2 * intermediate, hidden)?;
+        let half = |start: usize| roles.projection(fused.clone().rows(start, intermediate), None);
+        let mlp = Mlp::Gated {
+            gating: Gating::Activated(Activation::Silu),
+            gate: half(0),
+            up: half(intermediate),
+            norm: None,
+            down: roles.linear(&name("ffn.w3"), hidden, intermediate, false)?,
+        };
+        Ok(sequential([
+            pre_norm(norm(&name("attention_norm"))?, attention),
+            pre_norm(norm(&name("ffn_norm"))?, mlp),
+        ]))
+    };
+    let outline = EncoderOutline {
+        embedding: format!("{base}encoder"),
+        positions: None,
+        types: None,
+        embedding_norm: None,
+        norm: Some(format!("{base}layer_norm")),
+    };
+    roles.encoder(&sizes, &outline, norm, layer)
+}
