@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::text_head::TextHead;
 
 /// The small files beside weights and `config.json` that are read.
-pub const SMALL_FILES: [&str; 15] = [
+pub const SMALL_FILES: [&str; 17] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -24,6 +24,8 @@ pub const SMALL_FILES: [&str; 15] = [
     "quant_config.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_xlm-roberta_config.json",
 ];
 
 /// Those that other programs read, and the list of a sentence-transformer's modules.

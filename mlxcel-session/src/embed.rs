@@ -164,7 +164,10 @@ impl Model {
         };
         let encode = |text: &str| {
             let text = settings.prepared(prompt, text);
-            tokenizer.encode_prompt(&text, options.special_tokens, context)
+            match settings.most_tokens {
+                Some(most) => tokenizer.encode_start(&text, options.special_tokens, most),
+                None => tokenizer.encode_prompt(&text, options.special_tokens, context),
+            }
         };
         texts.iter().map(|text| encode(text.as_ref())).collect()
     }

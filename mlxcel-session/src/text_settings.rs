@@ -19,6 +19,8 @@ pub(crate) struct TextSettings {
     prompts: BTreeMap<String, String>,
     default_prompt: Option<String>,
     lower_case: bool,
+    /// How many tokens of a text are embedded, special ones included.
+    pub(crate) most_tokens: Option<usize>,
 }
 
 /// `config_sentence_transformers.json`.
@@ -29,11 +31,16 @@ struct Prompts {
     default_prompt_name: Option<String>,
 }
 
-/// `sentence_bert_config.json`.
-#[derive(Deserialize)]
-struct Case {
+/// The names of the file with [`Reading`], by the network; the first that is there counts.
+const READING: [&str; 3] =
+    ["sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json"];
+
+/// How sentence-transformers reads texts.
+#[derive(Default, Deserialize)]
+struct Reading {
     #[serde(default)]
     do_lower_case: bool,
+    max_seq_length: Option<usize>,
 }
 
 /// The part of `config.json` that tells classifiers.
@@ -56,13 +63,21 @@ impl TextSettings {
         let prompts: Option<Prompts> = files::read_json(source, "config_sentence_transformers.json")?;
         let (prompts, default_prompt) =
             prompts.map(|file| (file.prompts, file.default_prompt_name)).unwrap_or_default();
-        let case: Option<Case> = files::read_json(source, "sentence_bert_config.json")?;
+        let mut reading = None;
+        for name in READING {
+            reading = match reading {
+                None => files::read_json::<Reading>(source, name)?,
+                found => found,
+            };
+        }
+        let Reading { do_lower_case, max_seq_length } = reading.unwrap_or_default();
         Ok(Self {
             embedding: TextHead::of_embeddings(source)?,
             classifier,
             prompts,
             default_prompt,
-            lower_case: case.is_some_and(|case| case.do_lower_case),
+            lower_case: do_lower_case,
+            most_tokens: max_seq_length.filter(|most| *most > 0),
         })
     }
 
@@ -89,6 +104,7 @@ impl TextSettings {
     /// `text` as the tokenizer is to read it.
     pub(crate) fn prepared(&self, prompt: &str, text: &str) -> String {
         let text = format!("{prompt}{text}");
-        if self.lower_case { text.to_lowercase() } else { text }
+        // Each character by itself, whatever its neighbours are, as a normalizer does it.
+        if self.lower_case { text.chars().flat_map(char::to_lowercase).collect() } else { text }
     }
 }

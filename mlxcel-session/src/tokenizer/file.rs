@@ -196,6 +196,11 @@ impl Checked {
         &self.frame.before
     }
 
+    /// The tokens behind a text.
+    pub(super) fn after(&self) -> &[TokenId] {
+        &self.frame.after
+    }
+
     /// The token ids of `text`, in which control tokens are taken from where they may stand alone.
     pub(super) fn encode_parts(&self, text: &str, origins: &Origins) -> Result<Vec<TokenId>> {
         self.encode_with(text, || {

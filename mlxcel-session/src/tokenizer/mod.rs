@@ -120,6 +120,24 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
+    /// As [`encode`](Self::encode), without the last tokens of a text that has more than `most_tokens`; special
+    /// tokens around it stay.
+    pub(crate) fn encode_start(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        most_tokens: usize,
+    ) -> Result<Vec<TokenId>> {
+        let mut tokens = self.encode(text, add_special_tokens)?;
+        let after = if add_special_tokens { self.0.tokenizer.after().len() } else { 0 };
+        let end = tokens.len().saturating_sub(after);
+        let kept = most_tokens.saturating_sub(after);
+        if kept < end {
+            tokens.drain(kept..end);
+        }
+        Ok(tokens)
+    }
+
     /// Encodes a pair of texts, such as a query and a document, of at most `most_tokens` tokens together: the
     /// tokens with the special tokens of the tokenizer's template for pairs, and the type of each token.
     pub(crate) fn encode_pair(
