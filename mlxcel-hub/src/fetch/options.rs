@@ -13,7 +13,7 @@ use crate::cache::{HubCache, home_from_env};
 /// The hub that is asked.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Options of [`fetch`](super::fetch()); start from [`FetchOptions::from_env`].
+/// Options of [`fetch`](super::fetch()); start from [`FetchOptions::from_env`], and change fields.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct FetchOptions {
@@ -82,13 +82,6 @@ impl FetchOptions {
         }
     }
 
-    /// Sets the hub's URL.
-    #[must_use]
-    pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.endpoint = endpoint.into();
-        self
-    }
-
     /// Sets the access token.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<Option<String>>) -> Self {
@@ -96,38 +89,10 @@ impl FetchOptions {
         self
     }
 
-    /// Sets the cache to download into.
-    #[must_use]
-    pub fn with_cache(mut self, cache: HubCache) -> Self {
-        self.cache = Some(cache);
-        self
-    }
-
     /// Sets the maximum total size of a checkpoint.
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
-        self
-    }
-
-    /// Sets how many consecutive requests may fail.
-    #[must_use]
-    pub fn with_retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
-    }
-
-    /// Sets the time without data after which a request counts as dropped.
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets how long all requests may take together, beyond the time for what they bring.
-    #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
         self
     }
 

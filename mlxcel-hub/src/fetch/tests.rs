@@ -32,10 +32,8 @@ fn place_with(files: &[(&str, &[u8])]) -> Place {
     let hub = Hub::with(files);
     let folder = tempfile::tempdir().unwrap();
     let cache = HubCache::at(folder.path().join("hub"));
-    let options = FetchOptions::from_variables(|_| None, None, Some(cache.clone()))
-        .with_endpoint(format!("{}/", hub.endpoint))
-        .with_timeout(Duration::from_secs(20))
-        .with_retries(2);
+    let mut options = FetchOptions::from_variables(|_| None, None, Some(cache.clone()));
+    (options.endpoint, options.retries) = (format!("{}/", hub.endpoint), 2);
     Place { hub, options, cache, _folder: folder }
 }
 
@@ -343,13 +341,13 @@ fn busy_responses_are_retried() {
     let error = place.refused(|hub| hub.busy = (3, 429));
     assert_eq!((error.kind(), error.context("status")), (ErrorKind::Io, Some("429")));
     // No server listens here.
-    let closed = place.options.clone().with_endpoint("http://127.0.0.1:1").with_retries(0);
+    let at = |endpoint: &str| FetchOptions { endpoint: endpoint.to_owned(), ..place.options.clone() };
+    let closed = FetchOptions { retries: 0, ..at("http://127.0.0.1:1") };
     let error = fetch(&"org/name".parse().unwrap(), &closed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(error.message().contains("cannot be reached"), "{error}");
     for endpoint in ["", "huggingface.co", "file:///etc", "http://a@b"] {
-        let error =
-            fetch(&"org/name".parse().unwrap(), &place.options.clone().with_endpoint(endpoint)).unwrap_err();
+        let error = fetch(&"org/name".parse().unwrap(), &at(endpoint)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{endpoint:?}");
     }
 }
