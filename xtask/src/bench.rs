@@ -199,17 +199,25 @@ fn build_ik_llama_cpp(workspace: &Workspace) -> Result<PathBuf> {
         what: "ik_llama.cpp, which takes many minutes to build",
     };
     let mut variables = setup::build_tools(workspace)?;
-    let cmake = workspace.toolchain().join("build-tools/cmake/data/bin");
+    let tools =
+        ["cmake/data/bin", "bin"].map(|folder| workspace.toolchain().join("build-tools").join(folder));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(cmake).chain(std::env::split_paths(&path)))
+    let path = std::env::join_paths(tools.into_iter().chain(std::env::split_paths(&path)))
         .context("adding CMake to PATH")?;
+    // Kernels for other types of the KV cache would take half of the time.
+    let mut definitions = OsString::from(
+        "GGML_NATIVE=ON;GGML_IQK_FA_ALL_QUANTS=OFF;CMAKE_PROJECT_ik_llama_cpp_python_INCLUDE=",
+    );
+    definitions.push(workspace.root().join("benches/ik-llama-cpp/libraries.cmake"));
     variables.extend([
         ("PATH", path),
         ("PYTHONPATH", backend.install(workspace)?.into()),
         // As pip reads it, without isolation: the build takes what is named above.
         ("PIP_NO_BUILD_ISOLATION", "0".into()),
-        // Kernels for other types of the KV cache would take half of the time.
-        ("CMAKE_ARGS", "-DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF".into()),
+        // It would keep a wheel for this processor.
+        ("PIP_NO_CACHE_DIR", "1".into()),
+        ("SKBUILD_BUILD_TARGETS", "llama".into()),
+        ("SKBUILD_CMAKE_DEFINE", definitions),
     ]);
     packages
         .build(workspace, &variables)
