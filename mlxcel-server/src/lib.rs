@@ -74,6 +74,7 @@ mod logprobs;
 mod message_pieces;
 mod messages;
 mod metrics;
+mod model_list;
 mod newlines;
 mod openapi;
 mod origins;

@@ -17,8 +17,8 @@ use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
 use crate::message_pieces::{MessagePieces, NAMES};
-use crate::sse;
 use crate::usage::AnswerUsage;
+use crate::{model_list, sse};
 
 #[derive(Deserialize)]
 pub(crate) struct MessageRequest {
@@ -287,7 +287,9 @@ pub(crate) async fn count(
 /// not support.
 pub(crate) async fn errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_anthropic = path == PATH || path.strip_prefix(PATH).is_some_and(|below| below.starts_with('/'));
+    let is_anthropic = path == PATH
+        || path.strip_prefix(PATH).is_some_and(|below| below.starts_with('/'))
+        || model_list::is_anthropic(path, request.headers());
     let response = next.run(request).await;
     if is_anthropic { with_anthropic_error(response) } else { response }
 }

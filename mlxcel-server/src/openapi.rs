@@ -34,6 +34,7 @@ fn document(with_adapters: bool) -> Value {
         "paths": {
             "/v1/chat/completions": post::<ChatRequest>("Answer a conversation"),
             "/v1/responses": post::<ResponseRequest>("Answer a conversation"),
+            "/v1/responses/input_tokens": post::<ResponseRequest>("Count the tokens of a prompt"),
             "/v1/completions": post::<CompletionRequest>("Continue texts"),
             "/v1/embeddings": post::<EmbeddingRequest>("Embed texts"),
             "/v1/rerank": post::<RerankRequest>("Order documents by how well they answer a query"),

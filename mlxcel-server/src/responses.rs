@@ -1,13 +1,15 @@
 //! `/v1/responses`: a chat in the words of OpenAI's newer API. Nothing is stored, so each request has the
 //! whole conversation.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
 use crate::body::{Asked, Body};
-use crate::chat::{Begun, ChatRequest, begin};
+use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
 use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
@@ -160,6 +162,17 @@ fn content(content: &Value) -> Result<String, ApiError> {
 
 pub(crate) async fn respond(body: Body<ResponseRequest>) -> Result<Response, ApiError> {
     respond_as_chat(body).await.map_err(|error| error.renamed(&NAMES))
+}
+
+/// `/v1/responses/input_tokens`: how long the prompt of a request would be.
+pub(crate) async fn count(
+    Body { mut request, app, sender }: Body<ResponseRequest>,
+) -> Result<Json<Value>, ApiError> {
+    request.max_output_tokens = Some(1);
+    let chat = request.chat().map_err(|error| error.renamed(&NAMES))?;
+    let of = Arc::clone(&app);
+    let tokens = app.server.workers.run(sender.share.client, move || prompt_tokens(&of, chat)).await??;
+    Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
 async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -> Result<Response, ApiError> {

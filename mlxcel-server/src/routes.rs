@@ -2,20 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::routing::{get, post};
-use axum::{Json, Router};
-use serde_json::{Value, json};
 
 use crate::failure::ApiError;
 use crate::origins::{self, Origins};
-use crate::served::{Models, ServedModel};
+use crate::served::Models;
 use crate::{
-    adapter_routes, api_key, chat, completions, embeddings, health, messages, metrics, openapi, page,
-    request_id, rerank, responses, texts,
+    adapter_routes, api_key, chat, completions, embeddings, health, messages, metrics, model_list, openapi,
+    page, request_id, rerank, responses, texts,
 };
 
 pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page: bool) -> Router {
@@ -24,14 +22,15 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .route("/v1/chat/completions", post(chat::answer))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
+        .route("/v1/responses/input_tokens", post(responses::count))
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/rerank", post(rerank::rerank))
         .route("/tokenize", post(texts::tokenize))
         .route("/detokenize", post(texts::detokenize))
         .route("/tokenizer_info", get(texts::describe))
         .route("/server_info", get(health::describe))
-        .route("/v1/models", get(list))
-        .route("/v1/models/{*name}", get(describe_one))
+        .route("/v1/models", get(model_list::list))
+        .route("/v1/models/{*name}", get(model_list::describe_one))
         .route("/metrics", get(metrics::show))
         .route("/v1/messages", post(messages::answer))
         .route("/v1/messages/count_tokens", post(messages::count));
@@ -57,32 +56,6 @@ pub(crate) fn router(models: &Arc<Models>, origins: Option<&Origins>, with_page:
         .layer(middleware::from_fn_with_state(Arc::clone(&models), metrics::count))
         .layer(middleware::from_fn_with_state(Arc::clone(&models), request_id::identify))
         .with_state(models)
-}
-
-fn describe(app: &ServedModel) -> Value {
-    let context = app.engine.model().capabilities().context;
-    json!({
-        "id": app.name, "object": "model", "created": app.server.started, "owned_by": "mlxcel", "max_model_len": context,
-        "parent": app.parent(),
-    })
-}
-
-async fn list(State(models): State<Arc<Models>>) -> Json<Value> {
-    let with_adapters = |app: &Arc<ServedModel>| {
-        let adapted: Vec<_> = app.adapted_models().map(|adapted| describe(&adapted)).collect();
-        std::iter::once(describe(app)).chain(adapted)
-    };
-    let served: Vec<Value> = models.served.iter().flat_map(with_adapters).collect();
-    Json(json!({ "object": "list", "data": served }))
-}
-
-async fn describe_one(
-    State(models): State<Arc<Models>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let Path(name) =
-        name.map_err(|rejection| ApiError::with_status(rejection.status(), rejection.body_text()))?;
-    models.find(Some(&name)).map(|app| Json(describe(&app)))
 }
 
 async fn nothing() -> ApiError {

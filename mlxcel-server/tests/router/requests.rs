@@ -1,10 +1,13 @@
 //! What clients may send, and the prompts that it becomes.
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use mlxcel_server::Server;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
-use crate::harness::{ask, engine};
+use crate::harness::{ask, engine, text};
 use crate::scripted::{Family, GPT_OSS, LLAMA3, MISTRAL, QWEN3, Scripted};
 
 /// The prompt that a request becomes.
@@ -166,4 +169,45 @@ async fn a_model_whose_name_has_a_slash_is_described() {
         assert!(status == 200 && text.contains("\"org/pip\""), "{path}: {text}");
     }
     assert_eq!(ask(&router, "/v1/models/org/other", None).await.0, 404);
+}
+
+#[tokio::test]
+async fn prompts_are_counted_as_they_are_answered() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let tools = json!([{ "type": "function", "name": "now", "parameters": {} }]);
+    let said = json!([{ "role": "user", "content": "Who is Pip?" }]);
+    for body in [
+        json!({ "input": "Who is Pip?" }),
+        json!({ "input": said, "instructions": "Be brief.", "tools": tools }),
+    ] {
+        let (status, text) = ask(&router, "/v1/responses/input_tokens", Some(body.clone())).await;
+        let count: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, &count["object"]), (200, &json!("response.input_tokens")), "{text}");
+        let mut body = body;
+        body["max_output_tokens"] = 1.into();
+        let (status, text) = ask(&router, "/v1/responses", Some(body)).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, &count["input_tokens"]), (200, &answer["usage"]["input_tokens"]), "{text}");
+    }
+    let (status, text) = ask(&router, "/v1/responses/input_tokens", Some(json!({}))).await;
+    assert!(status == 400 && text.contains("input"), "{text}");
+}
+
+#[tokio::test]
+async fn models_are_described_as_the_clients_api_has_them() {
+    let router = Server::new("org/pip", engine()).router().unwrap();
+    let ask = async |path: &str| {
+        let request = Request::builder().uri(path).header("anthropic-version", "2023-06-01");
+        let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        (response.status().as_u16(), serde_json::from_str::<Value>(&text(response).await).unwrap())
+    };
+    let (status, models) = ask("/v1/models?limit=20").await;
+    assert_eq!((status, &models["has_more"], &models["first_id"]), (200, &json!(false), &json!("org/pip")));
+    let (status, model) = ask("/v1/models/org/pip").await;
+    assert_eq!((status, &model, &model["type"]), (200, &models["data"][0], &json!("model")));
+    let (status, error) = ask("/v1/models/other").await;
+    assert_eq!(
+        (status, &error["type"], &error["error"]["type"]),
+        (404, &json!("error"), &json!("not_found_error"))
+    );
 }
