@@ -181,10 +181,14 @@ fn check_snapshots(name: &str, main: &dyn Model, head: &dyn Model, case: &DraftC
     expect_rows(&format!("{name}, restored"), [&logits[..]], &case.chain.logits[..1]);
 }
 
-fn check(engine: &dyn Backend, folder: &Path) {
+/// Checks a model and its draft head, which is in its checkpoint or in the folder `head`.
+pub(crate) fn check(engine: &dyn Backend, folder: &Path, head: Option<&Path>) {
     let name = format!("{} {}", engine.name(), folder.file_name().unwrap().to_string_lossy());
     let cases = DraftOracle::of(folder).cases;
-    let load = |options| engine.load(&folder.to_owned().into(), &options).unwrap();
+    let load = |mut options: LoadOptions| {
+        options.draft_head = head.map(Into::into);
+        engine.load(&folder.to_owned().into(), &options).unwrap()
+    };
     let main = load(options().with_output_states(true));
     check_main(&name, &*main, &cases, spares(engine));
     let head = load(options().with_part(ModelPart::DraftHead));
@@ -216,7 +220,7 @@ fn every_draft_head_is_exact_on_every_engine() {
             let few = ["draft-heads/deepseek_v3", "draft-heads/qwen3_5_text"];
             let is_spared = spares(&*engine) && !few.iter().any(|name| folder.ends_with(name));
             if is_wanted(&*engine) && !is_spared {
-                check(&*engine, folder);
+                check(&*engine, folder, None);
             }
         }
     }

@@ -17,6 +17,7 @@ mod descriptions;
 mod differential;
 mod draft_heads;
 mod drafts;
+mod eagle3;
 mod encoders;
 mod examples;
 mod format_pairs;

@@ -107,6 +107,13 @@ fn inspect_describes_the_network_as_text() {
 }
 
 #[test]
+fn inspect_tells_what_a_draft_head_of_its_own_checkpoint_is_for() {
+    let output = inspect(&fixture("eagle3/llama-head"), &["--no-load"]);
+    assert_ne!(output.status, 0);
+    assert!(output.err.contains("--draft-head"), "{}", output.err);
+}
+
+#[test]
 fn inspect_tells_whether_a_draft_head_is_stored() {
     for (name, stored) in [("draft-heads/qwen3_next", true), ("architectures/qwen3_next", false)] {
         let model = fixture(name);

@@ -116,7 +116,7 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Supports [draft heads](ModelPart::DraftHead), and [output states](Self::with_output_states), which they
+    /// Supports [draft heads](ModelPart::DraftHead), those of [other checkpoints](LoadOptions::draft_head) too, and [output states](Self::with_output_states), which they
     /// read.
     #[must_use]
     pub fn with_draft_heads(mut self) -> Self {
@@ -142,9 +142,11 @@ impl<'a> OptionSupport<'a> {
                 .with_context("precision", options.precision)
                 .with_context("known", list(self.precisions)));
         }
-        if options.part != ModelPart::Whole && !self.draft_heads {
+        let head = (options.part != ModelPart::Whole).then_some("part");
+        let head = head.or(options.draft_head.as_ref().map(|_| "draft_head"));
+        if let Some(field) = head.filter(|_| !self.draft_heads) {
             let message = "the engine does not support draft heads";
-            return Err(Error::unsupported(OPERATION, message).with_context("field", "part"));
+            return Err(Error::unsupported(OPERATION, message).with_context("field", field));
         }
         if options.output_states && !self.output_states {
             let message = "the engine does not return the hidden states that draft heads read";
@@ -235,6 +237,7 @@ mod tests {
             ("adapters", ErrorKind::Unsupported, exact.clone().with_adapters(AdapterLimits::new(1, 8))),
             ("part", ErrorKind::Unsupported, exact.clone().with_part(ModelPart::DraftHead)),
             ("output_states", ErrorKind::Unsupported, exact.clone().with_output_states(true)),
+            ("draft_head", ErrorKind::Unsupported, exact.clone().with_draft_head("head")),
         ] {
             let error = support.check(&options).unwrap_err();
             assert_eq!((error.kind(), error.context("field")), (kind, Some(field)));

@@ -294,7 +294,7 @@ impl<E: Executor> GraphModel<E> {
             .with_every_position(generates && options.every_position)
             .with_verification(generates && options.verification)
             .with_hidden_states((options.hidden_states || !generates).then_some(decoder.hidden_size))
-            .with_output_states((generates && decoder.output_states).then_some(decoder.hidden_size))
+            .with_output_states(decoder.output_state_width().filter(|_| generates))
             .with_input_states(decoder.input_states.map(|_| decoder.hidden_size))
             .with_token_masks(generates)
             .with_adapters(options.adapters)
@@ -311,6 +311,7 @@ impl<E: Executor> GraphModel<E> {
             capabilities,
             layouts,
             epochs: decoder.rope_epochs(),
+            head_tokens: decoder.head_tokens.clone(),
             ropes: decoder.ropes().into_iter().cloned().collect(),
             lengths: options.lengths_for(decoder)?,
             bound: bounded_room(decoder, chunks.largest()),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::Decoder;
-use mlxcel_models::walk::{Ops as _, Walk};
+use mlxcel_models::walk::{Hidden, Walk};
 use mlxcel_stablehlo::{
     Builder, Comparison, ElementType, Module, ModuleBuilder, Reduction, TensorType, Value,
 };
@@ -94,8 +94,7 @@ pub(crate) fn write(
             residents.into_iter().for_each(|(content, value)| adapters.add(content, value));
             let (written, selected) = (HashMap::new(), HashMap::new());
             let mut ops = GraphOps { b, weights, adapters, pass, states, written, selected };
-            let all = walk.hidden(decoder, &mut ops)?;
-            let hidden = if decoder.output_states { ops.select(&all)? } else { all };
+            let Hidden { wanted: hidden, states: all } = walk.hidden(decoder, &mut ops)?;
             let logits = match (shape.outputs, &decoder.head) {
                 (Outputs::Last | Outputs::Every, Some(head)) => Some(walk.logits(head, &hidden, &mut ops)?),
                 (Outputs::Last | Outputs::Every, None) => return Err(no_head()),
@@ -106,7 +105,7 @@ pub(crate) fn write(
                 (ResultMeaning::Best, Some(logits)) => best_tokens(b, logits),
                 (ResultMeaning::Logits, Some(logits)) => Ok(logits),
                 (ResultMeaning::State(RowState { row, group }), _) => Ok(states[group][row]),
-                (ResultMeaning::States, _) => b.convert(all, ElementType::F32),
+                (ResultMeaning::States, _) => b.convert(all.unwrap_or(hidden), ElementType::F32),
                 (ResultMeaning::Hidden | ResultMeaning::Best | ResultMeaning::Logits, _) => {
                     b.convert(hidden, ElementType::F32)
                 }

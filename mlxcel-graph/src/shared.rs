@@ -1,8 +1,9 @@
 //! What the sessions of a model share.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use mlxcel_core::{Capabilities, ModelInfo};
+use mlxcel_core::{Capabilities, ModelInfo, TokenId};
 use mlxcel_models::{Rope, RopeEpochs};
 
 use crate::adapters::AdapterRoom;
@@ -29,6 +30,8 @@ pub(crate) struct Shared<E> {
     pub(crate) info: ModelInfo,
     pub(crate) capabilities: Capabilities,
     pub(crate) layouts: Vec<StateLayout>,
+    /// The token of each logit, if programs compute those of a part of the vocabulary.
+    pub(crate) head_tokens: Option<Arc<[TokenId]>>,
     pub(crate) ropes: Vec<Rope>,
     /// Lengths at which a sequence that crosses them is recomputed.
     pub(crate) epochs: RopeEpochs,

@@ -148,12 +148,12 @@ pub struct ProgramResult {
 pub enum ResultMeaning {
     /// `[output rows, 2]` i32: the most likely token and the bits of its log probability, a float32.
     Best,
-    /// `[output rows, vocabulary]` f32.
+    /// `[output rows, `[`logits`](Decoder::logits)`]` f32.
     Logits,
     /// `[output rows, hidden]` f32: hidden states after the last norm.
     Hidden,
-    /// `[tokens, hidden]` f32: the hidden states of all tokens after the last norm, beside logits. Only in
-    /// programs of decoders that [return](Decoder::output_states) them.
+    /// `[tokens, width]` f32: the hidden states of all tokens, beside logits. Only in programs of decoders that
+    /// [return](Decoder::output_states) them.
     States,
     /// The updated state.
     State(RowState),
@@ -197,17 +197,17 @@ impl Signature {
             meaning,
             ty: TensorType::new(element, sizes),
         };
-        let hidden = |meaning, rows| result(meaning, ElementType::F32, [rows, decoder.hidden_size]);
         let mut results = match shape.outputs {
             Outputs::Last | Outputs::Every => vec![
                 result(ResultMeaning::Best, ElementType::I32, [outputs, 2]),
-                result(ResultMeaning::Logits, ElementType::F32, [outputs, decoder.vocabulary_size]),
+                result(ResultMeaning::Logits, ElementType::F32, [outputs, decoder.logits()]),
             ],
-            Outputs::Hidden => vec![hidden(ResultMeaning::Hidden, outputs)],
+            Outputs::Hidden => {
+                vec![result(ResultMeaning::Hidden, ElementType::F32, [outputs, decoder.hidden_size])]
+            }
         };
-        if decoder.output_states && shape.outputs != Outputs::Hidden {
-            results.push(hidden(ResultMeaning::States, tokens));
-        }
+        let width = decoder.output_state_width().filter(|_| shape.outputs != Outputs::Hidden);
+        results.extend(width.map(|width| result(ResultMeaning::States, ElementType::F32, [tokens, width])));
         let mut states = Vec::with_capacity(rows * layouts.len());
         for row in 0..rows {
             for (group, layout) in layouts.iter().enumerate() {

@@ -182,7 +182,7 @@ impl IreeBackend {
         options: &LoadOptions,
     ) -> Result<Arc<dyn Model>> {
         let started = Instant::now();
-        let checkpoint = Checkpoint::from_source(source);
+        let checkpoint = Checkpoint::for_options(source, options);
         let checkpoint = Arc::new(match &bundle {
             Some(bundle) => checkpoint.map_err(|error| bundle.explain_missing_weights(source, error))?,
             None => checkpoint?,
@@ -271,7 +271,7 @@ impl Backend for IreeBackend {
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-        let decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
+        let decoder = Checkpoint::for_options(source, options)?.decoder_for(options)?;
         // Chunks are the largest that any target of the kind of device has.
         let name = DeviceName::of(options)?;
         let largest = if name.driver.is_local() { for_kernels } else { for_gpus };

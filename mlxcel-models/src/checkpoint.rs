@@ -16,6 +16,8 @@ use crate::{files, fingerprint};
 
 const CONFIG: &str = "config.json";
 const GGUF: &str = ".gguf";
+/// What the names of the tensors of another checkpoint's draft head begin with.
+pub(crate) const DRAFT_HEAD: &str = "draft_head.";
 pub(crate) const OPERATION: &str = "open checkpoint";
 
 /// An open checkpoint: a folder in Hugging Face's layout, or GGUF files.
@@ -31,6 +33,8 @@ pub struct Checkpoint {
     stop_tokens: Vec<TokenId>,
     weights: Weights,
     fingerprint: OnceLock<String>,
+    /// The checkpoint of a draft head that was trained for this one's model.
+    draft_head: Option<Box<Checkpoint>>,
 }
 
 /// A tensor's type, shape and bytes, borrowed from a [`Checkpoint`].
@@ -65,7 +69,33 @@ impl Checkpoint {
         let stop_tokens = stop_tokens(&source, config.fields(), &model_type)?;
         let weights = Weights::open(&source)?;
         let fingerprint = OnceLock::new();
-        Ok(Self { source, config_bytes, config, model_type, stop_tokens, weights, fingerprint })
+        Ok(Self {
+            source,
+            config_bytes,
+            config,
+            model_type,
+            stop_tokens,
+            weights,
+            fingerprint,
+            draft_head: None,
+        })
+    }
+
+    /// The same with a draft head that was trained for its model.
+    pub(crate) fn with_draft_head(mut self, head: Self) -> Self {
+        self.draft_head = Some(Box::new(head));
+        self
+    }
+
+    /// The checkpoint of the draft head that it was opened with.
+    pub(crate) fn draft_head(&self) -> Option<&Self> {
+        self.draft_head.as_deref()
+    }
+
+    /// The checkpoint that has a tensor, and its name there.
+    fn owner<'a>(&self, name: &'a str) -> (&Self, &'a str) {
+        let owned = self.draft_head().zip(name.strip_prefix(DRAFT_HEAD));
+        owned.unwrap_or((self, name))
     }
 
     /// The architecture of a GGUF file.
@@ -130,7 +160,7 @@ impl Checkpoint {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is none.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
-        self.stored(name).map(|stored| self.view(stored))
+        self.located(name).map(|(view, _)| view)
     }
 
     /// All tensors with their names, sorted by name.
@@ -175,9 +205,15 @@ impl Checkpoint {
     /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely,
     /// larger ones in five samples of 256 bytes, because reading gigabytes would take longer than loading
     /// the model. Trained, merged or converted weights differ almost everywhere and so have other
-    /// fingerprints. It does not protect against deliberate changes of a few values.
+    /// fingerprints. It does not protect against deliberate changes of a few values. That of a checkpoint with the
+    /// [draft head of another](mlxcel_core::LoadOptions::draft_head) covers both.
     pub fn fingerprint(&self) -> String {
-        self.fingerprint.get_or_init(|| fingerprint::fingerprint(&self.config_bytes, &self.weights)).clone()
+        let own = || fingerprint::fingerprint(&self.config_bytes, &self.weights);
+        let all = || match self.draft_head() {
+            None => own(),
+            Some(head) => fingerprint::joined([own(), head.fingerprint()]),
+        };
+        self.fingerprint.get_or_init(all).clone()
     }
 
     /// A fingerprint of the files as they are now: of [`fingerprint`](Self::fingerprint), and of the size and
@@ -187,7 +223,11 @@ impl Checkpoint {
     /// It tells whether what was derived from all bytes of the files still belongs to them, unless someone
     /// changes bytes and sets the time back.
     pub fn stamp(&self) -> Option<String> {
-        self.weights.written().and_then(|files| fingerprint::stamp(&self.fingerprint(), &files))
+        let mut files = self.weights.written()?;
+        if let Some(head) = self.draft_head() {
+            files.extend(head.weights.written()?);
+        }
+        fingerprint::stamp(&self.fingerprint(), &files)
     }
 
     /// The fields of `config.json`.
@@ -202,18 +242,21 @@ impl Checkpoint {
 
     /// Whether there is a tensor called `name`.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.weights.get(name).is_some()
+        let (owner, name) = self.owner(name);
+        owner.weights.get(name).is_some()
     }
 
     /// The tensor `name` of the weights.
     pub(crate) fn located(&self, name: &str) -> Result<(TensorView<'_>, &str)> {
-        self.stored(name).map(|stored| (self.view(stored), self.weights.location(stored)))
+        let (owner, name) = self.owner(name);
+        owner.stored(name).map(|stored| (owner.view(stored), owner.weights.location(stored)))
     }
 
     /// The blocks of the tensor called `name`, where a GGUF file has it packed; its elements are their bytes
     /// then.
     pub(crate) fn blocks(&self, name: &str) -> Option<BlockType> {
-        self.weights.get(name)?.blocks
+        let (owner, name) = self.owner(name);
+        owner.weights.get(name)?.blocks
     }
 
     fn stored(&self, name: &str) -> Result<&Stored> {

@@ -60,6 +60,11 @@ pub(crate) fn fingerprint_of<'a>(
     hex(hash)
 }
 
+/// The fingerprint of what has these, in order.
+pub(crate) fn joined(fingerprints: [String; 2]) -> String {
+    hex(fingerprints.iter().fold(Sha256::new(), |hash, fingerprint| hash.chain_update(fingerprint)))
+}
+
 /// How long a file must be unchanged before its modification time identifies its content: the coarsest clock
 /// of a file system in use (FAT) takes steps of two seconds.
 const SETTLED: Duration = Duration::from_secs(2);

@@ -54,10 +54,10 @@ pub use decoder::{
     DecayScope, Decoder, DeltaRule, Embedding, ExpertGroups, Experts, Feature, FeatureSet, Gating,
     GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HeadSharing, Indexer, InputStates, LatentAttention,
     LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope,
-    Operation, Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan,
-    SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention,
-    StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, Streams, TypeTable, WeightId, WeightRef,
-    WeightRole, WeightTable, Xielu, alibi_slopes,
+    Operation, OutputStates, Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection,
+    SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution,
+    SparseAttention, StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, Streams, TypeTable,
+    WeightId, WeightRef, WeightRole, WeightTable, Xielu, alibi_slopes,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

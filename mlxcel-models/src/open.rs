@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mlxcel_core::{Error, ModelSource, Result, TokenId};
+use mlxcel_core::{Error, LoadOptions, ModelPart, ModelSource, Result, TokenId};
 
 use crate::checkpoint::{Checkpoint, OPERATION};
 use crate::config::{Config, Fields};
@@ -57,6 +57,36 @@ impl Checkpoint {
             )),
             _ => Err(Error::unsupported(OPERATION, "models from this kind of source are not supported")),
         }
+    }
+
+    /// As [`from_source`](Self::from_source), with the checkpoint of the [draft head](LoadOptions::draft_head) if
+    /// `options` ask for it or for the states that it reads: for engines, before
+    /// [`decoder_for`](Self::decoder_for).
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open), of both.
+    pub fn for_options(source: &ModelSource, options: &LoadOptions) -> Result<Self> {
+        let own = Self::from_source(source)?;
+        let is_read = options.part == ModelPart::DraftHead || options.output_states;
+        Ok(match options.draft_head.as_ref().filter(|_| is_read) {
+            Some(head) => own.with_draft_head(Self::from_source(head)?),
+            None => own,
+        })
+    }
+
+    /// Opens the files again that it was opened from, as they are now; `None` for embedded files.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn reopen(&self) -> Result<Option<Self>> {
+        let Some(path) = self.path() else { return Ok(None) };
+        let own = Self::open(path)?;
+        Ok(match self.draft_head() {
+            None => Some(own),
+            Some(head) => head.reopen()?.map(|head| own.with_draft_head(head)),
+        })
     }
 }
 

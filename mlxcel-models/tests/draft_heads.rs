@@ -20,8 +20,12 @@ pub(crate) fn head() -> LoadOptions {
 }
 
 fn check(folder: &Path) {
+    check_with(folder, &Checkpoint::open(folder).unwrap());
+}
+
+/// Checks a model and its head, which `checkpoint` has.
+pub(crate) fn check_with(folder: &Path, checkpoint: &Checkpoint) {
     let name = folder.file_name().unwrap().to_string_lossy();
-    let checkpoint = Checkpoint::open(folder).unwrap();
     let whole = checkpoint.decoder_for(&LoadOptions::default().with_output_states(true));
     let decoder = checkpoint.decoder_for(&head()).unwrap_or_else(|error| panic!("{name}: {error}"));
     for (index, case) in DraftOracle::of(folder).cases.iter().enumerate() {
@@ -29,23 +33,23 @@ fn check(folder: &Path) {
         match &whole {
             Err(error) => assert!(is_alone(folder) && error.kind() == ErrorKind::NotFound, "{name}: {error}"),
             Ok(whole) => {
-                let states = naive::hidden(&checkpoint, whole, &case.prompt, &[]).unwrap();
+                let states = naive::hidden(checkpoint, whole, &case.prompt, &[]).unwrap();
                 expect_rows(&what("states"), states.rows(), &case.states);
             }
         }
 
         let given = case.head.states.len();
         let (mut tokens, mut fed) = case.fed();
-        let [states, logits] = naive::draft_head(&checkpoint, &decoder, &tokens, &fed).unwrap();
+        let [states, logits] = naive::draft_head(checkpoint, &decoder, &tokens, &fed).unwrap();
         expect_rows(&what("states of the head"), states.rows(), &case.head.states);
         expect_rows(&what("logits of the head"), logits.rows(), &case.head.logits);
 
         // Each draft is fed with the head's own state of the token before it.
         for (draft, &token) in case.chain.tokens[..case.chain.tokens.len() - 1].iter().enumerate() {
-            let [states, _] = naive::draft_head(&checkpoint, &decoder, &tokens, &fed).unwrap();
+            let [states, _] = naive::draft_head(checkpoint, &decoder, &tokens, &fed).unwrap();
             fed.extend_from_slice(states.rows().next_back().unwrap());
             tokens.push(token);
-            let [states, logits] = naive::draft_head(&checkpoint, &decoder, &tokens, &fed).unwrap();
+            let [states, logits] = naive::draft_head(checkpoint, &decoder, &tokens, &fed).unwrap();
             let [states, logits] = [&states, &logits].map(|tensor| tensor.rows().skip(given + draft));
             expect_rows(&what("chained states"), states, &case.chain.states[draft..=draft]);
             expect_rows(&what("chained logits"), logits, &case.chain.logits[draft..=draft]);
@@ -79,8 +83,8 @@ fn a_head_is_one_layer_with_the_weights_of_the_main_model_around_it() {
         let checkpoint = Checkpoint::open(&folder).unwrap();
         let (whole, head) = (checkpoint.decoder().unwrap(), checkpoint.decoder_for(&head()).unwrap());
         let name = folder.display();
-        assert!(whole.input_states.is_none() && !whole.output_states, "{name}");
-        assert!(head.input_states.is_some() && head.output_states, "{name}");
+        assert!(whole.input_states.is_none() && whole.output_states.is_none(), "{name}");
+        assert!(head.input_states.is_some() && head.output_states.is_some(), "{name}");
         assert_eq!((head.layers.len(), head.vocabulary_size), (1, whole.vocabulary_size), "{name}");
         let tensors =
             |decoder: &Decoder| decoder.weights().map(|weight| weight.tensor.clone()).collect::<Vec<_>>();

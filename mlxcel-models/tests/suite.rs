@@ -5,6 +5,7 @@ mod architectures;
 mod checkpoints;
 mod common;
 mod draft_heads;
+mod eagle3;
 mod experts;
 mod families;
 mod forms;

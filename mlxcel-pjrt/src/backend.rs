@@ -197,7 +197,7 @@ impl PjrtBackend {
 
     /// Everything of a model but its weights, with no program compiled.
     pub(crate) fn open(&self, source: &ModelSource, options: &LoadOptions) -> Result<Opened> {
-        let checkpoint = Checkpoint::from_source(source)?;
+        let checkpoint = Checkpoint::for_options(source, options)?;
         let stored = checkpoint.decoder_for(options)?;
         stored.require(&FeatureSet::all(), NAME)?;
         let device: Vec<&str> = options.device.as_deref().into_iter().collect();
@@ -277,7 +277,7 @@ impl Backend for PjrtBackend {
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-        let stored = Checkpoint::from_source(source)?.decoder()?;
+        let stored = Checkpoint::for_options(source, options)?.decoder_for(options)?;
         let decoder = if self.is_expanded { stored.expanded(element(&stored, options)) } else { stored };
         // No plugin is opened, so chunks are the larger ones.
         self.graph_options(options, PREFILL_CHUNK).memory(&decoder)

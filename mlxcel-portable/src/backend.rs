@@ -50,7 +50,7 @@ impl Backend for PortableBackend {
     }
 
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-        let decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
+        let decoder = Checkpoint::for_options(source, options)?.decoder_for(options)?;
         let mut graph = GraphModelOptions::from(options);
         graph.kv_cache = self.kv_cache;
         graph.memory(&decoder)
@@ -65,7 +65,7 @@ pub(crate) fn load<E: Executor>(
     run_by: impl FnOnce(PortableExecutor) -> E,
 ) -> Result<Arc<dyn Model>> {
     let started = Stopwatch::start();
-    let checkpoint = Checkpoint::from_source(source)?;
+    let checkpoint = Checkpoint::for_options(source, options)?;
     let decoder = checkpoint.decoder_for(options)?;
     decoder.require(&FeatureSet::all(), NAME)?;
     let mut graph = GraphModelOptions::from(options);

@@ -70,7 +70,8 @@ impl Model {
         })
     }
 
-    /// As [`load`](Self::load), with the checkpoint's [draft head](Self::draft_head).
+    /// As [`load`](Self::load), with the [draft head](Self::draft_head) of the checkpoint or of
+    /// [`LoadOptions::draft_head`].
     ///
     /// # Errors
     ///
@@ -81,9 +82,10 @@ impl Model {
         options: &LoadOptions,
     ) -> Result<Self> {
         let source = hub::locate(source, options)?;
+        let options = DraftHead::located(options)?;
         // The smaller of the two, and the one that may be missing.
-        let head = DraftHead::load(backend, &source, options)?;
-        let model = Self::load(backend, source, &options.clone().with_output_states(true))?;
+        let head = DraftHead::load(backend, &source, &options)?;
+        let model = Self::load(backend, source, &options.with_output_states(true))?;
         Ok(Self { draft_head: Some(head), ..model })
     }
 

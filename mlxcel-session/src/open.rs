@@ -20,8 +20,8 @@ pub struct OpenOptions {
     /// The most bytes that the model may take by [`Model::estimate`]; if it would take more, opening
     /// fails before anything is loaded. Not limited by default.
     pub memory_budget: Option<u64>,
-    /// Whether the checkpoint's draft head is opened too, for [`Model::draft_head`]. The model is then loaded with
-    /// [`LoadOptions::output_states`].
+    /// Whether a draft head is opened too, for [`Model::draft_head`]: that of [`LoadOptions::draft_head`], or the
+    /// checkpoint's own. The model is then loaded with [`LoadOptions::output_states`].
     pub draft_head: bool,
 }
 
@@ -59,6 +59,23 @@ impl OpenOptions {
     pub fn with_draft_head(mut self) -> Self {
         self.draft_head = true;
         self
+    }
+
+    /// Opens a draft head from a checkpoint of its own too, which was trained for the model: a folder, or a name
+    /// `org/name` as of [models](Model::open).
+    ///
+    /// ```no_run
+    /// use mlxcel_session::{Model, OpenOptions};
+    ///
+    /// let options = OpenOptions::default().with_draft_head_from("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B");
+    /// let model = Model::open_with("meta-llama/Llama-3.1-8B-Instruct", &options)?;
+    /// let head = model.draft_head()?;
+    /// # Ok::<(), mlxcel_session::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_draft_head_from(mut self, source: impl Into<ModelSource>) -> Self {
+        self.load.draft_head = Some(source.into());
+        self.with_draft_head()
     }
 
     /// Sets all options passed to the engine.
@@ -132,12 +149,12 @@ impl Model {
 
 /// The memory of the model, and of its draft head if that is opened too.
 fn estimate(backend: &dyn Backend, source: &ModelSource, options: &OpenOptions) -> Result<MemoryEstimate> {
-    let load = options.load.clone().with_output_states(options.load.output_states || options.draft_head);
-    let model = backend.estimate(source, &load)?;
     if !options.draft_head {
-        return Ok(model);
+        return backend.estimate(source, &options.load);
     }
-    let head = backend.estimate(source, &DraftHead::options(&options.load))?;
+    let load = DraftHead::located(&options.load)?.with_output_states(true);
+    let model = backend.estimate(source, &load)?;
+    let head = backend.estimate(source, &DraftHead::options(&load))?;
     Ok(MemoryEstimate::new(
         model.weights.saturating_add(head.weights),
         model.caches.saturating_add(head.caches),

@@ -1,4 +1,5 @@
-//! Drafting by a checkpoint's own draft head: no token changes, and most drafts of a trained head are right.
+//! Drafting by a draft head, a checkpoint's own or one of another checkpoint: no token changes, and most drafts of a
+//! trained head are right.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -28,6 +29,17 @@ fn open(engine: &str) -> Model {
     Model::open_with(checkpoint("qwen3_5_text-trained"), &options.with_draft_head()).unwrap()
 }
 
+/// A model with a head in a checkpoint of its own.
+fn open_both(engine: &str) -> Model {
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/eagle3");
+    let options = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
+    let options = options.with_draft_head_from(fixtures.join("llama-head"));
+    let memory = Model::estimate(fixtures.join("llama"), &options).unwrap();
+    let alone = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
+    assert!(memory.weights > Model::estimate(fixtures.join("llama"), &alone).unwrap().weights);
+    Model::open_with(fixtures.join("llama"), &options).unwrap()
+}
+
 fn text(completion: &Completion) -> (&[TokenId], &str) {
     (&completion.tokens, &completion.text)
 }
@@ -42,10 +54,10 @@ fn options(model: &Model, temperature: f32, most: usize) -> [Options; 2] {
 
 #[test]
 fn a_text_is_the_same_and_takes_fewer_passes() {
-    for engine in engines() {
-        let model = open(engine);
+    for (engine, model) in engines().flat_map(|engine| [open, open_both].map(|open| (engine, open(engine)))) {
         for (temperature, most) in [(0.0, 1), (0.0, 3), (0.8, 2)] {
-            let what = format!("{engine}, temperature {temperature}, {most} drafts");
+            let family = &model.info().model_type;
+            let what = format!("{engine}, {family}, temperature {temperature}, {most} drafts");
             let [plain, drafting] = options(&model, temperature, most);
             let plain = model.generate_tokens(&PROMPT, &plain).unwrap().complete().unwrap();
             let mut stream = model.generate_tokens(&PROMPT, &drafting).unwrap();

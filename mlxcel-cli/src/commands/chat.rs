@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let interrupt = Interrupt::listen();
     let progress = Progress::new();
     let load = arguments.adapter.make_room(LoadOptions::default())?;
-    let load = progress.watch(arguments.speculate.load_options(load));
+    let load = progress.watch(arguments.speculate.load_options(load)?);
     let model = arguments.model.open_generating(load)?;
     progress.close();
     let sampling = arguments.sampling.params(&model, model.default_sampling().clone())?;

@@ -204,7 +204,7 @@ fn token_id(text: &str) -> Result<TokenId, String> {
 
 fn load_options(arguments: &Arguments, progress: &Progress) -> Result<LoadOptions, Failure> {
     let load = LoadOptions::default().with_prepare(arguments.prepare);
-    let load = arguments.speculate.load_options(load);
+    let load = arguments.speculate.load_options(load)?;
     Ok(progress.watch(arguments.adapter.make_room(load)?))
 }
 

@@ -141,7 +141,7 @@ fn advice(error: io::ErrorKind) -> &'static str {
 fn open(arguments: &Arguments, cancel: CancelToken) -> Result<Running, Failure> {
     let progress = Progress::new();
     let load = LoadOptions::default().with_cancel(cancel);
-    let mut load = progress.watch(arguments.speculate.load_options(load));
+    let mut load = progress.watch(arguments.speculate.load_options(load)?);
     load.sequences = arguments.sequences;
     load.adapters = arguments.adapters.room()?;
     if arguments.prepare {

@@ -74,12 +74,17 @@ impl<E: Executor> GraphSession<E> {
             wanted.extend(own);
         }
         match self.execute(pass, rows, &program, &inputs, &wanted) {
-            Ok(outputs) => {
+            Ok(mut outputs) => {
                 self.stats.passes += 1;
                 self.stats.uploaded_bytes += inputs.bytes() as u64;
                 let values = outputs.values.iter().map(Vec::len).sum::<usize>();
                 let words = 2 * outputs.best.len() + values + outputs.states.len();
                 self.stats.read_back_bytes += 4 * words as u64;
+                if let Some(tokens) =
+                    self.shared.head_tokens.as_deref().filter(|_| pass.outputs != Outputs::Hidden)
+                {
+                    spread(&mut outputs, tokens, self.shared.info.vocabulary_size);
+                }
                 let mut values = outputs.values.into_iter();
                 self.return_states(pass, rows, &outputs.states);
                 for ((row, range), count) in pass.rows.iter().zip(output_ranges(pass)).zip(counts) {
@@ -186,6 +191,22 @@ impl<E: Executor> GraphSession<E> {
         });
         let mut states = states.collect::<Result<Vec<_>, _>>()?;
         self.shared.executor.run(program, inputs, &mut states, wanted)
+    }
+}
+
+/// Makes logits of a part of the vocabulary, of which `tokens` has the token of each, those of all of it.
+fn spread(outputs: &mut StepOutputs, tokens: &[TokenId], vocabulary: usize) {
+    for (best, _) in &mut outputs.best {
+        *best = tokens.get(*best as usize).copied().unwrap_or_default();
+    }
+    for values in &mut outputs.values {
+        let mut all = vec![f32::NEG_INFINITY; vocabulary];
+        for (&token, &value) in tokens.iter().zip(&*values) {
+            if let Some(own) = all.get_mut(token as usize) {
+                *own = value;
+            }
+        }
+        *values = all;
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn keep(
 /// Whether the files of a checkpoint have this stamp now; the one that is open knows only the times at which
 /// it was opened.
 fn still_has(checkpoint: &Checkpoint, stamp: &str) -> bool {
-    let now = checkpoint.path().map(Checkpoint::open).and_then(Result::ok).and_then(|now| now.stamp());
+    let now = checkpoint.reopen().ok().flatten().and_then(|now| now.stamp());
     now.is_some_and(|now| now == stamp)
 }
 

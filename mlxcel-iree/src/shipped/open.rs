@@ -79,7 +79,7 @@ impl Bundle {
     /// Refuses a checkpoint that is not the one that the programs were made from.
     pub(crate) fn check_model(&self, checkpoint: &Checkpoint, decoder: &Decoder) -> Result<()> {
         let model = &self.manifest.model;
-        if decoder.output_states {
+        if decoder.output_states.is_some() {
             let message = "bundles have no programs for draft heads and the hidden states that they read; load the checkpoint itself";
             return Err(Error::unsupported("open bundle", message).with_context("field", "output_states"));
         }

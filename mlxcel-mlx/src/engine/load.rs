@@ -36,7 +36,7 @@ pub(super) fn estimate(
     options: &LoadOptions,
 ) -> Result<MemoryEstimate> {
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
-    let mut decoder = Checkpoint::from_source(source)?.decoder_for(options)?;
+    let mut decoder = Checkpoint::for_options(source, options)?.decoder_for(options)?;
     let support = support(&decoder);
     let CheckedOptions { capacity, sequences, device, adapters, .. } = support.check(options)?;
     let numerics = numerics(options.precision, self::device(device)?, &decoder)?;
@@ -66,7 +66,7 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
     let started = Instant::now();
     let chunk = at_least_one("prefill_chunk", backend.prefill_chunk)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let checkpoint = Arc::new(Checkpoint::from_source(source)?);
+    let checkpoint = Arc::new(Checkpoint::for_options(source, options)?);
     let decoder = checkpoint.decoder_for(options)?;
     // The operations cover all features.
     decoder.require(&FeatureSet::all(), NAME)?;
@@ -92,7 +92,7 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
     let compute = Compute::new(kernels.then(|| Kernels::new(threads)));
     let info = info(backend, options, &checkpoint, &decoder, capacity);
     let (vocabulary, hidden) = (decoder.vocabulary_size, decoder.hidden_size);
-    let (is_draft_head, returns_states) = (decoder.input_states.is_some(), decoder.output_states);
+    let (is_draft_head, returned) = (decoder.input_states.is_some(), decoder.output_state_width());
     let look_ahead = backend.look_ahead.unwrap_or(device == Device::Gpu);
     let faults = backend.faults.clone();
     let room = adapters.map(|room| AdapterRoom::new(room, decoder.clone()));
@@ -126,7 +126,7 @@ pub(super) fn load(backend: &MlxBackend, source: &ModelSource, options: &LoadOpt
         .with_every_position(generates)
         .with_verification(generates)
         .with_hidden_states(Some(hidden))
-        .with_output_states((generates && returns_states).then_some(hidden))
+        .with_output_states(returned.filter(|_| generates))
         .with_input_states(is_draft_head.then_some(hidden))
         .with_token_masks(generates)
         .with_rewind(generates && rewind)

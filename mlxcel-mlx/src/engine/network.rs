@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::walk::{Ops, Walk};
+use mlxcel_models::walk::{Hidden, Walk};
 use mlxcel_models::{Decoder, Mixer, Rope, RopeEpochs, StateSlot};
 
 use super::adapters::{Adapters, RowSlots};
@@ -14,7 +14,7 @@ use super::ops::triangles::Triangles;
 use super::rotary::Rotary;
 use super::state::{Layout, States};
 use super::weights::Weights;
-use crate::array::{Array, DType};
+use crate::array::{Array, DType, concatenate};
 
 /// The element types that a network runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(super) struct Numerics {
 pub(super) struct Network {
     decoder: Decoder,
     walk: Walk,
+    /// For each token the index of its logit, or of none behind them, if the head does not compute those of all.
+    places: Option<Array>,
     pub(super) weights: Weights,
     pub(super) adapters: Adapters,
     pub(super) compute: Compute,
@@ -115,6 +117,7 @@ impl Network {
             decoder.ropes().into_iter().map(|rope| Rotary::new(rope, fused)).collect::<Result<_>>()?;
         Ok(Self {
             walk: Walk::new(&decoder),
+            places: places(&decoder)?,
             weights,
             adapters: Adapters::default(),
             compute,
@@ -154,11 +157,8 @@ impl Network {
             selected: HashMap::new(),
         };
         let mut outputs = Outputs::default();
-        let mut states = self.walk.hidden(&self.decoder, &mut ops)?;
-        if self.decoder.output_states {
-            outputs.states = Some(states.astype(DType::F32)?);
-            states = ops.select(&states)?;
-        }
+        let Hidden { wanted: mut states, states: all } = self.walk.hidden(&self.decoder, &mut ops)?;
+        outputs.states = all.map(|all| all.astype(DType::F32)).transpose()?;
         if let Wanted::Reordered(indices) = wanted {
             states = states.take(indices, 0)?;
         }
@@ -173,12 +173,25 @@ impl Network {
             let head = self.decoder.head.as_ref();
             let head = head.ok_or_else(|| inconsistent("a model without a head was asked for logits"))?;
             let logits = self.walk.logits(head, &sources, &mut ops)?;
-            outputs.logits = Some(logits.astype(DType::F32)?);
+            outputs.logits = Some(self.spread(logits.astype(DType::F32)?)?);
         }
         if hidden > 0 {
             outputs.hidden = Some(states.slice_axis(0, count - hidden, count)?.astype(DType::F32)?);
         }
         Ok((outputs, ops.filled))
+    }
+
+    /// Logits (`[tokens, vocabulary]`, float32) of all tokens, minus infinity for those that the head does not
+    /// compute.
+    fn spread(&self, logits: Array) -> Result<Array> {
+        let Some(places) = &self.places else { return Ok(logits) };
+        let none = Array::full(&[logits.dim(0), 1], f32::NEG_INFINITY, DType::F32)?;
+        concatenate([&logits, &none], 1)?.take(places, 1)
+    }
+
+    /// The elements of a returned state.
+    pub(super) fn state_width(&self) -> usize {
+        self.decoder.output_state_width().unwrap_or_default()
     }
 
     /// The size of a hidden state.
@@ -208,6 +221,18 @@ impl Network {
     pub(super) fn rope_of(&self, slot: StateSlot) -> Option<usize> {
         self.rope_of.get(slot.group)?.get(slot.layer).copied().flatten()
     }
+}
+
+/// See [`Network::places`].
+fn places(decoder: &Decoder) -> Result<Option<Array>> {
+    let Some(tokens) = decoder.head_tokens.as_deref() else { return Ok(None) };
+    let mut places = vec![tokens.len() as u32; decoder.vocabulary_size];
+    for (place, &token) in (0..).zip(tokens) {
+        if let Some(own) = places.get_mut(token as usize) {
+            *own = place;
+        }
+    }
+    Array::from_slice(&places, &[places.len()]).map(Some)
 }
 
 /// Where the caches lie that [`Mixer::Shared`] reads.

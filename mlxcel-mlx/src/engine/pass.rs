@@ -242,15 +242,15 @@ fn words(array: &Array) -> Result<Array> {
 }
 
 /// The results of `rows`, and the hidden states that they return, from the words of their pass, with
-/// `vocabulary` logits and `hidden` elements of a hidden state; a row with unusable logits returns an error.
+/// `vocabulary` logits, and `hidden` and `state` elements of a hidden state and of one that is returned; a row with unusable logits returns an error.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],
     vocabulary: usize,
-    hidden: usize,
+    [hidden, state]: [usize; 2],
 ) -> Result<Vec<(Result<RowResult>, Vec<f32>)>> {
     let mut words = Words(words);
-    let returned = rows.iter().map(|row| words.floats(row.output_states * hidden));
+    let returned = rows.iter().map(|row| words.floats(row.output_states * state));
     let returned = returned.collect::<Result<Vec<_>>>()?;
     let states = rows.iter().filter(|row| row.output.hidden() > 0);
     let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;

@@ -286,7 +286,8 @@ impl Engine {
             Some(results) => results.array().to_vec::<u32>()?,
             None => Vec::new(),
         };
-        let answers = answers(rows, &words, self.vocabulary, self.network.hidden_size())?;
+        let widths = [self.network.hidden_size(), self.network.state_width()];
+        let answers = answers(rows, &words, self.vocabulary, widths)?;
         for (row, _) in rows.iter().zip(&answers).filter(|(_, (answer, _))| answer.is_err()) {
             self.take_back(&[row.cache]);
             self.caches.remove(&row.cache);

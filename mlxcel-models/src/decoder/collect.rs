@@ -3,9 +3,10 @@
 use super::{
     AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
     GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, Indexer, InputStates, LatentAttention, LatentQuery,
-    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, PositionTable,
-    Projection, Router, SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection,
-    ShortConvolution, SparseAttention, StateSpace, Streams, TypeTable, WeightId, WeightRole, Xielu,
+    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, OutputStates,
+    PositionTable, Projection, Router, SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp,
+    ShiftedProjection, ShortConvolution, SparseAttention, StateSpace, Streams, TypeTable, WeightId,
+    WeightRole, Xielu,
 };
 
 impl Decoder {
@@ -21,9 +22,13 @@ impl Decoder {
             collected.add(WeightRole::TokenTypes, [weight]);
         }
         norm.iter().for_each(|norm| collected.norm(norm));
-        if let Some(InputStates { embedding_norm, state_norm, projection }) = &self.input_states {
-            [embedding_norm, state_norm].into_iter().for_each(|norm| collected.norm(norm));
-            collected.linears(WeightRole::Embedding, [*projection]);
+        match &self.input_states {
+            None => {}
+            Some(InputStates::Projected { embedding_norm, state_norm, projection }) => {
+                [embedding_norm, state_norm].into_iter().for_each(|norm| collected.norm(norm));
+                collected.linears(WeightRole::Embedding, [*projection]);
+            }
+            Some(InputStates::Beside { embedding_norm }) => collected.norm(embedding_norm),
         }
         if let Some(embeddings) = &self.layer_embeddings {
             collected.layer_embeddings(embeddings);
@@ -63,6 +68,9 @@ impl Decoder {
         self.norm.iter().for_each(|norm| collected.norm(norm));
         if let Some(Head { projection, tied: _, scale: _, soft_cap: _ }) = self.head {
             collected.linears(WeightRole::Head, [projection]);
+        }
+        if let Some(OutputStates::Fused { depths: _, projection }) = &self.output_states {
+            collected.linears(WeightRole::Embedding, [*projection]);
         }
         collected
     }

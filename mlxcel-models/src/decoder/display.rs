@@ -5,7 +5,8 @@ use std::fmt;
 use super::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
     Gating, Head, HeadSharing, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings, LayerInput,
-    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, Scoring, SharedAttention, SparseAttention,
+    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Scoring, SharedAttention,
+    SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -68,10 +69,17 @@ impl fmt::Display for Decoder {
             writeln!(f, "  norm       {}", self.describe_norm(norm))?;
         }
 
-        if let Some(InputStates { embedding_norm, state_norm: _, projection }) = &self.input_states {
-            let projections = self.describe_projections(&[projection]);
-            let norm = self.describe_norm(embedding_norm);
-            writeln!(f, "  draft head hidden states beside embeddings, each with {norm}, {projections}")?;
+        match &self.input_states {
+            None => {}
+            Some(InputStates::Projected { embedding_norm, state_norm: _, projection }) => {
+                let projections = self.describe_projections(&[projection]);
+                let norm = self.describe_norm(embedding_norm);
+                writeln!(f, "  draft head hidden states beside embeddings, each with {norm}, {projections}")?;
+            }
+            Some(InputStates::Beside { embedding_norm }) => {
+                let norm = self.describe_norm(embedding_norm);
+                writeln!(f, "  draft head reads embeddings beside hidden states, with {norm}")?;
+            }
         }
 
         if let Some(LayerEmbeddings { width, scale, projection, .. }) = &self.layer_embeddings {
@@ -105,7 +113,20 @@ impl fmt::Display for Decoder {
         if *scale != 1.0 {
             write!(f, ", times {scale}")?;
         }
-        soft_cap.map_or(Ok(()), |cap| write!(f, ", soft cap {cap}"))
+        if let Some(tokens) = &self.head_tokens {
+            write!(f, ", of {} tokens", tokens.len())?;
+        }
+        soft_cap.map_or(Ok(()), |cap| write!(f, ", soft cap {cap}"))?;
+        match &self.output_states {
+            None | Some(OutputStates::Normed | OutputStates::BeforeNorm) => Ok(()),
+            Some(OutputStates::Fused { depths, projection }) => {
+                let projections = self.describe_projections(&[projection]);
+                write!(
+                    f,
+                    "\n  states     for a draft head, of the stream at depths {depths:?}, {projections}"
+                )
+            }
+        }
     }
 }
 

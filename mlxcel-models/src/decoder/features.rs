@@ -130,6 +130,8 @@ features! {
     InputStates => "draft head",
     /// [`Decoder::output_states`].
     OutputStates => "hidden states beside logits",
+    /// [`Decoder::head_tokens`].
+    PartialHead => "logits of a part of the vocabulary",
     /// [`Decoder::layer_embeddings`].
     LayerEmbeddings => "embeddings for each layer",
     /// [`Layer::scale`](super::Layer::scale).
@@ -198,7 +200,8 @@ impl Decoder {
         used.add(self.embedding.types.is_some(), Feature::TokenTypes);
         used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
         used.add(self.input_states.is_some(), Feature::InputStates);
-        used.add(self.output_states, Feature::OutputStates);
+        used.add(self.output_states.is_some(), Feature::OutputStates);
+        used.add(self.head_tokens.is_some(), Feature::PartialHead);
         used.add(self.layer_embeddings.is_some(), Feature::LayerEmbeddings);
         used.add(self.streams.is_some(), Feature::Streams);
         used.add(self.head.is_some_and(|head| head.soft_cap.is_some()), Feature::LogitSoftCap);

@@ -10,6 +10,7 @@ mod features;
 mod input_states;
 mod layer_input;
 mod mlp;
+mod output_states;
 mod packed;
 mod parts;
 mod recurrent;
@@ -18,6 +19,10 @@ mod state;
 mod streams;
 mod table;
 mod weight;
+
+use std::sync::Arc;
+
+use mlxcel_core::TokenId;
 
 use crate::element::ElementType;
 
@@ -29,6 +34,7 @@ pub use features::{Feature, FeatureSet};
 pub use input_states::InputStates;
 pub use layer_input::{LayerEmbeddings, LayerInput};
 pub use mlp::{ExpertGroups, Experts, Mlp, Router, Scoring, SharedExpert};
+pub use output_states::OutputStates;
 pub use packed::Packed;
 pub use parts::{Activation, Gating, HeadLinear, Linear, Norm, NormKind, Projection, Xielu};
 pub use recurrent::{
@@ -55,7 +61,7 @@ pub struct Decoder {
     pub model_type: String,
     /// Notes for users, one sentence each, such as that images are not supported.
     pub notes: Vec<String>,
-    /// The number of token ids, and of logits.
+    /// The number of token ids.
     pub vocabulary_size: usize,
     /// The width of the residual stream.
     pub hidden_size: usize,
@@ -79,9 +85,12 @@ pub struct Decoder {
     pub norm: Option<Norm>,
     /// The projection to logits; `None` if the model does not generate, as encoders do not.
     pub head: Option<Head>,
-    /// Whether the hidden states of all tokens of a pass are results beside the logits, as draft heads read
-    /// them.
-    pub output_states: bool,
+    /// The token of each logit, if the head computes those of a part of the vocabulary alone, as some draft heads
+    /// do: others are minus infinity. `None` if there is one for every token, in order.
+    pub head_tokens: Option<Arc<[TokenId]>>,
+    /// The hidden states of all tokens of a pass that are results beside the logits, as draft heads read them;
+    /// `None` if there are none.
+    pub output_states: Option<OutputStates>,
     /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some;
     /// `None` for weights in safetensors files, whose rows are as published.
     pub gguf_architecture: Option<&'static str>,
@@ -206,7 +215,7 @@ pub enum Mixer {
 /// The projection to logits: `softcap(scale · (x · weightᵀ + bias))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head {
-    /// `hidden_size` to the vocabulary. A tied head's weight is the embedding's.
+    /// `hidden_size` to the [logits](Decoder::logits). A tied head's weight is the embedding's.
     pub projection: Linear,
     /// Whether the head shares the embedding's weight.
     pub tied: bool,
@@ -274,6 +283,11 @@ impl Decoder {
         })
     }
 
+    /// The number of logits that [`head`](Self::head) computes.
+    pub fn logits(&self) -> usize {
+        self.head_tokens.as_ref().map_or(self.vocabulary_size, |tokens| tokens.len())
+    }
+
     /// The distinct rotary embeddings, in the order of first use.
     pub fn ropes(&self) -> Vec<&crate::rope::Rope> {
         let mut ropes = Vec::new();
@@ -306,7 +320,7 @@ impl Decoder {
         let sizes = self.weights().flat_map(|weight| weight.shape.iter().copied());
         let widest = sizes.filter(|&size| size != self.vocabulary_size).max().unwrap_or(self.hidden_size);
         let values = 4_usize.saturating_mul(tokens).saturating_mul(widest);
-        let logits = outputs.saturating_mul(self.vocabulary_size);
+        let logits = outputs.saturating_mul(self.logits());
         values.saturating_add(logits).saturating_mul(size_of::<f32>()) as u64
     }
 }

@@ -154,6 +154,17 @@ impl WeightRef {
         self
     }
 
+    /// The same weight where the names of all tensors begin with `prefix`.
+    #[must_use]
+    pub(crate) fn under(mut self, prefix: &str) -> Self {
+        let names = std::iter::once(&mut self.tensor).chain(&mut self.stack).chain(&mut self.joined);
+        names.for_each(|name| name.insert_str(0, prefix));
+        if let Some(packed) = &mut self.packed {
+            packed.parts = packed.parts.drain(..).map(|part| part.under(prefix)).collect();
+        }
+        self
+    }
+
     /// The names of the tensors that its elements are read from, without the other parts of a packed weight.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.tensor).chain(&self.stack).chain(&self.joined).map(String::as_str)

@@ -133,8 +133,19 @@ impl Roles<'_> {
         biases: AttentionBiases,
         core: AttentionCore,
     ) -> Result<Attention> {
-        let input =
-            |part, outputs| self.linear(&format!("{name}.{part}"), outputs, sizes.hidden, biases.inputs);
+        self.wide_attention(name, sizes.hidden, sizes, biases, core)
+    }
+
+    /// [`attention`](Self::attention) over inputs of this `width`.
+    pub(super) fn wide_attention(
+        &self,
+        name: &str,
+        width: usize,
+        sizes: &Sizes,
+        biases: AttentionBiases,
+        core: AttentionCore,
+    ) -> Result<Attention> {
+        let input = |part, outputs| self.linear(&format!("{name}.{part}"), outputs, width, biases.inputs);
         Ok(Attention {
             query_heads: sizes.query_heads,
             kv_heads: sizes.kv_heads,

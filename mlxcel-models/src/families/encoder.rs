@@ -76,7 +76,8 @@ impl Roles<'_> {
             norm,
             head: None,
             weights: self.take_weights(),
-            output_states: false,
+            head_tokens: None,
+            output_states: None,
             gguf_architecture: self.gguf_architecture(),
         })
     }

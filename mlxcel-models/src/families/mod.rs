@@ -17,6 +17,7 @@ mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
 mod dots1;
+mod eagle3;
 mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -101,7 +102,7 @@ pub(crate) use settings::activation;
 pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{Decoder, Mixer};
+use crate::decoder::{Decoder, Mixer, OutputStates};
 use crate::read::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
@@ -231,20 +232,45 @@ impl Checkpoint {
     /// The errors of [`decoder`](Self::decoder). For a [draft head](ModelPart::DraftHead):
     /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if the family's are not known,
     /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the checkpoint has none. For hidden states:
-    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a model that does not generate.
+    /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a model that does not generate. For a head of [another
+    /// checkpoint](LoadOptions::draft_head): [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it was trained
+    /// for a model of other sizes.
     pub fn decoder_for(&self, options: &LoadOptions) -> Result<Decoder> {
+        if options.part == ModelPart::DraftHead {
+            return match self.draft_head() {
+                None => describe(self, options.part),
+                Some(head) => kept_whole(eagle3::describe(head, &describe(self, ModelPart::Whole)?)?),
+            };
+        }
         let mut decoder = describe(self, options.part)?;
-        if options.output_states && decoder.head.is_none() {
+        if !options.output_states {
+            return Ok(decoder);
+        }
+        if decoder.head.is_none() {
             let message = "the model does not generate, so nothing is drafted for it";
             return Err(Error::unsupported(OPERATION, message).with_context("field", "output_states"));
         }
-        decoder.output_states |= options.output_states;
+        match self.draft_head() {
+            None => decoder.output_states = Some(OutputStates::Normed),
+            Some(head) => eagle3::return_states(head, &mut decoder)?,
+        }
         Ok(decoder)
+    }
+
+    /// Whether it is an EAGLE-3 draft head, which runs only with [the model that it was trained
+    /// for](LoadOptions::draft_head).
+    pub fn is_draft_head(&self) -> bool {
+        eagle3::is_head(self.config())
     }
 }
 
 /// The decoder of a checkpoint of any family.
 fn describe(checkpoint: &Checkpoint, part: ModelPart) -> Result<Decoder> {
+    if checkpoint.is_draft_head() {
+        let message = "this is an EAGLE-3 draft head, which does not run alone; open the model that it was trained for \
+                       with it (`--draft-head`)";
+        return Err(checkpoint.config().unsupported("architectures", message.to_owned()));
+    }
     let text = TextModel::of(checkpoint.model_type(), checkpoint.config())?;
     let Some(family) = find(text.model_type) else {
         let supported = supported_model_types().collect::<Vec<_>>().join(", ");
@@ -259,26 +285,26 @@ fn describe(checkpoint: &Checkpoint, part: ModelPart) -> Result<Decoder> {
     }
     let roles = Roles::new(checkpoint, text, part);
     let decoder = (family.describe)(&roles)?;
-    if roles.is_draft_head() {
-        check_draft_head(&roles, &decoder)?;
+    if !roles.is_draft_head() {
+        return Ok(decoder);
     }
-    Ok(decoder)
+    if decoder.input_states.is_none() {
+        return Err(roles.unknown_draft_head());
+    }
+    kept_whole(decoder)
 }
 
 /// Refuses draft heads whose sequences may have to be computed again, since nobody keeps the states that they
 /// were fed.
-fn check_draft_head(roles: &Roles<'_>, decoder: &Decoder) -> Result<()> {
-    if decoder.input_states.is_none() {
-        return Err(roles.unknown_draft_head());
-    }
+fn kept_whole(decoder: Decoder) -> Result<Decoder> {
     let keeps_all = |mixer: &Mixer| match mixer {
         Mixer::Attention(attention) => attention.core.window.is_none(),
         Mixer::Latent(latent) => latent.sparse.is_none(),
         _ => false,
     };
     if decoder.mixers().all(keeps_all) && !decoder.rope_epochs().depend_on_length() {
-        return Ok(());
+        return Ok(decoder);
     }
     let message = "draft heads with windows, recurrences, selected positions or frequencies by length are not supported";
-    Err(Error::unsupported(OPERATION, message).with_context("model_type", &decoder.model_type))
+    Err(Error::unsupported(OPERATION, message).with_context("model_type", decoder.model_type))
 }

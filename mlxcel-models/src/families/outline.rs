@@ -6,7 +6,7 @@ use super::encoder::{CAUSAL, read_both_ways};
 use super::roles::{Roles, refuse_order};
 use super::settings::{Sizes, flag};
 use crate::decoder::{
-    Decoder, Embedding, Head, InputStates, Layer, LayerEmbeddings, Norm, PositionTable, Streams,
+    Decoder, Embedding, Head, InputStates, Layer, LayerEmbeddings, Norm, OutputStates, PositionTable, Streams,
 };
 
 /// The parts of a decoder that are not its layers.
@@ -140,7 +140,7 @@ impl Roles<'_> {
             let embedding_norm = norm(&modules.embedding_norm)?;
             let state_norm = norm(&modules.state_norm)?;
             let projection = self.linear(&modules.projection, hidden, 2 * hidden, false)?;
-            Ok(InputStates { embedding_norm, state_norm, projection })
+            Ok(InputStates::Projected { embedding_norm, state_norm, projection })
         });
         let input_states = input_states.transpose()?;
         let (indices, norm_name) = match draft_head {
@@ -174,7 +174,8 @@ impl Roles<'_> {
             context_length: context,
             element_type,
             embedding,
-            output_states: input_states.is_some(),
+            head_tokens: None,
+            output_states: input_states.is_some().then_some(OutputStates::Normed),
             input_states,
             layer_embeddings,
             streams,

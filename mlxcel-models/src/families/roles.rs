@@ -22,13 +22,26 @@ pub(super) struct Roles<'a> {
     /// The settings of the text model.
     pub(super) config: Fields<'a>,
     part: ModelPart,
+    /// What stands before the names of tensors in references to weights.
+    prefix: &'static str,
     table: RefCell<WeightTable>,
 }
 
 impl<'a> Roles<'a> {
     /// No tensor has a role yet.
     pub(super) fn new(checkpoint: &'a Checkpoint, text: TextModel<'a>, part: ModelPart) -> Self {
-        Self { checkpoint, text, config: text.config, part, table: RefCell::default() }
+        Self { checkpoint, text, config: text.config, part, prefix: "", table: RefCell::default() }
+    }
+
+    /// The same of a checkpoint that belongs to another one, where the names of its tensors begin with `prefix`.
+    pub(super) fn under(mut self, prefix: &'static str) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// Gives a weight of the checkpoint that this one belongs to a role.
+    pub(super) fn borrow(&self, weight: &WeightRef) -> WeightId {
+        self.table.borrow_mut().add(weight.clone())
     }
 
     /// Whether the draft head is described instead of the model.
@@ -130,7 +143,7 @@ impl<'a> Roles<'a> {
 
     /// Gives a weight a role.
     pub(super) fn add(&self, weight: WeightRef) -> WeightId {
-        self.table.borrow_mut().add(weight)
+        self.table.borrow_mut().add(weight.under(self.prefix))
     }
 
     /// Whether there is a tensor called `name`.

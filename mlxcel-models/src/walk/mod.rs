@@ -13,7 +13,8 @@ pub use ops::{DeltaRuleOperands, Ops};
 
 use crate::decoder::{
     Activation, Arrangement, Block, Decoder, Embedding, Head, InputStates, LatentAttention, Layer,
-    LayerEmbeddings, LayerInput, Mixer, Mlp, Norm, Operation, SparseAttention, StateSlot, WeightId, Xielu,
+    LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, OutputStates, SparseAttention,
+    StateSlot, WeightId, Xielu,
 };
 
 /// A walk over a decoder, with everything that can be precomputed.
@@ -25,9 +26,20 @@ pub struct Walk {
     selects: bool,
 }
 
+/// The hidden states of a pass.
+#[derive(Clone, Debug)]
+pub struct Hidden<V> {
+    /// Those of the wanted tokens after the last norm, `[wanted tokens, hidden]`.
+    pub wanted: V,
+    /// [Those of all tokens](Decoder::output_states) that the decoder returns, if it returns any.
+    pub states: Option<V>,
+}
+
 /// The stream in a walk, and what is left of it.
 struct Stream<V> {
     hidden: V,
+    /// What the first block's operation reads beside the stream, before it has run.
+    beside: Option<V>,
     /// All streams, if there are several.
     all: Vec<V>,
     /// The inputs of all layers, beside each other, if layers have their own.
@@ -50,31 +62,38 @@ impl Walk {
             }
             _ => slots.clone(),
         });
-        Self { slots: slots.collect(), selects: !decoder.output_states }
+        Self { slots: slots.collect(), selects: !decoder.returns_last_states() }
     }
 
-    /// The hidden states (`[wanted tokens, hidden]`) of the pass of `ops`, after the last norm; those of all
-    /// tokens if the decoder [returns](Decoder::output_states) them. `decoder` must be the decoder of
-    /// [`new`](Self::new).
+    /// The hidden states of the pass of `ops`. `decoder` must be the decoder of [`new`](Self::new).
     ///
     /// # Errors
     ///
     /// The errors of the operations.
-    pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<O::Value, O::Error> {
-        let mut hidden = embed(&decoder.embedding, ops)?;
-        if let Some(states) = &decoder.input_states {
-            hidden = join_states(states, &hidden, ops)?;
-        }
+    pub fn hidden<O: Ops>(&self, decoder: &Decoder, ops: &mut O) -> Result<Hidden<O::Value>, O::Error> {
+        let embedded = embed(&decoder.embedding, ops)?;
+        let (hidden, beside) = match &decoder.input_states {
+            None => (embedded, None),
+            Some(InputStates::Projected { embedding_norm, state_norm, projection }) => {
+                (project_states([embedding_norm, state_norm], projection, &embedded, ops)?, None)
+            }
+            Some(InputStates::Beside { embedding_norm }) => {
+                let embedded = ops.norm(&embedded, embedding_norm)?;
+                (ops.input_states()?, Some(embedded))
+            }
+        };
         let inputs = decoder.layer_embeddings.as_ref();
         let inputs =
             inputs.map(|inputs| embed_layers(inputs, decoder.vocabulary_size, &hidden, ops)).transpose()?;
         let several = decoder.streams.as_ref();
         let all = several.map_or(Ok(Vec::new()), |several| streams::split(several, &hidden, ops))?;
-        let mut stream = Stream { hidden, all, inputs, mixers: 0, first_values: None };
+        let mut stream = Stream { hidden, beside, all, inputs, mixers: 0, first_values: None };
         if self.slots.is_empty() && self.selects {
             stream.select(ops)?;
         }
-        for layer in &decoder.layers {
+        let mut fused = Vec::new();
+        for (depth, layer) in decoder.layers.iter().enumerate() {
+            fused.extend(stream.at(depth, decoder));
             let Layer { blocks, arrangement, altup, scale } = layer;
             if let Some(altup) = altup {
                 streams::predict(altup, &mut stream, ops)?;
@@ -93,13 +112,27 @@ impl Walk {
         if let Some(several) = several {
             stream.hidden = streams::merge(several, &stream.all, ops)?;
         }
-        match &decoder.norm {
-            Some(norm) => ops.norm(&stream.hidden, norm),
-            None => Ok(stream.hidden),
+        fused.extend(stream.at(decoder.layers.len(), decoder));
+        let normed = |hidden: &O::Value, ops: &mut O| normed(decoder.norm.as_ref(), hidden, ops);
+        let states = match &decoder.output_states {
+            None => None,
+            Some(OutputStates::Normed) => {
+                let states = normed(&stream.hidden, ops)?;
+                return Ok(Hidden { wanted: ops.select(&states)?, states: Some(states) });
+            }
+            Some(OutputStates::BeforeNorm) => Some(stream.hidden.clone()),
+            Some(OutputStates::Fused { depths: _, projection }) => {
+                let fused = ops.concatenate(&fused)?;
+                Some(ops.linear(&fused, projection)?)
+            }
+        };
+        if !self.selects {
+            stream.hidden = ops.select(&stream.hidden)?;
         }
+        Ok(Hidden { wanted: normed(&stream.hidden, ops)?, states })
     }
 
-    /// The logits (`[tokens, vocabulary]`) of [hidden states](Self::hidden) by the `head` of the decoder.
+    /// The logits (`[tokens, `[`Decoder::logits`]`]`) of [hidden states](Self::hidden) by the `head` of the decoder.
     ///
     /// # Errors
     ///
@@ -137,6 +170,10 @@ impl Walk {
             let input = match (norm_before, unchanged.take()) {
                 (Some(norm), Some((known, value))) if known == *norm => value,
                 _ => normed(norm_before.as_ref(), &stream.hidden, ops)?,
+            };
+            let input = match stream.beside.take() {
+                Some(beside) => ops.concatenate(&[beside, input])?,
+                None => input,
             };
             if *is_deferred {
                 unchanged = norm_before.map(|norm| (norm, input.clone()));
@@ -243,6 +280,16 @@ impl Walk {
 }
 
 impl<V: Clone> Stream<V> {
+    /// The stream, if it is at one of the depths whose states the decoder returns.
+    fn at(&self, depth: usize, decoder: &Decoder) -> Option<V> {
+        match &decoder.output_states {
+            Some(OutputStates::Fused { depths, projection: _ }) if depths.contains(&depth) => {
+                Some(self.hidden.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// Leaves only the wanted tokens.
     fn select<O: Ops<Value = V>>(&mut self, ops: &mut O) -> Result<(), O::Error> {
         self.hidden = ops.select(&self.hidden)?;
@@ -326,9 +373,13 @@ fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Erro
     }
 }
 
-/// What enters the layer of a draft head for the `embedded` tokens.
-fn join_states<O: Ops>(states: &InputStates, embedded: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
-    let InputStates { embedding_norm, state_norm, projection } = states;
+/// What enters the layer of a draft head for the `embedded` tokens: a projection of them and the states.
+fn project_states<O: Ops>(
+    [embedding_norm, state_norm]: [&Norm; 2],
+    projection: &Linear,
+    embedded: &O::Value,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
     let embedded = ops.norm(embedded, embedding_norm)?;
     let states = ops.input_states()?;
     let states = ops.norm(&states, state_norm)?;

@@ -92,6 +92,11 @@ impl Draft {
         Self::of(&repository("fixtures/draft-heads").join(name))
     }
 
+    /// The EAGLE-3 head of the fixture of this name, to be changed.
+    pub(crate) fn eagle3_head(name: &str) -> Self {
+        Self::of(&repository("fixtures/eagle3").join(format!("{name}-head")))
+    }
+
     fn of(folder: &Path) -> Self {
         let config = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
         let content = fs::read(folder.join("model.safetensors")).unwrap();

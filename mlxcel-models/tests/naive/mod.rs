@@ -8,7 +8,7 @@ mod tensor;
 use std::collections::HashMap;
 
 use mlxcel_core::Result;
-use mlxcel_models::walk::{DeltaRuleOperands, Ops, Walk};
+use mlxcel_models::walk::{DeltaRuleOperands, Hidden, Ops, Walk};
 use mlxcel_models::{
     Activation, AttentionCore, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention, Linear, Norm,
     NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
@@ -60,7 +60,7 @@ pub(crate) fn perturbed_logits(
     let mut ops =
         Naive { tokens, types: &[], states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
     let walk = Walk::new(decoder);
-    let hidden = walk.hidden(decoder, &mut ops)?;
+    let hidden = walk.hidden(decoder, &mut ops)?.wanted;
     walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
 }
 
@@ -77,12 +77,18 @@ pub(crate) fn draft_head(
     let (kept, selected) = (HashMap::new(), HashMap::new());
     let mut ops = Naive { tokens, types: &[], states, weights, kept, selected };
     let walk = Walk::new(decoder);
-    let hidden = walk.hidden(decoder, &mut ops)?;
-    let logits = walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)?;
-    Ok([hidden, logits])
+    let Hidden { wanted, states } = walk.hidden(decoder, &mut ops)?;
+    let logits = walk.logits(&decoder.head.unwrap(), &wanted, &mut ops)?;
+    let Some(tokens) = &decoder.head_tokens else { return Ok([states.unwrap(), logits]) };
+    let spread = logits.map_rows(|_, own| {
+        let mut all = vec![f32::NEG_INFINITY; decoder.vocabulary_size];
+        tokens.iter().zip(own).for_each(|(&token, &logit)| all[token as usize] = logit);
+        all
+    });
+    Ok([states.unwrap(), spread])
 }
 
-/// The hidden states of `tokens` with these `types`, a whole text.
+/// The hidden states of `tokens` with these `types`, a whole text: those that the decoder returns, if it does.
 #[allow(dead_code, reason = "not every test program has encoders")]
 pub(crate) fn hidden(
     checkpoint: &Checkpoint,
@@ -94,7 +100,8 @@ pub(crate) fn hidden(
     let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
     let mut ops =
         Naive { tokens, types, states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
-    Walk::new(decoder).hidden(decoder, &mut ops)
+    let Hidden { wanted, states } = Walk::new(decoder).hidden(decoder, &mut ops)?;
+    Ok(states.unwrap_or(wanted))
 }
 
 impl Naive<'_> {

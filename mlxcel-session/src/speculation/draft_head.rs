@@ -1,4 +1,4 @@
-//! Drafting by the model's own draft head.
+//! Drafting by a draft head of the model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +7,8 @@ use mlxcel_core::{
     Backend, Control, Error, ErrorKind, InferenceSession, InferenceSessionExt, LoadOptions, ModelPart,
     ModelSource, Result, Row, SamplingPlan, SequenceId, SessionOptions, StepOutput, TokenId, Want,
 };
+
+use mlxcel_hub as hub;
 
 use super::{DraftContext, DraftSource, Drafter};
 
@@ -17,9 +19,10 @@ const MOST_WAITING: usize = 4096;
 /// The most tokens of a row of which all states are computed for the sake of the last.
 const SHORT: usize = 16;
 
-/// Drafts tokens with the draft head that the checkpoint stores: a layer that reads the model's hidden states and
-/// has learned which tokens come after the next (multi-token prediction, Gloeckle et al., 2024; DeepSeek-V3,
-/// Qwen3.5, GLM-4.5). It drafts the most likely tokens.
+/// Drafts tokens with a draft head: a layer that reads the model's hidden states and has learned which tokens come
+/// after the next. The model's checkpoint stores it (multi-token prediction, Gloeckle et al., 2024; DeepSeek-V3,
+/// Qwen3.5, GLM-4.5), or another checkpoint that was trained for the model (EAGLE-3, Li et al., 2025). It drafts
+/// the most likely tokens.
 ///
 /// The model has to be opened with [`OpenOptions::with_draft_head`](crate::OpenOptions::with_draft_head), and
 /// [`Model::draft_head`](crate::Model::draft_head) returns its head:
@@ -33,6 +36,8 @@ const SHORT: usize = 16;
 /// println!("{}", model.generate("The sea", &options)?.complete()?.text);
 /// # Ok::<(), mlxcel_session::Error>(())
 /// ```
+///
+/// [`OpenOptions::with_draft_head_from`](crate::OpenOptions::with_draft_head_from) takes the head of another checkpoint.
 #[derive(Clone)]
 pub struct DraftHead(Arc<dyn mlxcel_core::Model>);
 
@@ -53,14 +58,24 @@ impl DraftHead {
             .with_context("model_type", head.info().model_type.escape_debug()))
     }
 
-    /// Loads the draft head of a model with the engine and the options of the model.
+    /// Loads the draft head of a model with the engine and the options of the model, from the model's checkpoint or
+    /// [another](LoadOptions::draft_head).
     ///
     /// # Errors
     ///
     /// The errors of [`Backend::load`]: [`ErrorKind::NotFound`] if the checkpoint has no draft head,
-    /// [`ErrorKind::Unsupported`] if those of its family, or of the engine, are not supported.
+    /// [`ErrorKind::Unsupported`] if those of its family, or of the engine, are not supported,
+    /// [`ErrorKind::InvalidInput`] if the head was trained for another model.
     pub fn load(backend: &dyn Backend, source: &ModelSource, options: &LoadOptions) -> Result<Self> {
         Self::new(backend.load(source, &Self::options(options))?)
+    }
+
+    /// These options of a model with the place of the head's checkpoint, which may be a name.
+    pub(crate) fn located(model: &LoadOptions) -> Result<LoadOptions> {
+        let head = model.draft_head.clone().map(|head| hub::locate(head, model)).transpose()?;
+        let mut options = model.clone();
+        options.draft_head = head;
+        Ok(options)
     }
 
     /// How the head of a model with these options is loaded. Each generation has a session of its own.

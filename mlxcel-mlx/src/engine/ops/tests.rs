@@ -60,7 +60,8 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         }],
         norm: Some(norm),
         head: Some(Head { projection, tied: true, scale: 1.0, soft_cap: None }),
-        output_states: false,
+        head_tokens: None,
+        output_states: None,
         gguf_architecture: None,
     };
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };

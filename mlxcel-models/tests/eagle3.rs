@@ -1,0 +1,173 @@
+//! EAGLE-3 draft heads against their reference, walked by operations in plain loops; and heads that do not belong
+//! to a model.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::{Draft, repository};
+use crate::draft_heads::{check_with, head};
+use mlxcel_core::{ErrorKind, LoadOptions, Result};
+use mlxcel_models::{Checkpoint, Decoder, OutputStates};
+use safetensors::Dtype;
+use serde_json::json;
+
+fn fixture(name: &str) -> PathBuf {
+    repository("fixtures/eagle3").join(name)
+}
+
+fn states() -> LoadOptions {
+    LoadOptions::default().with_output_states(true)
+}
+
+/// The model of a fixture with a head.
+fn opened(model: &str, head: &Path) -> Result<Checkpoint> {
+    Checkpoint::for_options(&fixture(model).into(), &states().with_draft_head(head))
+}
+
+/// The model of a fixture as it is loaded for its head, and the head.
+fn described(model: &str, draft: &Draft) -> [Result<Decoder>; 2] {
+    let written = draft.write();
+    [states(), head()].map(|options| opened(model, written.folder.path())?.decoder_for(&options))
+}
+
+fn depths(decoder: &Decoder) -> &[usize] {
+    match &decoder.output_states {
+        Some(OutputStates::Fused { depths, projection: _ }) => depths,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn heads_match_the_states_and_logits_of_the_reference() {
+    for name in ["llama", "qwen3"] {
+        check_with(&fixture(name), &opened(name, &fixture(&format!("{name}-head"))).unwrap());
+    }
+}
+
+#[test]
+fn a_head_borrows_what_it_lacks() {
+    for (name, borrows, logits) in [("llama", true, 26), ("qwen3", false, 64)] {
+        let [model, head] = described(name, &Draft::eagle3_head(name)).map(Result::unwrap);
+        let of_model = model.weights().map(|weight| &weight.tensor).collect::<Vec<_>>();
+        let shared = head.weights().filter(|weight| of_model.contains(&&weight.tensor)).count();
+        assert_eq!((shared, head.logits(), head.layers.len()), (usize::from(borrows), logits, 1), "{name}");
+        assert_eq!(model.output_state_width(), Some(head.hidden_size), "{name}");
+    }
+    let without_logits =
+        Draft::eagle3_head("llama").without("lm_head.weight").without("d2t").unset("draft_vocab_size");
+    let [_, head] = described("llama", &without_logits).map(Result::unwrap);
+    assert_eq!((head.logits(), head.head_tokens.clone()), (48, None));
+    assert_eq!(head.weights().filter(|weight| !weight.tensor.starts_with("draft_head.")).count(), 2);
+}
+
+/// `eagle_config` counts the layers whose results are read, and the field beside it those whose inputs are.
+#[test]
+fn the_layers_that_a_head_reads_are_named_or_the_default_ones() {
+    const LAYERS: &str = "eagle_aux_hidden_state_layer_ids";
+    let head = Draft::eagle3_head("llama").unset("eagle_config");
+    let model_for = |draft: &Draft| {
+        let [model, _] = described("llama", draft);
+        model
+    };
+    let depths_of = |draft: &Draft| model_for(draft).map(|model| depths(&model).to_vec());
+    let named = |ids: serde_json::Value| head.clone().set("eagle_config", json!({ LAYERS: ids }));
+    assert_eq!(depths_of(&named(json!([0, 2, 3]))).unwrap(), [1, 3, 4]);
+    assert_eq!(depths_of(&named(json!([4, 2, 0]))).unwrap(), [1, 3, 5]);
+    assert_eq!(depths_of(&head.clone().set(LAYERS, json!([0, 2, 4]))).unwrap(), [0, 2, 4]);
+    let [model, _] = described("qwen3", &Draft::eagle3_head("qwen3")).map(Result::unwrap);
+    assert_eq!(depths(&model), [2, 3, 4]);
+    for refused in [head.clone(), named(json!([0, 2, 5])), named(json!([0, 2, 2])), named(json!([]))] {
+        let error = model_for(&refused).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.context("field")),
+            (ErrorKind::InvalidInput, Some(LAYERS)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn heads_of_other_models_are_refused() {
+    let head = Draft::eagle3_head("llama");
+    for (model, draft, field) in [
+        ("qwen3", head.clone(), "vocab_size"),
+        ("qwen3", head.clone().set("vocab_size", json!(64)), "hidden_size"),
+        ("qwen3", Draft::eagle3_head("qwen3").set("target_hidden_size", json!(48)), "target_hidden_size"),
+    ] {
+        for error in described(model, &draft).map(Result::unwrap_err) {
+            assert_eq!(
+                (error.kind(), error.context("field")),
+                (ErrorKind::InvalidInput, Some(field)),
+                "{error}"
+            );
+        }
+    }
+    // The embedding of a model of another width cannot be borrowed.
+    let [_, error] = described("qwen3", &Draft::eagle3_head("qwen3").without("embed_tokens.weight"));
+    assert_eq!(error.unwrap_err().context("field"), Some("hidden_size"));
+}
+
+#[test]
+fn incomplete_and_unknown_heads_are_refused_by_name() {
+    let head = Draft::eagle3_head("llama");
+    for error in described("llama", &head.clone().without("fc.weight")).map(Result::unwrap_err) {
+        assert_eq!(
+            (error.kind(), error.context("tensor")),
+            (ErrorKind::NotFound, Some("fc.weight")),
+            "{error}"
+        );
+    }
+    for (draft, kind, tensor) in [
+        (head.clone().without("d2t"), ErrorKind::NotFound, "d2t"),
+        (head.clone().with("d2t", Dtype::I64, &[25]), ErrorKind::Corrupt, "d2t"),
+        (head.clone().with("d2t", Dtype::I64, &[26]), ErrorKind::Corrupt, "d2t"),
+        (head.clone().with("d2t", Dtype::I32, &[26]), ErrorKind::Corrupt, "d2t"),
+        (
+            head.clone().without("midlayer.input_layernorm.weight"),
+            ErrorKind::NotFound,
+            "midlayer.input_layernorm.weight",
+        ),
+    ] {
+        let error = described("llama", &draft)[1].clone().unwrap_err();
+        assert_eq!((error.kind(), error.context("tensor")), (kind, Some(tensor)), "{error}");
+    }
+    let mut doubled = head.clone();
+    doubled.tensors.get_mut("d2t").unwrap().2[8..16].copy_from_slice(&3_i64.to_le_bytes());
+    assert_eq!(described("llama", &doubled)[1].clone().unwrap_err().kind(), ErrorKind::Corrupt);
+    for (draft, field) in [
+        (head.clone().set("norm_before_residual", json!(true)), "norm_before_residual"),
+        (head.clone().set("eagle_config", json!({"norm_before_fc": true})), "norm_before_fc"),
+        (head.clone().set("transformer_layer_config", json!({})), "transformer_layer_config"),
+        (head.clone().set("num_hidden_layers", json!(2)), "num_hidden_layers"),
+        (Draft::llama(), "architectures"),
+    ] {
+        for error in described("llama", &draft).map(Result::unwrap_err) {
+            let found = (error.kind(), error.context("field").map(|named| named.rsplit('.').next().unwrap()));
+            assert_eq!(found, (ErrorKind::Unsupported, Some(field)), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_head_is_no_model_by_itself() {
+    let checkpoint = Checkpoint::open(fixture("llama-head")).unwrap();
+    assert!(checkpoint.is_draft_head() && !Checkpoint::open(fixture("llama")).unwrap().is_draft_head());
+    let error = checkpoint.decoder().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.context("field")),
+        (ErrorKind::Unsupported, Some("architectures")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_fingerprint_covers_the_head() {
+    let [own, other] = ["llama-head", "qwen3-head"].map(|head| opened("llama", &fixture(head)).unwrap());
+    let alone = Checkpoint::open(fixture("llama")).unwrap();
+    let prints = [&own, &other, &alone].map(Checkpoint::fingerprint);
+    assert!(prints[0] != prints[1] && prints[0] != prints[2] && prints[1] != prints[2], "{prints:?}");
+    assert_eq!(own.reopen().unwrap().unwrap().fingerprint(), prints[0]);
+    // A model without states of its head is the same with and without it.
+    let plain = LoadOptions::default().with_draft_head(fixture("llama-head"));
+    let plain = Checkpoint::for_options(&fixture("llama").into(), &plain).unwrap();
+    assert_eq!(plain.fingerprint(), prints[2]);
+}
