@@ -225,14 +225,7 @@ fn random_settings_give_the_same_logits_on_every_engine() {
 
 /// Families that are not searched: they generate nothing. The test `encoders` has settings of each.
 const ENCODERS: [&str; 9] = [
-    "bert",
-    "eurobert",
-    "gte",
-    "jina_embeddings_v3",
-    "modernbert",
-    "neobert",
-    "nomic_bert",
-    "roberta",
+    "bert", "eurobert", "gte", "jina_embeddings_v3", "modernbert", "neobert", "nomic_bert", "roberta",
     "xlm-roberta",
 ];
 
