@@ -40,7 +40,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE and the MLX engine on CPUs, llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle, mistral.rs and mlx-lm
+    /// The IREE and the MLX engine on CPUs, llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle, mistral.rs and
+    /// mlx-lm
     Cpu(Box<cpu::Arguments>),
     /// The PJRT engine and the same network in jax, on the same plugin
     Pjrt(pjrt::Arguments),

@@ -183,8 +183,8 @@ fn memory_of(process: u32) -> Option<Memory> {
     Some(Memory { private: size(&status, "RssAnon")?, mapped: size(&status, "RssFile")? })
 }
 
-/// The largest difference of `logits` from `reference`, and the largest magnitude of the latter; NaN if a number is
-/// none.
+/// The largest difference of `logits` from `reference`, and the largest magnitude of the latter; NaN if a
+/// number is none.
 pub(crate) fn apart(reference: &[f32], logits: &[f32]) -> (f32, f32) {
     // `f32::max` would ignore it.
     let most = |most: f32, one: f32| if most.is_nan() || one <= most { most } else { one };

@@ -168,8 +168,8 @@ pub enum ModelPart {
     /// Its draft head: the layer for multi-token prediction (Gloeckle et al., 2024; DeepSeek-V3) that some
     /// checkpoints store beside the model's. It is a model of its own, with a token's embedding and the hidden
     /// state of the token before it as input, and the token after next as output. So it drafts for speculative
-    /// decoding; see [`Row::states`](crate::Row::states). With [`LoadOptions::draft_head`], it is the head of that
-    /// checkpoint.
+    /// decoding; see [`Row::states`](crate::Row::states). With [`LoadOptions::draft_head`], it is the head of
+    /// that checkpoint.
     DraftHead,
 }
 
@@ -230,10 +230,10 @@ pub struct LoadOptions {
     /// reads; defaults to false. It takes memory for the states of a prompt chunk, and the last layer then
     /// computes every token of a prompt.
     pub output_states: bool,
-    /// The checkpoint of a draft head that was trained for the model, such as an EAGLE-3 head (Li et al., 2025). It is
-    /// loaded as [`ModelPart::DraftHead`] instead of one that the model's own checkpoint stores, and
-    /// [`output_states`](Self::output_states) are those that it reads. Both are loaded from the model's source with
-    /// this option; defaults to none.
+    /// The checkpoint of a draft head that was trained for the model, such as an EAGLE-3 head (Li et al.,
+    /// 2025). It is loaded as [`ModelPart::DraftHead`] instead of one that the model's own checkpoint stores,
+    /// and [`output_states`](Self::output_states) are those that it reads. Both are loaded from the model's
+    /// source with this option; defaults to none.
     pub draft_head: Option<ModelSource>,
     /// Which programs are compiled while loading.
     pub prepare: Prepare,

@@ -311,8 +311,8 @@ impl StepOutput {
 
     /// Takes out the hidden states of the tokens of a row that [wanted](crate::Want::states) them, `[tokens,
     /// `[`Capabilities::output_states`]`]`: after the last norm, as transformers' `last_hidden_state`, or those
-    /// that the model's [`LoadOptions::draft_head`](crate::LoadOptions::draft_head) reads. `None` for other rows, and for
-    /// rows that failed.
+    /// that the model's [`LoadOptions::draft_head`](crate::LoadOptions::draft_head) reads. `None` for other
+    /// rows, and for rows that failed.
     ///
     /// [`Capabilities::output_states`]: crate::Capabilities::output_states
     pub fn take_states(&mut self, row: usize) -> Option<Vec<f32>> {

@@ -116,8 +116,8 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Supports [draft heads](ModelPart::DraftHead), those of [other checkpoints](LoadOptions::draft_head) too, and [output states](Self::with_output_states), which they
-    /// read.
+    /// Supports [draft heads](ModelPart::DraftHead), those of [other checkpoints](LoadOptions::draft_head)
+    /// too, and [output states](Self::with_output_states), which they read.
     #[must_use]
     pub fn with_draft_heads(mut self) -> Self {
         self.draft_heads = true;
@@ -130,8 +130,8 @@ impl<'a> OptionSupport<'a> {
     /// # Errors
     ///
     /// [`ErrorKind::Cancelled`] if already cancelled; [`ErrorKind::Unsupported`] for an unsupported precision,
-    /// adapters or draft heads; [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device. Each names
-    /// the `field`.
+    /// adapters or draft heads; [`ErrorKind::InvalidInput`] for numbers out of range or an unknown device.
+    /// Each names the `field`.
     pub fn check(&self, options: &LoadOptions) -> Result<CheckedOptions<'a>> {
         if options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(Error::new(ErrorKind::Cancelled, OPERATION, "it was cancelled"));

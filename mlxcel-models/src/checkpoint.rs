@@ -205,8 +205,8 @@ impl Checkpoint {
     /// It covers `config.json` and the name, type, shape and content of each tensor: up to 4 KiB completely,
     /// larger ones in five samples of 256 bytes, because reading gigabytes would take longer than loading
     /// the model. Trained, merged or converted weights differ almost everywhere and so have other
-    /// fingerprints. It does not protect against deliberate changes of a few values. That of a checkpoint with the
-    /// [draft head of another](mlxcel_core::LoadOptions::draft_head) covers both.
+    /// fingerprints. It does not protect against deliberate changes of a few values. That of a checkpoint
+    /// with the [draft head of another](mlxcel_core::LoadOptions::draft_head) covers both.
     pub fn fingerprint(&self) -> String {
         let own = || fingerprint::fingerprint(&self.config_bytes, &self.weights);
         let all = || match self.draft_head() {

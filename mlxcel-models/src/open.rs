@@ -59,9 +59,9 @@ impl Checkpoint {
         }
     }
 
-    /// As [`from_source`](Self::from_source), with the checkpoint of the [draft head](LoadOptions::draft_head) if
-    /// `options` ask for it or for the states that it reads: for engines, before
-    /// [`decoder_for`](Self::decoder_for).
+    /// As [`from_source`](Self::from_source), with the checkpoint of the [draft
+    /// head](LoadOptions::draft_head) if `options` ask for it or for the states that it reads: for engines,
+    /// before [`decoder_for`](Self::decoder_for).
     ///
     /// # Errors
     ///

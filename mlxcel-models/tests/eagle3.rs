@@ -1,5 +1,5 @@
-//! EAGLE-3 draft heads against their reference, walked by operations in plain loops; and heads that do not belong
-//! to a model.
+//! EAGLE-3 draft heads against their reference, walked by operations in plain loops; and heads that do not
+//! belong to a model.
 
 use std::path::{Path, PathBuf};
 

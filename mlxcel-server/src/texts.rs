@@ -64,8 +64,8 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({ "prompt": text })))
 }
 
-/// Rejects ids outside the vocabulary in the field `param`: decoding would omit them. A model may have more ids than its
-/// tokenizer has tokens; it can generate those.
+/// Rejects ids outside the vocabulary in the field `param`: decoding would omit them. A model may have more
+/// ids than its tokenizer has tokens; it can generate those.
 pub(crate) fn check_tokens(app: &ServedModel, tokens: &[TokenId], param: &str) -> Result<(), ApiError> {
     let (tokenizer, size) = (app.tokenizer()?, app.engine.model().info().vocabulary_size);
     let is_known = |id: TokenId| (id as usize) < size || tokenizer.token(id).is_some();

@@ -20,8 +20,8 @@ pub struct OpenOptions {
     /// The most bytes that the model may take by [`Model::estimate`]; if it would take more, opening
     /// fails before anything is loaded. Not limited by default.
     pub memory_budget: Option<u64>,
-    /// Whether a draft head is opened too, for [`Model::draft_head`]: that of [`LoadOptions::draft_head`], or the
-    /// checkpoint's own. The model is then loaded with [`LoadOptions::output_states`].
+    /// Whether a draft head is opened too, for [`Model::draft_head`]: that of [`LoadOptions::draft_head`], or
+    /// the checkpoint's own. The model is then loaded with [`LoadOptions::output_states`].
     pub draft_head: bool,
 }
 
@@ -61,8 +61,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens a draft head from a checkpoint of its own too, which was trained for the model: a folder, or a name
-    /// `org/name` as of [models](Model::open).
+    /// Opens a draft head from a checkpoint of its own too, which was trained for the model: a folder, or a
+    /// name `org/name` as of [models](Model::open).
     ///
     /// ```no_run
     /// use mlxcel_session::{Model, OpenOptions};

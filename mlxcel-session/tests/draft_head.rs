@@ -1,5 +1,5 @@
-//! Drafting by a draft head, a checkpoint's own or one of another checkpoint: no token changes, and most drafts of a
-//! trained head are right.
+//! Drafting by a draft head, a checkpoint's own or one of another checkpoint: no token changes, and most
+//! drafts of a trained head are right.
 
 use std::ops::Range;
 use std::path::PathBuf;

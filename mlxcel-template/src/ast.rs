@@ -134,7 +134,8 @@ pub(super) struct Macro {
     pub(super) name: String,
     /// Names, and defaults where they have one.
     pub(super) parameters: Vec<(String, Option<Expr>)>,
-    /// Whether the body reads `varargs`, `kwargs` and `caller`: arguments without a parameter are an error else.
+    /// Whether the body reads `varargs`, `kwargs` and `caller`: arguments without a parameter are an error
+    /// else.
     pub(super) takes_more: (bool, bool, bool),
     pub(super) body: Vec<Statement>,
 }

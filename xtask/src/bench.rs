@@ -22,8 +22,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The IREE and the MLX engine on processors beside llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle, mistral.rs
-    /// and mlx-lm
+    /// The IREE and the MLX engine on processors beside llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle,
+    /// mistral.rs and mlx-lm
     Cpu(CpuArguments),
     /// The PJRT engine beside the same network in jax, on the plugin of `setup --pjrt`; jax is installed into
     /// .toolchain/xla for it
@@ -62,8 +62,8 @@ struct SpeculationArguments {
 #[derive(clap::Args)]
 struct CpuArguments {
     /// What the engine is compared with: llama.cpp, candle and mistral.rs are built into target/bench/build
-    /// for it, ik_llama.cpp, OpenVINO GenAI and mlx-lm are installed into .toolchain; nothing where nothing is named.
-    /// ik-llama-cpp and openvino read the files of llama-cpp, which has to be named too
+    /// for it, ik_llama.cpp, OpenVINO GenAI and mlx-lm are installed into .toolchain; nothing where nothing
+    /// is named. ik-llama-cpp and openvino read the files of llama-cpp, which has to be named too
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0.., default_values_t = [CpuPeer::LlamaCpp, CpuPeer::Candle, CpuPeer::MlxLm])]
     peers: Vec<CpuPeer>,
     /// Further arguments of the suite; `-- --help` lists them

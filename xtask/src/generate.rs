@@ -1,4 +1,5 @@
-//! `generate`: regenerates the bindings and headers in `mlxcel-iree-sys`, and the pictures of the documentation.
+//! `generate`: regenerates the bindings and headers in `mlxcel-iree-sys`, and the pictures of the
+//! documentation.
 
 use std::ffi::OsStr;
 use std::fs;

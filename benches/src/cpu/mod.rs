@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
     /// The worker that runs llama.cpp; by default it is not measured
     #[arg(long)]
     llama_cpp: Option<PathBuf>,
-    /// The folder that has ik_llama.cpp, which is measured on llama.cpp's files of the same types; by default it
-    /// is not measured
+    /// The folder that has ik_llama.cpp, which is measured on llama.cpp's files of the same types; by default
+    /// it is not measured
     #[arg(long, requires = "llama_cpp")]
     ik_llama_cpp: Option<PathBuf>,
     /// The folder that has OpenVINO GenAI, which is measured on what it makes of llama.cpp's files of the same

@@ -35,9 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// page at `/`, `/openapi.json`, `/health/live`, `/health/ready`, and `/metrics` for Prometheus.
 ///
 /// The server listens from the beginning: while the model is loading and --prepare is at work, `/health/live`
-/// answers 200, and `/health/ready` and requests 503. The first line on standard output is the address, such as `http://127.0.0.1:8080`; it is printed
-/// when the server is ready. SIGINT and SIGTERM end the server: it takes no more requests and lets those that
-/// run finish.
+/// answers 200, and `/health/ready` and requests 503. The first line on standard output is the address, such
+/// as `http://127.0.0.1:8080`; it is printed when the server is ready. SIGINT and SIGTERM end the server: it
+/// takes no more requests and lets those that run finish.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -57,7 +57,8 @@ pub(crate) struct Arguments {
     /// of --host), such as the name that a proxy passes on. Can be repeated
     #[arg(long, value_name = "NAME", value_parser = numbers::host)]
     allow_host: Vec<String>,
-    /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be repeated
+    /// Let pages of this origin, such as `https://example.org`, use the server (CORS); * for any. Can be
+    /// repeated
     #[arg(long, value_name = "ORIGIN", value_parser = numbers::origin)]
     allow_origin: Vec<String>,
     /// What clients must send as `Authorization: Bearer KEY`

@@ -307,7 +307,8 @@ fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
     }
 }
 
-/// What is added to the scores of `heads` heads for the distance of `tokens` tokens (`[heads, tokens, tokens]`).
+/// What is added to the scores of `heads` heads for the distance of `tokens` tokens (`[heads, tokens,
+/// tokens]`).
 fn falling(tokens: i32, heads: usize) -> Result<Array> {
     let own = Array::arange(0, tokens, DType::I32)?.expand_dims(&[1])?;
     let seen = Array::arange(0, tokens, DType::I32)?.expand_dims(&[0])?;

@@ -29,7 +29,8 @@ pub(super) struct Numerics {
 pub(super) struct Network {
     decoder: Decoder,
     walk: Walk,
-    /// For each token the index of its logit, or of none behind them, if the head does not compute those of all.
+    /// For each token the index of its logit, or of none behind them, if the head does not compute those of
+    /// all.
     places: Option<Array>,
     pub(super) weights: Weights,
     pub(super) adapters: Adapters,

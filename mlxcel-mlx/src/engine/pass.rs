@@ -242,7 +242,8 @@ fn words(array: &Array) -> Result<Array> {
 }
 
 /// The results of `rows`, and the hidden states that they return, from the words of their pass, with
-/// `vocabulary` logits, and `hidden` and `state` elements of a hidden state and of one that is returned; a row with unusable logits returns an error.
+/// `vocabulary` logits, and `hidden` and `state` elements of a hidden state and of one that is returned; a
+/// row with unusable logits returns an error.
 pub(super) fn answers(
     rows: &[RowRequest],
     words: &[u32],

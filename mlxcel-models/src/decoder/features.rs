@@ -12,8 +12,8 @@ use super::{
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)+) => {
-        /// A part of the description that an engine may or may not support. Prints as its name, such as `soft cap of
-        /// scores`.
+        /// A part of the description that an engine may or may not support. Prints as its name, such as `soft
+        /// cap of scores`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Feature {
             $($(#[$doc])* $name,)+

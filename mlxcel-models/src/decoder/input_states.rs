@@ -2,12 +2,12 @@
 
 use super::{Linear, Norm};
 
-/// How a draft head reads a token's embedding beside the hidden state of the token before it in the model that it
-/// drafts for.
+/// How a draft head reads a token's embedding beside the hidden state of the token before it in the model
+/// that it drafts for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputStates {
-    /// Its layers read `projection([embedding_norm(embedding), state_norm(state)])`, where the state is that after
-    /// the model's last norm (DeepSeek-AI, 2024, "DeepSeek-V3 Technical Report", section 2.2).
+    /// Its layers read `projection([embedding_norm(embedding), state_norm(state)])`, where the state is that
+    /// after the model's last norm (DeepSeek-AI, 2024, "DeepSeek-V3 Technical Report", section 2.2).
     Projected {
         /// The norm of the embedding.
         embedding_norm: Norm,

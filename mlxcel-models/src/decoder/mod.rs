@@ -85,8 +85,8 @@ pub struct Decoder {
     pub norm: Option<Norm>,
     /// The projection to logits; `None` if the model does not generate, as encoders do not.
     pub head: Option<Head>,
-    /// The token of each logit, if the head computes those of a part of the vocabulary alone, as some draft heads
-    /// do: others are minus infinity. `None` if there is one for every token, in order.
+    /// The token of each logit, if the head computes those of a part of the vocabulary alone, as some draft
+    /// heads do: others are minus infinity. `None` if there is one for every token, in order.
     pub head_tokens: Option<Arc<[TokenId]>>,
     /// The hidden states of all tokens of a pass that are results beside the logits, as draft heads read them;
     /// `None` if there are none.

@@ -19,7 +19,8 @@ pub enum OutputStates {
 }
 
 impl Decoder {
-    /// Whether output states are computed from what the last mixer returns, which then has to be that of all tokens.
+    /// Whether output states are computed from what the last mixer returns, which then has to be that of all
+    /// tokens.
     pub(crate) fn returns_last_states(&self) -> bool {
         let is_mixer = |block: &Block| matches!(block.operation, Operation::Mixer(_));
         let last = || self.layers.iter().rposition(|layer| layer.blocks.iter().any(is_mixer));

@@ -1,5 +1,5 @@
-//! EAGLE-3 draft heads (Li et al., 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
-//! Training-Time Test"): checkpoints of one layer, trained for another checkpoint's model.
+//! EAGLE-3 draft heads (Li et al., 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models
+//! via Training-Time Test"): checkpoints of one layer, trained for another checkpoint's model.
 //!
 //! Config fields, tensor names and arithmetic follow vLLM's and SGLang's `llama_eagle3`.
 
@@ -58,7 +58,8 @@ fn roles(head: &Checkpoint) -> Result<Roles<'_>> {
     Ok(Roles::new(head, text, ModelPart::DraftHead).under(DRAFT_HEAD))
 }
 
-/// The error of a head that was trained for another model: its `field` is `own`, and that of the model `expected`.
+/// The error of a head that was trained for another model: its `field` is `own`, and that of the model
+/// `expected`.
 fn mismatch(field: &'static str, own: usize, expected: usize) -> Error {
     let message = "the draft head was trained for another model";
     Error::new(ErrorKind::InvalidInput, OPERATION, message)
@@ -87,8 +88,8 @@ pub(super) fn return_states(head: &Checkpoint, target: &mut Decoder) -> Result<(
 }
 
 /// The depths whose states the head reads, of a model with this many layers: by default those before the third
-/// layer, that in the middle, and the third from the end. `eagle_config` names layers whose results are read, as
-/// SGLang takes it; the field beside it depths, as vLLM does.
+/// layer, that in the middle, and the third from the end. `eagle_config` names layers whose results are read,
+/// as SGLang takes it; the field beside it depths, as vLLM does.
 fn depths(config: Fields<'_>, layers: usize) -> Result<Vec<usize>> {
     let inner = match config.object("eagle_config")? {
         Some(inner) => inner.sizes(LAYERS)?,

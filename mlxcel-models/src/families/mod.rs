@@ -224,8 +224,8 @@ impl Checkpoint {
         describe(self, ModelPart::Whole)
     }
 
-    /// The description of what [`LoadOptions::part`] and [`LoadOptions::output_states`] ask for; the first thing
-    /// that a [`Backend`](mlxcel_core::Backend) needs of a checkpoint.
+    /// The description of what [`LoadOptions::part`] and [`LoadOptions::output_states`] ask for; the first
+    /// thing that a [`Backend`](mlxcel_core::Backend) needs of a checkpoint.
     ///
     /// # Errors
     ///
@@ -233,8 +233,8 @@ impl Checkpoint {
     /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) if the family's are not known,
     /// [`NotFound`](mlxcel_core::ErrorKind::NotFound) if the checkpoint has none. For hidden states:
     /// [`Unsupported`](mlxcel_core::ErrorKind::Unsupported) for a model that does not generate. For a head of [another
-    /// checkpoint](LoadOptions::draft_head): [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it was trained
-    /// for a model of other sizes.
+    /// checkpoint](LoadOptions::draft_head): [`InvalidInput`](mlxcel_core::ErrorKind::InvalidInput) if it was
+    /// trained for a model of other sizes.
     pub fn decoder_for(&self, options: &LoadOptions) -> Result<Decoder> {
         if options.part == ModelPart::DraftHead {
             return match self.draft_head() {

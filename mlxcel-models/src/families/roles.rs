@@ -33,7 +33,8 @@ impl<'a> Roles<'a> {
         Self { checkpoint, text, config: text.config, part, prefix: "", table: RefCell::default() }
     }
 
-    /// The same of a checkpoint that belongs to another one, where the names of its tensors begin with `prefix`.
+    /// The same of a checkpoint that belongs to another one, where the names of its tensors begin with
+    /// `prefix`.
     pub(super) fn under(mut self, prefix: &'static str) -> Self {
         self.prefix = prefix;
         self

@@ -132,7 +132,8 @@ impl Walk {
         Ok(Hidden { wanted: normed(&stream.hidden, ops)?, states })
     }
 
-    /// The logits (`[tokens, `[`Decoder::logits`]`]`) of [hidden states](Self::hidden) by the `head` of the decoder.
+    /// The logits (`[tokens, `[`Decoder::logits`]`]`) of [hidden states](Self::hidden) by the `head` of the
+    /// decoder.
     ///
     /// # Errors
     ///

@@ -282,9 +282,9 @@ pub trait Ops {
     ) -> Result<Self::Value, Self::Error>;
 
     /// The generalised delta rule over the state `[heads, key_dim, value_dim]` at `slot`: a state `S` becomes
-    /// `e^decay · S + rewrite ⊗ Sᵀremoval + key ⊗ value`, whose middle reads what lay there before the decay, and
-    /// the result is `Sᵀquery`. Of `operands` `query`, `key`, `decay`, `removal` and `rewrite` are `[tokens,
-    /// heads, key_dim]`, and `value` is `[tokens, heads, value_dim]`, as is the result.
+    /// `e^decay · S + rewrite ⊗ Sᵀremoval + key ⊗ value`, whose middle reads what lay there before the decay,
+    /// and the result is `Sᵀquery`. Of `operands` `query`, `key`, `decay`, `removal` and `rewrite` are
+    /// `[tokens, heads, key_dim]`, and `value` is `[tokens, heads, value_dim]`, as is the result.
     fn generalized_delta_rule(
         &mut self,
         operands: &DeltaRuleOperands<Self::Value>,

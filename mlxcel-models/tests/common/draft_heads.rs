@@ -1,5 +1,5 @@
-//! Checkpoints with draft heads, in them or beside them, and what transformers and the reference of EAGLE-3 compute
-//! from them.
+//! Checkpoints with draft heads, in them or beside them, and what transformers and the reference of EAGLE-3
+//! compute from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

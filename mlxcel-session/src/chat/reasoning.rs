@@ -33,7 +33,8 @@ const TAGS: [(&str, &str); 13] = [
 ];
 
 /// How a model marks its reasoning: tags at the beginning of an answer (`<think>…</think>`), or the channels
-/// of gpt-oss. Functionary 3.2 has none, but marks the beginning of its answers. [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
+/// of gpt-oss. Functionary 3.2 has none, but marks the beginning of its answers.
+/// [`Tokenizer::reasoning`](crate::Tokenizer::reasoning) returns the format of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningFormat(pub(crate) ReasoningMarks);
 

@@ -92,9 +92,9 @@ pub(crate) enum Id {
     Number,
 }
 
-/// How an argument is written between tags: `open`, its name, `named`, `middle`, its value, `close`. A string is
-/// written as it is, any other value as JSON. Line feeds around the value that `middle` and `close` have are not
-/// part of it.
+/// How an argument is written between tags: `open`, its name, `named`, `middle`, its value, `close`. A string
+/// is written as it is, any other value as JSON. Line feeds around the value that `middle` and `close` have
+/// are not part of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Argument {
     pub(crate) open: &'static str,

@@ -131,7 +131,8 @@ impl ChatTemplate {
         self.templates.iter().map(|named| named.name.as_str())
     }
 
-    /// Whether the source of a template contains `text`, such as the name of a role or a variable that it reads.
+    /// Whether the source of a template contains `text`, such as the name of a role or a variable that it
+    /// reads.
     pub fn spells(&self, text: &str) -> bool {
         self.templates.iter().any(|named| named.source.contains(text))
     }

@@ -19,10 +19,10 @@ const MOST_WAITING: usize = 4096;
 /// The most tokens of a row of which all states are computed for the sake of the last.
 const SHORT: usize = 16;
 
-/// Drafts tokens with a draft head: a layer that reads the model's hidden states and has learned which tokens come
-/// after the next. The model's checkpoint stores it (multi-token prediction, Gloeckle et al., 2024; DeepSeek-V3,
-/// Qwen3.5, GLM-4.5), or another checkpoint that was trained for the model (EAGLE-3, Li et al., 2025). It drafts
-/// the most likely tokens.
+/// Drafts tokens with a draft head: a layer that reads the model's hidden states and has learned which tokens
+/// come after the next. The model's checkpoint stores it (multi-token prediction, Gloeckle et al., 2024;
+/// DeepSeek-V3, Qwen3.5, GLM-4.5), or another checkpoint that was trained for the model (EAGLE-3, Li et al.,
+/// 2025). It drafts the most likely tokens.
 ///
 /// The model has to be opened with [`OpenOptions::with_draft_head`](crate::OpenOptions::with_draft_head), and
 /// [`Model::draft_head`](crate::Model::draft_head) returns its head:
@@ -58,8 +58,8 @@ impl DraftHead {
             .with_context("model_type", head.info().model_type.escape_debug()))
     }
 
-    /// Loads the draft head of a model with the engine and the options of the model, from the model's checkpoint or
-    /// [another](LoadOptions::draft_head).
+    /// Loads the draft head of a model with the engine and the options of the model, from the model's
+    /// checkpoint or [another](LoadOptions::draft_head).
     ///
     /// # Errors
     ///

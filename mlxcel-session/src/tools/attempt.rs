@@ -17,8 +17,8 @@ use crate::reasoning::begun;
 /// The deepest nesting of arguments.
 pub(super) const DEEPEST: usize = 128;
 
-/// The token with which Llama 3 may begin a call that is the whole answer. It is a part of the text where special
-/// tokens are shown.
+/// The token with which Llama 3 may begin a call that is the whole answer. It is a part of the text where
+/// special tokens are shown.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
 /// What the text of an attempt is.

@@ -42,8 +42,8 @@ impl<'w> Writer<'w> {
         self.rules.add(&format!("{open} {value}"))
     }
 
-    /// A value of the schema, and the tag behind it. Objects and lists of which the schema does not say what they
-    /// have are JSON.
+    /// A value of the schema, and the tag behind it. Objects and lists of which the schema does not say what
+    /// they have are JSON.
     fn value(&mut self, schema: &'w Value, close: &str) -> String {
         if let Some(target) = schema["$ref"].as_str() {
             return self.reference(target, close);

@@ -23,8 +23,8 @@ struct Open<'t> {
     elements: Vec<(String, Element)>,
 }
 
-/// The elements of `text`, each between `<NAME>` and `</NAME>` behind `mark`, with space between them; `None` if
-/// it is not such a text.
+/// The elements of `text`, each between `<NAME>` and `</NAME>` behind `mark`, with space between them; `None`
+/// if it is not such a text.
 pub(super) fn elements(text: &str, mark: &str) -> Option<Vec<(String, Element)>> {
     let mut pieces = text.split(mark);
     let mut open = vec![Open { text: pieces.next()?.to_owned(), ..Open::default() }];

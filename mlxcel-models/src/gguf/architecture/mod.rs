@@ -40,7 +40,8 @@ pub(super) struct Architecture {
     pub(super) base: [&'static str; 2],
     /// Names of tensors that are not those of [`known::TENSORS`]; the first of several counts.
     pub(super) tensors: &'static [&'static [Name]],
-    /// The names of a draft head, which the first layer behind the others is; none if the family's are not known.
+    /// The names of a draft head, which the first layer behind the others is; none if the family's are not
+    /// known.
     pub(super) draft_head: Option<&'static DraftHead>,
     /// What is to be done beyond that.
     pub(super) adapt: fn(&mut Draft<'_>) -> Result<()>,
@@ -88,8 +89,8 @@ pub(super) struct DraftHead {
 }
 
 impl DraftHead {
-    /// The name of a tensor behind the layers, which is `rest` without the number of its layer; none for one that
-    /// has no place in the head.
+    /// The name of a tensor behind the layers, which is `rest` without the number of its layer; none for one
+    /// that has no place in the head.
     fn target(&self, architecture: &Architecture, layers: usize, rest: &str) -> Option<(String, Change)> {
         let (stem, ending) = rest.rsplit_once('.').unwrap_or((rest, ""));
         let own = self.modules.iter().find(|(known, _)| *known == stem);
@@ -211,8 +212,8 @@ pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
 }
 
 /// Where a tensor goes: its name for families, with `#` for the number of one of several, and what is to be
-/// undone. None for one that is of no use to the network, such as what becomes a setting; an error for one that has
-/// no place in the architecture.
+/// undone. None for one that is of no use to the network, such as what becomes a setting; an error for one
+/// that has no place in the architecture.
 pub(super) fn target(
     architecture: &Architecture,
     layers: usize,
