@@ -18,10 +18,11 @@ const SINGLE_CALLS: &str = "only supports single tool-calls";
 /// several.
 pub(super) fn prepared<'m>(template: &ChatTemplate, messages: &'m [Message]) -> Cow<'m, [Message]> {
     let mut messages = with_reasoning(messages);
-    if Style::of(Some(template)).text_arguments {
+    let most = messages.iter().map(|message| calls(message).len()).max().unwrap_or_default();
+    if most > 0 && Style::of(Some(template)).text_arguments {
         messages.to_mut().iter_mut().for_each(write_arguments);
     }
-    if template.spells(SINGLE_CALLS) && messages.iter().any(|message| calls(message).len() > 1) {
+    if most > 1 && template.spells(SINGLE_CALLS) {
         return Cow::Owned(with_single_calls(&messages));
     }
     messages
