@@ -174,7 +174,7 @@ mod tests {
     fn a_kernel_is_located_by_its_first_use() {
         let [operation, near] = described(&text(1), "vector.fma", "");
         assert!(operation.contains("vector.fma"));
-        assert_eq!(near, "between model.embed_tokens.weight and model.layers.0.input_layernorm.weight");
+        assert_eq!(near, "model.layers.0.input_layernorm.weight");
     }
 
     #[test]
