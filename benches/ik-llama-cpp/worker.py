@@ -138,8 +138,9 @@ def main():
         request, rest = line.split(maxsplit=1)
         if request == "logits":
             tokens, file = rest.rstrip("\n").split(maxsplit=1)
-            answer({"seconds": prompt(one, int(tokens))})
+            seconds = prompt(one, int(tokens))
             Path(file).write_bytes(one.logits(one.batch.n_tokens - 1).tobytes())
+            answer({"seconds": seconds})
             continue
         numbers = [int(word) for word in rest.split()]
         if request == "prefill":
