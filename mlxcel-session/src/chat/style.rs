@@ -18,6 +18,7 @@ pub(crate) struct Style {
     #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
     pub(crate) parallel: bool,
     /// What the prompt has written of the first call.
+    #[cfg_attr(not(feature = "structured"), allow(dead_code, reason = "grammars alone need it"))]
     pub(crate) prompted: &'static str,
     /// Whether its templates print arguments that are text already.
     pub(crate) text_arguments: bool,
