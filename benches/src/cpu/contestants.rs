@@ -300,6 +300,12 @@ impl Common<'_> {
         Ok(Entry { weights, ..Entry::new(result, effort(&kind), command) })
     }
 
+    /// A program with weights in a file, which come from llama.cpp's type.
+    fn on_file(&self, label: &str, program: Program, which: LlamaCpp, weights: &Path) -> Result<Contestant> {
+        let result = self.peer(label, program, &name(&which), self.stored_bits(weights)?);
+        Ok(Contestant { arithmetic: Some(which.arithmetic()), ..result })
+    }
+
     /// ik_llama.cpp with a file of llama.cpp's.
     pub(super) fn ik_llama_cpp(
         &self,
@@ -308,16 +314,13 @@ impl Common<'_> {
         packages: &Path,
         which: LlamaCpp,
     ) -> Result<Entry> {
-        let kind = name(&which);
         let file = self.gguf(llama_cpp, which)?;
-        let bits = self.stored_bits(&file)?;
-        let mut result = self.peer("ik_llama.cpp", Program::IkLlamaCpp, &kind, bits);
-        result.arithmetic = Some(which.arithmetic());
+        let result = self.on_file("ik_llama.cpp", Program::IkLlamaCpp, which, &file)?;
         let (python, packages) = (python.to_owned(), packages.to_owned());
         let (threads, capacity) = (self.threads, self.capacity);
         let weights = Some(file.clone());
         let command = move || peers::ik_llama_cpp(&python, &packages, &file, threads, capacity);
-        Ok(Entry { weights, ..Entry::new(result, effort(&kind), command) })
+        Ok(Entry { weights, ..Entry::new(result, effort(&name(&which)), command) })
     }
 
     /// OpenVINO GenAI with a file of llama.cpp's, which it converts once.
@@ -328,14 +331,12 @@ impl Common<'_> {
         packages: &Path,
         which: LlamaCpp,
     ) -> Result<Entry> {
-        let kind = name(&which);
         let file = self.gguf(llama_cpp, which)?;
+        let kind = name(&which);
         let folder = self.checkpoint.join(format!("openvino-{kind}"));
         peers::convert_to_openvino(python, packages, &file, &folder)?;
         let weights = folder.join("openvino_model.bin");
-        let bits = self.stored_bits(&weights)?;
-        let mut result = self.peer("OpenVINO", Program::OpenVino, &kind, bits);
-        result.arithmetic = Some(which.arithmetic());
+        let result = self.on_file("OpenVINO", Program::OpenVino, which, &weights)?;
         let (python, packages, threads) = (python.to_owned(), packages.to_owned(), self.threads);
         let command = move || peers::openvino(&python, &packages, &folder, threads);
         Ok(Entry { weights: Some(weights), ..Entry::new(result, effort(&kind), command) })
