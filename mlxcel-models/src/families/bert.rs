@@ -7,8 +7,8 @@
 
 use mlxcel_core::{Error, Result};
 
-use super::blocks::{normed_output, sequential};
-use super::encoder::{EncoderOutline, attention, both_ways, token_types};
+use super::blocks::{normed_output, plain_attention, sequential};
+use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::roles::{OPERATION, Roles};
 use super::settings::{
     LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, head_dim, positive,
@@ -82,7 +82,7 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
         ];
         let output = linear("attention.output.dense", hidden, width)?;
         let core = AttentionCore { alibi, ..both_ways(sizes.scale(), None, None) };
-        let attention = attention(&sizes, inputs, output, core);
+        let attention = plain_attention(&sizes, inputs, output, core);
         let after_attention = norm(&name("attention.output.LayerNorm"))?;
         let (mlp, after_mlp) = if alibi {
             refuse_norms(roles, &name("attention.self.layer_norm_q"))?;

@@ -5,8 +5,8 @@ use mlxcel_core::Result;
 use super::roles::Roles;
 use super::settings::Sizes;
 use crate::decoder::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Gating, HeadNorm, Layer, Mixer,
-    Mlp, Norm, NormKind, NormScope, Operation,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Gating, HeadNorm, Layer, Linear,
+    Mixer, Mlp, Norm, NormKind, NormScope, Operation,
 };
 use crate::rope::Rope;
 
@@ -87,6 +87,33 @@ pub(super) fn core(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> At
     }
 }
 
+/// Attention with these projections of queries, keys and values, and of the output, and nothing else.
+pub(super) fn plain_attention(
+    sizes: &Sizes,
+    [query, key, value]: [Linear; 3],
+    output: Linear,
+    core: AttentionCore,
+) -> Attention {
+    Attention {
+        query_heads: sizes.query_heads,
+        kv_heads: sizes.kv_heads,
+        head_dim: sizes.head_dim,
+        value_dim: sizes.head_dim,
+        query,
+        key,
+        value,
+        output,
+        query_norm: None,
+        key_norm: None,
+        value_norm: None,
+        clip: None,
+        gate: None,
+        output_norm: None,
+        value_scale: 1.0,
+        core,
+    }
+}
+
 /// A root-mean-square norm without factors.
 pub(super) fn plain_norm(width: usize, epsilon: f32) -> Norm {
     Norm { kind: NormKind::Rms, weight: None, bias: None, epsilon, offset: 0.0, width }
@@ -145,30 +172,11 @@ impl Roles<'_> {
         biases: AttentionBiases,
         core: AttentionCore,
     ) -> Result<Attention> {
+        let (queries, keys) = (sizes.query_width(), sizes.kv_width());
         let input = |part, outputs| self.linear(&format!("{name}.{part}"), outputs, width, biases.inputs);
-        Ok(Attention {
-            query_heads: sizes.query_heads,
-            kv_heads: sizes.kv_heads,
-            head_dim: sizes.head_dim,
-            value_dim: sizes.head_dim,
-            query: input("q_proj", sizes.query_width())?,
-            key: input("k_proj", sizes.kv_width())?,
-            value: input("v_proj", sizes.kv_width())?,
-            output: self.linear(
-                &format!("{name}.o_proj"),
-                sizes.hidden,
-                sizes.query_width(),
-                biases.output,
-            )?,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            clip: None,
-            gate: None,
-            output_norm: None,
-            value_scale: 1.0,
-            core,
-        })
+        let inputs = [input("q_proj", queries)?, input("k_proj", keys)?, input("v_proj", keys)?];
+        let output = self.linear(&format!("{name}.o_proj"), sizes.hidden, queries, biases.output)?;
+        Ok(plain_attention(sizes, inputs, output, core))
     }
 
     /// The gated MLP with the projections `gate_proj`, `up_proj` and `down_proj` of the module `name`.

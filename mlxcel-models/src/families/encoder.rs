@@ -103,33 +103,6 @@ impl Roles<'_> {
     }
 }
 
-/// Bidirectional attention with these projections, of as many key/value heads as query heads.
-pub(super) fn attention(
-    sizes: &Sizes,
-    [query, key, value]: [Linear; 3],
-    output: Linear,
-    core: AttentionCore,
-) -> Attention {
-    Attention {
-        query_heads: sizes.query_heads,
-        kv_heads: sizes.kv_heads,
-        head_dim: sizes.head_dim,
-        value_dim: sizes.head_dim,
-        query,
-        key,
-        value,
-        output,
-        query_norm: None,
-        key_norm: None,
-        value_norm: None,
-        clip: None,
-        gate: None,
-        output_norm: None,
-        value_scale: 1.0,
-        core,
-    }
-}
-
 /// Attention to all positions, or to those at a distance of less than `window`, in both directions.
 pub(super) fn both_ways(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> AttentionCore {
     AttentionCore { mask: AttentionMask::Bidirectional, ..core(scale, window, rope) }

@@ -6,7 +6,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, between_norms, by_head, core, plain_norm, post_norm};
+use super::blocks::{AttentionBiases, between_norms, by_head, core, plain_attention, plain_norm, post_norm};
 use super::experts::{ExpertSizes, MOST_EXPERTS, PROJECTIONS, softmax_router};
 use super::gemma::embedding_scale;
 use super::layer_inputs::{LayerInputs, shared_sources};
@@ -241,22 +241,10 @@ pub(super) fn mixer(
     let value =
         if *keys_as_values { key } else { linear("v_proj", sizes.kv_width(), sizes.hidden, biases.inputs)? };
     Ok(Mixer::Attention(Attention {
-        query_heads: sizes.query_heads,
-        kv_heads: sizes.kv_heads,
-        head_dim: sizes.head_dim,
-        value_dim: sizes.head_dim,
-        query,
-        key,
-        value,
-        value_scale: 1.0,
-        output,
         query_norm: by_head(query_norm),
         key_norm: by_head(head_norm("k_norm")?),
         value_norm: Some(plain_norm(sizes.head_dim, epsilon)),
-        clip: None,
-        gate: None,
-        output_norm: None,
-        core,
+        ..plain_attention(sizes, [query, key, value], output, core)
     }))
 }
 

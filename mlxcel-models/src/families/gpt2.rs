@@ -5,7 +5,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{core, pre_norm, sequential};
+use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -14,7 +14,7 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder, Mlp, WeightRef};
+use crate::decoder::{Activation, Decoder, Mlp, WeightRef};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["gpt2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
@@ -55,24 +55,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             let rows = |part: &WeightRef| part.clone().rows(index * hidden, hidden);
             roles.projection(rows(&weight), Some(rows(&bias)))
         };
-        let attention = Attention {
-            query_heads: sizes.query_heads,
-            kv_heads: sizes.kv_heads,
-            head_dim: sizes.head_dim,
-            value_dim: sizes.head_dim,
-            query: third(0),
-            key: third(1),
-            value: third(2),
-            output: linear(&name("attn.c_proj"), hidden, hidden)?,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            clip: None,
-            gate: None,
-            output_norm: None,
-            value_scale: 1.0,
-            core: core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None),
-        };
+        let inputs = [0, 1, 2].map(third);
+        let output = linear(&name("attn.c_proj"), hidden, hidden)?;
+        let core = core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None);
+        let attention = plain_attention(&sizes, inputs, output, core);
         Ok(sequential([
             pre_norm(before, attention),
             pre_norm(

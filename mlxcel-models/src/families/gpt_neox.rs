@@ -5,12 +5,12 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{core, parallel, pre_norm, sequential};
+use super::blocks::{core, parallel, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, Decoder, Mlp, Selection};
+use crate::decoder::{Activation, Decoder, Mlp, Selection};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -64,24 +64,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             };
             roles.projection(fused.clone().select(rows), bias.clone().map(|bias| bias.select(rows)))
         };
-        Ok(Attention {
-            query_heads: heads,
-            kv_heads: heads,
-            head_dim: width,
-            value_dim: width,
-            query: third(0),
-            key: third(1),
-            value: third(2),
-            output: roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            clip: None,
-            gate: None,
-            output_norm: None,
-            value_scale: 1.0,
-            core: core(sizes.scale(), None, Some(&rope)),
-        })
+        let inputs = [0, 1, 2].map(third);
+        let output = roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?;
+        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))))
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");

@@ -4,7 +4,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{by_head, core, pre_norm, sequential};
+use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
 use super::roles::Roles;
@@ -114,24 +114,15 @@ fn attention(
     let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
     let head_norm =
         |part| Ok(by_head(roles.rms_norm(&format!("{module}.{part}"), sizes.head_dim, epsilon)?));
-    Ok(Attention {
-        query_heads: sizes.query_heads,
-        kv_heads: sizes.kv_heads,
-        head_dim: sizes.head_dim,
-        value_dim: sizes.head_dim,
-        query: linear("q_proj", sizes.query_width(), sizes.hidden)?,
-        key: linear("k_proj", sizes.kv_width(), sizes.hidden)?,
-        value: linear("v_proj", sizes.kv_width(), sizes.hidden)?,
-        output: linear("out_proj", sizes.hidden, sizes.query_width())?,
-        query_norm: head_norm("q_layernorm")?,
-        key_norm: head_norm("k_layernorm")?,
-        value_norm: None,
-        clip: None,
-        gate: None,
-        output_norm: None,
-        value_scale: 1.0,
-        core,
-    })
+    let (hidden, queries, keys) = (sizes.hidden, sizes.query_width(), sizes.kv_width());
+    let inputs = [
+        linear("q_proj", queries, hidden)?,
+        linear("k_proj", keys, hidden)?,
+        linear("v_proj", keys, hidden)?,
+    ];
+    let output = linear("out_proj", hidden, queries)?;
+    let (query_norm, key_norm) = (head_norm("q_layernorm")?, head_norm("k_layernorm")?);
+    Ok(Attention { query_norm, key_norm, ..plain_attention(sizes, inputs, output, core) })
 }
 
 /// The width of MLPs: what is `given` is that of a plain MLP with as many parameters, unless

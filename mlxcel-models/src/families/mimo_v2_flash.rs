@@ -7,7 +7,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{core, pre_norm, sequential};
+use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -74,25 +74,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             core
         };
         let kv_heads = if is_sliding { 2 * sizes.kv_heads } else { sizes.kv_heads };
-        let (query_heads, head_dim) = (sizes.query_heads, sizes.head_dim);
-        Ok(Attention {
-            query_heads,
-            kv_heads,
-            head_dim,
-            value_dim,
-            query: roles.linear(&part("q_proj"), query_heads * head_dim, hidden, biases)?,
-            key: roles.linear(&part("k_proj"), kv_heads * head_dim, hidden, biases)?,
-            value: roles.linear(&part("v_proj"), kv_heads * value_dim, hidden, biases)?,
-            value_scale,
-            output: roles.linear(&part("o_proj"), hidden, query_heads * value_dim, false)?,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            clip: None,
-            gate: None,
-            output_norm: None,
-            core,
-        })
+        let sizes = Sizes { kv_heads, ..sizes };
+        let input = |name, outputs| roles.linear(&part(name), outputs, hidden, biases);
+        let inputs = [
+            input("q_proj", sizes.query_width())?,
+            input("k_proj", sizes.kv_width())?,
+            input("v_proj", kv_heads * value_dim)?,
+        ];
+        let output = roles.linear(&part("o_proj"), hidden, sizes.query_heads * value_dim, false)?;
+        Ok(Attention { value_dim, value_scale, ..plain_attention(&sizes, inputs, output, core) })
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");

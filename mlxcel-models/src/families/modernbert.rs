@@ -5,8 +5,8 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{plain, pre_norm, sequential};
-use super::encoder::{EncoderOutline, attention, both_ways};
+use super::blocks::{plain, plain_attention, pre_norm, sequential};
+use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types,
@@ -69,7 +69,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let output = roles.linear(&name("attn.Wo"), hidden, hidden, attention_bias)?;
         let rope = if types[index] == SLIDING { &sliding } else { &full };
         let core = both_ways(sizes.scale(), windows[index], Some(rope));
-        let attention = attention(&sizes, inputs, output, core);
+        let attention = plain_attention(&sizes, inputs, output, core);
         let fused = roles.matrix(&name("mlp.Wi"), 2 * intermediate, hidden)?;
         let biases = match mlp_bias {
             true => Some(roles.dense(&name("mlp.Wi.bias"), &[2 * intermediate])?),

@@ -5,8 +5,8 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{pre_norm, sequential};
-use super::encoder::{EncoderOutline, attention, both_ways};
+use super::blocks::{plain_attention, pre_norm, sequential};
+use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, head_dim, positive};
 use super::{Conversion, Family};
@@ -59,7 +59,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         let output = roles.linear(&name("wo"), hidden, hidden, false)?;
         let core = both_ways(sizes.scale(), None, Some(&rope));
-        let attention = attention(&sizes, [0, 1, 2].map(third), output, core);
+        let attention = plain_attention(&sizes, [0, 1, 2].map(third), output, core);
         let fused = roles.matrix(&name("ffn.w12"), 2 * intermediate, hidden)?;
         let half = |start: usize| roles.projection(fused.clone().rows(start, intermediate), None);
         let mlp = Mlp::Gated {

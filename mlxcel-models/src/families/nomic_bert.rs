@@ -8,8 +8,8 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{normed_output, sequential};
-use super::encoder::{EncoderOutline, attention, both_ways, token_types};
+use super::blocks::{normed_output, plain_attention, sequential};
+use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::experts::{ExpertLinears, ExpertSizes, chosen_of, expert_count, softmax_router};
 use super::roles::Roles;
 use super::settings::{
@@ -245,7 +245,7 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
             }
         };
         let output = roles.linear(&name(names.output), hidden, width, biases.attention)?;
-        let attention = attention(&sizes, inputs, output, both_ways(sizes.scale(), None, Some(&rope)));
+        let attention = plain_attention(&sizes, inputs, output, both_ways(sizes.scale(), None, Some(&rope)));
         let after_attention = norm(&name(names.norms[0]))?;
         let after_mlp = norm(&name(names.norms[1]))?;
         if let Some(mixture) = mixture.filter(|mixture| index % mixture.every == 1) {

@@ -4,12 +4,12 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{core, pre_norm, sequential};
+use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive, window};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, Decoder};
+use crate::decoder::{Activation, Decoder};
 use crate::rope::{Kinds, Partial, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -47,24 +47,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let attention = |name: &str| {
         let (queries, keys) = (sizes.query_width(), sizes.kv_width());
         let fused = roles.matrix(&format!("{name}.qkv_proj"), queries + 2 * keys, sizes.hidden)?;
-        Ok(Attention {
-            query_heads: sizes.query_heads,
-            kv_heads: sizes.kv_heads,
-            head_dim: sizes.head_dim,
-            value_dim: sizes.head_dim,
-            query: roles.projection(fused.clone().rows(0, queries), None),
-            key: roles.projection(fused.clone().rows(queries, keys), None),
-            value: roles.projection(fused.rows(queries + keys, keys), None),
-            output: roles.linear(&format!("{name}.o_proj"), sizes.hidden, queries, false)?,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            clip: None,
-            gate: None,
-            output_norm: None,
-            value_scale: 1.0,
-            core: core(sizes.scale(), window, Some(&rope)),
-        })
+        let inputs = [(0, queries), (queries, keys), (queries + keys, keys)]
+            .map(|(start, rows)| roles.projection(fused.clone().rows(start, rows), None));
+        let output = roles.linear(&format!("{name}.o_proj"), sizes.hidden, queries, false)?;
+        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), window, Some(&rope))))
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");

@@ -5,7 +5,7 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{by_head, core, pre_norm, sequential};
+use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
 use super::outline::{DraftHeadModules, Outline};
@@ -137,7 +137,7 @@ pub(super) fn gated_attention(
     bias: bool,
     core: AttentionCore,
 ) -> Result<Attention> {
-    let &Sizes { hidden, query_heads, kv_heads, head_dim, .. } = sizes;
+    let &Sizes { hidden, query_heads, head_dim, .. } = sizes;
     let rows = 2 * sizes.query_width();
     let both = format!("{module}.q_proj");
     let weight = roles.matrix(&both, rows, hidden)?;
@@ -147,24 +147,11 @@ pub(super) fn gated_attention(
         roles.projection(weight.clone().select(rows), biases.clone().map(|biases| biases.select(rows)))
     };
     let linear = |name, outputs, inputs| roles.linear(&format!("{module}.{name}"), outputs, inputs, bias);
-    Ok(Attention {
-        query_heads,
-        kv_heads,
-        head_dim,
-        value_dim: head_dim,
-        query: part(0),
-        key: linear("k_proj", sizes.kv_width(), hidden)?,
-        value: linear("v_proj", sizes.kv_width(), hidden)?,
-        output: linear("o_proj", hidden, sizes.query_width())?,
-        query_norm: None,
-        key_norm: None,
-        value_norm: None,
-        clip: None,
-        gate: Some(part(head_dim)),
-        output_norm: None,
-        value_scale: 1.0,
-        core,
-    })
+    let keys = sizes.kv_width();
+    let inputs = [part(0), linear("k_proj", keys, hidden)?, linear("v_proj", keys, hidden)?];
+    let output = linear("o_proj", hidden, sizes.query_width())?;
+    let gate = Some(part(head_dim));
+    Ok(Attention { gate, ..plain_attention(sizes, inputs, output, core) })
 }
 
 /// The settings of the gated delta rule.
