@@ -134,8 +134,8 @@ fn gate_and_up(roles: &Roles<'_>, module: &str, [outputs, inputs]: [usize; 2]) -
         let [gate, up] = [gate, both].map(|part| roles.linear(&part, outputs, inputs, false));
         return Ok([gate?, up?]);
     }
-    let fused = roles.matrix(&both, 2 * outputs, inputs)?;
-    Ok([0, outputs].map(|start| roles.projection(fused.clone().rows(start, outputs), None)))
+    let fused = roles.fused(&both, 2 * outputs, inputs, false)?;
+    Ok([0, outputs].map(|start| fused.rows(start, outputs)))
 }
 
 fn refuse_norms(roles: &Roles<'_>, norm: &str) -> Result<()> {

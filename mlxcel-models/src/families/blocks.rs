@@ -220,11 +220,11 @@ impl Roles<'_> {
         [hidden, intermediate]: [usize; 2],
         activation: Activation,
     ) -> Result<Mlp> {
-        let fused = self.matrix(&format!("{name}.gate_up_proj"), 2 * intermediate, hidden)?;
+        let fused = self.fused(&format!("{name}.gate_up_proj"), 2 * intermediate, hidden, false)?;
         Ok(Mlp::Gated {
             gating: Gating::Activated(activation),
-            gate: self.projection(fused.clone().rows(0, intermediate), None),
-            up: self.projection(fused.rows(intermediate, intermediate), None),
+            gate: fused.rows(0, intermediate),
+            up: fused.rows(intermediate, intermediate),
             norm: None,
             down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, false)?,
         })

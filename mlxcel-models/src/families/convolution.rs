@@ -25,7 +25,7 @@ impl Roles<'_> {
         activation: Option<Activation>,
     ) -> Result<Convolution> {
         let weight = self.add(self.taps_of(name, [channels, taps])?);
-        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[channels])?) } else { None };
+        let bias = self.bias(name, channels, bias)?.map(|bias| self.add(bias));
         Ok(Convolution { weight, bias, channels, taps, activation })
     }
 

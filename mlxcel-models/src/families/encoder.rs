@@ -7,8 +7,8 @@ use super::roles::{Roles, refuse_order};
 use super::settings::Sizes;
 use crate::config::Fields;
 use crate::decoder::{
-    Attention, AttentionCore, AttentionMask, Decoder, Embedding, Layer, Linear, Mixer, Norm, Operation,
-    PositionTable, TypeTable, WeightRef,
+    Attention, AttentionCore, AttentionMask, Decoder, Embedding, Layer, Mixer, Norm, Operation,
+    PositionTable, TypeTable,
 };
 use crate::rope::Rope;
 
@@ -80,26 +80,6 @@ impl Roles<'_> {
             output_states: None,
             gguf_architecture: self.gguf_architecture(),
         })
-    }
-
-    /// The projections of queries, keys and values, of `[outputs, inputs]` each. `{name}.weight` has their rows
-    /// in this order, and `{name}.bias` too if `bias`.
-    pub(super) fn fused_attention(
-        &self,
-        name: &str,
-        [outputs, inputs]: [usize; 2],
-        bias: bool,
-    ) -> Result<[Linear; 3]> {
-        let weight = self.matrix(name, 3 * outputs, inputs)?;
-        let bias = match bias {
-            true => Some(self.dense(&format!("{name}.bias"), &[3 * outputs])?),
-            false => None,
-        };
-        let third = |index: usize| {
-            let rows = |part: &WeightRef| part.clone().rows(index * outputs, outputs);
-            self.projection(rows(&weight), bias.as_ref().map(rows))
-        };
-        Ok([0, 1, 2].map(third))
     }
 }
 

@@ -7,14 +7,14 @@ use mlxcel_core::Result;
 
 use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
-use super::roles::Roles;
+use super::roles::{Fused, Roles};
 use super::settings::{
     LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, Sizes,
     activation, expect_flag, flag, head_dim, positive,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Mlp, WeightRef};
+use crate::decoder::{Activation, Decoder, Mlp};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["gpt2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
@@ -33,29 +33,23 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
     // Weights are stored as inputs by outputs; in GGUF files the other way round, as those of all families.
     let by_inputs = flag(config, "conv1d", true)?;
-    // A module's weight and its bias.
-    let module = |name: &str, outputs: usize, inputs: usize| -> Result<[WeightRef; 2]> {
+    let module = |name: &str, outputs: usize, inputs: usize| -> Result<Fused<'_>> {
         let weight = if by_inputs {
             roles.dense(&format!("{name}.weight"), &[inputs, outputs])?.transposed()
         } else {
             roles.matrix(name, outputs, inputs)?
         };
-        Ok([weight, roles.dense(&format!("{name}.bias"), &[outputs])?])
+        Ok(Fused { roles, weight, bias: roles.bias(name, outputs, true)? })
     };
     let linear = |name: &str, outputs: usize, inputs: usize| {
-        let [weight, bias] = module(name, outputs, inputs)?;
-        Ok(roles.projection(weight, Some(bias)))
+        let Fused { weight, bias, .. } = module(name, outputs, inputs)?;
+        Ok(roles.projection(weight, bias))
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}h.{index}.{part}");
         let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
         let before = norm(&name("ln_1"))?;
-        let [weight, bias] = module(&name("attn.c_attn"), 3 * hidden, hidden)?;
-        let third = |index: usize| {
-            let rows = |part: &WeightRef| part.clone().rows(index * hidden, hidden);
-            roles.projection(rows(&weight), Some(rows(&bias)))
-        };
-        let inputs = [0, 1, 2].map(third);
+        let inputs = module(&name("attn.c_attn"), 3 * hidden, hidden)?.thirds(hidden);
         let output = linear(&name("attn.c_proj"), hidden, hidden)?;
         let core = core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None);
         let attention = plain_attention(&sizes, inputs, output, core);

@@ -10,7 +10,7 @@ use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Mlp, Selection};
+use crate::decoder::{Activation, Decoder, Mlp};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -51,20 +51,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
     let attention = |name: &str| {
         let (hidden, heads, width) = (sizes.hidden, sizes.query_heads, sizes.head_dim);
-        let fused = roles.matrix(&format!("{name}.query_key_value"), 3 * hidden, hidden)?;
-        let bias = biases.then(|| roles.dense(&format!("{name}.query_key_value.bias"), &[3 * hidden]));
-        let bias = bias.transpose()?;
-        // Of each head the query, the key and the value follow each other; in GGUF files all queries, keys
-        // and values do.
-        let third = |index: usize| {
-            let rows = if by_head {
-                Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads }
-            } else {
-                Selection::rows(index * hidden, hidden)
-            };
-            roles.projection(fused.clone().select(rows), bias.clone().map(|bias| bias.select(rows)))
-        };
-        let inputs = [0, 1, 2].map(third);
+        let fused = roles.fused(&format!("{name}.query_key_value"), 3 * hidden, hidden, biases)?;
+        // In GGUF files all queries, keys and values follow each other.
+        let inputs = if by_head { fused.thirds_by_head(heads, width) } else { fused.thirds(hidden) };
         let output = roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?;
         Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))))
     };

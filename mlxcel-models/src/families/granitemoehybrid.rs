@@ -119,11 +119,11 @@ fn shared_mlp(
     if found == modules[0] {
         return roles.gated_mlp(&module, [hidden, width], activation, false);
     }
-    let fused = roles.matrix(&found, 2 * width, hidden)?;
+    let fused = roles.fused(&found, 2 * width, hidden, false)?;
     Ok(Mlp::Gated {
         gating: Gating::Activated(activation),
-        gate: roles.projection(fused.clone().rows(0, width), None),
-        up: roles.projection(fused.rows(width, width), None),
+        gate: fused.rows(0, width),
+        up: fused.rows(width, width),
         norm: None,
         down: roles.linear(&format!("{layer}shared_mlp.output_linear"), hidden, width, false)?,
     })

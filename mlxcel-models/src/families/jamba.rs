@@ -121,32 +121,23 @@ impl ScanSettings {
     fn describe(&self, roles: &Roles<'_>, name: &str) -> Result<SelectiveScan> {
         let &Self { hidden, channels, state_size, rank, taps, convolution_bias, biases, .. } = self;
         let module = |part: &str| format!("{name}.{part}");
-        let joint = roles.matrix(&module("in_proj"), 2 * channels, hidden)?;
-        let bias = match biases {
-            true => Some(roles.dense(&module("in_proj.bias"), &[2 * channels])?),
-            false => None,
-        };
-        let half = |start: usize| {
-            let bias = bias.clone().map(|bias| bias.rows(start, channels));
-            roles.projection(joint.clone().rows(start, channels), bias)
-        };
-        let selection = roles.matrix(&module("x_proj"), rank + 2 * state_size, channels)?;
-        let part = |start: usize, rows: usize| roles.projection(selection.clone().rows(start, rows), None);
+        let joint = roles.fused(&module("in_proj"), 2 * channels, hidden, biases)?;
+        let selection = roles.fused(&module("x_proj"), rank + 2 * state_size, channels, false)?;
         let norm = |part: &str, width: usize| roles.rms_norm(&module(part), width, self.epsilon);
         Ok(SelectiveScan {
             channels,
             state_size,
-            input: half(0),
-            gate: half(channels),
+            input: joint.rows(0, channels),
+            gate: joint.rows(channels, channels),
             convolution: roles.convolution(
                 &module("conv1d"),
                 [channels, taps],
                 convolution_bias,
                 Some(self.activation),
             )?,
-            rank: part(0, rank),
-            state_input: part(rank, state_size),
-            state_output: part(rank + state_size, state_size),
+            rank: selection.rows(0, rank),
+            state_input: selection.rows(rank, state_size),
+            state_output: selection.rows(rank + state_size, state_size),
             norms: Some([
                 norm("dt_layernorm", rank)?,
                 norm("b_layernorm", state_size)?,

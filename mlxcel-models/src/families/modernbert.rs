@@ -13,7 +13,7 @@ use super::settings::{
     layer_windows, positive,
 };
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating, Mlp, WeightRef};
+use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -65,24 +65,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
         // Embeddings are normalized already.
         let before = if index == 0 { None } else { Some(norm(&name("attn_norm"))?) };
-        let inputs = roles.fused_attention(&name("attn.Wqkv"), [hidden; 2], attention_bias)?;
+        let inputs = roles.fused(&name("attn.Wqkv"), 3 * hidden, hidden, attention_bias)?.thirds(hidden);
         let output = roles.linear(&name("attn.Wo"), hidden, hidden, attention_bias)?;
         let rope = if types[index] == SLIDING { &sliding } else { &full };
         let core = both_ways(sizes.scale(), windows[index], Some(rope));
         let attention = plain_attention(&sizes, inputs, output, core);
-        let fused = roles.matrix(&name("mlp.Wi"), 2 * intermediate, hidden)?;
-        let biases = match mlp_bias {
-            true => Some(roles.dense(&name("mlp.Wi.bias"), &[2 * intermediate])?),
-            false => None,
-        };
-        let half = |start: usize| {
-            let rows = |part: &WeightRef| part.clone().rows(start, intermediate);
-            roles.projection(rows(&fused), biases.as_ref().map(rows))
-        };
+        let fused = roles.fused(&name("mlp.Wi"), 2 * intermediate, hidden, mlp_bias)?;
         let mlp = Mlp::Gated {
             gating: Gating::Activated(activation),
-            gate: half(0),
-            up: half(intermediate),
+            gate: fused.rows(0, intermediate),
+            up: fused.rows(intermediate, intermediate),
             norm: None,
             down: roles.linear(&name("mlp.Wo"), hidden, intermediate, mlp_bias)?,
         };

@@ -10,7 +10,7 @@ use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, head_dim, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating, Mlp, Selection};
+use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
@@ -49,23 +49,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}transformer_encoder.{index}.{part}");
-        let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.head_dim);
-        // Of each head the query, the key and the value follow each other.
-        let fused = roles.matrix(&name("qkv"), 3 * hidden, hidden)?;
-        let third = |index: usize| {
-            let start = index * width;
-            let rows = Selection { axis: 0, start, run: width, stride: 3 * width, runs: sizes.query_heads };
-            roles.projection(fused.clone().select(rows), None)
-        };
+        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+        let fused = roles.fused(&name("qkv"), 3 * hidden, hidden, false)?;
+        let inputs = fused.thirds_by_head(sizes.query_heads, sizes.head_dim);
         let output = roles.linear(&name("wo"), hidden, hidden, false)?;
         let core = both_ways(sizes.scale(), None, Some(&rope));
-        let attention = plain_attention(&sizes, [0, 1, 2].map(third), output, core);
-        let fused = roles.matrix(&name("ffn.w12"), 2 * intermediate, hidden)?;
-        let half = |start: usize| roles.projection(fused.clone().rows(start, intermediate), None);
+        let attention = plain_attention(&sizes, inputs, output, core);
+        let fused = roles.fused(&name("ffn.w12"), 2 * intermediate, hidden, false)?;
         let mlp = Mlp::Gated {
             gating: Gating::Activated(Activation::Silu),
-            gate: half(0),
-            up: half(intermediate),
+            gate: fused.rows(0, intermediate),
+            up: fused.rows(intermediate, intermediate),
             norm: None,
             down: roles.linear(&name("ffn.w3"), hidden, intermediate, false)?,
         };

@@ -237,7 +237,9 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
         let name = |part: &str| format!("{base}{}.{index}.{part}", names.layers);
         let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.query_width());
         let inputs = match names.inputs {
-            Inputs::Fused(fused) => roles.fused_attention(&name(fused), [width, hidden], biases.attention)?,
+            Inputs::Fused(fused) => {
+                roles.fused(&name(fused), 3 * width, hidden, biases.attention)?.thirds(width)
+            }
             Inputs::Apart(parts) => {
                 let part = |part: &str| roles.linear(&name(part), width, hidden, biases.attention);
                 let [query, key, value] = parts;
@@ -265,9 +267,8 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
             Up::Plain(part) => Mlp::Plain { activation, up: up(part)?, down },
             Up::Gated { gate, up: part } => gated(up(gate)?, up(part)?),
             Up::Fused(part) => {
-                let fused = roles.matrix(&name(part), 2 * intermediate, hidden)?;
-                let half = |start| roles.projection(fused.clone().rows(start, intermediate), None);
-                gated(half(intermediate), half(0))
+                let fused = roles.fused(&name(part), 2 * intermediate, hidden, false)?;
+                gated(fused.rows(intermediate, intermediate), fused.rows(0, intermediate))
             }
         };
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))

@@ -159,8 +159,7 @@ impl Roles<'_> {
         // Where later tokens are seen, none is left to be predicted.
         let head = if is_causal {
             let (tied, weight) = self.head(&head, table, tied)?;
-            let bias =
-                if head_bias { Some(self.dense(&format!("{head}.bias"), &[vocabulary])?) } else { None };
+            let bias = self.bias(&head, vocabulary, head_bias)?;
             Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap })
         } else {
             None

@@ -46,9 +46,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
     let attention = |name: &str| {
         let (queries, keys) = (sizes.query_width(), sizes.kv_width());
-        let fused = roles.matrix(&format!("{name}.qkv_proj"), queries + 2 * keys, sizes.hidden)?;
-        let inputs = [(0, queries), (queries, keys), (queries + keys, keys)]
-            .map(|(start, rows)| roles.projection(fused.clone().rows(start, rows), None));
+        let fused = roles.fused(&format!("{name}.qkv_proj"), queries + 2 * keys, sizes.hidden, false)?;
+        let inputs = [(0, queries), (queries, keys), (queries + keys, keys)];
+        let inputs = inputs.map(|(start, rows)| fused.rows(start, rows));
         let output = roles.linear(&format!("{name}.o_proj"), sizes.hidden, queries, false)?;
         Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), window, Some(&rope))))
     };

@@ -9,7 +9,7 @@ use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
 use super::outline::{DraftHeadModules, Outline};
-use super::roles::Roles;
+use super::roles::{Fused, Roles};
 use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
     activation, flag, layer_types, positive,
@@ -18,7 +18,7 @@ use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Linear, Mixer,
-    Norm, Operation, Selection, WeightRef,
+    Norm, Operation, Selection,
 };
 use crate::rope::{Partial, RopeSettings};
 
@@ -138,13 +138,9 @@ pub(super) fn gated_attention(
     core: AttentionCore,
 ) -> Result<Attention> {
     let &Sizes { hidden, query_heads, head_dim, .. } = sizes;
-    let rows = 2 * sizes.query_width();
-    let both = format!("{module}.q_proj");
-    let weight = roles.matrix(&both, rows, hidden)?;
-    let biases = if bias { Some(roles.dense(&format!("{both}.bias"), &[rows])?) } else { None };
+    let both = roles.fused(&format!("{module}.q_proj"), 2 * sizes.query_width(), hidden, bias)?;
     let part = |start| {
-        let rows = Selection { axis: 0, start, run: head_dim, stride: 2 * head_dim, runs: query_heads };
-        roles.projection(weight.clone().select(rows), biases.clone().map(|biases| biases.select(rows)))
+        both.select(Selection { axis: 0, start, run: head_dim, stride: 2 * head_dim, runs: query_heads })
     };
     let linear = |name, outputs, inputs| roles.linear(&format!("{module}.{name}"), outputs, inputs, bias);
     let keys = sizes.kv_width();
@@ -208,25 +204,23 @@ impl DeltaSettings {
         let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
         let shared = value_heads / key_heads;
         let name = |part: &str| format!("{module}.{part}");
-        let by_head = |weight: &WeightRef, stride, start, run| {
-            let rows = Selection { axis: 0, start, run, stride, runs: key_heads };
-            roles.projection(weight.clone().select(rows), None)
+        let by_head = |fused: &Fused<'_>, stride, start, run| {
+            fused.select(Selection { axis: 0, start, run, stride, runs: key_heads })
         };
         let [query, key, value, gate] = if roles.has_matrix(&name("in_proj_qkvz")) {
             let own = shared * value_dim;
             let stride = 2 * (key_dim + own);
-            let weight = roles.matrix(&name("in_proj_qkvz"), key_heads * stride, hidden)?;
+            let fused = roles.fused(&name("in_proj_qkvz"), key_heads * stride, hidden, false)?;
             let starts = [(0, key_dim), (key_dim, key_dim), (2 * key_dim, own), (2 * key_dim + own, own)];
-            starts.map(|(start, run)| by_head(&weight, stride, start, run))
+            starts.map(|(start, run)| by_head(&fused, stride, start, run))
         } else {
-            let weight = roles.matrix(&name("in_proj_qkv"), 2 * keys + values, hidden)?;
-            let part = |start, run| roles.projection(weight.clone().rows(start, run), None);
+            let fused = roles.fused(&name("in_proj_qkv"), 2 * keys + values, hidden, false)?;
             let gate = roles.linear(&name("in_proj_z"), values, hidden, false)?;
-            [part(0, keys), part(keys, keys), part(2 * keys, values), gate]
+            [fused.rows(0, keys), fused.rows(keys, keys), fused.rows(2 * keys, values), gate]
         };
         let [beta, alpha] = if roles.has_matrix(&name("in_proj_ba")) {
-            let weight = roles.matrix(&name("in_proj_ba"), 2 * value_heads, hidden)?;
-            [0, shared].map(|start| by_head(&weight, 2 * shared, start, shared))
+            let fused = roles.fused(&name("in_proj_ba"), 2 * value_heads, hidden, false)?;
+            [0, shared].map(|start| by_head(&fused, 2 * shared, start, shared))
         } else {
             let linear = |part| roles.linear(&name(part), value_heads, hidden, false);
             [linear("in_proj_b")?, linear("in_proj_a")?]

@@ -9,7 +9,7 @@ use super::outline::DraftHeadModules;
 use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
-use crate::decoder::{Linear, Norm, NormKind, WeightId, WeightRef, WeightTable};
+use crate::decoder::{Linear, Norm, NormKind, Selection, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
 use crate::read::formats::{dense, has_matrix, matrix, mxfp4};
 
@@ -195,11 +195,21 @@ impl<'a> Roles<'a> {
         mxfp4::stack(self.checkpoint, name, shape)
     }
 
+    /// The vector `{module}.bias`, if there is to be one; it has no role yet.
+    pub(super) fn bias(&self, module: &str, width: usize, there: bool) -> Result<Option<WeightRef>> {
+        there.then(|| self.dense(&format!("{module}.bias"), &[width])).transpose()
+    }
+
     /// The projection whose tensors are `{name}.weight`, dense or quantized, and, if `bias`, `{name}.bias`.
     pub(super) fn linear(&self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear> {
-        let weight = self.add(self.matrix(name, outputs, inputs)?);
-        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[outputs])?) } else { None };
-        Ok(Linear { weight, bias, inputs, outputs })
+        let weight = self.matrix(name, outputs, inputs)?;
+        Ok(self.projection(weight, self.bias(name, outputs, bias)?))
+    }
+
+    /// The rows of several projections, whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.
+    pub(super) fn fused(&self, name: &str, rows: usize, inputs: usize, bias: bool) -> Result<Fused<'_>> {
+        let weight = self.matrix(name, rows, inputs)?;
+        Ok(Fused { roles: self, weight, bias: self.bias(name, rows, bias)? })
     }
 
     /// The projection by a weight `[outputs, inputs]`, or a stack of those for experts, and a bias.
@@ -222,9 +232,41 @@ impl<'a> Roles<'a> {
 
     /// The layer norm whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.
     pub(super) fn layer_norm(&self, name: &str, width: usize, epsilon: f32, bias: bool) -> Result<Norm> {
-        let weight = Some(self.tensor(&format!("{name}.weight"), &[width])?);
-        let bias = if bias { Some(self.tensor(&format!("{name}.bias"), &[width])?) } else { None };
-        Ok(Norm { kind: NormKind::Layer, weight, bias, epsilon, offset: 0.0, width })
+        let norm = self.rms_norm(name, width, epsilon)?;
+        let bias = self.bias(name, width, bias)?.map(|bias| self.add(bias));
+        Ok(Norm { kind: NormKind::Layer, bias, ..norm })
+    }
+}
+
+/// A matrix whose rows are those of several projections, with their biases.
+pub(super) struct Fused<'a> {
+    pub(super) roles: &'a Roles<'a>,
+    pub(super) weight: WeightRef,
+    pub(super) bias: Option<WeightRef>,
+}
+
+impl Fused<'_> {
+    /// The projection that has these rows.
+    pub(super) fn select(&self, rows: Selection) -> Linear {
+        let part = |whole: &WeightRef| whole.clone().select(rows);
+        self.roles.projection(part(&self.weight), self.bias.as_ref().map(part))
+    }
+
+    /// The projection that has the rows from `start` on.
+    pub(super) fn rows(&self, start: usize, outputs: usize) -> Linear {
+        self.select(Selection::rows(start, outputs))
+    }
+
+    /// The projections of queries, keys and values, which follow each other with as many rows each.
+    pub(super) fn thirds(&self, outputs: usize) -> [Linear; 3] {
+        [0, 1, 2].map(|index| self.rows(index * outputs, outputs))
+    }
+
+    /// The same where the three follow each other within every head.
+    pub(super) fn thirds_by_head(&self, heads: usize, width: usize) -> [Linear; 3] {
+        let rows =
+            |index| Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads };
+        [0, 1, 2].map(|index| self.select(rows(index)))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use mlxcel_core::Result;
 
+use super::blocks::plain_norm;
 use super::convolution::taps;
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, flag};
 use crate::config::Fields;
-use crate::decoder::{Activation, Mixer, Norm, NormKind, Operation, StateSpace, StateSpaceScales};
+use crate::decoder::{Activation, Mixer, Norm, Operation, StateSpace, StateSpaceScales};
 
 /// The settings of a state space.
 pub(super) struct StateSpaceSettings {
@@ -117,40 +118,24 @@ impl StateSpaceSettings {
         let (inner, channels) = (self.inner(), self.channels());
         // The rows of the one projection: z, then what goes through the convolution, then dt.
         let rows = inner + channels + heads;
-        let projection = format!("{name}.in_proj");
-        let weight = roles.matrix(&projection, rows, hidden)?;
-        let biases = if bias { Some(roles.dense(&format!("{projection}.bias"), &[rows])?) } else { None };
-        let part = |start: usize, outputs: usize| {
-            roles.projection(
-                weight.clone().rows(start, outputs),
-                biases.clone().map(|biases| biases.rows(start, outputs)),
-            )
-        };
-        let gate = part(0, inner);
-        let input = part(inner, channels);
-        let dt = part(inner + channels, heads);
-        let has_bias = self.convolution_bias;
+        let joint = roles.fused(&format!("{name}.in_proj"), rows, hidden, bias)?;
+        let gate = joint.rows(0, inner);
+        let input = joint.rows(inner, channels);
+        let dt = joint.rows(inner + channels, heads);
         let convolution = roles.convolution(
             &format!("{name}.conv1d"),
             [channels, taps],
-            has_bias,
+            self.convolution_bias,
             Some(self.activation),
         )?;
         let variant = self.variant;
-        let width = inner / groups;
         let norm = || -> Result<Norm> {
+            let width = inner / groups;
             let factors = roles.dense(&format!("{name}.norm.weight"), &[inner])?;
             let factors = if groups == 1 { factors } else { factors.reshaped([groups, width]) };
-            Ok(Norm {
-                kind: NormKind::Rms,
-                weight: Some(roles.add(factors)),
-                bias: None,
-                epsilon,
-                offset: 0.0,
-                width,
-            })
+            Ok(Norm { weight: Some(roles.add(factors)), ..plain_norm(width, epsilon) })
         };
-        let norm = if variant.normed { Some(norm()?) } else { None };
+        let norm = variant.normed.then(norm).transpose()?;
         Ok(StateSpace {
             heads,
             head_dim,
