@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,11 +35,15 @@ struct Shared<T> {
     make: Box<Make<T>>,
     cancel: CancelToken,
     queue: Mutex<Queue<T>>,
+    /// Notified when something is added to the queue, and when this is cancelled.
+    changed: Condvar,
 }
 
 struct Queue<T> {
     told: HashMap<T, Told>,
     waiting: VecDeque<T>,
+    /// What nobody has asked for, and when it is made unasked.
+    later: VecDeque<(Instant, T)>,
     is_running: bool,
     /// The thread that was started last; those before it have ended.
     worker: Option<JoinHandle<()>>,
@@ -65,21 +69,36 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T: Display + Eq + Hash> Shared<T> {
+impl<T: Clone + Display + Eq + Hash> Shared<T> {
     /// Makes what waits, until nothing does or this is cancelled.
     fn run(&self) {
         #[cfg(target_os = "linux")]
         let _ = rustix::process::nice(NICENESS);
-        loop {
-            let mut queue = self.queue();
-            let Some(next) = queue.waiting.pop_front().filter(|_| !self.cancel.is_cancelled()) else {
-                return queue.is_running = false;
-            };
-            drop(queue);
+        while let Some(next) = self.next() {
             if let Err(error) = catch_panic("make ahead", || (self.make)(&next, &self.cancel)) {
                 self.note_failure(&next, &error);
             }
         }
+    }
+
+    /// What is to be made next, as soon as it is; none ends the thread.
+    fn next(&self) -> Option<T> {
+        let mut queue = self.queue();
+        while !self.cancel.is_cancelled() {
+            if let Some(asked) = queue.waiting.pop_front() {
+                return Some(asked);
+            }
+            let Some((due, _)) = queue.later.front() else { break };
+            let early = due.saturating_duration_since(Instant::now());
+            if early.is_zero() {
+                let (_, unasked) = queue.later.pop_front()?;
+                queue.told.insert(unasked.clone(), Told::default());
+                return Some(unasked);
+            }
+            queue = self.changed.wait_timeout(queue, early).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        queue.is_running = false;
+        None
     }
 
     /// Who needs the thing makes it, and gets the error if it fails again.
@@ -99,21 +118,38 @@ impl<T: Display + Eq + Hash> Shared<T> {
 impl<T: Clone + Display + Eq + Hash + Send + 'static> Ahead<T> {
     /// Makes things by `make`, which has to end soon after its token is cancelled.
     pub(super) fn new(make: impl Fn(&T, &CancelToken) -> Result<()> + Send + Sync + 'static) -> Self {
-        let (told, waiting) = (HashMap::new(), VecDeque::new());
-        let queue = Mutex::new(Queue { told, waiting, is_running: false, worker: None });
-        Self(Arc::new(Shared { make: Box::new(make), cancel: CancelToken::new(), queue }))
+        let (told, waiting, later) = (HashMap::new(), VecDeque::new(), VecDeque::new());
+        let queue = Queue { told, waiting, later, is_running: false, worker: None };
+        let (cancel, queue, changed) = (CancelToken::new(), Mutex::new(queue), Condvar::new());
+        Self(Arc::new(Shared { make: Box::new(make), cancel, queue, changed }))
     }
 
-    /// Queues `thing`, unless it was announced before and did not fail. If the system cannot start a thread,
-    /// it is not made.
+    /// Announces `things` that are made after `delay`, if nobody asks for them before.
+    pub(super) fn make_later(&self, things: &[T], delay: Duration) {
+        let mut queue = self.0.queue();
+        let due = Instant::now() + delay;
+        queue.later.extend(things.iter().map(|thing| (due, thing.clone())));
+        if !queue.later.is_empty() {
+            self.start(queue);
+        }
+    }
+
+    /// Queues `thing`, unless it was announced before and did not fail.
     pub(super) fn make(&self, thing: &T) {
         let mut queue = self.0.queue();
+        queue.later.retain(|(_, other)| other != thing);
         match queue.told.get_mut(thing) {
             Some(told) if told.may_be_tried_again() => told.failed = None,
             Some(_) => return,
             None => drop(queue.told.insert(thing.clone(), Told::default())),
         }
         queue.waiting.push_back(thing.clone());
+        self.start(queue);
+    }
+
+    /// Has a thread look at the queue. If the system cannot start one, nothing is made.
+    fn start(&self, mut queue: MutexGuard<'_, Queue<T>>) {
+        self.0.changed.notify_one();
         if queue.is_running {
             return;
         }
@@ -128,6 +164,7 @@ impl<T> Drop for Ahead<T> {
     fn drop(&mut self) {
         self.0.cancel.cancel();
         let worker = self.0.queue().worker.take();
+        self.0.changed.notify_one();
         if let Some(worker) = worker {
             let _ = worker.join();
         }
@@ -166,6 +203,32 @@ mod tests {
             Err(mpsc::RecvTimeoutError::Disconnected),
             "nothing is made twice"
         );
+    }
+
+    #[test]
+    fn unasked_programs_are_made_after_the_others_and_not_before_their_time() {
+        let (made, seen) = mpsc::channel();
+        let ahead = Ahead::new(move |thing: &u32, _| {
+            made.send(*thing).unwrap();
+            Ok(())
+        });
+        ahead.make_later(&[1, 2, 3], LONG);
+        ahead.make(&2);
+        assert_eq!(seen.recv_timeout(LONG / 2), Ok(2));
+        ahead.make_later(&[4], LONG);
+        drop(ahead);
+        assert_eq!(seen.recv_timeout(LONG / 2), Err(mpsc::RecvTimeoutError::Disconnected));
+
+        let (made, seen) = mpsc::channel();
+        let ahead = Ahead::new(move |thing: &u32, _| {
+            made.send(*thing).unwrap();
+            Ok(())
+        });
+        ahead.make_later(&[1, 2], Duration::from_millis(20));
+        assert_eq!([(); 2].map(|()| seen.recv_timeout(LONG).unwrap()), [1, 2]);
+        ahead.make(&1);
+        drop(ahead);
+        assert_eq!(seen.recv_timeout(LONG), Err(mpsc::RecvTimeoutError::Disconnected), "made once");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +18,10 @@ use super::check_device;
 use super::weights::LaidOutWeights;
 use crate::ffi::{Device, Function, Program};
 use crate::threads::share_out;
+
+/// How long after loading something is made that nobody has asked for: the compiler takes time from a program
+/// that generates on all cores, and one that ends soon would do it in vain, each time that it runs.
+const UNASKED_AFTER: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(5) };
 
 /// Where the programs of a model come from. It prints as what they were made for.
 pub(crate) trait ProgramSource: fmt::Display + Send + Sync {
@@ -126,23 +129,21 @@ impl Programs {
         }
     }
 
-    /// Makes the programs that loading waits for, with `load_weights` beside that, and announces the others as
-    /// soon as a core is free for them. Returns how long compiling took if anything was compiled, and the
-    /// weights.
+    /// Makes the programs that loading waits for, with `load_weights` beside that, and announces the others.
+    /// Returns how long compiling took if anything was compiled, and the weights.
     pub(crate) fn prepare_for_load<W: Send>(
         &self,
         prepared: &PreparedPrograms,
         cancel: Option<&CancelToken>,
         load_weights: impl FnOnce() -> Result<W> + Send,
     ) -> Result<(Duration, W)> {
-        let announce = || prepared.in_background.iter().for_each(|shape| self.ahead.make(shape));
         let mut weights = None;
         let beside = Box::new(|| {
             weights = Some(load_weights()?);
             Ok(())
         });
-        let compile_time = self.prepare_parallel(&prepared.at_load, cancel, Some(beside), &announce)?;
-        announce();
+        let compile_time = self.prepare_parallel(&prepared.at_load, cancel, Some(beside))?;
+        self.ahead.make_later(&prepared.in_background, UNASKED_AFTER);
         let missing = || Error::new(ErrorKind::Internal, "load weights", "the weights were not loaded");
         Ok((compile_time, weights.ok_or_else(missing)?))
     }
@@ -154,17 +155,15 @@ impl Programs {
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
     ) -> Result<Duration> {
-        self.prepare_parallel(shapes, cancel, None, &|| {})
+        self.prepare_parallel(shapes, cancel, None)
     }
 
-    /// [`prepare_together`](Self::prepare_together), with `beside` done at the same time, and `on_idle_core`
-    /// called when there are more cores than work left.
+    /// [`prepare_together`](Self::prepare_together), with `beside` done at the same time.
     fn prepare_parallel(
         &self,
         shapes: &[ProgramShape],
         cancel: Option<&CancelToken>,
         beside: Option<Work<'_>>,
-        on_idle_core: &(dyn Fn() + Sync),
     ) -> Result<Duration> {
         let started = Instant::now();
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -193,17 +192,7 @@ impl Programs {
         if work.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let left = AtomicUsize::new(work.len());
-        if work.len() < cores {
-            on_idle_core();
-        }
-        share_out("prepare programs", threads, work, |work| {
-            work()?;
-            if left.fetch_sub(1, Ordering::Relaxed) <= cores {
-                on_idle_core();
-            }
-            Ok(())
-        })?;
+        share_out("prepare programs", threads, work, |work| work())?;
         Ok(compiled.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
