@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::style::Style;
 use super::{ChatTemplate, Message};
 
 /// The names of a message's reasoning; transformers gives it to templates by the first two.
@@ -19,7 +18,7 @@ const SINGLE_CALLS: &str = "only supports single tool-calls";
 pub(super) fn prepared<'m>(template: &ChatTemplate, messages: &'m [Message]) -> Cow<'m, [Message]> {
     let mut messages = with_reasoning(messages);
     let most = messages.iter().map(|message| calls(message).len()).max().unwrap_or_default();
-    if most > 0 && Style::of(Some(template)).text_arguments {
+    if most > 0 && template.style().text_arguments {
         messages.to_mut().iter_mut().for_each(write_arguments);
     }
     if most > 1 && template.spells(SINGLE_CALLS) {

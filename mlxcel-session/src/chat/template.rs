@@ -8,6 +8,7 @@ use mlxcel_template::{Field, Origin, Origins, Rendered, Template, Variable};
 use serde_json::Map;
 
 use super::prepared::prepared;
+use super::style::Style;
 use super::{ChatOptions, Message, SpecialTokens};
 use crate::files;
 
@@ -44,6 +45,8 @@ const TOOL_USE: &str = "tool_use";
 pub struct ChatTemplate {
     templates: Arc<Vec<Named>>,
     special_tokens: Vec<(&'static str, String)>,
+    /// How calls are written by models with these templates.
+    style: &'static Style,
 }
 
 /// One of a checkpoint's templates.
@@ -52,6 +55,10 @@ struct Named {
     name: String,
     source: String,
     template: Template,
+}
+
+fn spell(templates: &[Named], text: &str) -> bool {
+    templates.iter().any(|named| named.source.contains(text))
 }
 
 /// The marker at the end of a message to continue, as in transformers: a template may trim the space at its
@@ -93,7 +100,8 @@ impl ChatTemplate {
             })?;
             templates.push(Named { name, source, template });
         }
-        Ok(Self { templates: Arc::new(templates), special_tokens: Vec::new() })
+        let style = Style::find(|text| spell(&templates, text));
+        Ok(Self { templates: Arc::new(templates), special_tokens: Vec::new(), style })
     }
 
     /// The template of a checkpoint: `chat_template.jinja` and those in `additional_chat_templates`, else
@@ -134,7 +142,11 @@ impl ChatTemplate {
     /// Whether the source of a template contains `text`, such as the name of a role or a variable that it
     /// reads.
     pub fn spells(&self, text: &str) -> bool {
-        self.templates.iter().any(|named| named.source.contains(text))
+        spell(&self.templates, text)
+    }
+
+    pub(crate) fn style(&self) -> &'static Style {
+        self.style
     }
 
     /// Renders `messages` as a prompt with all special tokens, so encode it without adding more. A control

@@ -19,7 +19,6 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result, TokenId};
 use mlxcel_template::Rendered;
 use serde_json::{Map, Value};
 
-use crate::chat::style::Style;
 use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, SpecialTokens};
 use crate::files;
 use file::Checked;
@@ -87,7 +86,7 @@ impl Tokenizer {
         let reasoning =
             ReasoningFormat::find(chat_template.as_ref(), |token| tokenizer.token_id(token).is_some());
         let marks = reasoning.iter().flat_map(ReasoningFormat::marks);
-        let marks = marks.chain(Style::marks_of(chat_template.as_ref()).iter().copied());
+        let marks = marks.chain(chat_template.iter().flat_map(|template| template.style().marks).copied());
         let marks = marks.filter_map(|mark| tokenizer.token_id(mark)).collect();
         Ok(Some(Self(Arc::new(Inner { tokenizer, special_tokens, chat_template, reasoning, marks }))))
     }

@@ -48,16 +48,14 @@ pub(crate) const STYLES: [&Style; 32] = [
 ];
 
 impl Style {
-    /// How calls are written by a model with this chat template.
-    pub(crate) fn of(template: Option<&ChatTemplate>) -> &'static Self {
-        let spells = |text: &str| template.is_some_and(|template| template.spells(text));
+    /// How calls are written by a model whose chat template `spells` these texts out.
+    pub(super) fn find(spells: impl Fn(&str) -> bool) -> &'static Self {
         let found = STYLES.into_iter().find(|style| style.spelled.iter().all(|text| spells(text)));
         found.unwrap_or(&objects::GENERIC)
     }
 
-    /// The texts that a model with this chat template marks calls with: shown where other special tokens are
-    /// left out.
-    pub(crate) fn marks_of(template: Option<&ChatTemplate>) -> &'static [&'static str] {
-        template.map_or(&[], |template| Self::of(Some(template)).marks)
+    /// How calls are written by a model with this chat template.
+    pub(crate) fn of(template: Option<&ChatTemplate>) -> &'static Self {
+        template.map_or(&objects::GENERIC, ChatTemplate::style)
     }
 }
