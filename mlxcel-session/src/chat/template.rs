@@ -12,6 +12,8 @@ use super::style::Style;
 use super::{ChatOptions, Message, SpecialTokens};
 use crate::files;
 
+const APPLY: &str = "apply chat template";
+
 /// How many bytes the templates of a checkpoint may have together.
 const LONGEST_SOURCES: usize = 1 << 20;
 
@@ -77,26 +79,18 @@ impl ChatTemplate {
 
     /// Parses several templates by name.
     fn with_named(sources: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let corrupt = |reason: &'static str| Error::new(ErrorKind::Corrupt, "read chat template", reason);
         let mut templates = Vec::new();
         let mut length = 0;
         for (name, source) in sources {
             length += source.len();
             if length > LONGEST_SOURCES {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    "read chat template",
-                    "the templates are too long",
-                )
-                .with_context("limit", LONGEST_SOURCES)
-                .with_source(format!("there are {length} bytes or more")));
+                return Err(corrupt("the templates are too long")
+                    .with_context("limit", LONGEST_SOURCES)
+                    .with_source(format!("there are {length} bytes or more")));
             }
             let template = Template::parse(&source).map_err(|fault| {
-                Error::new(
-                    ErrorKind::Corrupt,
-                    "read chat template",
-                    "the template is invalid or uses an unsupported feature",
-                )
-                .with_source(fault)
+                corrupt("the template is invalid or uses an unsupported feature").with_source(fault)
             })?;
             templates.push(Named { name, source, template });
         }
@@ -112,21 +106,26 @@ impl ChatTemplate {
         special_tokens: &SpecialTokens,
     ) -> Result<Option<Self>> {
         let own_file = "chat_template.jinja";
-        let older: Option<Map<String, serde_json::Value>>;
         let own = files::read_text(source, own_file)?.map(|text| (DEFAULT.to_owned(), text));
         let own: Vec<_> = own.into_iter().chain(additional_templates(source)?).collect();
         let (file, templates) = if !own.is_empty() {
             (own_file, own)
-        } else if let Some(value) = config.get("chat_template").filter(|value| !value.is_null()) {
-            let file = "tokenizer_config.json";
-            (file, named_templates(value).ok_or_else(|| unreadable(source, file))?)
         } else {
-            let file = "chat_template.json";
-            older = files::read_json(source, file)?;
-            let Some(value) = older.as_ref().and_then(|json| json.get("chat_template")) else {
-                return Ok(None);
+            let older: Map<String, serde_json::Value>;
+            let (file, value) = match config.get("chat_template").filter(|value| !value.is_null()) {
+                Some(value) => ("tokenizer_config.json", Some(value)),
+                None => {
+                    let file = "chat_template.json";
+                    older = files::read_json(source, file)?.unwrap_or_default();
+                    (file, older.get("chat_template"))
+                }
             };
-            (file, named_templates(value).ok_or_else(|| unreadable(source, file))?)
+            let Some(value) = value else { return Ok(None) };
+            let unreadable = "it is neither a template nor a list of named ones";
+            let named = named_templates(value).ok_or_else(|| {
+                files::corrupt(source, file, unreadable).with_context("field", "chat_template")
+            })?;
+            (file, named)
         };
         let mut template = Self::with_named(templates)
             .map_err(|error| error.with_context("path", files::locate(source, file)))?;
@@ -193,12 +192,7 @@ impl ChatTemplate {
         variables
             .extend(options.variables.iter().map(|(name, value)| (name.as_str(), Variable::Json(value))));
         let mut rendered = template.render(&variables, now.as_ref()).map_err(|fault| {
-            Error::new(
-                ErrorKind::InvalidInput,
-                "apply chat template",
-                "the model's chat template rejects these messages",
-            )
-            .with_source(fault)
+            invalid("the model's chat template rejects these messages").with_source(fault)
         })?;
         if let Some(content) = final_content {
             end_inside(&mut rendered, &content)?;
@@ -222,7 +216,7 @@ impl ChatTemplate {
         };
         found.map(|named| &named.template).ok_or_else(|| {
             let names: Vec<_> = self.names().collect();
-            Error::new(ErrorKind::NotFound, "apply chat template", "the checkpoint has no such template")
+            Error::new(ErrorKind::NotFound, APPLY, "the checkpoint has no such template")
                 .with_context("template", wanted)
                 .with_context("templates", names.join(", "))
         })
@@ -234,11 +228,9 @@ fn end_inside(rendered: &mut Rendered, content: &str) -> Result<()> {
     let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
     let at = rendered.text.rfind(END_MARK.trim_end());
     let Some(at) = at.filter(|_| rendered.text.contains(content.trim_matches(is_space))) else {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "apply chat template",
-            "the model's template does not render the last message verbatim, so it cannot be continued",
-        ));
+        let reason =
+            "the model's template does not render the last message verbatim, so it cannot be continued";
+        return Err(invalid(reason));
     };
     let kept = if rendered.text[at..].starts_with(END_MARK) {
         at
@@ -276,11 +268,7 @@ fn fields(message: &Message) -> Vec<Field<'_>> {
 /// The messages, where the last one ends with [`END_MARK`], and what it says without that.
 fn with_end_mark(mut messages: Vec<Message>) -> Result<(Vec<Message>, String)> {
     let Some(last) = messages.last_mut() else {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "apply chat template",
-            "there is no last message to continue",
-        ));
+        return Err(invalid("there is no last message to continue"));
     };
     let content = last.content.clone();
     last.content.push_str(END_MARK);
@@ -291,14 +279,14 @@ fn with_end_mark(mut messages: Vec<Message>) -> Result<(Vec<Message>, String)> {
 fn date(text: &str) -> Result<jiff::Zoned> {
     let parsed = text.parse::<jiff::civil::DateTime>();
     parsed.and_then(|date| date.to_zoned(jiff::tz::TimeZone::system())).map_err(|error| {
-        Error::new(
-            ErrorKind::InvalidInput,
-            "apply chat template",
-            "the date is not of the form 2025-07-26 or 2025-07-26T10:15",
-        )
-        .with_context("date", text)
-        .with_source(error)
+        invalid("the date is not of the form 2025-07-26 or 2025-07-26T10:15")
+            .with_context("date", text)
+            .with_source(error)
     })
+}
+
+fn invalid(reason: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, APPLY, reason)
 }
 
 /// The templates that a checkpoint has in files beside the default one, by name.
@@ -320,11 +308,6 @@ fn named_templates(value: &serde_json::Value) -> Option<Vec<(String, String)>> {
     }
     let field = |entry: &serde_json::Value, name| Some(entry.get(name)?.as_str()?.to_owned());
     value.as_array()?.iter().map(|entry| Some((field(entry, "name")?, field(entry, "template")?))).collect()
-}
-
-fn unreadable(source: &ModelSource, file: &str) -> Error {
-    files::corrupt(source, file, "it is neither a template nor a list of named ones")
-        .with_context("field", "chat_template")
 }
 
 #[cfg(test)]
@@ -357,20 +340,6 @@ ok {{ add_generation_prompt }} {{ tools }} {{ unknown }}{{ strftime_now('%Y')|le
         let error = template.render(&[Message::user("")], &ChatOptions::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(std::error::Error::source(&error).unwrap().to_string().contains("roles must alternate"));
-    }
-
-    #[test]
-    fn endless_templates_are_stopped() {
-        let source =
-            "{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}{% endfor %}{% endfor %}";
-        let template = ChatTemplate::new(source).unwrap();
-        let error = template.render(&[], &ChatOptions::default()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    fn invalid_templates_are_corrupt() {
-        assert_eq!(ChatTemplate::new("{% if %}").unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]
