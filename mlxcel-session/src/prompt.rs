@@ -19,53 +19,18 @@ pub enum Prompt<'a> {
     Tokens(&'a [TokenId]),
 }
 
-impl<'a> From<&'a str> for Prompt<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text)
-    }
+macro_rules! from_references {
+    ($($(const $n:ident)? $item:ty => $kind:ident),*) => {$(
+        impl<'a $(, const $n: usize)?> From<&'a $item> for Prompt<'a> {
+            fn from(prompt: &'a $item) -> Self {
+                Self::$kind(prompt)
+            }
+        }
+    )*};
 }
-
-impl<'a> From<&'a String> for Prompt<'a> {
-    fn from(text: &'a String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl<'a> From<&'a [Message]> for Prompt<'a> {
-    fn from(messages: &'a [Message]) -> Self {
-        Self::Chat(messages)
-    }
-}
-
-impl<'a, const N: usize> From<&'a [Message; N]> for Prompt<'a> {
-    fn from(messages: &'a [Message; N]) -> Self {
-        Self::Chat(messages)
-    }
-}
-
-impl<'a> From<&'a Vec<Message>> for Prompt<'a> {
-    fn from(messages: &'a Vec<Message>) -> Self {
-        Self::Chat(messages)
-    }
-}
-
-impl<'a> From<&'a [TokenId]> for Prompt<'a> {
-    fn from(tokens: &'a [TokenId]) -> Self {
-        Self::Tokens(tokens)
-    }
-}
-
-impl<'a, const N: usize> From<&'a [TokenId; N]> for Prompt<'a> {
-    fn from(tokens: &'a [TokenId; N]) -> Self {
-        Self::Tokens(tokens)
-    }
-}
-
-impl<'a> From<&'a Vec<TokenId>> for Prompt<'a> {
-    fn from(tokens: &'a Vec<TokenId>) -> Self {
-        Self::Tokens(tokens)
-    }
-}
+from_references!(str => Text, String => Text);
+from_references!([Message] => Chat, const N [Message; N] => Chat, Vec<Message> => Chat);
+from_references!([TokenId] => Tokens, const N [TokenId; N] => Tokens, Vec<TokenId> => Tokens);
 
 /// What [`Engine::map`](crate::Engine::map) completes: anything that has a prompt.
 pub trait AsPrompt {
