@@ -56,18 +56,8 @@ impl Model {
         let tokenizer = Tokenizer::from_source(&source)?;
         let sampling = Arc::new(defaults::read(&source)?);
         let texts = Arc::new(TextSettings::read(&source)?);
-        let engine = backend.load(&source, options)?;
-        Ok(Self {
-            engine,
-            tokenizer,
-            source,
-            prefixes: None,
-            draft_head: None,
-            sampling,
-            texts,
-            #[cfg(feature = "structured")]
-            vocabulary: Default::default(),
-        })
+        let model = Self::from_parts(backend.load(&source, options)?, tokenizer);
+        Ok(Self { source, sampling, texts, ..model })
     }
 
     /// As [`load`](Self::load), with the [draft head](Self::draft_head) of the checkpoint or of
@@ -92,15 +82,14 @@ impl Model {
     /// Combines a model loaded by an engine with an optional tokenizer.
     pub fn from_parts(engine: Arc<dyn mlxcel_core::Model>, tokenizer: impl Into<Option<Tokenizer>>) -> Self {
         let source = ModelSource::BuiltIn(engine.info().model_type.clone());
-        let (sampling, texts) = (Arc::default(), Arc::default());
         Self {
             engine,
             tokenizer: tokenizer.into(),
             source,
             prefixes: None,
             draft_head: None,
-            sampling,
-            texts,
+            sampling: Arc::default(),
+            texts: Arc::default(),
             #[cfg(feature = "structured")]
             vocabulary: Default::default(),
         }
