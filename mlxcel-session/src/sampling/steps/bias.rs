@@ -1,15 +1,12 @@
 //! `logit_bias`: transformers' `SequenceBiasLogitsProcessor` for single tokens.
 
-use mlxcel_core::SamplingField;
-
 use super::*;
 
 #[derive(Debug)]
 struct Bias(SamplingParams);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::LogitBias);
-    some(active.then(|| Bias(params.clone())))
+    some(params.active_fields().contains(SamplingField::LogitBias).then(|| Bias(params.clone())))
 }
 
 impl SamplingStep for Bias {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Dry, SamplingField};
+use mlxcel_core::Dry;
 
 use super::*;
 
@@ -14,12 +14,12 @@ struct DryStep {
 }
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::Dry);
-    some(params.dry.clone().filter(|_| active).map(|params| {
+    let step = params.dry.clone().map(|params| {
         let mut breakers = params.breakers.clone();
         breakers.sort_unstable();
         DryStep { params, breakers }
-    }))
+    });
+    active(params, SamplingField::Dry, step)
 }
 
 impl DryStep {

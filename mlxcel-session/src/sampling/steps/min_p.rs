@@ -1,15 +1,12 @@
 //! `min_p` (arXiv:2407.01082): transformers' `MinPLogitsWarper`.
 
-use mlxcel_core::SamplingField;
-
 use super::*;
 
 #[derive(Debug)]
 struct MinP(f64);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::MinP);
-    some(params.min_p.filter(|_| active).map(|p| MinP(f64::from(p))))
+    active(params, SamplingField::MinP, params.min_p.map(|p| MinP(f64::from(p))))
 }
 
 impl SamplingStep for MinP {

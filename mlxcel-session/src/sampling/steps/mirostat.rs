@@ -3,7 +3,7 @@
 
 use std::f64::consts::LN_2;
 
-use mlxcel_core::{Mirostat, SamplingField};
+use mlxcel_core::Mirostat;
 
 use super::*;
 
@@ -14,9 +14,8 @@ struct MirostatStep {
 }
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::Mirostat);
     let step = |params: Mirostat| MirostatStep { tau: f64::from(params.tau), eta: f64::from(params.eta) };
-    some(params.mirostat.filter(|_| active).map(step))
+    active(params, SamplingField::Mirostat, params.mirostat.map(step))
 }
 
 impl MirostatStep {

@@ -20,7 +20,7 @@ mod xtc;
 
 use std::sync::Arc;
 
-use mlxcel_core::{Error, ErrorKind, Result, SamplingParams, TokenId};
+use mlxcel_core::{Error, ErrorKind, Result, SamplingField, SamplingParams, TokenId};
 
 use super::{Candidate, Candidates, SamplingStep, StepContext};
 
@@ -47,9 +47,13 @@ pub(super) fn of(params: &SamplingParams) -> [Vec<Arc<dyn SamplingStep>>; 2] {
     [LOGITS, DRAW].map(|list| list.iter().filter_map(|make| make(params)).collect())
 }
 
-/// The step `make` gives, if the parameters have what it needs.
 fn some<S: SamplingStep + 'static>(step: Option<S>) -> Step {
     step.map(|step| Arc::new(step) as Arc<dyn SamplingStep>)
+}
+
+/// The step, if `field` does anything by its value.
+fn active<S: SamplingStep + 'static>(params: &SamplingParams, field: SamplingField, step: Option<S>) -> Step {
+    some(step.filter(|_| params.active_fields().contains(field)))
 }
 
 /// An error about `token`, which `field` names and the vocabulary lacks.

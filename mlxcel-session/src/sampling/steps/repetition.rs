@@ -1,8 +1,6 @@
 //! `repetition_penalty` (arXiv:1909.05858), as transformers' `RepetitionPenaltyLogitsProcessor`: negative
 //! logits are multiplied, the others divided. The prompt counts.
 
-use mlxcel_core::SamplingField;
-
 use super::*;
 
 #[derive(Debug)]
@@ -12,10 +10,9 @@ struct Repetition {
 }
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let penalty = params.repetition_penalty.map(f64::from);
-    let active = params.active_fields().contains(SamplingField::RepetitionPenalty);
-    let window = params.penalty_window;
-    some(penalty.filter(|_| active).map(|penalty| Repetition { penalty, window }))
+    let (penalty, window) = (params.repetition_penalty.map(f64::from), params.penalty_window);
+    let step = penalty.map(|penalty| Repetition { penalty, window });
+    active(params, SamplingField::RepetitionPenalty, step)
 }
 
 impl SamplingStep for Repetition {

@@ -2,7 +2,7 @@
 //! `TemperatureLogitsWarper`; dynamic as llama.cpp's `llama_sampler_temp_ext`, by the entropy of the
 //! candidates.
 
-use mlxcel_core::{DynamicTemperature, SamplingField};
+use mlxcel_core::DynamicTemperature;
 
 use super::*;
 
@@ -16,10 +16,10 @@ struct Temperature {
 const LEAST: f64 = -745.0;
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields();
-    let dynamic = params.dynamic_temperature.filter(|_| active.contains(SamplingField::DynamicTemperature));
+    let is_dynamic = params.active_fields().contains(SamplingField::DynamicTemperature);
+    let dynamic = params.dynamic_temperature.filter(|_| is_dynamic);
     let fixed = f64::from(params.temperature);
-    some(active.contains(SamplingField::Temperature).then_some(Temperature { fixed, dynamic }))
+    active(params, SamplingField::Temperature, Some(Temperature { fixed, dynamic }))
 }
 
 impl Temperature {

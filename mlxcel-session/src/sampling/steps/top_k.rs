@@ -1,6 +1,6 @@
 //! `top_k`: transformers' `TopKLogitsWarper`, but ties go to the lowest id.
 
-use mlxcel_core::{SamplingField, most_likely};
+use mlxcel_core::most_likely;
 
 use super::*;
 
@@ -8,8 +8,7 @@ use super::*;
 struct TopK(usize);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::TopK);
-    some(params.top_k.filter(|_| active).map(|k| TopK(k as usize)))
+    active(params, SamplingField::TopK, params.top_k.map(|k| TopK(k as usize)))
 }
 
 impl SamplingStep for TopK {

@@ -1,16 +1,13 @@
 //! `top_n_sigma` (arXiv:2411.07641), as llama.cpp's `llama_sampler_top_n_sigma`: keeps the logits within `n`
 //! standard deviations of the largest. A temperature scales both equally, so this step comes first.
 
-use mlxcel_core::SamplingField;
-
 use super::*;
 
 #[derive(Debug)]
 struct TopNSigma(f64);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::TopNSigma);
-    some(params.top_n_sigma.filter(|_| active).map(|n| TopNSigma(f64::from(n))))
+    active(params, SamplingField::TopNSigma, params.top_n_sigma.map(|n| TopNSigma(f64::from(n))))
 }
 
 impl SamplingStep for TopNSigma {

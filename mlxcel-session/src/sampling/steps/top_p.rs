@@ -1,8 +1,6 @@
 //! `top_p`, nucleus sampling (arXiv:1904.09751): transformers' `TopPLogitsWarper`, but ties go to the lowest
 //! id.
 
-use mlxcel_core::SamplingField;
-
 use super::super::select::reaching;
 use super::*;
 
@@ -10,8 +8,7 @@ use super::*;
 struct TopP(f64);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::TopP);
-    some(params.top_p.filter(|_| active).map(|p| TopP(f64::from(p))))
+    active(params, SamplingField::TopP, params.top_p.map(|p| TopP(f64::from(p))))
 }
 
 impl SamplingStep for TopP {

@@ -1,8 +1,6 @@
 //! `typical_p`, locally typical sampling (arXiv:2202.00666): transformers' `TypicalLogitsWarper`. Keeps the
 //! tokens whose surprise is nearest to the entropy; of those that are equally near all or none.
 
-use mlxcel_core::SamplingField;
-
 use super::super::select::reaching;
 use super::temperature::entropy;
 use super::*;
@@ -11,8 +9,7 @@ use super::*;
 struct TypicalP(f64);
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::TypicalP);
-    some(params.typical_p.filter(|_| active).map(|p| TypicalP(f64::from(p))))
+    active(params, SamplingField::TypicalP, params.typical_p.map(|p| TypicalP(f64::from(p))))
 }
 
 impl SamplingStep for TypicalP {

@@ -1,7 +1,7 @@
 //! `xtc`, as llama.cpp's `llama_sampler_xtc`: with the given probability, of the tokens that reach the
 //! threshold only the least likely one stays; ties go to the highest id.
 
-use mlxcel_core::SamplingField;
+use mlxcel_core::Xtc;
 
 use super::*;
 
@@ -12,13 +12,9 @@ struct XtcStep {
 }
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let active = params.active_fields().contains(SamplingField::Xtc);
-    some(
-        params.xtc.filter(|_| active).map(|xtc| XtcStep {
-            probability: f64::from(xtc.probability),
-            threshold: f64::from(xtc.threshold),
-        }),
-    )
+    let step =
+        |xtc: Xtc| XtcStep { probability: f64::from(xtc.probability), threshold: f64::from(xtc.threshold) };
+    active(params, SamplingField::Xtc, params.xtc.map(step))
 }
 
 impl SamplingStep for XtcStep {
