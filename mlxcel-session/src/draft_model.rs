@@ -2,10 +2,11 @@
 
 use mlxcel_core::{
     Control, Error, ErrorKind, GenerateOptions, Generation, InferenceSession, InferenceSessionExt, Result,
-    Row, SamplingParams, SamplingPlace, SamplingPlan, SequenceId, SessionOptions, TokenChoice, TokenId,
+    Row, SamplingParams, SamplingPlan, SequenceId, SessionOptions, TokenId,
 };
 
 use crate::model::Model;
+use crate::prefix::common;
 use crate::sampling::HostSampler;
 use crate::speculation::{DraftContext, DraftSource, Drafter};
 
@@ -56,27 +57,18 @@ struct Small {
     held: Vec<TokenId>,
 }
 
-impl Small {
-    fn choice(&self) -> Result<TokenChoice> {
-        Ok(match self.plan.place() {
-            SamplingPlace::Host => TokenChoice::Host(Box::new(HostSampler::new(self.plan.params().clone())?)),
-            _ => TokenChoice::Engine(self.plan.clone()),
-        })
-    }
-}
-
 impl Drafter for Small {
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
         let capacity = self.session.capabilities().context;
         if tokens.len() >= capacity || tokens.is_empty() || most == 0 {
             return Ok(Vec::new());
         }
-        let mut generation = Generation::new(tokens, capacity, GenerateOptions::new(most), self.choice()?)?;
+        let choice = HostSampler::choice(self.plan.clone(), &[])?;
+        let mut generation = Generation::new(tokens, capacity, GenerateOptions::new(most), choice)?;
         if !self.session.capabilities().rewind {
             return self.draft_on_a_fork(generation);
         }
-        let common = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
-        let common = common.min(tokens.len() - 1);
+        let common = common(&self.held, tokens).min(tokens.len() - 1);
         if common < self.held.len() {
             self.session.rewind(self.sequence, common)?;
             self.held.truncate(common);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mlxcel_core::{
     CancelToken, Control, Error, ErrorKind, FinishReason, GenerateOptions, Generation, InferenceSession,
     Result, Row, RowResult, SampledToken, SamplingNeeds, SamplingPlace, SamplingPlan, SequenceId,
-    SequenceOptions, StepOutput, Stopwatch, TokenChoice, TokenId,
+    SequenceOptions, StepOutput, Stopwatch, TokenId,
 };
 
 use crate::constraint::Constrained;
@@ -97,15 +97,7 @@ impl TextGeneration {
             .map(|speculation| Speculator::new(speculation, capabilities, vocabulary, chosen))
             .transpose()?
             .flatten();
-        let choice = match plan.place() {
-            SamplingPlace::Host => {
-                let sampler = HostSampler::new(plan.params().clone())?;
-                let steps = options.steps.iter().cloned();
-                let sampler = steps.fold(sampler, HostSampler::with_step);
-                TokenChoice::Host(Box::new(sampler))
-            }
-            _ => TokenChoice::Engine(plan),
-        };
+        let choice = HostSampler::choice(plan, &options.steps)?;
         let model_stops = model.stop_tokens();
         let mut stop_tokens = options.stop_tokens.clone();
         if !options.ignore_stop {

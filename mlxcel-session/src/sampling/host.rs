@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mlxcel_core::{
-    Distribution, LogitsSampler, Result, SampledToken, SamplingContext, SamplingParams, TokenId,
+    Distribution, LogitsSampler, Result, SampledToken, SamplingContext, SamplingParams, SamplingPlace,
+    SamplingPlan, TokenChoice, TokenId,
 };
 
 use super::random::Random;
@@ -50,6 +51,15 @@ impl HostSampler {
         let [logits, draw] = steps::of(&params);
         let random = Random::new(params.seed);
         Ok(Self { params, logits, draw, random })
+    }
+
+    /// What chooses the tokens of a generation by `plan`: a sampler with these custom steps, or the engine.
+    pub(crate) fn choice(plan: SamplingPlan, steps: &[Arc<dyn SamplingStep>]) -> Result<TokenChoice> {
+        if plan.place() != SamplingPlace::Host {
+            return Ok(TokenChoice::Engine(plan));
+        }
+        let sampler = Self::new(plan.params().clone())?;
+        Ok(TokenChoice::Host(Box::new(steps.iter().cloned().fold(sampler, Self::with_step))))
     }
 
     /// Adds a custom step after those added before.
