@@ -82,27 +82,21 @@ impl Model {
         continuations: &[Vec<TokenId>],
         cancel: Option<&CancelToken>,
     ) -> Result<Vec<ContinuationScore>> {
-        let refuse = |kind, message: &'static str| Err(Error::new(kind, OPERATION, message));
+        let refused = |kind, message: &'static str| Error::new(kind, OPERATION, message);
         let Some((&last, before)) = prompt.split_last() else {
-            return refuse(
-                ErrorKind::InvalidInput,
-                "the prompt is empty, and the tokenizer adds no leading token",
-            );
+            let message = "the prompt is empty, and the tokenizer adds no leading token";
+            return Err(refused(ErrorKind::InvalidInput, message));
         };
         if continuations.iter().any(Vec::is_empty) {
-            return refuse(ErrorKind::InvalidInput, "a continuation has no tokens of its own");
+            return Err(refused(ErrorKind::InvalidInput, "a continuation has no tokens of its own"));
         }
         let longest = continuations.iter().map(Vec::len).max().unwrap_or_default();
-        if prompt.len() + longest > self.capabilities().context {
-            return refuse(
-                ErrorKind::CapacityExceeded,
-                "prompt and continuation do not fit into the context",
-            )
-            .map_err(|error| {
-                error
-                    .with_context("tokens", prompt.len() + longest)
-                    .with_context("context", self.capabilities().context)
-            });
+        let (tokens, context) = (prompt.len() + longest, self.capabilities().context);
+        if tokens > context {
+            let message = "prompt and continuation do not fit into the context";
+            return Err(refused(ErrorKind::CapacityExceeded, message)
+                .with_context("tokens", tokens)
+                .with_context("context", context));
         }
         // The prompt's last token says what the first of a continuation is worth.
         let rows: Vec<Vec<TokenId>> =
