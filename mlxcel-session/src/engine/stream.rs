@@ -26,7 +26,6 @@ pub struct RequestStream {
     number: u64,
     cancel: CancelToken,
     splitter: ReasoningSplitter,
-    prompt_tokens: usize,
     progress: Progress,
     ended: bool,
     /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no
@@ -58,7 +57,6 @@ impl RequestStream {
             number,
             cancel,
             splitter,
-            prompt_tokens: usage.prompt_tokens,
             progress: Progress { usage, ..Progress::default() },
             ended: false,
             _life: life,
@@ -128,7 +126,7 @@ impl RequestStream {
 
     /// The number of prompt tokens.
     pub fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
+        self.progress.usage.prompt_tokens
     }
 
     /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the
