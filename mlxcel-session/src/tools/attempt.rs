@@ -244,11 +244,7 @@ impl Attempt {
                     }
                 }
                 &mut Expected::Maybe(tag) => {
-                    let found = rest.trim_start();
-                    self.at = text.len() - found.len();
-                    if found.starts_with(tag) {
-                        self.at += tag.len();
-                    } else if tag.starts_with(found) {
+                    if let Found::Begun = pass(&mut self.at, text, tag) {
                         return Found::Begun;
                     }
                 }
@@ -276,20 +272,15 @@ impl Attempt {
                         Id::May(begin) => (begin, false),
                         Id::Number | Id::None => (":", true),
                     };
-                    let found = rest.trim_start();
-                    self.at = text.len() - found.len();
-                    if found.starts_with(begin) {
-                        self.at += begin.len();
-                        self.id = self.at..self.at;
-                        self.expected.pop();
-                        self.expected.push(Expected::Word);
-                        continue;
-                    }
-                    if begin.starts_with(found) {
-                        return Found::Begun;
-                    }
-                    if must {
-                        return Found::Not;
+                    match pass(&mut self.at, text, begin) {
+                        Found::Whole(()) => {
+                            self.id = self.at..self.at;
+                            *expected = Expected::Word;
+                            continue;
+                        }
+                        Found::Begun => return Found::Begun,
+                        Found::Not if must => return Found::Not,
+                        Found::Not => {}
                     }
                 }
                 Expected::Word => {
@@ -323,31 +314,23 @@ impl Attempt {
                     if !is_object(arguments) {
                         return Found::Not;
                     }
-                    let name = std::mem::take(&mut self.name);
                     let id = Some(&text[self.id.clone()]).filter(|id| self.is_numbered && !id.is_empty());
-                    let id = id.map(|number| format!("functions.{name}:{number}"));
-                    let arguments = Arguments::Object(arguments.to_owned());
-                    self.call = Some(FoundCall { id, name, arguments });
+                    let id = id.map(|number| format!("functions.{}:{number}", self.name));
+                    self.found(id, Arguments::Object(arguments.to_owned()));
                 }
-                &mut Expected::Tagged(argument) => {
-                    let found = rest.trim_start();
-                    self.at = text.len() - found.len();
-                    if found.starts_with(argument.open) {
-                        self.at += argument.open.len();
+                &mut Expected::Tagged(argument) => match pass(&mut self.at, text, argument.open) {
+                    Found::Whole(()) => {
+                        let mark = argument.close.trim();
                         self.expected.extend([
-                            Expected::Text { mark: argument.close.trim(), ends: argument.ends, begin: None },
+                            Expected::Text { mark, ends: argument.ends, begin: None },
                             Expected::Literal(argument.middle),
                             Expected::Text { mark: argument.named, ends: &[], begin: None },
                         ]);
                         continue;
                     }
-                    if argument.open.starts_with(found) {
-                        return Found::Begun;
-                    }
-                    let name = std::mem::take(&mut self.name);
-                    let fields = argument.fields(&self.texts);
-                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Fields(fields) });
-                }
+                    Found::Begun => return Found::Begun,
+                    Found::Not => self.found(None, Arguments::Fields(argument.fields(&self.texts))),
+                },
                 Expected::Keywords(keywords) => {
                     let begin = self.at - keywords.length;
                     let (length, found) = keywords.read(rest);
@@ -359,8 +342,7 @@ impl Attempt {
                         Found::Not => return Found::Not,
                     }
                     let Some(fields) = keywords.fields(&text[begin..self.at]) else { return Found::Not };
-                    let name = std::mem::take(&mut self.name);
-                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Fields(fields) });
+                    self.found(None, Arguments::Fields(fields));
                 }
                 Expected::Text { mark, ends, begin } => {
                     let begin = *begin.get_or_insert(self.at);
@@ -384,8 +366,7 @@ impl Attempt {
                     let Some(elements) = self.texts.pop().and_then(|text| elements(&text, mark)) else {
                         return Found::Not;
                     };
-                    let name = std::mem::take(&mut self.name);
-                    self.call = Some(FoundCall { id: None, name, arguments: Arguments::Elements(elements) });
+                    self.found(None, Arguments::Elements(elements));
                 }
                 Expected::Ends("", end) => match *end {
                     Some(end) => self.at = end,
@@ -393,13 +374,10 @@ impl Attempt {
                 },
                 Expected::Ends(lines, end) => {
                     let (line, more) = lines.split_once('\n').unwrap_or((lines, ""));
-                    let found = rest.trim_start();
-                    self.at = text.len() - found.len();
-                    if found.starts_with(line) {
-                        self.at += line.len();
-                        *end = Some(self.at);
-                    } else if line.starts_with(found) {
-                        return Found::Begun;
+                    match pass(&mut self.at, text, line) {
+                        Found::Whole(()) => *end = Some(self.at),
+                        Found::Begun => return Found::Begun,
+                        Found::Not => {}
                     }
                     *lines = more;
                     continue;
@@ -408,6 +386,25 @@ impl Attempt {
             self.expected.pop();
         }
         Found::Whole(self.call.take())
+    }
+
+    /// The call of the name that was read, with these arguments.
+    fn found(&mut self, id: Option<String>, arguments: Arguments) {
+        self.call = Some(FoundCall { id, name: std::mem::take(&mut self.name), arguments });
+    }
+}
+
+/// Passes the space at `at` in `text`, and `mark` if that is behind it.
+fn pass(at: &mut usize, text: &str, mark: &str) -> Found<()> {
+    let found = text[*at..].trim_start();
+    *at = text.len() - found.len();
+    if found.starts_with(mark) {
+        *at += mark.len();
+        Found::Whole(())
+    } else if mark.starts_with(found) {
+        Found::Begun
+    } else {
+        Found::Not
     }
 }
 
