@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::Tools;
-use super::grammar::Rules;
-use super::values::types;
+use super::grammar::{Rules, times};
+use super::values::{self, choices, requires, types};
 use crate::chat::style::ITEM;
 
 impl Tools {
@@ -25,12 +25,9 @@ struct Writer<'w> {
 impl<'w> Writer<'w> {
     /// The fields that the schema names, in order.
     fn fields(&mut self, schema: &'w Value) -> String {
-        let is_required = |name: &str| {
-            schema["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name))
-        };
-        let fields = schema["properties"].as_object().into_iter().flatten().map(|(name, schema)| {
-            let element = self.element(name, schema);
-            format!("({element}){}", if is_required(name) { "" } else { "?" })
+        let fields = schema["properties"].as_object().into_iter().flatten().map(|(name, field)| {
+            let element = self.element(name, field);
+            format!("({element}){}", if requires(schema, name) { "" } else { "?" })
         });
         fields.collect::<Vec<_>>().join(" ")
     }
@@ -52,8 +49,7 @@ impl<'w> Writer<'w> {
         if types.contains(&"string") {
             return self.tools.string_between(schema, ("", close), self.rules);
         }
-        let list = |field: &str| schema[field].as_array().filter(|list| !list.is_empty());
-        if let Some(choices) = list("anyOf").or_else(|| list("oneOf")) {
+        if let Some(choices) = choices(schema) {
             let choices: Vec<_> = choices.iter().map(|choice| self.value(choice, close)).collect();
             return format!("({})", choices.join(" | "));
         }
@@ -64,15 +60,14 @@ impl<'w> Writer<'w> {
         if types == ["array"] && schema["items"].is_object() {
             let item = self.element(ITEM, &schema["items"]);
             let least = schema["minItems"].as_u64().unwrap_or(0);
-            let most = schema["maxItems"].as_u64().map_or_else(String::new, |most| most.to_string());
-            return format!("{item}{{{least},{most}}} {end}");
+            return format!("{item}{} {end}", times(least, schema["maxItems"].as_u64()));
         }
         self.tools.json_between(schema, self.root, ("", close))
     }
 
     /// A value of what a reference refers to, or of any kind, and the tag behind it.
     fn reference(&mut self, target: &'w str, close: &str) -> String {
-        let Some(schema) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) else {
+        let Some(schema) = values::target(self.root, target) else {
             return self.tools.json_between(&Value::from(true), self.root, ("", close));
         };
         let key = format!("{target} {close}");

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use mlxcel_core::Result;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::values::types;
+use super::values::{requires, types};
 use super::{ToolChoice, Tools};
 use crate::chat::style::{Argument, Call, Id};
 use crate::constraint::ConstraintSource;
@@ -76,60 +76,49 @@ impl Tools {
     fn body(&self, name: &str, parameters: &Value, rules: &mut Rules) -> Result<String> {
         let mut schema = if parameters.is_object() { parameters.clone() } else { json!({}) };
         check_schema(&schema)?;
-        if let Call::Tagged { between, argument, after, .. } = &self.style.call {
-            let (name, between) = (Value::from(name), self.spaced(between));
-            // A tool without parameters takes none.
-            let schema = if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema };
-            let arguments = self.arguments(argument, &close_fields(schema), rules);
-            return Ok(format!("{name} {between} {arguments} {}", self.spaced(after)));
-        }
         // References to it are of this tool.
         rules.targets.clear();
-        if let Call::Elements { between, mark, after, .. } = self.style.call {
-            let elements = self.elements(mark, &close_fields(schema), rules);
-            let (between, after) = (self.literal(between), self.literal(after));
-            return Ok(format!("{} {between} {elements} {after}", Value::from(name)));
-        }
-        if let Call::Keywords { open, assign, literals, after, .. } = self.style.call {
-            let schema = if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema };
-            let arguments = self.keywords(assign, literals, &close_fields(schema), rules);
-            let (open, after) = (self.literal(open), self.literal(after));
-            return Ok(format!("{} {open} {arguments} {after}", Value::from(name)));
-        }
+        // A tool without parameters takes none.
+        let fields =
+            if parameters.is_null() { json!({ "additionalProperties": false }) } else { schema.clone() };
+        let fields = close_fields(fields);
         if let Some(schema) = schema.as_object_mut() {
             schema.entry("type").or_insert_with(|| "object".into());
         }
-        let schema = compact(&close_fields(schema));
-        let quoted = |text: &str| Value::from(text).to_string();
+        let (name, object) = (Value::from(name), compact(&close_fields(schema)));
         Ok(match self.style.call {
             Call::Object { name: name_field, arguments, after, .. } => {
-                let begin = format!("{{\"{name_field}\": \"{name}\", \"{arguments}\": ");
-                format!("{} %json {schema} {}", quoted(&begin), self.literal(&format!("}}{after}")))
+                let begin = Value::from(format!("{{\"{name_field}\": {name}, \"{arguments}\": "));
+                format!("{begin} %json {object} {}", self.literal(&format!("}}{after}")))
             }
             Call::Named { id, between, after, .. } => {
                 let id = if id == Id::Number { "\":\" /[0-9]{1,4}/" } else { "" };
                 let (between, after) = (self.literal(between), self.literal(after));
-                format!("{} {id} {between} %json {schema} {after}", quoted(name))
+                format!("{name} {id} {between} %json {object} {after}")
             }
-            Call::Channel { between, .. } => {
-                format!("{} {} %json {schema}", quoted(name), self.literal(between))
+            Call::Channel { between, .. } => format!("{name} {} %json {object}", self.literal(between)),
+            Call::Tagged { between, argument, after, .. } => {
+                let arguments = self.arguments(&argument, &fields, rules);
+                format!("{name} {} {arguments} {}", self.spaced(between), self.spaced(after))
             }
-            // They returned above.
-            Call::Tagged { .. } | Call::Elements { .. } | Call::Keywords { .. } => String::new(),
+            Call::Elements { between, mark, after, .. } => {
+                let elements = self.elements(mark, &fields, rules);
+                format!("{name} {} {elements} {}", self.literal(between), self.literal(after))
+            }
+            Call::Keywords { open, assign, literals, after, .. } => {
+                let arguments = self.keywords(assign, literals, &fields, rules);
+                format!("{name} {} {arguments} {}", self.literal(open), self.literal(after))
+            }
         })
     }
 
     /// The arguments by the schema `root`, each between tags, in the order of its fields.
     fn arguments(&self, tags: &Argument, root: &Value, rules: &mut Rules) -> String {
-        let no_fields = Map::new();
-        let fields = root["properties"].as_object().unwrap_or(&no_fields);
-        let is_required =
-            |name: &str| root["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name));
         let mut arguments: Vec<String> = Vec::new();
-        for (name, schema) in fields {
+        for (name, schema) in root["properties"].as_object().into_iter().flatten() {
             let argument =
                 self.argument(&self.literal(&format!("{}{name}", tags.open)), schema, root, tags, rules);
-            arguments.push(format!("({argument}){}", if is_required(name) { "" } else { "?" }));
+            arguments.push(format!("({argument}){}", if requires(root, name) { "" } else { "?" }));
         }
         let further = &root["additionalProperties"];
         if further != false {
@@ -214,9 +203,7 @@ impl Tools {
         let end = close.trim_start().strip_prefix(mark).unwrap_or_default();
         let characters = match bounds {
             None => "*".to_owned(),
-            Some((least, most)) => {
-                format!("{{{least},{}}}", most.map_or_else(String::new, |most| most.to_string()))
-            }
+            Some((least, most)) => times(least, most),
         };
         let line_feed = |is_of_tag: bool| if is_of_tag { "\\n?" } else { "" };
         // Without a tag behind its name, a line feed cannot be told apart from the text.
@@ -317,6 +304,11 @@ impl Rules {
         // Writing to a string does not fail.
         let _ = writeln!(self.lines, "{name}: {body}");
     }
+}
+
+/// How often something is repeated, as a grammar writes it.
+pub(super) fn times(least: u64, most: Option<u64>) -> String {
+    format!("{{{least},{}}}", most.map_or_else(String::new, |most| most.to_string()))
 }
 
 /// `text` in a regular expression between slashes.

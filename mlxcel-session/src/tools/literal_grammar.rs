@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::Tools;
-use super::grammar::Rules;
+use super::grammar::{Rules, times};
+use super::values::{self, choices, list, requires};
 use crate::chat::style::Literals;
 use crate::structured::compact;
 
@@ -43,9 +44,6 @@ impl<'w> Writer<'w> {
         if self.literals != Literals::Python {
             known.sort_by_key(|(name, _)| name.to_lowercase());
         }
-        let required = |name: &str| {
-            schema["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name))
-        };
         let further = &schema["additionalProperties"];
         let mut others = String::new();
         if further != false {
@@ -59,7 +57,7 @@ impl<'w> Writer<'w> {
         }
         let fields: Vec<(String, bool)> = known
             .into_iter()
-            .map(|(name, schema)| {
+            .map(|(name, field)| {
                 let name_and_colon = match (assign, self.literals) {
                     (Some(assign), _) => self.tools.literal(&format!("{name}{assign}")),
                     (None, Literals::Marked(_)) => self.tools.literal(&format!("{name}:")),
@@ -67,8 +65,8 @@ impl<'w> Writer<'w> {
                         format!("({}) \": \"", self.written(&Value::from(name.as_str())))
                     }
                 };
-                let value = self.value(schema);
-                (self.rules.add(&format!("{name_and_colon} {value}")), required(name))
+                let value = self.value(field);
+                (self.rules.add(&format!("{name_and_colon} {value}")), requires(schema, name))
             })
             .collect();
         // What may follow a field, from the last one on.
@@ -98,18 +96,18 @@ impl<'w> Writer<'w> {
         if let Some(target) = schema["$ref"].as_str() {
             return self.reference(target);
         }
-        let list = |field: &str| schema[field].as_array().filter(|list| !list.is_empty());
-        if let Some(values) = list("enum") {
+        let values = list(schema, "enum");
+        if !values.is_empty() {
             return self.either(values.iter().map(|value| self.written(value)));
         }
         if let Some(value) = schema.get("const") {
             return format!("({})", self.written(value));
         }
-        if let Some(choices) = list("anyOf").or_else(|| list("oneOf")) {
+        if let Some(choices) = choices(schema) {
             let choices: Vec<_> = choices.iter().map(|choice| self.value(choice)).collect();
             return self.either(choices.into_iter());
         }
-        if let Some([only]) = schema["allOf"].as_array().map(Vec::as_slice) {
+        if let [only] = list(schema, "allOf") {
             return self.value(only);
         }
         let types = match &schema["type"] {
@@ -144,15 +142,12 @@ impl<'w> Writer<'w> {
     fn array(&mut self, schema: &'w Value) -> String {
         let (item, comma) = (self.value(&schema["items"]), self.comma());
         let least = schema["minItems"].as_u64().unwrap_or(0);
-        let items = match schema["maxItems"].as_u64() {
+        let more = match schema["maxItems"].as_u64() {
             Some(0) => return "\"[\" \"]\"".to_owned(),
-            most => format!(
-                "{item} ({comma} {item}){{{},{}}}",
-                least.saturating_sub(1),
-                most.map_or_else(String::new, |most| (most - 1).to_string())
-            ),
+            most => times(least.saturating_sub(1), most.map(|most| most - 1)),
         };
-        format!("\"[\" ({items}){} \"]\"", if least == 0 { "?" } else { "" })
+        let any = if least == 0 { "?" } else { "" };
+        format!("\"[\" ({item} ({comma} {item}){more}){any} \"]\"")
     }
 
     fn string(&mut self, schema: &Value) -> String {
@@ -173,9 +168,7 @@ impl<'w> Writer<'w> {
     /// What a reference refers to, or any value.
     fn reference(&mut self, target: &'w str) -> String {
         let known = self.rules.named(target);
-        let Some(schema) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) else {
-            return self.any();
-        };
+        let Some(schema) = values::target(self.root, target) else { return self.any() };
         known.unwrap_or_else(|| {
             let rule = self.rules.reserve(target);
             let value = self.value(schema);

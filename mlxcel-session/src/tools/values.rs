@@ -79,14 +79,32 @@ pub(super) fn parts<'s>(schema: &'s Value, root: &'s Value) -> Vec<&'s Value> {
     while let Some(&part) = parts.get(at) {
         at += 1;
         let choices = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(|field| list(part, field));
-        let target = part["$ref"].as_str().and_then(|target| root.pointer(target.strip_prefix('#')?));
+        let target = part["$ref"].as_str().and_then(|reference| target(root, reference));
         parts.extend(choices.chain(target).take(MOST_PARTS - parts.len().min(MOST_PARTS)));
     }
     parts
 }
 
-fn list<'s>(schema: &'s Value, field: &str) -> &'s [Value] {
+/// The list in a field of a schema; empty without one.
+pub(super) fn list<'s>(schema: &'s Value, field: &str) -> &'s [Value] {
     schema[field].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The alternatives of a schema.
+#[cfg(feature = "structured")]
+pub(super) fn choices(schema: &Value) -> Option<&[Value]> {
+    ["anyOf", "oneOf"].into_iter().map(|field| list(schema, field)).find(|choices| !choices.is_empty())
+}
+
+/// Whether a schema requires the field `name`.
+#[cfg(feature = "structured")]
+pub(super) fn requires(schema: &Value, name: &str) -> bool {
+    list(schema, "required").iter().any(|one| one == name)
+}
+
+/// The part of the schema `root` that a reference names.
+pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+    root.pointer(reference.strip_prefix('#')?)
 }
 
 fn type_of(value: &Value) -> &'static str {
