@@ -85,50 +85,35 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// Reads the file; what is wrong with it in words. `is_marker` says which added tokens are for the chat
+    /// Reads the file. `is_marker` says which added tokens are for the chat
     /// template to write.
-    pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
-        let file: File<'_> =
-            serde_json::from_slice(bytes).map_err(|error| Printable(&error.to_string()).to_string())?;
-        guarded(|| Self::build(file, is_marker))
-            .unwrap_or_else(|| Err("its parts are inconsistent".to_owned()))
+    pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> Reading<Self> {
+        reading(|| {
+            let mut file: File<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+            let model = file.model.take().ok_or("it has no model")?.build()?;
+            Self::with_model(file, model, is_marker)
+        })
     }
 
     /// Reads the [vocabulary of RWKV World](super::world).
-    pub(super) fn of_world(
-        bytes: &[u8],
-        is_marker: impl Fn(&str) -> bool,
-    ) -> std::result::Result<Self, String> {
-        let world = World::read(bytes)?;
-        let file: File<'_> = serde_json::from_str(AROUND_WORLD).map_err(|error| error.to_string())?;
-        let model = Model { longest: world.longest(), model: AnyModel::World(world) };
-        guarded(|| Self::with_model(file, model, is_marker))
-            .unwrap_or_else(|| Err("its parts are inconsistent".to_owned()))
-    }
-
-    fn build(mut file: File<'_>, is_marker: impl Fn(&str) -> bool) -> std::result::Result<Self, String> {
-        let model = file.model.take().ok_or("it has no model")?;
-        let model = model.build().map_err(|error| Printable(&error).to_string())?;
-        Self::with_model(file, model, is_marker)
+    pub(super) fn of_world(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> Reading<Self> {
+        reading(|| {
+            let world = World::read(bytes)?;
+            let file: File<'_> = serde_json::from_str(AROUND_WORLD).map_err(|error| error.to_string())?;
+            let model = Model { longest: world.longest(), model: AnyModel::World(world) };
+            Self::with_model(file, model, is_marker)
+        })
     }
 
     /// The steps of the file around `model`.
-    fn with_model(
-        file: File<'_>,
-        model: Model,
-        is_marker: impl Fn(&str) -> bool,
-    ) -> std::result::Result<Self, String> {
+    fn with_model(file: File<'_>, model: Model, is_marker: impl Fn(&str) -> bool) -> Reading<Self> {
         if file.version.as_ref().is_some_and(|version| version != "1.0") {
             return Err("its version is unknown".to_owned());
         }
-        let frame = Frame::read(section(file.post_processor)?.as_ref())
-            .map_err(|error| Printable(&error).to_string())?;
-        let normalization = Normalization::read(section(file.normalizer)?.as_ref())
-            .map_err(|error| Printable(&error).to_string())?;
-        let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())
-            .map_err(|error| Printable(&error).to_string())?;
-        let decoding =
-            Decoders::read(section(file.decoder)?.as_ref()).map_err(|error| Printable(&error).to_string())?;
+        let frame = Frame::read(section(file.post_processor)?.as_ref())?;
+        let normalization = Normalization::read(section(file.normalizer)?.as_ref())?;
+        let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())?;
+        let decoding = Decoders::read(section(file.decoder)?.as_ref())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {
             return Err(format!(
                 "an added token has {} bytes, more than {LONGEST_TOKEN}",
@@ -144,9 +129,7 @@ impl Checked {
         // Composed forms and the like have up to a fourth of the bytes.
         let covered = model.longest.max(added).max(LEAST_COVERED) * if normalization.shrinks { 4 } else { 1 };
         let mut tokenizer = TokenizerImpl::new(model.model);
-        tokenizer
-            .with_normalizer(normalization.normalizers)
-            .map_err(|error| Printable(&error.to_string()).to_string())?;
+        tokenizer.with_normalizer(normalization.normalizers).map_err(|error| error.to_string())?;
         tokenizer.with_pre_tokenizer(pre_tokenizers);
         tokenizer.with_decoder(decoding.decoders);
         let added_tokens = file.added_tokens.into_iter().map(|token| {
@@ -156,7 +139,7 @@ impl Checked {
                 .rstrip(token.rstrip)
                 .normalized(token.normalized)
         });
-        tokenizer.add_tokens(added_tokens).map_err(|error| Printable(&error.to_string()).to_string())?;
+        tokenizer.add_tokens(added_tokens).map_err(|error| error.to_string())?;
         let known = tokenizer.get_added_vocabulary();
         let added = known.get_added_tokens_decoder().iter().map(|(&id, token)| Known {
             id,
@@ -231,10 +214,9 @@ impl Checked {
         if text.len() > most {
             return Err(too_long(text, most, "the text is too long to encode"));
         }
-        let encoding = guarded(encode).unwrap_or_else(|| Err("the tokenizer failed".into()));
-        let encoding = encoding.map_err(|error| {
+        let encoding = run(encode).map_err(|fault| {
             Error::new(ErrorKind::InvalidInput, "tokenize", "the tokenizer cannot encode the text")
-                .with_source(Printable(&error.to_string()).to_string())
+                .with_source(fault)
         })?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -255,10 +237,9 @@ impl Checked {
 
     /// The text of `tokens`.
     pub(super) fn decode(&self, tokens: &[TokenId], skip_special_tokens: bool) -> Result<String> {
-        let decoded = guarded(|| self.tokenizer.decode(tokens, skip_special_tokens));
-        decoded.unwrap_or_else(|| Err("the tokenizer failed".into())).map_err(|error| {
+        run(|| self.tokenizer.decode(tokens, skip_special_tokens)).map_err(|fault| {
             Error::new(ErrorKind::InvalidInput, "detokenize", "the tokenizer cannot decode the tokens")
-                .with_source(Printable(&error.to_string()).to_string())
+                .with_source(fault)
         })
     }
 
@@ -293,7 +274,7 @@ impl Checked {
 }
 
 /// The values of a section.
-fn section(text: Option<&RawValue>) -> std::result::Result<Option<Value>, String> {
+fn section(text: Option<&RawValue>) -> Reading<Option<Value>> {
     let Some(text) = text.map(RawValue::get) else { return Ok(None) };
     if text.len() > LONGEST_SECTION {
         return Err(format!("a section of {} bytes is longer than {LONGEST_SECTION}", text.len()));
@@ -305,6 +286,20 @@ fn too_long(text: &str, most: usize, message: &'static str) -> Error {
     Error::new(ErrorKind::CapacityExceeded, "tokenize", message)
         .with_context("bytes", text.len())
         .with_context("limit", most)
+}
+
+/// What is read of a file, or what is wrong with it.
+type Reading<T> = std::result::Result<T, String>;
+
+fn reading<T>(read: impl FnOnce() -> Reading<T>) -> Reading<T> {
+    let read = guarded(read).unwrap_or_else(|| Err("its parts are inconsistent".to_owned()));
+    read.map_err(|fault| Printable(&fault).to_string())
+}
+
+/// What the crate's tokenizer gives, or why it gives nothing.
+fn run<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Reading<T> {
+    let done = guarded(work).unwrap_or_else(|| Err("the tokenizer failed".into()));
+    done.map_err(|error| Printable(&error.to_string()).to_string())
 }
 
 /// What `work` gives; none where the crate panics.
