@@ -103,11 +103,7 @@ impl Message {
                 }
             }
         }
-        let mut message = Self::assistant(answer.trim_start_matches('\n'));
-        let reasoning = reasoning.trim_matches('\n');
-        if !reasoning.is_empty() {
-            message = message.with_field("reasoning_content", reasoning);
-        }
+        let mut message = Self::assistant(answer.trim_start_matches('\n')).with_reasoning(&reasoning);
         if !calls.is_empty() {
             let call = |(to, text): (String, String)| {
                 let arguments = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -117,6 +113,14 @@ impl Message {
             message = message.with_field("tool_calls", calls.into_iter().map(call).collect::<Value>());
         }
         message
+    }
+
+    /// Adds the reasoning before it, if there is any.
+    pub(crate) fn with_reasoning(self, reasoning: &str) -> Self {
+        match reasoning.trim_matches('\n') {
+            "" => self,
+            reasoning => self.with_field("reasoning_content", reasoning),
+        }
     }
 
     /// Adds a field that the template reads.

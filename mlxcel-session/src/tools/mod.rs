@@ -246,16 +246,12 @@ impl Tools {
                 ToolPart::Call(call) => calls.push(call),
             }
         }
-        let mut message = if calls.is_empty() {
+        let message = if calls.is_empty() {
             Message::assistant(content.trim_start_matches('\n'))
         } else {
             Message { content: content.trim().to_owned(), ..Message::calls(&calls) }
         };
-        let reasoning = reasoning.trim_matches('\n');
-        if !reasoning.is_empty() {
-            message = message.with_field("reasoning_content", reasoning);
-        }
-        (message, calls)
+        (message.with_reasoning(&reasoning), calls)
     }
 
     /// The format of a family that writes calls under headers of their own.
@@ -265,36 +261,28 @@ impl Tools {
 
     /// The system message for models whose template does not support tools.
     fn instructions(&self) -> String {
-        let example = match self.style.call {
-            Call::Object { before, name, arguments, after } => {
-                let object = json!({ name: "NAME", arguments: { "ARGUMENT": "VALUE" } });
-                format!("{}{before}{object}{after}{}", self.style.open, self.style.close)
+        let arguments = json!({ "ARGUMENT": "VALUE" });
+        let body = match self.style.call {
+            Call::Object { name, arguments: field, after, .. } => {
+                format!("{}{after}", json!({ name: "NAME", field: arguments }))
             }
-            Call::Named { before, between, after, .. } => {
-                let arguments = json!({ "ARGUMENT": "VALUE" });
-                format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
+            Call::Named { between, after, .. } => format!("NAME{between}{arguments}{after}"),
+            Call::Channel { between, .. } => format!("NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
+            Call::Elements { between, mark, after, .. } => {
+                format!("NAME{between}{mark}<ARGUMENT>VALUE{mark}</ARGUMENT>{after}")
             }
-            Call::Channel { before, between } => format!("{before}NAME{between}{{\"ARGUMENT\": \"VALUE\"}}"),
-            Call::Elements { before, between, mark, after } => {
-                let argument = format!("{mark}<ARGUMENT>VALUE{mark}</ARGUMENT>");
-                format!("{}{before}NAME{between}{argument}{after}{}", self.style.open, self.style.close)
-            }
-            Call::Keywords { before, open, assign, literals, after } => {
+            Call::Keywords { open, assign, literals, after, .. } => {
                 let quote = if let Literals::Marked(mark) = literals { mark } else { "\"" };
-                let arguments = format!("{open}ARGUMENT{assign}{quote}VALUE{quote}");
-                format!("{}{before}NAME{arguments}{after}{}", self.style.open, self.style.close)
+                format!("NAME{open}ARGUMENT{assign}{quote}VALUE{quote}{after}")
             }
-            Call::Tagged {
-                before,
-                between,
-                argument: Argument { open, named, middle, close, kinds, .. },
-                after,
-            } => {
+            Call::Tagged { between, argument, after, .. } => {
+                let Argument { open, named, middle, close, kinds, .. } = argument;
                 let string = kinds.map_or("", |[string, _]| string);
-                let arguments = format!("{open}ARGUMENT{string}{named}{middle}VALUE{close}");
-                format!("{}{before}NAME{between}{arguments}{after}{}", self.style.open, self.style.close)
+                format!("NAME{between}{open}ARGUMENT{string}{named}{middle}VALUE{close}{after}")
             }
         };
+        let Style { open, call, close, .. } = self.style;
+        let example = format!("{open}{}{body}{close}", call.before());
         let tools = self.definitions.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
         format!("You can call these tools:\n{tools}\n\nTo call one, answer only in this form:\n{example}")
     }

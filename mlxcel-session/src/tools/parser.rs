@@ -89,17 +89,15 @@ impl ToolParser {
 
     /// Adds a piece of the answer and returns the parts that are decided.
     pub fn push(&mut self, piece: &str) -> Vec<ToolPart> {
-        let split = self.splitter.push(piece);
         let mut parts = Vec::new();
-        split.into_iter().for_each(|part| self.take(part, &mut parts));
+        self.splitter.push(piece).into_iter().for_each(|part| self.take(part, &mut parts));
         parts
     }
 
     /// Ends the answer and returns the withheld text.
     pub fn finish(&mut self) -> Vec<ToolPart> {
-        let split = self.splitter.finish();
         let mut parts = Vec::new();
-        split.into_iter().for_each(|part| self.take(part, &mut parts));
+        self.splitter.finish().into_iter().for_each(|part| self.take(part, &mut parts));
         self.end_channel_call(&mut parts);
         parts.extend(self.read(true));
         parts
@@ -208,18 +206,15 @@ impl ToolParser {
     }
 
     fn take(&mut self, part: AnswerPart, parts: &mut Vec<ToolPart>) {
-        if let AnswerPart::Call { to, text } = part {
-            match &mut self.open_call {
-                Some((name, arguments)) if *name == to && !text.is_empty() => arguments.push_str(&text),
-                _ => {
-                    self.end_channel_call(parts);
-                    self.open_call = Some((to, text));
-                }
+        match (&mut self.open_call, &part) {
+            (Some((name, arguments)), AnswerPart::Call { to, text }) if name == to && !text.is_empty() => {
+                arguments.push_str(text);
+                return;
             }
-            return;
+            _ => self.end_channel_call(parts),
         }
-        self.end_channel_call(parts);
         match part {
+            AnswerPart::Call { to, text } => self.open_call = Some((to, text)),
             AnswerPart::Reasoning(text) => parts.push(ToolPart::Reasoning(text)),
             // Calls of this style are in channels of their own.
             AnswerPart::Answer(given) if matches!(self.style.call, Call::Channel { .. }) => {
@@ -229,7 +224,6 @@ impl ToolParser {
                 self.held.push_str(&given);
                 parts.extend(self.read(false));
             }
-            AnswerPart::Call { .. } => {}
         }
     }
 
