@@ -12,7 +12,7 @@ use super::convolution::taps;
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::kimi_delta::{KimiDelta, LINEAR};
 use super::kimi_linear::{RENAMED, renamed_sizes};
-use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
+use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -39,18 +39,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     head_dim: Some(128),
     context: 262_144,
 };
-const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
-    query_rank: None,
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 6e6,
-    pairs: Pairs::Adjacent,
-    query_scale: None,
-    indexer: None,
-};
+const LATENTS: LatentDefaults = LatentDefaults { query_rank: None, theta: 6e6, ..LatentDefaults::DEEPSEEK };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 512,
     width: 768,

@@ -17,7 +17,7 @@ use crate::rope::{Partial, RopeSettings};
 pub(super) const FAMILY: Family =
     Family { model_types: &["bamba"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_000,
     hidden: 4096,
     intermediate: 14_336,

@@ -27,6 +27,17 @@ pub(super) const ROBERTA: Family = Family {
     conversion: Conversion::USUAL,
 };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 30_522,
+    hidden: 768,
+    intermediate: 3072,
+    layers: 12,
+    query_heads: 12,
+    kv_heads: None,
+    head_dim: None,
+    context: 512,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     encoder(roles, "bert.", 0)
 }
@@ -46,17 +57,7 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
         expect_text(config, "position_embedding_type", "absolute")?;
         expect_text(config, "feed_forward_type", "original")?;
     }
-    let defaults = SizeDefaults {
-        vocabulary: 30_522,
-        hidden: 768,
-        intermediate: 3072,
-        layers: 12,
-        query_heads: 12,
-        kv_heads: None,
-        head_dim: None,
-        context: 512,
-    };
-    let mut sizes = Sizes::read(config, &defaults)?;
+    let mut sizes = Sizes::read(config, &DEFAULTS)?;
     if sizes.context <= offset {
         let message = format!("the first {offset} positions are not used, and there are no more");
         return Err(config.wrong("max_position_embeddings", message));

@@ -10,7 +10,7 @@ use super::blocks::sequential;
 use super::experts::{
     ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, softmax_router,
 };
-use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
+use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -34,18 +34,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     head_dim: Some(64),
     context: 2048,
 };
-const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
-    query_rank: Some(1536),
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 10_000.0,
-    pairs: Pairs::Adjacent,
-    query_scale: None,
-    indexer: None,
-};
+const LATENTS: LatentDefaults = LatentDefaults::DEEPSEEK;
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

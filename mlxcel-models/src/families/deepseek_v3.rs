@@ -8,7 +8,7 @@ use mlxcel_core::Result;
 
 use super::blocks::sequential;
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
+use super::latent::{LatentDefaults, LatentSettings, Pairs};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family =
     Family { model_types: &["deepseek_v3"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
 // Heads have no one width: the class sets `head_dim` to that of their rotated part, and nothing reads it.
-const DEFAULTS: SizeDefaults = SizeDefaults {
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 129_280,
     hidden: 7168,
     intermediate: 18_432,
@@ -30,18 +30,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     head_dim: Some(64),
     context: 4096,
 };
-const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
-    query_rank: Some(1536),
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 10_000.0,
-    pairs: Pairs::AdjacentIfSet,
-    query_scale: None,
-    indexer: None,
-};
+const LATENTS: LatentDefaults = LatentDefaults { pairs: Pairs::AdjacentIfSet, ..LatentDefaults::DEEPSEEK };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 256,
     width: 2048,

@@ -7,10 +7,11 @@
 
 use mlxcel_core::Result;
 
+use super::deepseek_v3;
 use super::deepseek_v3::{decoder, refuse_other_experts};
 use super::experts::{GroupedDefaults, sparse_layer_types};
 use super::indexer::IndexerDefaults;
-use super::latent::{LatentDefaults, Pairs, Rotated};
+use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
 use super::{Conversion, Family};
@@ -21,26 +22,8 @@ pub(super) const FAMILY: Family =
     Family { model_types: &["deepseek_v32"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
 // As in DeepSeek-V3, nothing reads the width of heads.
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 129_280,
-    hidden: 7168,
-    intermediate: 18_432,
-    layers: 61,
-    query_heads: 128,
-    kv_heads: None,
-    head_dim: Some(64),
-    context: 163_840,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { context: 163_840, ..deepseek_v3::DEFAULTS };
 const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
-    query_rank: Some(1536),
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 10_000.0,
-    pairs: Pairs::Adjacent,
-    query_scale: None,
     indexer: Some(IndexerDefaults {
         heads: 64,
         head_dim: 128,
@@ -48,6 +31,7 @@ const LATENTS: LatentDefaults = LatentDefaults {
         interleaved: false,
         shares: false,
     }),
+    ..LatentDefaults::DEEPSEEK
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts", "n_routed_experts", "num_local_experts"],

@@ -4,6 +4,7 @@
 
 use mlxcel_core::Result;
 
+use super::bert;
 use super::blocks::{AttentionBiases, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
@@ -17,16 +18,7 @@ pub(super) const FAMILY: Family =
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 128_256,
-        hidden: 768,
-        intermediate: 3072,
-        layers: 12,
-        query_heads: 12,
-        kv_heads: None,
-        head_dim: None,
-        context: 8192,
-    };
+    let defaults = SizeDefaults { vocabulary: 128_256, context: 8192, ..bert::DEFAULTS };
     let sizes = Sizes::read(config, &defaults)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;

@@ -20,19 +20,20 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["exaone4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 102_400,
+    hidden: 4096,
+    intermediate: 16_384,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(32),
+    head_dim: None,
+    context: 2048,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 102_400,
-        hidden: 4096,
-        intermediate: 16_384,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: Some(32),
-        head_dim: None,
-        context: 2048,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;

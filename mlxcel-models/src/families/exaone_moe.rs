@@ -6,11 +6,11 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::exaone4::views;
+use super::exaone4::{DEFAULTS, views};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation};
+use super::settings::{LARGEST_LAYER_COUNT, Sizes, activation};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
@@ -18,16 +18,6 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 102_400,
-    hidden: 4096,
-    intermediate: 16_384,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(32),
-    head_dim: None,
-    context: 2048,
-};
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts"],
     shared_keys: &["num_shared_experts"],

@@ -7,6 +7,7 @@
 
 use mlxcel_core::Result;
 
+use super::bamba;
 use super::blocks::{AttentionBiases, core, parallel, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -20,16 +21,7 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["falcon_h1"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 128_000,
-    hidden: 4096,
-    intermediate: 14_336,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(8),
-    head_dim: None,
-    context: 8192,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { context: 8192, ..bamba::DEFAULTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     const INNER: &str = "mamba_d_ssm";

@@ -19,20 +19,21 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["gemma2"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 256_000,
+    hidden: 2304,
+    intermediate: 9216,
+    layers: 26,
+    query_heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    context: 8192,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 256_000,
-        hidden: 2304,
-        intermediate: 9216,
-        layers: 26,
-        query_heads: 8,
-        kv_heads: Some(4),
-        head_dim: Some(256),
-        context: 8192,
-    };
     expect_flag(config, "use_bidirectional_attention", false)?;
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;

@@ -8,6 +8,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
 use super::gemma::embedding_scale;
+use super::gemma2;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -23,16 +24,7 @@ pub(super) const FAMILY: Family =
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 262_208,
-        hidden: 2304,
-        intermediate: 9216,
-        layers: 26,
-        query_heads: 8,
-        kv_heads: Some(4),
-        head_dim: Some(256),
-        context: 131_072,
-    };
+    let defaults = SizeDefaults { vocabulary: 262_208, context: 131_072, ..gemma2::DEFAULTS };
     let sizes = Sizes::read(config, &defaults)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);

@@ -31,15 +31,11 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     plain_dim: 192,
-    rope_dim: 64,
     value_dim: 256,
-    rank: 512,
     query_rank: Some(768),
     rotated: Rotated::OwnHead,
-    theta: 10_000.0,
     pairs: Pairs::AdjacentIfSet,
-    query_scale: None,
-    indexer: None,
+    ..LatentDefaults::DEEPSEEK
 };
 const EXPERTS: GroupedDefaults =
     GroupedDefaults { count: 64, chosen: 4, width: 1536, scale: 1.8, ..GroupedDefaults::PLAIN };

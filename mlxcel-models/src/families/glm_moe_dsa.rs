@@ -9,7 +9,7 @@ use mlxcel_core::Result;
 use super::deepseek_v32::sparse_decoder;
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
-use super::latent::{LatentDefaults, Pairs, Rotated};
+use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::SizeDefaults;
 use super::{Conversion, Family};
@@ -31,15 +31,10 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     plain_dim: 192,
-    rope_dim: 64,
     value_dim: 256,
-    rank: 512,
     query_rank: Some(2048),
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 10_000.0,
-    pairs: Pairs::Adjacent,
-    query_scale: None,
     indexer: Some(IndexerDefaults { heads: 32, head_dim: 128, count: 2048, interleaved: true, shares: true }),
+    ..LatentDefaults::DEEPSEEK
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts", "n_routed_experts", "num_local_experts"],

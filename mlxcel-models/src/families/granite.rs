@@ -5,9 +5,10 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::llama::DEFAULTS;
 use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, number, positive};
+use super::settings::{Sizes, activation, flag, number, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder};
 use crate::rope::RopeSettings;
@@ -21,17 +22,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 32_000,
-        hidden: 4096,
-        intermediate: 11_008,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: None,
-        head_dim: None,
-        context: 2048,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let mlp_biases = flag(config, "mlp_bias", false)?;

@@ -9,9 +9,10 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{
     ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router,
 };
+use super::llama::DEFAULTS;
 use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::settings::{Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder, Experts, Gating, SharedExpert};
 use crate::rope::RopeSettings;
@@ -26,17 +27,6 @@ pub(super) const FAMILY: Family = Family {
         "mlp.down_proj",
         "lm_head",
     ]),
-};
-
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 32_000,
-    hidden: 4096,
-    intermediate: 11_008,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

@@ -10,12 +10,11 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{ExpertSizes, chosen_count, expert_count};
 use super::granitemoe::routed;
+use super::llama::DEFAULTS;
 use super::outline::Outline;
 use super::qwen3_next::LINEAR;
 use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, layer_kinds, number, positive,
-};
+use super::settings::{FULL, LARGEST_WIDTH, Sizes, activation, flag, layer_kinds, number, positive};
 use super::state_space::StateSpaceSettings;
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -29,16 +28,6 @@ pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["block_sparse_moe.router.layer", "block_sparse_moe.router"]),
 };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 32_000,
-    hidden: 4096,
-    intermediate: 11_008,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
-};
 /// What published files call the two types of layers.
 const PUBLISHED: [&str; 2] = ["mamba", "attention"];
 

@@ -7,6 +7,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
+use super::llama;
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, expect_flag, flag};
@@ -18,16 +19,7 @@ use crate::rope::{Kinds, RopeSettings};
 pub(super) const FAMILY: Family =
     Family { model_types: &["hunyuan_v1_dense"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 290_943,
-    hidden: 4096,
-    intermediate: 11_008,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 290_943, ..llama::DEFAULTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let (sizes, variant, core) = structure(roles.config)?;

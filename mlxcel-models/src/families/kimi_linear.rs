@@ -40,16 +40,10 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     context: 1_048_576,
 };
 const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
     query_rank: None,
     rotated: Rotated::Never,
-    theta: 10_000.0,
     pairs: Pairs::Halves,
-    query_scale: None,
-    indexer: None,
+    ..LatentDefaults::DEEPSEEK
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 256,

@@ -63,6 +63,22 @@ pub(super) struct LatentDefaults {
     pub(super) indexer: Option<IndexerDefaults>,
 }
 
+impl LatentDefaults {
+    /// DeepSeek's, from its second generation on.
+    pub(super) const DEEPSEEK: Self = Self {
+        plain_dim: 128,
+        rope_dim: 64,
+        value_dim: 128,
+        rank: 512,
+        query_rank: Some(1536),
+        rotated: Rotated::OwnHeadUnscaled,
+        theta: 10_000.0,
+        pairs: Pairs::Adjacent,
+        query_scale: None,
+        indexer: None,
+    };
+}
+
 /// The settings of latent attention.
 pub(super) struct LatentSettings {
     hidden: usize,

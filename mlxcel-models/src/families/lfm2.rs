@@ -19,7 +19,7 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["lfm2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 65_536,
     hidden: 2560,
     intermediate: 12_288,

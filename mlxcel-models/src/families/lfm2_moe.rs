@@ -5,6 +5,7 @@
 use mlxcel_core::Result;
 
 use super::experts::{ExpertSizes, chosen_count, expert_count, sigmoid_router};
+use super::lfm2;
 use super::lfm2::{decoder, feed_forward};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, flag, number};
@@ -18,16 +19,7 @@ pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["feed_forward.gate"]),
 };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 65_536,
-    hidden: 2048,
-    intermediate: 7168,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(8),
-    head_dim: None,
-    context: 128_000,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { hidden: 2048, intermediate: 7168, ..lfm2::DEFAULTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

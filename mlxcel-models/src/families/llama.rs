@@ -18,19 +18,20 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["llama"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 32_000,
+    hidden: 4096,
+    intermediate: 11_008,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    context: 2048,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 32_000,
-        hidden: 4096,
-        intermediate: 11_008,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: None,
-        head_dim: None,
-        context: 2048,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),

@@ -11,7 +11,7 @@ use super::blocks::{pre_norm, sequential};
 use super::experts::{
     ExpertSizes, MOST_EXPERTS, PROJECTIONS, aliased_size, chosen_of, expert_count, softmax_router,
 };
-use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
+use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -40,18 +40,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     head_dim: Some(64),
     context: 131_072,
 };
-const LATENTS: LatentDefaults = LatentDefaults {
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-    rank: 512,
-    query_rank: Some(1536),
-    rotated: Rotated::OwnHeadUnscaled,
-    theta: 10_000_000.0,
-    pairs: Pairs::Adjacent,
-    query_scale: None,
-    indexer: None,
-};
+const LATENTS: LatentDefaults = LatentDefaults { theta: 10_000_000.0, ..LatentDefaults::DEEPSEEK };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,7 +5,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::sequential;
-use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
+use super::latent::{LatentDefaults, LatentSettings, Pairs};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -39,11 +39,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         value_dim: head_dim(config, "num_attention_heads", hidden, sizes.query_heads)?,
         rank: 256,
         query_rank: Some(768),
-        rotated: Rotated::OwnHeadUnscaled,
-        theta: 10_000.0,
         pairs: Pairs::Halves,
-        query_scale: None,
-        indexer: None,
+        ..LatentDefaults::DEEPSEEK
     };
     let attention = LatentSettings::read(config, config, &sizes, &latents)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;

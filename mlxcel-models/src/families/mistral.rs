@@ -15,19 +15,20 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["mistral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 32_000,
+    hidden: 4096,
+    intermediate: 14_336,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    context: 4096 * 32,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 32_000,
-        hidden: 4096,
-        intermediate: 14_336,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: Some(8),
-        head_dim: None,
-        context: 4096 * 32,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     // `null` disables the window; it defaults to 4,096 only if the key is absent.
     let window = window(config, "sliding_window", Some(4096))?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;

@@ -32,15 +32,12 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     plain_dim: 64,
-    rope_dim: 64,
-    value_dim: 128,
     rank: 256,
     query_rank: Some(1024),
     rotated: Rotated::PartOfHead,
-    theta: 10_000.0,
     pairs: Pairs::AdjacentIfSet,
     query_scale: Some(query_scale),
-    indexer: None,
+    ..LatentDefaults::DEEPSEEK
 };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 128,

@@ -7,25 +7,15 @@ use mlxcel_core::Result;
 use super::blocks::core;
 use super::experts::{ExpertSizes, chosen_count, expert_count, softmax_router};
 use super::llama::{Variant, decoder_with};
+use super::mistral::DEFAULTS;
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, window};
+use super::settings::{Sizes, activation, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["mixtral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
-
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 32_000,
-    hidden: 4096,
-    intermediate: 14_336,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(8),
-    head_dim: None,
-    context: 4096 * 32,
-};
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

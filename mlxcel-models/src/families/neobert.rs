@@ -5,6 +5,7 @@
 
 use mlxcel_core::Result;
 
+use super::bert;
 use super::blocks::{plain_attention, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
@@ -25,16 +26,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     for (key, expected) in [("rope", true), ("rms_norm", true), ("ngpt", false)] {
         expect_flag(config, key, expected)?;
     }
-    let defaults = SizeDefaults {
-        vocabulary: 30_522,
-        hidden: 768,
-        intermediate: 3072,
-        layers: 28,
-        query_heads: 12,
-        kv_heads: None,
-        head_dim: None,
-        context: 1024,
-    };
+    let defaults = SizeDefaults { layers: 28, context: 1024, ..bert::DEFAULTS };
     let mut sizes = Sizes::read(config, &defaults)?;
     // What other families read, and the class does not.
     sizes.kv_heads = sizes.query_heads;

@@ -8,6 +8,7 @@
 
 use mlxcel_core::Result;
 
+use super::bert;
 use super::blocks::{normed_output, plain_attention, sequential};
 use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::experts::{ExpertLinears, ExpertSizes, chosen_of, expert_count, softmax_router};
@@ -106,16 +107,7 @@ const TRANSFORMERS: Names = Names {
 };
 
 const NOMIC: Variant = Variant {
-    sizes: SizeDefaults {
-        vocabulary: 30_528,
-        hidden: 768,
-        intermediate: 3072,
-        layers: 12,
-        query_heads: 12,
-        kv_heads: None,
-        head_dim: None,
-        context: 2048,
-    },
+    sizes: SizeDefaults { vocabulary: 30_528, context: 2048, ..bert::DEFAULTS },
     types: (2, false),
     theta: 1000.0,
     epsilon: 1e-12,

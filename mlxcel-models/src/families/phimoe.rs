@@ -8,6 +8,7 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, expert_count, softmax_router};
 use super::llama::{Variant, decoder_with};
+use super::mistral;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_number, flag, number, window};
 use super::{Conversion, Family};
@@ -17,16 +18,7 @@ use crate::rope::{Kinds, RopeSettings};
 pub(super) const FAMILY: Family =
     Family { model_types: &["phimoe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 32_064,
-    hidden: 4096,
-    intermediate: 6400,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(8),
-    head_dim: None,
-    context: 4096 * 32,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 32_064, intermediate: 6400, ..mistral::DEFAULTS };
 
 /// The number of experts that the router chooses, which no setting changes.
 const CHOSEN: usize = 2;

@@ -19,20 +19,21 @@ use crate::rope::RopeSettings;
 pub(super) const FAMILY: Family =
     Family { model_types: &["qwen2"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
 
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 151_936,
+    hidden: 4096,
+    intermediate: 22_016,
+    layers: 32,
+    query_heads: 32,
+    kv_heads: Some(32),
+    head_dim: None,
+    context: 32_768,
+};
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 151_936,
-        hidden: 4096,
-        intermediate: 22_016,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: Some(32),
-        head_dim: None,
-        context: 32_768,
-    };
     expect_flag(config, "use_mrope", false)?;
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let windows = windows(config, sizes.layers)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let variant = Variant { attention_biases: AttentionBiases::inputs(true), ..Variant::PLAIN };

@@ -6,6 +6,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
 use super::llama::{HEAD_NORMS, Variant, decoder};
+use super::qwen2;
 use super::qwen2::windows;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag};
@@ -18,16 +19,7 @@ pub(super) const FAMILY: Family =
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 151_936,
-        hidden: 4096,
-        intermediate: 22_016,
-        layers: 32,
-        query_heads: 32,
-        kv_heads: Some(32),
-        head_dim: Some(128),
-        context: 32_768,
-    };
+    let defaults = SizeDefaults { head_dim: Some(128), ..qwen2::DEFAULTS };
     let sizes = Sizes::read(config, &defaults)?;
     let windows = windows(config, sizes.layers)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
