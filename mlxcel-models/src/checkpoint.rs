@@ -64,7 +64,9 @@ impl Checkpoint {
             .with_context("path", source.locate(CONFIG)));
         };
         let config = Config::parse(source.locate(CONFIG), &config_bytes)?;
-        let model_type = config.fields().text("model_type")?;
+        // The library speculators writes only the second.
+        let mut model_type = config.fields().text("model_type")?;
+        model_type = model_type.or(config.fields().text("speculators_model_type")?);
         let model_type = model_type.ok_or_else(|| config.fields().absent("model_type"))?.to_owned();
         let stop_tokens = stop_tokens(&source, config.fields(), &model_type)?;
         let weights = Weights::open(&source)?;

@@ -31,7 +31,7 @@ fn described(model: &str, draft: &Draft) -> [Result<Decoder>; 2] {
 
 fn depths(decoder: &Decoder) -> &[usize] {
     match &decoder.output_states {
-        Some(OutputStates::Fused { depths, projection: _ }) => depths,
+        Some(OutputStates::Fused { depths, .. }) => depths,
         other => panic!("{other:?}"),
     }
 }
@@ -134,10 +134,11 @@ fn incomplete_and_unknown_heads_are_refused_by_name() {
     doubled.tensors.get_mut("d2t").unwrap().2[8..16].copy_from_slice(&3_i64.to_le_bytes());
     assert_eq!(described("llama", &doubled)[1].clone().unwrap_err().kind(), ErrorKind::Corrupt);
     for (draft, field) in [
-        (head.clone().set("norm_before_residual", json!(true)), "norm_before_residual"),
-        (head.clone().set("eagle_config", json!({"norm_before_fc": true})), "norm_before_fc"),
-        (head.clone().set("transformer_layer_config", json!({})), "transformer_layer_config"),
-        (head.clone().set("num_hidden_layers", json!(2)), "num_hidden_layers"),
+        (head.clone().set("speculators_model_type", json!("peagle")), "speculators_model_type"),
+        (head.clone().set("eagle_config", json!({"use_aux_hidden_state": false})), "use_aux_hidden_state"),
+        (head.clone().set("norm_before_fc", json!(true)).set("fc_norm", json!(true)), "fc_norm"),
+        (head.clone().set("kv_lora_rank", json!(512)), "kv_lora_rank"),
+        (head.clone().set("layer_types", json!(["sliding_attention"])), "layer_types"),
         (Draft::llama(), "architectures"),
     ] {
         for error in described("llama", &draft).map(Result::unwrap_err) {

@@ -28,7 +28,9 @@ impl Decoder {
                 [embedding_norm, state_norm].into_iter().for_each(|norm| collected.norm(norm));
                 collected.linears(WeightRole::Embedding, [*projection]);
             }
-            Some(InputStates::Beside { embedding_norm }) => collected.norm(embedding_norm),
+            Some(InputStates::Beside { embedding_norm, state_norm }) => {
+                [embedding_norm].into_iter().chain(state_norm).for_each(|norm| collected.norm(norm));
+            }
         }
         if let Some(embeddings) = &self.layer_embeddings {
             collected.layer_embeddings(embeddings);
@@ -69,7 +71,10 @@ impl Decoder {
         if let Some(Head { projection, tied: _, scale: _, soft_cap: _ }) = self.head {
             collected.linears(WeightRole::Head, [projection]);
         }
-        if let Some(OutputStates::Fused { depths: _, projection }) = &self.output_states {
+        if let Some(OutputStates::Fused { depths: _, state_norms, joined_norm, projection }) =
+            &self.output_states
+        {
+            state_norms.iter().chain(joined_norm).for_each(|norm| collected.norm(norm));
             collected.linears(WeightRole::Embedding, [*projection]);
         }
         collected

@@ -76,9 +76,10 @@ impl fmt::Display for Decoder {
                 let norm = self.describe_norm(embedding_norm);
                 writeln!(f, "  draft head hidden states beside embeddings, each with {norm}, {projections}")?;
             }
-            Some(InputStates::Beside { embedding_norm }) => {
+            Some(InputStates::Beside { embedding_norm, state_norm }) => {
                 let norm = self.describe_norm(embedding_norm);
-                writeln!(f, "  draft head reads embeddings beside hidden states, with {norm}")?;
+                let normed = if state_norm.is_some() { "normed " } else { "" };
+                writeln!(f, "  draft head reads embeddings beside {normed}hidden states, with {norm}")?;
             }
         }
 
@@ -119,12 +120,13 @@ impl fmt::Display for Decoder {
         soft_cap.map_or(Ok(()), |cap| write!(f, ", soft cap {cap}"))?;
         match &self.output_states {
             None | Some(OutputStates::Normed | OutputStates::BeforeNorm) => Ok(()),
-            Some(OutputStates::Fused { depths, projection }) => {
+            Some(OutputStates::Fused { depths, state_norms, joined_norm, projection }) => {
                 let projections = self.describe_projections(&[projection]);
-                write!(
-                    f,
-                    "\n  states     for a draft head, of the stream at depths {depths:?}, {projections}"
-                )
+                write!(f, "\n  states     for a draft head, of the stream at depths {depths:?}, ")?;
+                if let Some(norm) = state_norms.iter().chain(joined_norm).next() {
+                    write!(f, "{}, ", self.describe_norm(norm))?;
+                }
+                f.write_str(&projections)
             }
         }
     }

@@ -17,10 +17,12 @@ pub enum InputStates {
         projection: Linear,
     },
     /// The state is the residual stream, and the first block's operation reads `[embedding_norm(embedding),
-    /// norm_before(state)]`, twice as wide as those of other blocks (Li et al., 2025, "EAGLE-3: Scaling up
+    /// norm_before(stream)]`, twice as wide as those of other blocks (Li et al., 2025, "EAGLE-3: Scaling up
     /// Inference Acceleration of Large Language Models via Training-Time Test").
     Beside {
         /// The norm of the embedding.
         embedding_norm: Norm,
+        /// The norm of the state before it becomes the stream, if there is one.
+        state_norm: Option<Norm>,
     },
 }

@@ -1,6 +1,6 @@
 //! The hidden states that draft heads read of a model, and of themselves.
 
-use super::{Block, Decoder, Linear, Operation};
+use super::{Block, Decoder, Linear, Norm, Operation};
 
 /// The hidden states of all tokens of a pass that are results beside the logits.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,10 @@ pub enum OutputStates {
     Fused {
         /// The depths, ascending: 0 is the stream before the first layer, and so on.
         depths: Vec<usize>,
+        /// The norms of the states, one for each depth or none.
+        state_norms: Vec<Norm>,
+        /// The norm of all states beside each other, if there is one.
+        joined_norm: Option<Norm>,
         /// As many times `hidden_size` as there are depths, to the width of the head.
         projection: Linear,
     },
@@ -27,7 +31,7 @@ impl Decoder {
         match &self.output_states {
             None => false,
             Some(OutputStates::Normed | OutputStates::BeforeNorm) => true,
-            Some(OutputStates::Fused { depths, projection: _ }) => depths.last().copied() > last(),
+            Some(OutputStates::Fused { depths, .. }) => depths.last().copied() > last(),
         }
     }
 
@@ -35,7 +39,7 @@ impl Decoder {
     pub fn output_state_width(&self) -> Option<usize> {
         self.output_states.as_ref().map(|states| match states {
             OutputStates::Normed | OutputStates::BeforeNorm => self.hidden_size,
-            OutputStates::Fused { depths: _, projection } => projection.outputs,
+            OutputStates::Fused { projection, .. } => projection.outputs,
         })
     }
 }

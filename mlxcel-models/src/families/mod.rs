@@ -260,7 +260,7 @@ impl Checkpoint {
     /// Whether it is an EAGLE-3 draft head, which runs only with [the model that it was trained
     /// for](LoadOptions::draft_head).
     pub fn is_draft_head(&self) -> bool {
-        eagle3::is_head(self.config())
+        eagle3::is_head(self)
     }
 }
 

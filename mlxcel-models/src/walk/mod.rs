@@ -77,9 +77,10 @@ impl Walk {
             Some(InputStates::Projected { embedding_norm, state_norm, projection }) => {
                 (project_states([embedding_norm, state_norm], projection, &embedded, ops)?, None)
             }
-            Some(InputStates::Beside { embedding_norm }) => {
+            Some(InputStates::Beside { embedding_norm, state_norm }) => {
                 let embedded = ops.norm(&embedded, embedding_norm)?;
-                (ops.input_states()?, Some(embedded))
+                let states = ops.input_states()?;
+                (normed(state_norm.as_ref(), &states, ops)?, Some(embedded))
             }
         };
         let inputs = decoder.layer_embeddings.as_ref();
@@ -113,23 +114,26 @@ impl Walk {
             stream.hidden = streams::merge(several, &stream.all, ops)?;
         }
         fused.extend(stream.at(decoder.layers.len(), decoder));
-        let normed = |hidden: &O::Value, ops: &mut O| normed(decoder.norm.as_ref(), hidden, ops);
         let states = match &decoder.output_states {
             None => None,
             Some(OutputStates::Normed) => {
-                let states = normed(&stream.hidden, ops)?;
+                let states = normed(decoder.norm.as_ref(), &stream.hidden, ops)?;
                 return Ok(Hidden { wanted: ops.select(&states)?, states: Some(states) });
             }
             Some(OutputStates::BeforeNorm) => Some(stream.hidden.clone()),
-            Some(OutputStates::Fused { depths: _, projection }) => {
+            Some(OutputStates::Fused { depths: _, state_norms, joined_norm, projection }) => {
+                for (state, norm) in fused.iter_mut().zip(state_norms) {
+                    *state = ops.norm(state, norm)?;
+                }
                 let fused = ops.concatenate(&fused)?;
+                let fused = normed(joined_norm.as_ref(), &fused, ops)?;
                 Some(ops.linear(&fused, projection)?)
             }
         };
         if !self.selects {
             stream.hidden = ops.select(&stream.hidden)?;
         }
-        Ok(Hidden { wanted: normed(&stream.hidden, ops)?, states })
+        Ok(Hidden { wanted: normed(decoder.norm.as_ref(), &stream.hidden, ops)?, states })
     }
 
     /// The logits (`[tokens, `[`Decoder::logits`]`]`) of [hidden states](Self::hidden) by the `head` of the
@@ -284,9 +288,7 @@ impl<V: Clone> Stream<V> {
     /// The stream, if it is at one of the depths whose states the decoder returns.
     fn at(&self, depth: usize, decoder: &Decoder) -> Option<V> {
         match &decoder.output_states {
-            Some(OutputStates::Fused { depths, projection: _ }) if depths.contains(&depth) => {
-                Some(self.hidden.clone())
-            }
+            Some(OutputStates::Fused { depths, .. }) if depths.contains(&depth) => Some(self.hidden.clone()),
             _ => None,
         }
     }
