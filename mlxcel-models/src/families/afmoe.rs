@@ -12,8 +12,8 @@ use super::experts::{
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
-    expect_text, flag, layer_types, layer_windows, number, positive, window,
+    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
+    number, positive, sliding_windows, window,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -47,10 +47,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let interval = config.size("global_attn_every_n_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], |index| {
-        if (index + 1).is_multiple_of(interval) { FULL } else { SLIDING }
-    })?;
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(1024))?)?;
+    let window = window(config, "sliding_window", Some(1024))?;
+    let windows =
+        sliding_windows(config, sizes.layers, window, |index| !(index + 1).is_multiple_of(interval))?;
     let dense_layers = config.size("num_dense_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
     let mixture = Mixture::read(config, hidden, activation)?;
 
@@ -59,7 +58,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let head_norm = |name: &str| Ok(by_head(roles.rms_norm(name, sizes.head_dim, epsilon)?));
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), windows[index], Some(&rope).filter(|_| types[index] == SLIDING));
+        let core = core(sizes.scale(), windows[index], windows[index].and(Some(&rope)));
         let attention = Attention {
             query_norm: head_norm(&name("self_attn.q_norm"))?,
             key_norm: head_norm(&name("self_attn.k_norm"))?,

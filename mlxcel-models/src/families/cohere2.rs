@@ -10,8 +10,8 @@ use super::blocks::{AttentionBiases, core, parallel, pre_norm};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, expect_flag, expect_number,
-    expect_text, flag, layer_types, layer_windows, number, positive, window,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_number, expect_text, flag,
+    number, positive, sliding_windows, window,
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
@@ -44,9 +44,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
-    let default = |index| if (index + 1) % pattern == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let window = window(config, "sliding_window", Some(4096))?;
+    let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % pattern != 0)?;
     let rope = RopeSettings { interleaved: true, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
         .read()?;
 
@@ -54,8 +53,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, false);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let rope = Some(&rope).filter(|_| types[index] == SLIDING);
-        let core = core(sizes.scale(), windows[index], rope);
+        let core = core(sizes.scale(), windows[index], windows[index].and(Some(&rope)));
         let norm = norm(&name("input_layernorm"))?;
         Ok(parallel([
             pre_norm(norm, roles.attention(&name("self_attn"), &sizes, biases, core)?),

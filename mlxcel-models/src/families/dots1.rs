@@ -8,10 +8,7 @@ use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
-    window,
-};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
@@ -38,9 +35,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
     let window = window(config, "sliding_window", Some(4096))?;
     let first = config.size("max_window_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(62);
-    let default = |index| if window.is_some() && index >= first { SLIDING } else { FULL };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window)?;
+    let is_sliding = |index| window.is_some() && index >= first;
+    let windows = sliding_windows(config, sizes.layers, window, is_sliding)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
     let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;

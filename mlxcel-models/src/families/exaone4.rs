@@ -9,8 +9,7 @@ use super::blocks::{AttentionBiases, by_head, core, post_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
-    positive, window,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive, sliding_windows, window,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -81,9 +80,7 @@ pub(super) fn views(config: Fields<'_>, layers: usize) -> Result<Vec<(Option<usi
         }
         _ => 4,
     };
-    let default = |index| if window.is_none() || (index + 1) % pattern == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window)?;
-    let rotated = |layer_type: &str| window.is_none() || layer_type == SLIDING;
-    Ok(windows.into_iter().zip(types).map(|(window, layer_type)| (window, rotated(layer_type))).collect())
+    let is_sliding = |index| window.is_some() && (index + 1) % pattern != 0;
+    let windows = sliding_windows(config, layers, window, is_sliding)?;
+    Ok(windows.into_iter().map(|own| (own, window.is_none() || own.is_some())).collect())
 }

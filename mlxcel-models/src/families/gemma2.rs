@@ -9,8 +9,7 @@ use super::gemma::embedding_scale;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types, layer_windows,
-    optional_positive, positive, window,
+    SizeDefaults, Sizes, activation, expect_flag, flag, optional_positive, positive, sliding_windows, window,
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, AttentionCore, Decoder};
@@ -41,9 +40,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
     let score_cap = optional_positive(config, "attn_logit_softcapping", Some(50.0))?;
     let logit_cap = optional_positive(config, "final_logit_softcapping", Some(30.0))?;
-    let default = |index| if index % 2 == 0 { SLIDING } else { FULL };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let window = window(config, "sliding_window", Some(4096))?;
+    let windows = sliding_windows(config, sizes.layers, window, |index| index % 2 == 0)?;
     let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
 
     let base = roles.base("model.", "embed_tokens");

@@ -12,8 +12,8 @@ use super::gemma2;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
-    optional_positive, positive, window,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, optional_positive, positive, sliding_windows,
+    window,
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, AttentionCore, AttentionMask, Decoder};
@@ -33,12 +33,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
     let logit_cap = optional_positive(config, "final_logit_softcapping", None)?;
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(6);
-    let default = |index| if (index + 1) % pattern == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
     let both_ways = flag(config, "use_bidirectional_attention", false)?;
     // Half of it on either side, and the position itself.
     let size = |window: usize| if both_ways { window / 2 + 1 } else { window };
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?.map(size))?;
+    let window = window(config, "sliding_window", Some(4096))?.map(size);
+    let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % pattern != 0)?;
     let rope = RopeSettings { theta: 1e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
 
@@ -47,7 +46,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let head_norm = |name: &str| roles.offset_rms_norm(name, sizes.head_dim, epsilon);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        let rope = if windows[index].is_some() { &sliding } else { &full };
         let mask = if both_ways { AttentionMask::Bidirectional } else { AttentionMask::Causal };
         let core = AttentionCore { mask, ..core(scale, windows[index], Some(rope)) };
         Ok(sequential([

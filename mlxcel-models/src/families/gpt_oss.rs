@@ -9,9 +9,7 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
 use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{
-    FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window,
-};
+use super::settings::{SizeDefaults, Sizes, flag, positive, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
@@ -44,7 +42,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = rope(config, &sizes)?;
-    let windows = windows(config, sizes.layers)?;
+    let window = window(config, "sliding_window", Some(128))?;
+    let windows = sliding_windows(config, sizes.layers, window, |index| index.is_multiple_of(2))?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", true)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let gating = Gating::ClampedSwiglu {
@@ -65,9 +64,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
         let input_norm = norm(&name("input_layernorm"))?;
-        let window = windows.get(index).copied().flatten();
         let sinks = Some(roles.tensor(&name("self_attn.sinks"), &[sizes.query_heads])?);
-        let core = AttentionCore { sinks, ..core(sizes.scale(), window, Some(&rope)) };
+        let core = AttentionCore { sinks, ..core(sizes.scale(), windows[index], Some(&rope)) };
         let attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let router = softmax_router(roles.linear(&name("mlp.router"), count, sizes.hidden, true)?, true);
@@ -87,18 +85,6 @@ fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
     }
     let assumed = Config::parse("config.json".to_owned(), ASSUMED_ROPE)?;
     settings(assumed.fields(), config.positive("rope_theta")?.unwrap_or(THETA)).read()
-}
-
-/// For each layer its window: by `layer_types`, or in every other one.
-fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
-    let types =
-        layer_types(
-            config,
-            layers,
-            &[FULL, SLIDING],
-            |index| if index.is_multiple_of(2) { SLIDING } else { FULL },
-        )?;
-    layer_windows(config, &types, window(config, "sliding_window", Some(128))?)
 }
 
 /// The experts: the rows of gates and up projections take turns in a stack of matrices, which is packed, or

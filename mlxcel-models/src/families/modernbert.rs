@@ -9,8 +9,7 @@ use super::blocks::{plain, plain_attention, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types,
-    layer_windows, positive,
+    LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive, sliding_windows,
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Mlp};
@@ -38,14 +37,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let mlp_bias = flag(config, "mlp_bias", false)?;
     let activation = activation(config, "hidden_activation", Activation::Gelu)?;
     let every = config.size("global_attn_every_n_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(3);
-    let default = |index| if index % every == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
     // Half of it on either side, and the position itself.
     let local = match config.size("sliding_window", 0..=LARGEST_CONTEXT / 2)? {
         Some(side) => 2 * side,
         None => config.size("local_attention", 0..=LARGEST_CONTEXT)?.unwrap_or(128),
     };
-    let windows = layer_windows(config, &types, Some(local / 2 + 1))?;
+    let windows = sliding_windows(config, sizes.layers, Some(local / 2 + 1), |index| index % every != 0)?;
     const SCALING: &str = "rope_scaling";
     if config.object(SCALING)?.is_some() {
         let message = "scaling of layers of both types is supported in rope_parameters alone".to_owned();
@@ -67,7 +64,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let before = if index == 0 { None } else { Some(norm(&name("attn_norm"))?) };
         let inputs = roles.fused(&name("attn.Wqkv"), 3 * hidden, hidden, attention_bias)?.thirds(hidden);
         let output = roles.linear(&name("attn.Wo"), hidden, hidden, attention_bias)?;
-        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        let rope = if windows[index].is_some() { &sliding } else { &full };
         let core = both_ways(sizes.scale(), windows[index], Some(rope));
         let attention = plain_attention(&sizes, inputs, output, core);
         let fused = roles.fused(&name("mlp.Wi"), 2 * intermediate, hidden, mlp_bias)?;

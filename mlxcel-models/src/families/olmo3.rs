@@ -8,7 +8,7 @@ use mlxcel_core::Result;
 use super::blocks::core;
 use super::olmo2::{DEFAULTS, decoder};
 use super::roles::Roles;
-use super::settings::{FULL, SLIDING, Sizes, layer_types, layer_windows, window};
+use super::settings::{Sizes, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::decoder::Decoder;
 use crate::rope::{LayerRopes, RopeSettings};
@@ -20,13 +20,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     const THETA: f64 = 500_000.0;
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let default = |index| if (index + 1) % 4 == 0 { FULL } else { SLIDING };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window(config, "sliding_window", Some(4096))?)?;
+    let window = window(config, "sliding_window", Some(4096))?;
+    let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % 4 != 0)?;
     let rope = RopeSettings { theta: THETA, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((None, THETA))?;
     decoder(roles, &sizes, |index| {
-        let rope = if types[index] == SLIDING { &sliding } else { &full };
+        let rope = if windows[index].is_some() { &sliding } else { &full };
         core(sizes.scale(), windows[index], Some(rope))
     })
 }

@@ -7,10 +7,7 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, expect_flag, flag, layer_types, layer_windows,
-    window,
-};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, flag, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
@@ -46,7 +43,5 @@ pub(super) fn windows(config: Fields<'_>, layers: usize) -> Result<Vec<Option<us
     let sliding = flag(config, "use_sliding_window", false)?;
     let window = if sliding { window(config, "sliding_window", Some(4096))? } else { None };
     let first = config.size("max_window_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(28);
-    let default = |index| if window.is_some() && index >= first { SLIDING } else { FULL };
-    let types = layer_types(config, layers, &[FULL, SLIDING], default)?;
-    layer_windows(config, &types, window)
+    sliding_windows(config, layers, window, |index| window.is_some() && index >= first)
 }

@@ -240,6 +240,19 @@ pub(super) fn layer_windows(
     types.iter().map(of).collect()
 }
 
+/// Of each layer how many positions it sees: `window` if `layer_types` says so, or without that field if
+/// `is_sliding`, and else all.
+pub(super) fn sliding_windows(
+    config: Fields<'_>,
+    layers: usize,
+    window: Option<usize>,
+    is_sliding: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>> {
+    let default = |index| if is_sliding(index) { SLIDING } else { FULL };
+    let types = layer_types(config, layers, &[FULL, SLIDING], default)?;
+    layer_windows(config, &types, window)
+}
+
 /// The function that a field such as `hidden_act` names, by the names of transformers' `ACT2FN`.
 pub(crate) fn activation(config: Fields<'_>, key: &str, default: Activation) -> Result<Activation> {
     Ok(match config.text(key)? {

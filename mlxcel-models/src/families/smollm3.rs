@@ -7,9 +7,7 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_LAYER_COUNT, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, window,
-};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
@@ -34,9 +32,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rotated = rotated_layers(config, sizes.layers)?;
     let window = window(config, "sliding_window", None)?;
     let sliding = flag(config, "use_sliding_window", false)? && window.is_some();
-    let default = |index: usize| if sliding && !rotated[index] { SLIDING } else { FULL };
-    let types = layer_types(config, sizes.layers, &[FULL, SLIDING], default)?;
-    let windows = layer_windows(config, &types, window)?;
+    let windows = sliding_windows(config, sizes.layers, window, |index| sliding && !rotated[index])?;
     let rope =
         RopeSettings { theta: 2e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
     let variant = Variant {
