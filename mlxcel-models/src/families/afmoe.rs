@@ -18,7 +18,6 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["afmoe"],
@@ -42,7 +41,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;

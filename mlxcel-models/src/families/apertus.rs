@@ -34,8 +34,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     const ACTIVATION: &str = "hidden_act";
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let settings =
-        RopeSettings { theta: 12_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let settings = RopeSettings { theta: 12_000_000.0, ..sizes.rope(config) };
     let is_described = is_described(config, SCALING.original_context)?;
     let rope = if is_described { settings.read()? } else { settings.llama3(SCALING)? };
     let fixed = match config.text(ACTIVATION)? {

@@ -10,7 +10,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["arcee"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
@@ -29,7 +28,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let activation = activation(config, "hidden_act", Activation::ReluSquared)?;
     let variant = Variant {
         epsilon: 1e-5,

@@ -34,7 +34,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let hidden = sizes.hidden;
     // transformers overwrites the key outside of the rotary settings.
     let partial = Partial::Inner { default: 0.5 };
-    let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let rope = RopeSettings { partial, ..sizes.rope(config) }.read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let mlp_biases = flag(config, "mlp_bias", false)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;

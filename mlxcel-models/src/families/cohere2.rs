@@ -46,8 +46,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
     let window = window(config, "sliding_window", Some(4096))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % pattern != 0)?;
-    let rope = RopeSettings { interleaved: true, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
-        .read()?;
+    let rope = RopeSettings { interleaved: true, ..sizes.rope(config) }.read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, false);

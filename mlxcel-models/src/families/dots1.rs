@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["dots1"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -32,7 +31,7 @@ const EXPERTS: GroupedDefaults =
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let window = window(config, "sliding_window", Some(4096))?;
     let first = config.size("max_window_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(62);
     let is_sliding = |index| window.is_some() && index >= first;

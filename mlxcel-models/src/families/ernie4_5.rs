@@ -28,12 +28,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: 131_072,
     };
     let sizes = Sizes::read(config, &defaults)?;
-    let rope = RopeSettings {
-        theta: 500_000.0,
-        interleaved: true,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+    let rope = RopeSettings { theta: 500_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
     let biases = flag(config, "use_bias", false)?;
     let variant = Variant {
         epsilon: 1e-5,

@@ -36,12 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_flag(config, "use_bias", false)?;
     refuse_lower_bound(config)?;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings {
-        theta: 500_000.0,
-        interleaved: true,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+    let rope = RopeSettings { theta: 500_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let experts = expert_sizes(config, sizes.hidden)?;
     let is_sparse = sparse_layers(config)?;

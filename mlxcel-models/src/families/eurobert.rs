@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["eurobert"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
@@ -24,7 +23,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let attention_biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let mlp_biases = flag(config, "mlp_bias", false)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -14,7 +14,6 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["exaone4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -37,7 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let views = views(config, sizes.layers)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -13,7 +13,6 @@ use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, Sizes, activation};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe, conversion: Conversion::USUAL };
@@ -29,7 +28,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let views = views(config, sizes.layers)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
     let sparse = sparse_layer_types(config, sizes.layers, dense_layers)?;

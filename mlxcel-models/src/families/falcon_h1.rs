@@ -16,7 +16,6 @@ use super::state_space::{StateSpaceSettings, StateSpaceVariant};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, AttentionCore, Block, Decoder, Gating, Mlp, StateSpaceScales};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["falcon_h1"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -28,7 +27,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let mlp_biases = flag(config, "mlp_bias", false)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;

@@ -10,7 +10,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["gemma"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
@@ -32,7 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let tied = flag(config, "tie_word_embeddings", true)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let activation = match activation(config, "hidden_act", Activation::GeluTanh)? {
         // What the first releases say, and do not mean.
         Activation::Gelu => Activation::GeluTanh,

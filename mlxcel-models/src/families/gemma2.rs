@@ -13,7 +13,6 @@ use super::settings::{
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, AttentionCore, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["gemma2"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
@@ -42,7 +41,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let logit_cap = optional_positive(config, "final_logit_softcapping", Some(30.0))?;
     let window = window(config, "sliding_window", Some(4096))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| index % 2 == 0)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.offset_rms_norm(name, sizes.hidden, epsilon);

@@ -38,7 +38,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let size = |window: usize| if both_ways { window / 2 + 1 } else { window };
     let window = window(config, "sliding_window", Some(4096))?.map(size);
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % pattern != 0)?;
-    let rope = RopeSettings { theta: 1e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let rope = RopeSettings { theta: 1e6, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
 
     let base = roles.base("model.", "embed_tokens");

@@ -127,7 +127,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sources = shared_sources(config, &types, 15)?;
     let windows = layer_windows(config, &types, window(config, "sliding_window", Some(512))?)?;
     let deviations = deviations(config, sizes.layers)?;
-    let rope = RopeSettings { theta: 1e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let rope = RopeSettings { theta: 1e6, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
     let Some(inputs) = LayerInputs::read(config, 256)? else {
         let message =

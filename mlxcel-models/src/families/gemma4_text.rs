@@ -22,7 +22,7 @@ use crate::decoder::{
     Activation, Arrangement, Attention, Decoder, Experts, Gating, Layer, Mixer, Norm, Operation, Router,
     SharedAttention, SharedExpert,
 };
-use crate::rope::{Rope, RopeSettings};
+use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["gemma4_text", "gemma4_unified_text"],
@@ -137,7 +137,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let window = window.unwrap_or(if unified { 1024 } else { 512 });
     let kind = |name| {
         let sizes = kind_sizes(config, &types, name, &sizes, keys_as_values)?;
-        let rope = RopeSettings::new(config, sizes.head_dim, sizes.context);
+        let rope = sizes.rope(config);
         let is_full = name == FULL;
         Ok(Kind {
             name,

@@ -40,9 +40,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings {
         partial: Partial::Part { key: "partial_rotary_factor", default: 0.5 },
         interleaved: true,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

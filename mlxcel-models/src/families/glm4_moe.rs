@@ -35,7 +35,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let partial = Partial::Part { key: "partial_rotary_factor", default: 0.5 };
-    let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let rope = RopeSettings { partial, ..sizes.rope(config) }.read()?;
     let normed = flag(config, "use_qk_norm", false)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);

@@ -43,9 +43,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings {
         theta_key: "rotary_emb_base",
         partial: Partial::Part { key: "rotary_pct", default: 0.25 },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
 
     let base = roles.base("gpt_neox.", "embed_in");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);

@@ -78,8 +78,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
 /// The rotary embedding that the settings describe, or the assumed one.
 fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Rope> {
-    let settings =
-        |config, theta| RopeSettings { theta, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let settings = |config, theta| RopeSettings { theta, ..sizes.rope(config) };
     if is_described(config, 4096.0)? {
         return settings(config, THETA).read();
     }

@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{Sizes, activation, flag, number, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granite"],
@@ -30,7 +29,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let tied = flag(config, "tie_word_embeddings", false)?;
     let scale = number(config, "attention_multiplier", 1.0)?;
     let residual_scale = number(config, "residual_multiplier", 1.0)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -15,7 +15,6 @@ use super::roles::Roles;
 use super::settings::{Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder, Experts, Gating, SharedExpert};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoe"],
@@ -32,7 +31,7 @@ pub(super) const FAMILY: Family = Family {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);

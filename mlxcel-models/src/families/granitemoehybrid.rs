@@ -19,7 +19,7 @@ use super::state_space::StateSpaceSettings;
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Block, Decoder, Gating, Mlp, Operation, SharedExpert};
-use crate::rope::{Rope, RopeSettings};
+use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoehybrid"],
@@ -85,7 +85,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Option<Rope>> {
     const KEY: &str = "position_embedding_type";
     match config.text(KEY)? {
-        Some("rope") => Ok(Some(RopeSettings::new(config, sizes.head_dim, sizes.context).read()?)),
+        Some("rope") => Ok(Some(sizes.rope(config).read()?)),
         None | Some("nope") => Ok(None),
         Some(other) => {
             let message = format!("'{}' is not supported; rope and nope are", other.escape_debug());

@@ -35,7 +35,7 @@ pub(super) fn structure(config: Fields<'_>) -> Result<(Sizes, Variant, Attention
     expect_flag(config, "rope_interleave", false)?;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let kinds = Kinds::NtkAlpha;
-    let rope = RopeSettings { kinds, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let rope = RopeSettings { kinds, ..sizes.rope(config) }.read()?;
     let variant = Variant {
         epsilon: 1e-5,
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),

@@ -11,7 +11,6 @@ use super::settings::{SizeDefaults, Sizes, flag};
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["internlm3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -30,7 +29,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let attention_biases = aliased_flag(config, ["qkv_bias", "attention_bias"])?;
     let mlp_biases = aliased_flag(config, ["bias", "mlp_bias"])?;
     if attention_biases != mlp_biases {

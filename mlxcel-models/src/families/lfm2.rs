@@ -48,9 +48,7 @@ pub(super) fn decoder(
 ) -> Result<Decoder> {
     let config = roles.config;
     let hidden = sizes.hidden;
-    let rope =
-        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
-            .read()?;
+    let rope = RopeSettings { theta: 1_000_000.0, ..sizes.rope(config) }.read()?;
     let epsilon = positive(config, "norm_eps", 1e-5)?;
     let taps = taps(config, "conv_L_cache", 3)?;
     let bias = flag(config, "conv_bias", false)?;

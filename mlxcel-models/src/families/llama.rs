@@ -13,7 +13,6 @@ use super::{Conversion, Family};
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decoder, HeadNorm, NormKind, NormScope, Operation,
 };
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["llama"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -32,7 +31,7 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         mlp_biases: flag(config, "mlp_bias", false)?,

@@ -49,12 +49,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let rope = RopeSettings {
-        theta: 500_000.0,
-        interleaved: true,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+    let rope = RopeSettings { theta: 500_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;

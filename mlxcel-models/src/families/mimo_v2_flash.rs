@@ -107,10 +107,7 @@ fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<[Option<Ro
         let message = "it is not supported for this model_type, but rope_parameters are".to_owned();
         return Err(config.unsupported(SCALING, message));
     }
-    let settings = |default| RopeSettings {
-        partial: Partial::Inner { default },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
+    let settings = |default| RopeSettings { partial: Partial::Inner { default }, ..sizes.rope(config) };
     if config.object("rope_parameters")?.is_some() {
         let of = |layer_type| match types.contains(&layer_type) {
             true => settings(PART).read_type(layer_type),

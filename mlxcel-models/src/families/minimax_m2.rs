@@ -44,9 +44,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings {
         theta: 5_000_000.0,
         partial: Partial::Part { key: "partial_rotary_factor", default },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 256)?;
     let experts = ExpertSizes {

@@ -12,7 +12,7 @@ use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
 use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, PositionScale};
-use crate::rope::{RopeSettings, is_described};
+use crate::rope::is_described;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["ministral3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -38,7 +38,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let window = window(config, "sliding_window", None)?;
     let assumed = Config::parse("defaults of ministral3".to_owned(), ROPE)?;
     let rotary = if is_described(config, 16_384.0)? { config } else { assumed.fields() };
-    let rope = RopeSettings::new(rotary, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(rotary).read()?;
     let query_scale = query_scale(rotary, sizes.context)?;
     let variant = Variant { epsilon: 1e-5, attention_biases: AttentionBiases::all(false), ..Variant::PLAIN };
     decoder(roles, &sizes, &variant, |_| AttentionCore {

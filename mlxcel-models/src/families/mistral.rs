@@ -10,7 +10,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, window};
 use super::{Conversion, Family};
 use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["mistral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -31,6 +30,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     // `null` disables the window; it defaults to 4,096 only if the key is absent.
     let window = window(config, "sliding_window", Some(4096))?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     decoder(roles, &sizes, &Variant::PLAIN, |_| core(sizes.scale(), window, Some(&rope)))
 }

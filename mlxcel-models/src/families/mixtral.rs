@@ -20,9 +20,7 @@ pub(super) const FAMILY: Family =
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope =
-        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
-            .read()?;
+    let rope = RopeSettings { theta: 1_000_000.0, ..sizes.rope(config) }.read()?;
     let window = window(config, "sliding_window", None)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 8)?;

@@ -48,11 +48,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let message = "scaling of layers of both types is supported in rope_parameters alone".to_owned();
         return Err(config.unsupported(SCALING, message));
     }
-    let rope = RopeSettings {
-        theta_key: "global_rope_theta",
-        theta: 160_000.0,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
+    let rope = RopeSettings { theta_key: "global_rope_theta", theta: 160_000.0, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("local_rope_theta"), 10_000.0))?;
 
     let base = roles.base("model.", "embeddings.tok_embeddings");

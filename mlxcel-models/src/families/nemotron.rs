@@ -36,9 +36,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let tied = flag(config, "tie_word_embeddings", false)?;
     let rope = RopeSettings {
         partial: Partial::Part { key: "partial_rotary_factor", default: 0.5 },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| Ok(Norm { offset: 1.0, ..roles.layer_norm(name, sizes.hidden, epsilon, true)? });

@@ -34,8 +34,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     sizes.context = config.size("max_length", 1..=LARGEST_CONTEXT)?.unwrap_or(defaults.context);
     sizes.intermediate = (2 * sizes.intermediate / 3).next_multiple_of(STEP);
     let epsilon = positive(config, "norm_eps", 1e-6)?;
-    let rope = RopeSettings { interleaved: true, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
-    let rope = rope.read()?;
+    let rope = RopeSettings { interleaved: true, ..sizes.rope(config) }.read()?;
 
     let base = roles.base("model.", "encoder");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -209,7 +209,7 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", variant.activation)?;
     let (types, optional) = variant.types;
     let types = token_types(config, types, optional)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context);
+    let rope = sizes.rope(config);
     let rope = RopeSettings { theta: variant.theta, theta_key, ..rope }.read()?;
 
     const EMBEDDING: &str = "embeddings.word_embeddings";

@@ -10,7 +10,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["olmo2"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
@@ -28,7 +27,7 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(roles.config, &DEFAULTS)?;
-    let rope = RopeSettings::new(roles.config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(roles.config).read()?;
     decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }
 

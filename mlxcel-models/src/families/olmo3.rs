@@ -22,7 +22,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let window = window(config, "sliding_window", Some(4096))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % 4 != 0)?;
-    let rope = RopeSettings { theta: THETA, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let rope = RopeSettings { theta: THETA, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((None, THETA))?;
     decoder(roles, &sizes, |index| {
         let rope = if windows[index].is_some() { &sliding } else { &full };

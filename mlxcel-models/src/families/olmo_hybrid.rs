@@ -19,7 +19,7 @@ use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Mixer, Operation,
 };
-use crate::rope::{Rope, RopeSettings};
+use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["olmo_hybrid"],
@@ -107,7 +107,7 @@ fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Option<Rope>> {
     if place.mentions(THETA) && place.get(THETA).is_none() {
         return Ok(None);
     }
-    RopeSettings::new(config, sizes.head_dim, sizes.context).read().map(Some)
+    sizes.rope(config).read().map(Some)
 }
 
 /// The sizes of the gated delta rule.

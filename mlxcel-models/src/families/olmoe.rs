@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, NormScope};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["olmoe"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
@@ -30,7 +29,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let count = expert_count(config, &["num_experts", "num_local_experts"], 1, 64)?;
     let experts = ExpertSizes {

@@ -38,9 +38,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings {
         partial: Partial::Part { key: "partial_rotary_factor", default: 1.0 },
         kinds: Kinds::LongRope { original_context: 4096 },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

@@ -27,12 +27,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     expect_number(config, "num_experts_per_tok", CHOSEN as f64)?;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings {
-        theta: 1_000_000.0,
-        kinds: Kinds::ScaledLongRope,
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+    let rope =
+        RopeSettings { theta: 1_000_000.0, kinds: Kinds::ScaledLongRope, ..sizes.rope(config) }.read()?;
     let window = window(config, "sliding_window", None)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let count = expert_count(config, &["num_local_experts"], CHOSEN, 16)?;

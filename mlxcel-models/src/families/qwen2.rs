@@ -11,7 +11,6 @@ use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, fla
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["qwen2"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -32,7 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_flag(config, "use_mrope", false)?;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let windows = windows(config, sizes.layers)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let variant = Variant { attention_biases: AttentionBiases::inputs(true), ..Variant::PLAIN };
     decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }

@@ -15,7 +15,6 @@ use super::settings::{
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["qwen2_moe"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -34,7 +33,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let windows = windows(config, sizes.layers)?;
     let biases = AttentionBiases::inputs(flag(config, "qkv_bias", true)?);
     let activation = activation(config, "hidden_act", Activation::Silu)?;

@@ -12,7 +12,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag};
 use super::{Conversion, Family};
 use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["qwen3"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
@@ -22,7 +21,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let defaults = SizeDefaults { head_dim: Some(128), ..qwen2::DEFAULTS };
     let sizes = Sizes::read(config, &defaults)?;
     let windows = windows(config, sizes.layers)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         head_norms: HEAD_NORMS,

@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_moe"],
@@ -34,7 +33,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let windowed = flag(config, "use_sliding_window", false)?;
     let window = if windowed { window(config, "sliding_window", Some(4096))? } else { None };
     let activation = activation(config, "hidden_act", Activation::Silu)?;

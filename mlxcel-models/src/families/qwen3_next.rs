@@ -51,7 +51,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let partial = Partial::Part { key: "partial_rotary_factor", default: 0.25 };
-    let rope = RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let rope = RopeSettings { partial, ..sizes.rope(config) }.read()?;
     let bias = flag(config, "attention_bias", false)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;

@@ -10,7 +10,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag};
 use super::{Conversion, Family};
 use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["seed_oss"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -28,7 +27,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: 524_288,
     };
     let sizes = Sizes::read(config, &defaults)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
     let variant = Variant {
         attention_biases: AttentionBiases {
             inputs: flag(config, "attention_bias", true)?,

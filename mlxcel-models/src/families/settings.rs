@@ -4,6 +4,7 @@ use mlxcel_core::Result;
 
 use crate::config::Fields;
 use crate::decoder::Activation;
+use crate::rope::RopeSettings;
 
 // Far above any published model, and low enough that no product of two overflows.
 pub(super) const LARGEST_WIDTH: usize = 1 << 20;
@@ -91,6 +92,11 @@ impl Sizes {
             head_dim,
             context: size("max_position_embeddings", defaults.context, LARGEST_CONTEXT)?,
         })
+    }
+
+    /// How the rotary embedding of these heads is read, before what a family has otherwise.
+    pub(super) fn rope<'a>(&self, config: Fields<'a>) -> RopeSettings<'a> {
+        RopeSettings::new(config, self.head_dim, self.context)
     }
 
     /// The width of all query heads together.

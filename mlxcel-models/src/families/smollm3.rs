@@ -33,8 +33,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let window = window(config, "sliding_window", None)?;
     let sliding = flag(config, "use_sliding_window", false)? && window.is_some();
     let windows = sliding_windows(config, sizes.layers, window, |index| sliding && !rotated[index])?;
-    let rope =
-        RopeSettings { theta: 2e6, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }.read()?;
+    let rope = RopeSettings { theta: 2e6, ..sizes.rope(config) }.read()?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         mlp_biases: flag(config, "mlp_bias", false)?,

@@ -32,9 +32,7 @@ const EXPERTS: GroupedDefaults = GroupedDefaults { count: 128, width: 1280, ..Gr
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let rope =
-        RopeSettings { theta: 1_000_000.0, ..RopeSettings::new(config, sizes.head_dim, sizes.context) }
-            .read()?;
+    let rope = RopeSettings { theta: 1_000_000.0, ..sizes.rope(config) }.read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
     let variant = Variant {

@@ -41,9 +41,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings {
         // transformers cuts heads behind an odd number of elements and turns one more.
         partial: Partial::Even { key: "partial_rotary_factor", default: 0.25 },
-        ..RopeSettings::new(config, sizes.head_dim, sizes.context)
-    };
-    let rope = rope.read()?;
+        ..sizes.rope(config)
+    }
+    .read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);

@@ -11,7 +11,6 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_text, flag, positive, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["starcoder2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
@@ -36,7 +35,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::GeluTanh)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
     let window = window(config, "sliding_window", None)?;
-    let rope = RopeSettings::new(config, sizes.head_dim, sizes.context).read()?;
+    let rope = sizes.rope(config).read()?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);

@@ -314,8 +314,7 @@ fn limits(config: Fields<'_>, key: &str, layers: usize) -> Result<Vec<Option<f32
 fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<Vec<Rope>> {
     const THETA: &str = "rope_theta";
     const FACTORS: &str = "partial_rotary_factors";
-    let settings =
-        |partial| RopeSettings { partial, ..RopeSettings::new(config, sizes.head_dim, sizes.context) };
+    let settings = |partial| RopeSettings { partial, ..sizes.rope(config) };
     if config.object("rope_parameters")?.is_some() {
         let partial = Partial::Part { key: "partial_rotary_factor", default: 1.0 };
         let rope = |layer_type: &&str| match settings(partial).read_type(layer_type)? {
