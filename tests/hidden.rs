@@ -3,8 +3,12 @@
 //!
 //! A head has more rows than columns, so no other states give the same logits.
 
+use std::path::Path;
+
 use crate::support::{Fixture, engines, load, spares};
-use mlxcel_core::{Control, InferenceSessionExt, Pooling, Precision, Row, RowResult, SessionOptions};
+use mlxcel_core::{
+    Control, InferenceSessionExt, LoadOptions, Pooling, Precision, Row, RowResult, SessionOptions,
+};
 use mlxcel_models::{Checkpoint, Decoder, ElementType, WeightRef};
 
 /// A dense weight in float32.
@@ -66,6 +70,41 @@ fn head_times_hidden_states_equals_the_oracles_logits() {
                 engine.name(),
                 fixture.name
             );
+        }
+    }
+}
+
+/// Embedding models and rerankers are made of decoders, often without their heads.
+#[test]
+fn a_decoder_without_its_head_has_the_same_hidden_states() {
+    for name in ["llama-linear", "mistral", "qwen3_next"] {
+        let whole = Fixture::named(name);
+        let folder = tempfile::tempdir().unwrap();
+        let read = |file: &str| std::fs::read(whole.path.join(file)).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&read("config.json")).unwrap();
+        config["architectures"] = serde_json::json!(["BaseModel"]);
+        config["tie_word_embeddings"] = false.into();
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let mut tensors = read("model.safetensors");
+        if let Some(at) = tensors.windows(7).position(|bytes| bytes == b"lm_head") {
+            tensors[at..at + 7].copy_from_slice(b"unknown");
+        }
+        std::fs::write(folder.path().join("model.safetensors"), tensors).unwrap();
+        let prompt = whole.cases().remove(1).prompt;
+        for engine in engines().iter().filter(|engine| !spares(&***engine) || name == "llama-linear") {
+            let state = |path: &Path| {
+                let options = LoadOptions::default().with_precision(Precision::Exact);
+                let model = engine.load(&path.to_owned().into(), &options).unwrap();
+                let mut session = model.open_session(&SessionOptions::default()).unwrap();
+                let sequence = session.open().unwrap();
+                let row = Row::hidden(sequence, &prompt, Pooling::Mean);
+                let result = session.run_row(row, &Control::default()).unwrap();
+                let RowResult::Hidden(state) = result else { panic!("no hidden state") };
+                state
+            };
+            let (expected, found) = (state(&whole.path), state(folder.path()));
+            let errors = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            assert!(errors.fold(0f32, f32::max) <= 1e-5, "{} {name}", engine.name());
         }
     }
 }

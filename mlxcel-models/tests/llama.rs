@@ -177,6 +177,26 @@ fn a_separate_head_takes_precedence_over_tie_word_embeddings() {
 }
 
 #[test]
+fn a_model_that_was_saved_without_its_head_makes_embeddings() {
+    let draft = Draft::llama().set("tie_word_embeddings", json!(false));
+    let class = |name: &str| draft.clone().set("architectures", json!([name]));
+    for whole in [draft.clone(), class("LlamaForCausalLM")] {
+        assert_eq!(
+            whole.decoder().unwrap_err().context("tensor"),
+            Some("lm_head.weight"),
+            "it is incomplete"
+        );
+    }
+    let bare = class("LlamaForCausalLM").renamed(|name| name.trim_start_matches("model.").to_owned());
+    for headless in [class("LlamaModel"), class("LlamaForSequenceClassification"), bare] {
+        let decoder = headless.decoder().unwrap();
+        assert_eq!((decoder.head.unwrap().tied, decoder.notes.len()), (true, 1));
+    }
+    let own = class("LlamaModel").with("lm_head.weight", Dtype::BF16, &[8, 8]).decoder().unwrap();
+    assert_eq!((own.head.unwrap().tied, own.notes.len()), (false, 0));
+}
+
+#[test]
 fn activation_types_come_from_either_layout() {
     let element = |draft: Draft| draft.decoder().map(|decoder| decoder.element_type);
     assert_eq!(element(Draft::llama()).unwrap(), ElementType::BF16);

@@ -106,7 +106,7 @@ impl Roles<'_> {
             hidden,
             layers,
             context,
-            embedding,
+            embedding: embedding_name,
             embedding_scale,
             embedding_norm,
             layer_embeddings,
@@ -121,7 +121,7 @@ impl Roles<'_> {
             wrapper_caps,
             draft_head,
         } = outline;
-        let table = self.matrix(&embedding, vocabulary, hidden)?;
+        let table = self.matrix(&embedding_name, vocabulary, hidden)?;
         refuse_order(&table, "embeddings")?;
         let element_type = self.activation_type(&table)?;
         let weight = self.add(table.clone());
@@ -157,14 +157,21 @@ impl Roles<'_> {
             false => (logit_scale, logit_soft_cap),
         };
         // Where later tokens are seen, none is left to be predicted.
+        let lacks_head = is_causal && self.lacks_head(&head, &embedding_name)?;
         let head = if is_causal {
-            let (tied, weight) = self.head(&head, table, tied)?;
-            let bias = self.bias(&head, vocabulary, head_bias)?;
+            let (tied, weight) = self.head(&head, table, tied || lacks_head)?;
+            let bias = self.bias(&head, vocabulary, head_bias && !lacks_head)?;
             Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap })
         } else {
             None
         };
-        let (model_type, notes) = self.title();
+        let (model_type, mut notes) = self.title();
+        if lacks_head && !tied {
+            notes.push(
+                "the checkpoint has no output head: it is for embeddings, and generates nothing sensible"
+                    .to_owned(),
+            );
+        }
         let decoder = Decoder {
             model_type,
             notes,

@@ -118,6 +118,19 @@ impl<'a> Roles<'a> {
         Ok((false, weight))
     }
 
+    /// Whether a decoder was saved without its head, to make embeddings or classes of texts: the files do not
+    /// have it, and either names of tensors begin with the network's own modules or `architectures` names no
+    /// class that generates. The table of embeddings stands in, as where the head is tied to it.
+    pub(super) fn lacks_head(&self, head: &str, embedding: &str) -> Result<bool> {
+        if self.is_wrapped() || self.has_matrix(head) {
+            return Ok(false);
+        }
+        const GENERATING: [&str; 3] = ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"];
+        let classes = self.checkpoint.config().texts("architectures")?.unwrap_or_default();
+        let generates = |class: &&str| GENERATING.iter().any(|suffix| class.ends_with(suffix));
+        Ok(!embedding.contains('.') || (!classes.is_empty() && !classes.iter().any(generates)))
+    }
+
     /// Whether two tensors of one type and shape have different values, by samples of them: tables that were
     /// trained apart differ nearly everywhere.
     fn differs(&self, a: &str, b: &str) -> bool {
