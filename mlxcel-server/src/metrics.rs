@@ -147,8 +147,9 @@ impl Page {
     }
 
     fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        // Rust escapes quotation marks, backslashes and line breaks as the format does.
-        let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
+        let escaped = |value: &str| value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+        let labels: Vec<_> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let _ = writeln!(self.0, "mlxcel_{name}{{{}}} {value}", labels.join(","));
     }
 }

@@ -172,6 +172,14 @@ async fn a_model_whose_name_has_a_slash_is_described() {
 }
 
 #[tokio::test]
+async fn names_in_metrics_are_escaped_as_prometheus_reads_them() {
+    let router = Server::new("a\t\"b\"\\\n\u{200b}", engine()).router().unwrap();
+    let (status, text) = ask(&router, "/metrics", None).await;
+    let expected = "mlxcel_requests_queued{model=\"a\t\\\"b\\\"\\\\\\n\u{200b}\"} 0\n";
+    assert!(status == 200 && text.contains(expected), "{text}");
+}
+
+#[tokio::test]
 async fn prompts_are_counted_as_they_are_answered() {
     let router = Server::new("pip", engine()).router().unwrap();
     let tools = json!([{ "type": "function", "name": "now", "parameters": {} }]);
