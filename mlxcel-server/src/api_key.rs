@@ -24,8 +24,10 @@ pub(crate) async fn authorize(State(models): State<Arc<Models>>, request: Reques
 
 /// The key that a request has, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
 fn given(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer =
-        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+    });
     let own = || headers.get("x-api-key").map(HeaderValue::as_bytes);
     bearer.or_else(own)
 }

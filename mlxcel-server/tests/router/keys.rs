@@ -20,6 +20,7 @@ async fn requests_without_the_key_are_refused() {
         ("x-api-key", "wrong", 401),
         ("x-api-key", "secret", 200),
         ("authorization", "Bearer secret", 200),
+        ("authorization", "bearer secret", 200),
     ] {
         for (path, expected) in [("/v1/models", expected), ("/metrics", expected), ("/health", 200)] {
             let request = Request::builder().uri(path).header(header, value).body(Body::empty());
