@@ -6,9 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
-use super::experts::{
-    ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, sigmoid_router,
-};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, sigmoid_router};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -50,7 +48,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows =
         sliding_windows(config, sizes.layers, window, |index| !(index + 1).is_multiple_of(interval))?;
     let dense_layers = config.size("num_dense_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
-    let mixture = Mixture::read(config, hidden, activation)?;
+    let mixture = Mixture::read(config, &sizes, activation)?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
@@ -88,7 +86,7 @@ struct Mixture {
 }
 
 impl Mixture {
-    fn read(config: Fields<'_>, hidden: usize, activation: Activation) -> Result<Self> {
+    fn read(config: Fields<'_>, sizes: &Sizes, activation: Activation) -> Result<Self> {
         // Keys of published files beyond what transformers implements.
         expect_text(config, "score_func", "sigmoid")?;
         expect_flag(config, "route_norm", true)?;
@@ -99,21 +97,16 @@ impl Mixture {
             }
         }
         const SHARED: &str = "num_shared_experts";
-        let count = expert_count(config, &["num_experts"], 1, 64)?;
-        let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1408);
+        let experts = ExpertSizes::read(config, sizes, &["num_experts"], 1, [64, 6])?;
+        let experts = experts.of_own_width(config, 1408)?;
+        let width = experts.width;
         let shared = if config.mentions(SHARED) { shared_width(config, SHARED, width)? } else { 2 * width };
-        Ok(Self {
-            experts: ExpertSizes { count, chosen: chosen_count(config, count, 6)?, hidden, width },
-            shared_width: shared,
-            scale: number(config, "route_scale", 1.0)?,
-            activation,
-        })
+        Ok(Self { experts, shared_width: shared, scale: number(config, "route_scale", 1.0)?, activation })
     }
 
     fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<Operation> {
         let &Self { experts, shared_width, scale, activation } = self;
-        let bias = format!("{module}.expert_bias");
-        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[experts.count])).transpose()?;
+        let bias = roles.tensor_if_there(&format!("{module}.expert_bias"), &[experts.count])?;
         let gate = format!("{module}.router.gate");
         let projection = roles.linear(&gate, experts.count, experts.hidden, false)?;
         let router = Router { scale, ..sigmoid_router(projection, bias, true) };

@@ -7,15 +7,12 @@
 use mlxcel_core::Result;
 
 use super::blocks::sequential;
-use super::experts::{
-    ExpertSizes, PROJECTIONS, chosen_count, expert_count, shared_experts, shared_width, softmax_router,
-};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, softmax_router};
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
-    number, positive,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag, number, positive,
 };
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router};
@@ -48,13 +45,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let biases = flag(config, "mlp_bias", false)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
-    let count = expert_count(config, &["n_routed_experts", "num_experts"], 1, 64)?;
-    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1407);
-    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 6)?, hidden, width };
+    let experts = ExpertSizes::read(config, &sizes, &["n_routed_experts", "num_experts"], 1, [64, 6])?;
+    let experts = experts.of_own_width(config, 1407)?;
     let scale = number(config, "routed_scaling_factor", 1.0)?;
     let shared = match config.get("n_shared_experts") {
-        None => 2 * width,
-        Some(_) => shared_width(config, "n_shared_experts", width)?,
+        None => 2 * experts.width,
+        Some(_) => shared_width(config, "n_shared_experts", experts.width)?,
     };
 
     let base = roles.base("model.", "embed_tokens");
@@ -64,7 +60,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             if index < dense_layers {
                 return Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into());
             }
-            let projection = roles.linear(&format!("{module}.gate"), count, hidden, false)?;
+            let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
             let router = Router { scale, ..softmax_router(projection, false) };
             let linears = roles.experts(module, PROJECTIONS, experts)?;
             let shared = shared_experts(

@@ -32,6 +32,28 @@ pub(super) struct ExpertSizes {
     pub(super) width: usize,
 }
 
+impl ExpertSizes {
+    /// Reads how many experts there are, at least so many and under the first of `keys` that is there, and how many
+    /// are chosen, with these defaults for both. Each is as wide as an MLP.
+    pub(super) fn read(
+        config: Fields<'_>,
+        sizes: &Sizes,
+        keys: &[&str],
+        least: usize,
+        [count, chosen]: [usize; 2],
+    ) -> Result<Self> {
+        let count = expert_count(config, keys, least, count)?;
+        let chosen = chosen_of(config, &["num_experts_per_tok"], count, chosen)?;
+        Ok(Self { count, chosen, hidden: sizes.hidden, width: sizes.intermediate })
+    }
+
+    /// The same experts with the width in `moe_intermediate_size`.
+    pub(super) fn of_own_width(self, config: Fields<'_>, default: usize) -> Result<Self> {
+        let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(default);
+        Ok(Self { width, ..self })
+    }
+}
+
 /// The projections of all experts, each `[experts, outputs, inputs]`.
 pub(super) struct ExpertLinears {
     pub(super) gate: Linear,
@@ -230,12 +252,8 @@ pub(super) fn expert_count(config: Fields<'_>, keys: &[&str], least: usize, defa
     aliased_size(config, keys, least..=MOST_EXPERTS).map(|count| count.unwrap_or(default))
 }
 
-/// Reads how many of `count` experts are chosen. Where there are none it does not matter.
-pub(super) fn chosen_count(config: Fields<'_>, count: usize, default: usize) -> Result<usize> {
-    chosen_of(config, &["num_experts_per_tok"], count, default)
-}
-
-/// The same under the first of `keys` that is there.
+/// Reads how many of `count` experts are chosen under the first of `keys` that is there. Where there are none it
+/// does not matter.
 pub(super) fn chosen_of(
     config: Fields<'_>,
     keys: &[&'static str],
@@ -344,19 +362,13 @@ impl Roles<'_> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
         let fused = format!("{module}.experts.gate_up_proj");
         let converted = ["switch_mlp", "experts.switch_glu"].map(|stack| format!("{module}.{stack}"));
-        let stacks = |part: &str| converted.iter().find(|stack| self.has(&format!("{stack}.{part}.weight")));
-        let [gate, up, down] = if let Some(stack) = stacks("gate_up_proj") {
+        let has = |part: &str| converted.iter().find(|stack| self.has(&format!("{stack}.{part}.weight")));
+        let [gate, up, down] = if let Some(stack) = has("gate_up_proj") {
             let both = self.matrices(&format!("{stack}.gate_up_proj"), count, 2 * width, hidden)?;
             let [gate, up] = halves(&both, width);
             [gate, up, self.matrices(&format!("{stack}.down_proj"), count, hidden, width)?]
-        } else if let Some(stack) = stacks("gate_proj") {
-            let stacked =
-                |name, rows, columns| self.matrices(&format!("{stack}.{name}"), count, rows, columns);
-            [
-                stacked("gate_proj", width, hidden)?,
-                stacked("up_proj", width, hidden)?,
-                stacked("down_proj", hidden, width)?,
-            ]
+        } else if let Some(stack) = has("gate_proj") {
+            self.stacks(stack, sizes)?
         } else if self.has(&fused) {
             let fused = self.dense(&fused, &[count, 2 * width, hidden])?;
             let down = self.dense(&format!("{module}.experts.down_proj"), &[count, hidden, width])?;
@@ -388,6 +400,19 @@ impl Roles<'_> {
         let linears = self.experts(module, PROJECTIONS, sizes)?;
         let router = softmax_router(projection, normalised);
         Ok(linears.routed(sizes, router, Gating::Activated(activation), shared()?).into())
+    }
+
+    /// The projections of experts that `module` has in three stacks.
+    pub(super) fn stacks(&self, module: &str, sizes: ExpertSizes) -> Result<[WeightRef; 3]> {
+        let ExpertSizes { count, hidden, width, .. } = sizes;
+        let stack = |name, rows, columns| self.matrices(&format!("{module}.{name}"), count, rows, columns);
+        let [gate, up, down] = PROJECTIONS;
+        Ok([stack(gate, width, hidden)?, stack(up, width, hidden)?, stack(down, hidden, width)?])
+    }
+
+    /// The dense tensor `name` of `shape`, with a role, if it is there.
+    pub(super) fn tensor_if_there(&self, name: &str, shape: &[usize]) -> Result<Option<WeightId>> {
+        self.has(name).then(|| self.tensor(name, shape)).transpose()
     }
 
     /// The projections `{module}.experts.{index}.{name}`, stacked.

@@ -196,8 +196,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             let (input, norm) = inputs.reader(roles, &name, index, sizes.hidden, (activation, epsilon))?;
             blocks.push(post_norm(Operation::LayerInput(input), norm));
         }
-        let scale = name("layer_scalar");
-        let scale = roles.has(&scale).then(|| roles.tensor(&scale, &[1])).transpose()?;
+        let scale = roles.tensor_if_there(&name("layer_scalar"), &[1])?;
         Ok(Layer { blocks, arrangement: Arrangement::Sequential, altup: None, scale })
     };
     let outline = Outline {

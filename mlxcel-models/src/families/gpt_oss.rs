@@ -6,7 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, softmax_router};
+use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, softmax_router};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag, positive, sliding_windows, window};
@@ -51,13 +51,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         limit: positive(config, "swiglu_limit", 7.0)?,
     };
     let tied = flag(config, "tie_word_embeddings", false)?;
-    let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 128)?;
-    let experts = ExpertSizes {
-        count,
-        chosen: chosen_count(config, count, 4)?,
-        hidden: sizes.hidden,
-        width: sizes.intermediate,
-    };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [128, 4])?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
@@ -68,7 +62,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let core = AttentionCore { sinks, ..core(sizes.scale(), windows[index], Some(&rope)) };
         let attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        let router = softmax_router(roles.linear(&name("mlp.router"), count, sizes.hidden, true)?, true);
+        let router =
+            softmax_router(roles.linear(&name("mlp.router"), experts.count, sizes.hidden, true)?, true);
         let linears = expert_linears(roles, &name("mlp.experts"), experts)?;
         let experts = linears.routed(experts, router, gating, None);
         Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, experts)]))
@@ -111,14 +106,10 @@ fn expert_linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result
         let down_bias = roles.dense(&format!("{module}.down_proj_bias"), &[count, hidden])?;
         ([gate, up, down], [gate_bias, up_bias, down_bias])
     } else {
-        let [gate, up, down] = PROJECTIONS.map(|name| format!("{module}.{name}"));
-        let bias = |name: &str, outputs| roles.dense(&format!("{name}.bias"), &[count, outputs]);
-        let weights = [
-            roles.matrices(&gate, count, width, hidden)?,
-            roles.matrices(&up, count, width, hidden)?,
-            roles.matrices(&down, count, hidden, width)?,
-        ];
-        (weights, [bias(&gate, width)?, bias(&up, width)?, bias(&down, hidden)?])
+        let [gate, up, down] = PROJECTIONS;
+        let bias = |name: &str, outputs| roles.dense(&format!("{module}.{name}.bias"), &[count, outputs]);
+        let weights = roles.stacks(module, sizes)?;
+        (weights, [bias(gate, width)?, bias(up, width)?, bias(down, hidden)?])
     };
     let linear = |weight, bias| roles.projection(weight, Some(bias));
     let ([gate, up, down], [gate_bias, up_bias, down_bias]) = (weights, biases);

@@ -6,9 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{
-    ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, softmax_router,
-};
+use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, softmax_router};
 use super::llama::DEFAULTS;
 use super::outline::Outline;
 use super::roles::Roles;
@@ -38,13 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let multiplier = |key: &str| Ok(config.number(key)?.unwrap_or(1.0) as f32);
     let attention_scale = multiplier("attention_multiplier")?;
     let residual_scale = multiplier("residual_multiplier")?;
-    let count = expert_count(config, &["num_local_experts"], 1, 8)?;
-    let experts = ExpertSizes {
-        count,
-        chosen: chosen_count(config, count, 2)?,
-        hidden: sizes.hidden,
-        width: sizes.intermediate,
-    };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 1, [8, 2])?;
 
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);

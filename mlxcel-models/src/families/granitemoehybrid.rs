@@ -8,7 +8,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::experts::ExpertSizes;
 use super::granitemoe::routed;
 use super::llama::DEFAULTS;
 use super::outline::Outline;
@@ -45,9 +45,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let key = if config.get("layers_block_type").is_some() { "layers_block_type" } else { "layer_types" };
     let [mamba, attention] = PUBLISHED;
     let types = layer_kinds(config, key, sizes.layers, &[LINEAR, FULL, mamba, attention], |_| LINEAR)?;
-    let count = expert_count(config, &["num_local_experts"], 0, 8)?;
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 2)?, hidden, width: sizes.intermediate };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 0, [8, 2])?;
     let shared_width = config.size("shared_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1024);
 
     let base = roles.base("model.", "embed_tokens");
@@ -63,7 +61,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
         let mlp = shared_mlp(roles, &name(""), [hidden, shared_width], activation)?;
-        let second: Operation = if count == 0 {
+        let second: Operation = if experts.count == 0 {
             mlp.into()
         } else {
             let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });

@@ -7,7 +7,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::experts::ExpertSizes;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -40,9 +40,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let tied = flag(config, "tie_word_embeddings", false)?;
     let attends = periodic(config, ["attn_layer_period", "attn_layer_offset"], [8, 4])?;
     let is_sparse = periodic(config, ["expert_layer_period", "expert_layer_offset"], [2, 1])?;
-    let count = expert_count(config, &["num_experts", "num_local_experts"], 1, 16)?;
-    let chosen = chosen_count(config, count, 2)?;
-    let experts = ExpertSizes { count, chosen, hidden, width: sizes.intermediate };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 1, [16, 2])?;
     let scan = ScanSettings::read(config, hidden, activation, epsilon)?;
 
     let base = roles.base("model.", "embed_tokens");
@@ -57,7 +55,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         let module = name("feed_forward");
         // One expert is an MLP, which all tokens pass.
-        let second = if is_sparse(index) && count > 1 {
+        let second = if is_sparse(index) && experts.count > 1 {
             roles.softmax_experts(&module, "router", experts, false, activation, || Ok(None))?
         } else {
             roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, false)?.into()

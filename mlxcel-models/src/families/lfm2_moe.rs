@@ -4,11 +4,11 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{ExpertSizes, chosen_count, expert_count, sigmoid_router};
+use super::experts::{ExpertSizes, sigmoid_router};
 use super::lfm2;
 use super::lfm2::{decoder, feed_forward};
 use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, flag, number};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, number};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router};
 
@@ -26,9 +26,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let dense_layers = config.size("num_dense_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(2);
-    let count = expert_count(config, &["num_experts"], 1, 32)?;
-    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1792);
-    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden, width };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 1, [32, 4])?;
+    let experts = experts.of_own_width(config, 1792)?;
     let biased = flag(config, "use_expert_bias", true)?;
     let normalised = flag(config, "norm_topk_prob", true)?;
     let scale = number(config, "routed_scaling_factor", 1.0)?;
@@ -37,8 +36,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             return feed_forward(roles, module, [hidden, sizes.intermediate]);
         }
         let bias = format!("{module}.expert_bias");
-        let bias = biased.then(|| roles.tensor(&bias, &[count])).transpose()?;
-        let projection = roles.linear(&format!("{module}.gate"), count, hidden, false)?;
+        let bias = biased.then(|| roles.tensor(&bias, &[experts.count])).transpose()?;
+        let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
         let router = Router { normaliser: 1e-6, scale, ..sigmoid_router(projection, bias, normalised) };
         let linears = roles.experts(module, ["w1", "w3", "w2"], experts)?;
         Ok(linears.routed(experts, router, Gating::Activated(Activation::Silu), None).into())

@@ -6,10 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
-use super::experts::{
-    ExpertLinears, ExpertSizes, PROJECTIONS, chosen_count, expert_count, halves, shared_experts,
-    sigmoid_router,
-};
+use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, shared_experts, sigmoid_router};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
@@ -55,9 +52,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let dense_width = config.size("intermediate_size_mlp", 1..=LARGEST_WIDTH)?.unwrap_or(16_384);
-    let count = expert_count(config, &["num_local_experts"], 1, 16)?;
-    let chosen = chosen_count(config, count, 1)?;
-    let experts = ExpertSizes { count, chosen, hidden, width: sizes.intermediate };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 1, [16, 1])?;
     let rotated = rotated_layers(config, sizes.layers)?;
     let chunks = chunks(config, &rotated)?;
     let sparse = sparse_layers(config)?;
@@ -167,17 +162,9 @@ fn linears(roles: &Roles<'_>, module: &str, sizes: ExpertSizes) -> Result<Expert
         let [gate, up] = halves(&turned(&fused, [count, hidden, 2 * width])?, width);
         return Ok(ExpertLinears::new(roles, [gate, up, turned(&down, [count, width, hidden])?]));
     }
-    let stacked = PROJECTIONS.map(|name| format!("{module}.experts.{name}"));
-    if !roles.has_matrix(&stacked[0]) {
+    let stacks = format!("{module}.experts");
+    if !roles.has_matrix(&format!("{stacks}.gate_proj")) {
         return roles.experts(module, PROJECTIONS, sizes);
     }
-    let [gate, up, down] = &stacked;
-    Ok(ExpertLinears::new(
-        roles,
-        [
-            roles.matrices(gate, count, width, hidden)?,
-            roles.matrices(up, count, width, hidden)?,
-            roles.matrices(down, count, hidden, width)?,
-        ],
-    ))
+    Ok(ExpertLinears::new(roles, roles.stacks(&stacks, sizes)?))
 }

@@ -70,7 +70,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let projection =
             roles.linear(&format!("{module}.router.classifier"), count + identities, hidden, false)?;
         let bias = format!("{module}.router.e_score_correction_bias");
-        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[count + identities])).transpose()?;
+        let bias = roles.tensor_if_there(&bias, &[count + identities])?;
         let router = Router { scale, selection_bias: bias, ..softmax_router(projection, false) };
         let linears = roles.experts(module, PROJECTIONS, experts)?;
         let experts = linears.routed(experts, router, Gating::Activated(activation), None);

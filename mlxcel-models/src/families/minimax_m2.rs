@@ -7,7 +7,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::experts::{ExpertSizes, chosen_count, expert_count, sigmoid_router};
+use super::experts::{ExpertSizes, sigmoid_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, expect_flag, expect_text};
@@ -48,13 +48,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     }
     .read()?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 256)?;
-    let experts = ExpertSizes {
-        count,
-        chosen: chosen_count(config, count, 8)?,
-        hidden: sizes.hidden,
-        width: sizes.intermediate,
-    };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [256, 8])?;
     let variant = Variant { head_norms: Some((NormScope::Full, ["q_norm", "k_norm"])), ..Variant::PLAIN };
     let core = |_| core(sizes.scale(), None, Some(&rope));
     decoder_with(roles, &sizes, &variant, core, |_, layer| {
@@ -62,9 +56,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let gates = [format!("{layer}.block_sparse_moe.gate"), format!("{layer}.mlp.gate")];
         let gate = roles.first_matrix(&gates);
         let module = gate.trim_end_matches(".gate");
-        let bias = format!("{module}.e_score_correction_bias");
-        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[count])).transpose()?;
-        let projection = roles.linear(&gate, count, sizes.hidden, false)?;
+        let bias = roles.tensor_if_there(&format!("{module}.e_score_correction_bias"), &[experts.count])?;
+        let projection = roles.linear(&gate, experts.count, sizes.hidden, false)?;
         let router = Router { normaliser: 0.0, ..sigmoid_router(projection, bias, true) };
         Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
     })

@@ -5,7 +5,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::experts::{ExpertSizes, chosen_count, expert_count, softmax_router};
+use super::experts::{ExpertSizes, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::mistral::DEFAULTS;
 use super::roles::Roles;
@@ -23,13 +23,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings { theta: 1_000_000.0, ..sizes.rope(config) }.read()?;
     let window = window(config, "sliding_window", None)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let count = expert_count(config, &["num_local_experts", "num_experts"], 1, 8)?;
-    let experts = ExpertSizes {
-        count,
-        chosen: chosen_count(config, count, 2)?,
-        hidden: sizes.hidden,
-        width: sizes.intermediate,
-    };
+    let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [8, 2])?;
 
     let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
     let core = |_| core(sizes.scale(), window, Some(&rope));
@@ -37,7 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         // transformers has renamed the module, and reads both.
         let gates = [format!("{layer}.block_sparse_moe.gate"), format!("{layer}.mlp.gate")];
         let gate = roles.first_matrix(&gates);
-        let router = softmax_router(roles.linear(&gate, count, sizes.hidden, false)?, true);
+        let router = softmax_router(roles.linear(&gate, experts.count, sizes.hidden, false)?, true);
         let module = gate.trim_end_matches(".gate");
         Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
     })

@@ -357,8 +357,7 @@ impl Mixture {
             [stack("experts.mlp.w1")?, down?.transposed()]
         };
         let router = softmax_router(roles.linear(&name("router.layer"), count, hidden, false)?, false);
-        let bias = name("experts.bias");
-        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[hidden])).transpose()?;
+        let bias = roles.tensor_if_there(&name("experts.bias"), &[hidden])?;
         let up = roles.projection(up, None);
         let linears = ExpertLinears { gate: up, up, down: roles.projection(down, None) };
         let sizes = ExpertSizes { count, chosen, hidden, width };

@@ -5,7 +5,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, chosen_count, expert_count};
+use super::experts::ExpertSizes;
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive};
@@ -31,13 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = sizes.rope(config).read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let count = expert_count(config, &["num_experts", "num_local_experts"], 1, 64)?;
-    let experts = ExpertSizes {
-        count,
-        chosen: chosen_count(config, count, 8)?,
-        hidden: sizes.hidden,
-        width: sizes.intermediate,
-    };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 1, [64, 8])?;
     let normalised = flag(config, "norm_topk_prob", false)?;
     let variant = Variant {
         epsilon: 1e-5,

@@ -6,7 +6,7 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
+use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{
@@ -38,11 +38,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let biases = AttentionBiases::inputs(flag(config, "qkv_bias", true)?);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(5632);
-    let count = expert_count(config, &["num_experts"], 0, 60)?;
-    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1408);
-    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 4)?, hidden: sizes.hidden, width };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [60, 4])?;
+    let experts = experts.of_own_width(config, 1408)?;
     let normalised = flag(config, "norm_topk_prob", false)?;
-    let is_sparse = sparse_layers(config, count)?;
+    let is_sparse = sparse_layers(config, experts.count)?;
 
     let variant = Variant { attention_biases: biases, ..Variant::PLAIN };
     let core = |index: usize| core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));

@@ -5,7 +5,7 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert};
+use super::experts::{ExpertSizes, gated_shared_expert};
 use super::qwen3_5_text::decoder;
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes};
@@ -35,11 +35,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let width = |key: &str| Ok(config.size(key, 1..=LARGEST_WIDTH)?.unwrap_or(512));
-    let shared_width = width("shared_expert_intermediate_size")?;
-    let count = expert_count(config, &["num_experts"], 1, 256)?;
-    let chosen = chosen_count(config, count, 8)?;
-    let experts = ExpertSizes { count, chosen, hidden, width: width("moe_intermediate_size")? };
+    let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
+    let experts =
+        ExpertSizes::read(config, &sizes, &["num_experts"], 1, [256, 8])?.of_own_width(config, 512)?;
     decoder(roles, &sizes, |module, activation| {
         roles.softmax_experts(module, "gate", experts, true, activation, || {
             gated_shared_expert(roles, module, [hidden, shared_width], activation).map(Some)

@@ -5,10 +5,10 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, chosen_count, expert_count, sparse_layers};
+use super::experts::{ExpertSizes, sparse_layers};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, window};
+use super::settings::{SizeDefaults, Sizes, activation, flag, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
@@ -37,11 +37,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windowed = flag(config, "use_sliding_window", false)?;
     let window = if windowed { window(config, "sliding_window", Some(4096))? } else { None };
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let count = expert_count(config, &["num_experts", "num_local_experts"], 0, 128)?;
-    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(768);
-    let experts = ExpertSizes { count, chosen: chosen_count(config, count, 8)?, hidden: sizes.hidden, width };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 0, [128, 8])?;
+    let experts = experts.of_own_width(config, 768)?;
     let normalised = flag(config, "norm_topk_prob", false)?;
-    let is_sparse = sparse_layers(config, count)?;
+    let is_sparse = sparse_layers(config, experts.count)?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         head_norms: HEAD_NORMS,

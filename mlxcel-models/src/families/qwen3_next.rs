@@ -7,7 +7,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{ExpertSizes, chosen_count, expert_count, gated_shared_expert, sparse_layers};
+use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::{Fused, Roles};
 use super::settings::{
@@ -59,12 +59,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let delta = DeltaSettings::read(config, sizes.hidden, activation, epsilon)?;
     let types = mixer_types(config, sizes.layers)?;
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
-    let count = expert_count(config, &["num_experts"], 0, 512)?;
-    let width = config.size("moe_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
-    let experts =
-        ExpertSizes { count, chosen: chosen_count(config, count, 10)?, hidden: sizes.hidden, width };
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [512, 10])?;
+    let experts = experts.of_own_width(config, 512)?;
     let normalised = flag(config, "norm_topk_prob", true)?;
-    let is_sparse = sparse_layers(config, count)?;
+    let is_sparse = sparse_layers(config, experts.count)?;
 
     let base = roles.base("model.", "embed_tokens");
     // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted,
@@ -92,7 +90,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        let second = if index == sizes.layers && count > 0 || is_sparse(index) {
+        let second = if index == sizes.layers && experts.count > 0 || is_sparse(index) {
             roles.softmax_experts(&name("mlp"), "gate", experts, normalised, activation, || {
                 gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation).map(Some)
             })?

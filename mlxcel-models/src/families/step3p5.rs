@@ -184,7 +184,7 @@ impl Mixture {
     /// The experts of `layer`, under published names or those of mlx-lm.
     fn describe(&self, roles: &Roles<'_>, layer: &str, kind: &LayerKind) -> Result<Operation> {
         let &Self { experts, shared_width, normalised, scale, .. } = self;
-        let ExpertSizes { count, hidden, width, .. } = experts;
+        let ExpertSizes { count, hidden, .. } = experts;
         let stacks = [format!("{layer}.moe"), format!("{layer}.mlp.switch_mlp")];
         let is_converted = roles.has(&format!("{}.gate_proj.weight", stacks[1]));
         let [stack, gate, bias, shared] = if is_converted {
@@ -204,19 +204,10 @@ impl Mixture {
                 format!("{layer}.share_expert"),
             ]
         };
-        let bias = roles.has(&bias).then(|| roles.tensor(&bias, &[count])).transpose()?;
+        let bias = roles.tensor_if_there(&bias, &[count])?;
         let projection = roles.linear(&gate, count, hidden, false)?;
         let router = Router { scale, ..sigmoid_router(projection, bias, normalised) };
-        let stacked =
-            |name: &str, rows, columns| roles.matrices(&format!("{stack}.{name}"), count, rows, columns);
-        let linears = ExpertLinears::new(
-            roles,
-            [
-                stacked("gate_proj", width, hidden)?,
-                stacked("up_proj", width, hidden)?,
-                stacked("down_proj", hidden, width)?,
-            ],
-        );
+        let linears = ExpertLinears::new(roles, roles.stacks(&stack, experts)?);
         let mlp = self.mlp(roles, &shared, shared_width, kind.shared_limit)?;
         let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
         Ok(linears.routed(experts, router, gating(kind.limit), shared).into())
