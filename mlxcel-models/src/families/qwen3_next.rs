@@ -50,6 +50,34 @@ pub(super) const LINEAR: &str = "linear_attention";
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
+    let shape = [sizes.hidden, sizes.intermediate];
+    let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
+    let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [512, 10])?;
+    let experts = experts.of_own_width(config, 512)?;
+    let normalised = flag(config, "norm_topk_prob", true)?;
+    let is_sparse = sparse_layers(config, experts.count)?;
+    // mlx-lm stacks experts.
+    let is_converted = |layer: &str| roles.has(&format!("{layer}.mlp.switch_mlp.down_proj.weight"));
+    decoder(roles, &sizes, is_converted, |index, module, activation| {
+        if !(index == sizes.layers && experts.count > 0 || is_sparse(index)) {
+            return Ok(roles.gated_mlp(module, shape, activation, false)?.into());
+        }
+        roles.softmax_experts(module, "gate", experts, normalised, activation, || {
+            gated_shared_expert(roles, module, [sizes.hidden, shared_width], activation).map(Some)
+        })
+    })
+}
+
+/// The decoder of a checkpoint with Qwen3-Next's structure and tensor names. `is_converted` finds out whether
+/// mlx-lm has converted a layer; `second` makes the operation behind the mixer from the index of its layer and the
+/// name of its module.
+pub(super) fn decoder(
+    roles: &Roles<'_>,
+    sizes: &Sizes,
+    is_converted: impl Fn(&str) -> bool,
+    second: impl Fn(usize, &str, Activation) -> Result<Operation>,
+) -> Result<Decoder> {
+    let config = roles.config;
     let partial = Partial::Part { key: "partial_rotary_factor", default: 0.25 };
     let rope = RopeSettings { partial, ..sizes.rope(config) }.read()?;
     let bias = flag(config, "attention_bias", false)?;
@@ -58,20 +86,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let tied = flag(config, "tie_word_embeddings", false)?;
     let delta = DeltaSettings::read(config, sizes.hidden, activation, epsilon)?;
     let types = mixer_types(config, sizes.layers)?;
-    let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
-    let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [512, 10])?;
-    let experts = experts.of_own_width(config, 512)?;
-    let normalised = flag(config, "norm_topk_prob", true)?;
-    let is_sparse = sparse_layers(config, experts.count)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted,
-    // which it stacks the experts of.
-    let is_stacked = || {
-        (0..sizes.layers)
-            .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.down_proj.weight")))
-    };
-    let is_converted = roles.gguf_architecture().is_some() || is_stacked();
+    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted.
+    let is_converted = roles.gguf_architecture().is_some()
+        || (0..sizes.layers).any(|index| is_converted(&format!("{base}layers.{index}")));
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
     let norm = |name: &str| shifted_norm(name, sizes.hidden);
@@ -84,32 +103,26 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Mixer::Attention(Attention {
                 query_norm: by_head(shifted_norm(&name("self_attn.q_norm"), sizes.head_dim)?),
                 key_norm: by_head(shifted_norm(&name("self_attn.k_norm"), sizes.head_dim)?),
-                ..gated_attention(roles, &name("self_attn"), &sizes, bias, core)?
+                ..gated_attention(roles, &name("self_attn"), sizes, bias, core)?
             })
         } else {
             Mixer::DeltaRule(delta.describe(roles, &name("linear_attn"))?)
         };
         let output_norm = norm(&name("post_attention_layernorm"))?;
-        let second = if index == sizes.layers && experts.count > 0 || is_sparse(index) {
-            roles.softmax_experts(&name("mlp"), "gate", experts, normalised, activation, || {
-                gated_shared_expert(roles, &name("mlp"), [sizes.hidden, shared_width], activation).map(Some)
-            })?
-        } else {
-            roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?.into()
-        };
-        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
+        let second = second(index, &name("mlp"), activation)?;
+        Ok(sequential([pre_norm(input_norm, mixer), pre_norm(output_norm, second)]))
     };
     let draft_head = Some(draft_head());
-    roles.decoder(Outline { draft_head, ..Outline::new(&sizes, &base, tied) }, norm, layer)
+    roles.decoder(Outline { draft_head, ..Outline::new(sizes, &base, tied) }, norm, layer)
 }
 
 /// The module of a layer, or behind the last of `layers` layers of the draft head's.
-pub(super) fn layer_module(base: &str, layers: usize, index: usize) -> String {
+fn layer_module(base: &str, layers: usize, index: usize) -> String {
     if index < layers { format!("{base}layers.{index}") } else { format!("{DRAFT_HEAD}layers.0") }
 }
 
 /// The modules of the draft head.
-pub(super) fn draft_head() -> DraftHeadModules {
+fn draft_head() -> DraftHeadModules {
     let name = |module: &str| format!("{DRAFT_HEAD}{module}");
     DraftHeadModules {
         embedding_norm: name("pre_fc_norm_embedding"),
@@ -120,7 +133,7 @@ pub(super) fn draft_head() -> DraftHeadModules {
 }
 
 /// The type of each layer, [`FULL`] or [`LINEAR`]: by default every fourth has attention.
-pub(super) fn mixer_types(config: Fields<'_>, layers: usize) -> Result<Vec<&'static str>> {
+fn mixer_types(config: Fields<'_>, layers: usize) -> Result<Vec<&'static str>> {
     let interval = config.size("full_attention_interval", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
     layer_types(config, layers, &[FULL, LINEAR], |index| {
         if (index + 1).is_multiple_of(interval) { FULL } else { LINEAR }
@@ -128,7 +141,7 @@ pub(super) fn mixer_types(config: Fields<'_>, layers: usize) -> Result<Vec<&'sta
 }
 
 /// Attention whose query projection gives of each head the query, then the gate of its output.
-pub(super) fn gated_attention(
+fn gated_attention(
     roles: &Roles<'_>,
     module: &str,
     sizes: &Sizes,
@@ -149,7 +162,7 @@ pub(super) fn gated_attention(
 }
 
 /// The settings of the gated delta rule.
-pub(super) struct DeltaSettings {
+struct DeltaSettings {
     hidden: usize,
     key_heads: usize,
     value_heads: usize,
@@ -162,12 +175,7 @@ pub(super) struct DeltaSettings {
 }
 
 impl DeltaSettings {
-    pub(super) fn read(
-        config: Fields<'_>,
-        hidden: usize,
-        activation: Activation,
-        epsilon: f32,
-    ) -> Result<Self> {
+    fn read(config: Fields<'_>, hidden: usize, activation: Activation, epsilon: f32) -> Result<Self> {
         const VALUE_HEADS: &str = "linear_num_value_heads";
         let heads = |key: &str, default| Ok(config.size(key, 1..=LARGEST_HEAD_COUNT)?.unwrap_or(default));
         let dim = |key: &str| Ok(config.size(key, 1..=LARGEST_HEAD_DIM)?.unwrap_or(128));
@@ -197,7 +205,7 @@ impl DeltaSettings {
     /// The mixer of `module`. One input projection has for each key head the rows of query, key, values and
     /// gates, or those of queries, keys and values are one and gates have their own. `beta` and `alpha`
     /// likewise share one, by key head, or have their own.
-    pub(super) fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
+    fn describe(&self, roles: &Roles<'_>, module: &str) -> Result<DeltaRule> {
         let &Self { hidden, key_heads, value_heads, key_dim, value_dim, .. } = self;
         let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
         let shared = value_heads / key_heads;
