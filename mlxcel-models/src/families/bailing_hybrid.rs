@@ -10,13 +10,13 @@ use mlxcel_core::Result;
 use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
-use super::kimi_delta::{KimiDelta, LINEAR};
+use super::kimi_delta::KimiDelta;
 use super::kimi_linear::{RENAMED, renamed_sizes};
 use super::latent::{LatentDefaults, LatentSettings};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, SizeDefaults, activation, flag, layer_types, number,
+    FULL, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, activation, flag, layer_types, number,
     positive,
 };
 use super::{Conversion, Family};

@@ -9,9 +9,6 @@ use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decay, DecayScope, DeltaRule, HeadSharing, Projection};
 
-/// What a layer with the delta rule is called in `layer_types`.
-pub(super) const LINEAR: &str = "linear_attention";
-
 /// The sizes of Kimi delta attention, which has as many heads of keys as of values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KimiDelta {

@@ -9,12 +9,12 @@ use mlxcel_core::Result;
 
 use super::blocks::{pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
-use super::kimi_delta::{KimiDelta, LINEAR};
+use super::kimi_delta::KimiDelta;
 use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, flag,
+    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, Sizes, activation, expect_flag, flag,
     layer_types, positive,
 };
 use super::{Conversion, Family};

@@ -11,10 +11,9 @@ use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertLinears, ExpertSizes, GroupedDefaults, GroupedExperts};
 use super::outline::Outline;
-use super::qwen3_next::LINEAR;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
+    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, LINEAR, SizeDefaults, Sizes, activation, flag,
     layer_kinds, number, positive,
 };
 use super::state_space::{StateSpaceSettings, StateSpaceVariant};

@@ -9,10 +9,10 @@ use mlxcel_core::Result;
 use super::blocks::{AttentionBiases, core, over_heads, post_norm, pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
-use super::qwen3_next::LINEAR;
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, flag, layer_types, positive,
+    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LINEAR, SizeDefaults, Sizes, activation, flag, layer_types,
+    positive,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;

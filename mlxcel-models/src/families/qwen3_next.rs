@@ -11,8 +11,8 @@ use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::{Fused, Roles};
 use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes,
-    activation, flag, layer_types, positive,
+    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, LINEAR, SizeDefaults,
+    Sizes, activation, flag, layer_types, positive,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -44,8 +44,6 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
 };
 /// What the names of the draft head's modules begin with.
 const DRAFT_HEAD: &str = "mtp.";
-/// What a layer with the gated delta rule is called in `layer_types`.
-pub(super) const LINEAR: &str = "linear_attention";
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

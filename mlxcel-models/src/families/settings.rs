@@ -19,6 +19,9 @@ pub(super) const FULL: &str = "full_attention";
 /// What a layer that sees a window is called.
 pub(super) const SLIDING: &str = "sliding_attention";
 
+/// What a layer with a recurrence instead of attention is called.
+pub(super) const LINEAR: &str = "linear_attention";
+
 /// The sizes of a decoder with attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
@@ -212,7 +215,7 @@ pub(super) fn layer_kinds(
         // Names of earlier releases of transformers.
         let current = match name {
             "attention" => FULL,
-            "mamba" => "linear_attention",
+            "mamba" => LINEAR,
             "deepseek_sparse_attention" => "indexed_attention",
             name => name,
         };
