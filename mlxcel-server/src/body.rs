@@ -44,13 +44,14 @@ pub(crate) fn fields_of<T: Asked>() -> Vec<Field> {
 }
 
 /// Fields that change no answer, and are not looked at.
-const WITHOUT_EFFECT: [&str; 15] = [
+const WITHOUT_EFFECT: [&str; 16] = [
     "user",
     "metadata",
     "store",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "prediction",
     "background",
@@ -76,6 +77,10 @@ impl<T: Asked> FromRequest<Arc<Models>> for Body<T> {
     async fn from_request(request: Request, models: &Arc<Models>) -> Result<Self, ApiError> {
         if !is_json(&request) {
             let message = "the Content-Type must be application/json";
+            return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        if request.headers().get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+            let message = "a Content-Encoding is not supported: send the body uncompressed";
             return Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let (shared, client) = (&models.shared, client(&request));

@@ -136,7 +136,12 @@ impl ApiError {
             Some(param) if !message.contains(param) => format!("{param}: {message}"),
             _ => message.clone(),
         };
-        json!({ "type": "error", "error": { "type": kind, "message": message } })
+        let mut error = json!({ "type": kind, "message": message });
+        if param.as_deref() == Some("thread") {
+            // Clients that want stored conversations then send whole ones.
+            error["details"] = json!({ "error_code": "thread_unsupported_request" });
+        }
+        json!({ "type": "error", "error": error })
     }
 }
 

@@ -106,6 +106,50 @@ async fn errors_of_the_engine_have_the_names_of_the_api() {
 }
 
 #[tokio::test]
+async fn errors_of_counts_have_the_names_of_the_api() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let format = json!({ "type": "json_schema", "schema": 5 });
+    let said = json!([{ "role": "user", "content": "Hi" }]);
+    for (path, body, named) in [
+        (
+            "/v1/messages/count_tokens",
+            json!({ "messages": said, "output_config": { "format": format } }),
+            "output_config.format",
+        ),
+        ("/v1/responses/input_tokens", json!({ "input": said, "text": { "format": format } }), "text.format"),
+    ] {
+        let (status, text) = ask(&router, path, Some(body)).await;
+        assert!(
+            status == 400 && text.contains(named) && !text.contains("response_format"),
+            "{status} {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_wants_a_stored_conversation_is_told_to_send_a_whole_one() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    let body = json!({ "messages": messages, "max_tokens": 2, "thread": { "type": "create" } });
+    let (status, text) = ask(&router, "/v1/messages", Some(body)).await;
+    let error: Value = serde_json::from_str(&text).unwrap();
+    let code = &error["error"]["details"]["error_code"];
+    assert_eq!((status, code), (400, &json!("thread_unsupported_request")), "{text}");
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_for_its_encoding() {
+    let router = Server::new("pip", engine()).router().unwrap();
+    for (encoding, status) in [("identity", 200), ("gzip", 415)] {
+        let request = Request::post("/tokenize").header("content-type", "application/json");
+        let request = request.header("content-encoding", encoding).body(Body::from(r#"{"prompt":"Hi"}"#));
+        let response = router.clone().oneshot(request.unwrap()).await.unwrap();
+        let (found, text) = (response.status().as_u16(), text(response).await);
+        assert_eq!((found, text.contains("Content-Encoding")), (status, status == 415), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn fields_of_another_api_are_refused_by_the_name_that_was_sent() {
     let router = Server::new("pip", engine()).router().unwrap();
     for (path, mut body) in requests(3) {
