@@ -60,7 +60,14 @@ impl Asked for ChatRequest {
     }
 }
 
-const MESSAGE: Kind = Kind::Object(&[Field::required("role", Kind::Text)]);
+pub(crate) const MESSAGE: Kind = Kind::Object(&[Field::required("role", Kind::Text)]);
+/// The arguments of a call: a JSON object, or its text.
+pub(crate) const ARGUMENTS: Kind = Kind::Either(&[Kind::Text, Kind::Map(&Kind::Any)]);
+const FUNCTION: Kind =
+    Kind::Object(&[Field::required("name", Kind::Text), Field::new("arguments", ARGUMENTS)]);
+const CALLS: Kind = Kind::List(&Kind::Object(&[Field::required("function", FUNCTION)]));
+/// Fields of messages that templates print.
+const EXTRA: [(&str, Kind); 3] = [("tool_calls", CALLS), ("tool_call_id", Kind::Text), ("name", Kind::Text)];
 
 impl ChatRequest {
     /// The request with the fields of `chat`, which a request of another API has become.
@@ -88,12 +95,22 @@ impl ChatMessage {
         self.content.is_none() && ["user", "system", "developer"].contains(&self.role.as_str())
     }
 
-    fn into_message(self) -> Result<Message, ApiError> {
-        let text = self.content.map(|content| text_of(&content, &["text"], "messages")).transpose()?;
+    /// It as the message at `path`.
+    fn into_message(self, path: &str) -> Result<Message, ApiError> {
+        let place = format!("{path}.content");
+        if self.lacks_content() {
+            let message = format!("{place} is required: a string or a list of parts");
+            return Err(ApiError::invalid(&place, message));
+        }
+        let text = self.content.map(|content| text_of(&content, &["text"], &place)).transpose()?;
         let mut message = Message::new(self.role, text.unwrap_or_default());
         message.extra = self.extra;
         // Clients send fields that say nothing, and templates may ask only whether a field is there.
         message.extra.retain(|_, value| !value.is_null());
+        for (name, kind) in EXTRA {
+            let value = message.extra.get(name);
+            value.map_or(Ok(()), |value| kind.check(value, &format!("{path}.{name}")))?;
+        }
         tools::read_arguments(&mut message.extra);
         Ok(message)
     }
@@ -123,13 +140,10 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
     if request.modalities.iter().flatten().any(|modality| modality != "text") {
         return Err(ApiError::unsupported("modalities", "an answer that is not text"));
     }
-    if let Some(index) = request.messages.iter().position(ChatMessage::lacks_content) {
-        let path = format!("messages[{index}].content");
-        let message = format!("{path} is required: a string or a list of parts");
-        return Err(ApiError::invalid(&path, message));
-    }
-    let mut messages: Vec<Message> =
-        request.messages.into_iter().map(ChatMessage::into_message).collect::<Result<_, _>>()?;
+    let message =
+        |(index, message): (usize, ChatMessage)| message.into_message(&format!("messages[{index}]"));
+    let mut messages =
+        request.messages.into_iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()?;
     name_system_messages(app, &mut messages)?;
     let mut chat = ChatOptions::default();
     if request.continue_final_message == Some(true) {
@@ -173,10 +187,18 @@ fn name_system_messages(app: &ServedModel, messages: &mut [Message]) -> Result<(
 }
 
 /// How many tokens the prompt of a chat has.
-pub(crate) fn prompt_tokens(app: &ServedModel, request: ChatRequest) -> Result<usize, ApiError> {
-    let (Prepared { messages, options, .. }, _) = prepare(app, request, 0)?;
-    let chat = options.into_iter().next().map(|options| options.chat).unwrap_or_default();
-    Ok(app.tokenizer()?.encode_chat(&messages, &chat)?.len())
+pub(crate) async fn count(
+    app: Arc<ServedModel>,
+    request: ChatRequest,
+    sender: Sender,
+) -> Result<usize, ApiError> {
+    let server = Arc::clone(&app.server);
+    let count = move || {
+        let (Prepared { messages, options, .. }, _) = prepare(&app, request, 0)?;
+        let chat = options.into_iter().next().map(|options| options.chat).unwrap_or_default();
+        Ok(app.tokenizer()?.encode_chat(&messages, &chat)?.len())
+    };
+    server.workers.run(sender.share.client, count).await?
 }
 
 /// Submits a chat.

@@ -55,13 +55,7 @@ async fn complete_prompts(
     let (fields, limits) = (request.fields, app.limits());
     let logprobs = request.logprobs.map(|top| within(top, limits.logprobs)).transpose()?;
     let (top, with_logprobs) = (logprobs.unwrap_or(0), logprobs.is_some());
-    let mut prompts = request.prompt.into_list();
-    if prompts.is_empty() || prompts.len() > limits.prompts {
-        return Err(ApiError::invalid("prompt", format!("from 1 to {} prompts", limits.prompts)));
-    }
-    for prompt in &prompts {
-        prompt.check(&app)?;
-    }
+    let mut prompts = request.prompt.into_list(&app, "prompt", limits.prompts)?;
     let options = fields.options(&app, top)?;
     let answers_of_each = options.len();
     if prompts.len() * answers_of_each > limits.rows {

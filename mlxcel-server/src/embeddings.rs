@@ -6,14 +6,14 @@ use std::time::Instant;
 use axum::Json;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mlxcel_session::{CancelToken, EmbedOptions, Engine, FinishReason, TokenId};
+use mlxcel_session::{CancelToken, EmbedOptions, Engine, FinishReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind};
-use crate::prompts::{PROMPTS, Prompts};
+use crate::prompts::{OwnedPrompt, PROMPTS, Prompts};
 use crate::spans::{EMBEDDINGS, RequestSpan};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
@@ -34,61 +34,29 @@ impl Asked for EmbeddingRequest {
     }
 }
 
-/// Texts, or their tokens.
-enum Texts {
-    Words(Vec<String>),
-    Tokens(Vec<Vec<TokenId>>),
-}
-
-impl Prompts {
-    /// The texts to embed, some at a time.
-    fn parts(self) -> Vec<Texts> {
-        fn cut<T>(texts: Vec<T>, of: impl Fn(Vec<T>) -> Texts) -> Vec<Texts> {
-            let mut texts = texts.into_iter().peekable();
-            let mut parts = Vec::new();
-            while texts.peek().is_some() {
-                parts.push(of(texts.by_ref().take(TEXTS_AT_ONCE).collect()));
-            }
-            parts
-        }
-        match self {
-            Self::Text(text) => cut(vec![text], Texts::Words),
-            Self::Texts(texts) => cut(texts, Texts::Words),
-            Self::Tokens(tokens) => cut(vec![tokens], Texts::Tokens),
-            Self::ManyTokens(texts) => cut(texts, Texts::Tokens),
+/// The embeddings of texts, which are all words or all tokens, and how many tokens they have.
+fn embed_part(
+    engine: &Engine,
+    texts: &[OwnedPrompt],
+    options: &EmbedOptions,
+) -> mlxcel_session::Result<(usize, Vec<Vec<f32>>)> {
+    let (mut words, mut tokens) = (Vec::new(), Vec::new());
+    for text in texts {
+        match text {
+            OwnedPrompt::Text(text) => words.push(text),
+            OwnedPrompt::Tokens(text) => tokens.push(text.clone()),
         }
     }
-
-    fn is_allowed(&self, most: usize) -> bool {
-        match self {
-            Self::Text(text) => !text.is_empty(),
-            Self::Texts(texts) => (1..=most).contains(&texts.len()) && !texts.iter().any(String::is_empty),
-            Self::Tokens(tokens) => !tokens.is_empty(),
-            Self::ManyTokens(texts) => (1..=most).contains(&texts.len()) && !texts.iter().any(Vec::is_empty),
-        }
+    // First, since it refuses texts that are longer than the context before they are encoded.
+    let vectors = match words[..] {
+        [] => engine.embed_tokens(&tokens, options)?,
+        _ => engine.embed_all(&words, options)?,
+    };
+    let mut count = tokens.iter().map(Vec::len).sum();
+    for text in words {
+        count += engine.model().tokenizer()?.encode(text, true)?.len();
     }
-}
-
-impl Texts {
-    /// Their embeddings, and how many tokens they have.
-    fn embed(
-        &self,
-        engine: &Engine,
-        options: &EmbedOptions,
-    ) -> mlxcel_session::Result<(usize, Vec<Vec<f32>>)> {
-        match self {
-            Self::Words(texts) => {
-                // First, since it refuses texts that are longer than the context before they are encoded.
-                let vectors = engine.embed_all(texts, options)?;
-                let tokens =
-                    texts.iter().map(|text| Ok(engine.model().tokenizer()?.encode(text, true)?.len()));
-                Ok((tokens.sum::<mlxcel_session::Result<usize>>()?, vectors))
-            }
-            Self::Tokens(texts) => {
-                Ok((texts.iter().map(Vec::len).sum(), engine.embed_tokens(texts, options)?))
-            }
-        }
-    }
+    Ok((count, vectors))
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -115,10 +83,7 @@ pub(crate) async fn embed(
     Body { request, app, sender }: Body<EmbeddingRequest>,
 ) -> Result<Json<Value>, ApiError> {
     app.expect_no_adapter("embeddings")?;
-    let texts = app.limits().texts;
-    if !request.input.is_allowed(texts) {
-        return Err(ApiError::invalid("input", format!("from 1 to {texts} texts, none of them empty")));
-    }
+    let texts = request.input.into_list(&app, "input", app.limits().texts)?;
     let share = sender.share;
     // Texts take no more than the body did.
     drop(sender);
@@ -128,12 +93,13 @@ pub(crate) async fn embed(
     let span = Arc::new(RequestSpan::new(EMBEDDINGS, &app.name, 1));
     let started = Instant::now();
     let (mut tokens, mut vectors) = (0, Vec::new());
-    for part in request.input.parts() {
+    for part in texts.chunks(TEXTS_AT_ONCE) {
         if started.elapsed() > app.limits().time {
             return Err(ApiError::cut(FinishReason::TimeLimit));
         }
-        let (engine, options, within) = (app.engine.clone(), options.clone(), Arc::clone(&span));
-        let embed = move || within.in_scope(|| part.embed(&engine, &options));
+        let (engine, part, options) = (app.engine.clone(), part.to_vec(), options.clone());
+        let within = Arc::clone(&span);
+        let embed = move || within.in_scope(|| embed_part(&engine, &part, &options));
         // After each part it is another client's turn.
         let embedded = app.server.embedding.run(share.client, embed).await?;
         let embedded = embedded.inspect_err(|error| span.failed(error))?;

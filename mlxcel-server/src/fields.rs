@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::failure::ApiError;
-use crate::kinds::{Field, Kind};
+use crate::kinds::{Field, Kind, Object};
 use crate::limits::Limits;
 use crate::served::ServedModel;
 
@@ -22,7 +22,7 @@ pub(crate) struct Fields {
     max_completion_tokens: Option<usize>,
     n: Option<u64>,
     pub(crate) stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
+    stream_options: Option<Object<StreamOptions>>,
     stop: Option<OneOrMore>,
     logit_bias: Option<BTreeMap<String, f32>>,
     seed: Option<i64>,
@@ -109,7 +109,7 @@ impl Fields {
 
     /// Whether a stream is to end with what it took.
     pub(crate) fn include_usage(&self) -> bool {
-        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+        self.stream_options.as_ref().and_then(|Object(options)| options.include_usage).unwrap_or(false)
     }
 
     /// The options of each answer that is wanted.

@@ -1,6 +1,7 @@
 //! The types of fields, and what is wrong with a value, in the words of the APIs.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::failure::ApiError;
@@ -35,14 +36,16 @@ pub(crate) enum Kind {
     Either(&'static [Kind]),
 }
 
-/// A value of [`Kind::Object`] whose fields are read later.
-#[derive(Deserialize)]
-#[serde(from = "Map<String, Value>")]
-pub(crate) struct Object(pub(crate) Value);
+/// A value of [`Kind::Object`], and no list, of which structs are read too.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Map<String, Value>", bound = "T: DeserializeOwned")]
+pub(crate) struct Object<T = Value>(pub(crate) T);
 
-impl From<Map<String, Value>> for Object {
-    fn from(fields: Map<String, Value>) -> Self {
-        Self(fields.into())
+impl<T: DeserializeOwned> TryFrom<Map<String, Value>> for Object<T> {
+    type Error = serde_json::Error;
+
+    fn try_from(fields: Map<String, Value>) -> serde_json::Result<Self> {
+        serde_json::from_value(fields.into()).map(Self)
     }
 }
 
@@ -82,6 +85,11 @@ fn wrong_part(fields: &[Field], object: &Map<String, Value>, prefix: &str) -> Op
 }
 
 impl Kind {
+    /// Fails for a value at `path` that is not of this type.
+    pub(crate) fn check(self, value: &Value, path: &str) -> Result<(), ApiError> {
+        if self.accepts(value) { Ok(()) } else { Err(self.wrong(path.to_owned(), value)) }
+    }
+
     fn accepts(self, value: &Value) -> bool {
         match self {
             Self::Any => true,

@@ -1,8 +1,6 @@
 //! `/v1/messages`: a chat in the words of Anthropic's API. Nothing is stored, so each request has the whole
 //! conversation.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::Request;
 use axum::http::header;
@@ -12,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
 use crate::body::{Asked, Body};
-use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
+use crate::chat::{self, Begun, ChatRequest, begin};
 use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
@@ -39,7 +37,7 @@ struct Conversation {
     system: Option<Value>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
-    thinking: Option<Thinking>,
+    thinking: Option<Object<Thinking>>,
     /// The effort, and the format of the answer.
     output_config: Option<Object>,
 }
@@ -70,6 +68,14 @@ pub(crate) struct CountRequest {
 const PATH: &str = "/v1/messages";
 const THINKING: Kind =
     Kind::Object(&[Field::required("type", Kind::Words(&["enabled", "disabled", "adaptive"]))]);
+const MESSAGE: Kind = Kind::Object(&[Field::required("role", Kind::Words(&["user", "assistant", "system"]))]);
+const TOOL_USE: Kind = Kind::Object(&[
+    Field::required("id", Kind::Text),
+    Field::required("name", Kind::Text),
+    Field::required("input", Kind::Object(&[])),
+]);
+const TOOL_RESULT: Kind =
+    Kind::Object(&[Field::required("tool_use_id", Kind::Text), Field::new("is_error", Kind::Flag)]);
 /// Fields of the conversation.
 const CONVERSATION: [Field; 6] = [
     Field::required("messages", Kind::List(&Kind::Any)),
@@ -123,18 +129,14 @@ impl Conversation {
         if let Some(system) = &self.system {
             messages.push(json!({ "role": "system", "content": text_of(system, "system")? }));
         }
-        for message in &self.messages {
+        for (index, message) in self.messages.iter().enumerate() {
+            let path = format!("messages[{index}]");
+            MESSAGE.check(message, &path)?;
+            let (content, path) = (&message["content"], format!("{path}.content"));
             match message["role"].as_str() {
-                Some("user") => user(&message["content"], &mut messages)?,
-                Some("assistant") => messages.push(assistant(&message["content"])?),
-                Some("system") => {
-                    let text = text_of(&message["content"], "messages")?;
-                    messages.push(json!({ "role": "system", "content": text }));
-                }
-                _ => {
-                    let reason = "the role of a message must be user, assistant or system";
-                    return Err(ApiError::invalid("messages", reason));
-                }
+                Some("user") => user(content, &path, &mut messages)?,
+                Some("assistant") => messages.push(assistant(content, &path)?),
+                _ => messages.push(json!({ "role": "system", "content": text_of(content, &path)? })),
             }
         }
         let mut chat = Map::new();
@@ -149,7 +151,7 @@ impl Conversation {
             let is_parallel = choice["disable_parallel_tool_use"] != true;
             chat.insert("parallel_tool_calls".to_owned(), is_parallel.into());
         }
-        if let Some(thinking) = &self.thinking {
+        if let Some(Object(thinking)) = &self.thinking {
             let thinks = !matches!(thinking.kind, ThinkingKind::Disabled);
             chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": thinks }));
         }
@@ -166,8 +168,8 @@ impl Conversation {
 }
 
 /// The text of content.
-fn text_of(content: &Value, param: &str) -> Result<String, ApiError> {
-    content::text_of(content, &TEXT, param)
+fn text_of(content: &Value, path: &str) -> Result<String, ApiError> {
+    content::text_of(content, &TEXT, path)
 }
 
 /// The parts of content that are text.
@@ -176,21 +178,23 @@ const TEXT: [&str; 1] = ["text"];
 /// What the result of a tool that failed begins with.
 const FAILED: &str = "Error: ";
 
-/// Adds what a user says: results of tools are messages of their own.
-fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+/// Adds what a user says, the content at `path`: results of tools are messages of their own.
+fn user(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let Value::Array(blocks) = content else {
-        messages.push(json!({ "role": "user", "content": text_of(content, "messages")? }));
+        messages.push(json!({ "role": "user", "content": text_of(content, path)? }));
         return Ok(());
     };
     let mut text = String::new();
-    for block in blocks {
+    for (index, block) in blocks.iter().enumerate() {
+        let path = format!("{path}[{index}]");
         if block["type"] != "tool_result" {
-            text.push_str(text_of_part(block, &TEXT, "messages")?);
+            text.push_str(text_of_part(block, &TEXT, &path)?);
             continue;
         }
+        TOOL_RESULT.check(block, &path)?;
         let mut result = match &block["content"] {
             Value::Null => String::new(),
-            content => text_of(content, "messages")?,
+            content => text_of(content, &format!("{path}.content"))?,
         };
         if block["is_error"] == true {
             // Templates have no field for it.
@@ -204,20 +208,22 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What the assistant said and called; its thoughts are no part of the conversation.
-fn assistant(content: &Value) -> Result<Value, ApiError> {
+/// What the assistant said and called, the content at `path`; its thoughts are no part of the conversation.
+fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
     let Value::Array(blocks) = content else {
-        return Ok(json!({ "role": "assistant", "content": text_of(content, "messages")? }));
+        return Ok(json!({ "role": "assistant", "content": text_of(content, path)? }));
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
-    for block in blocks {
+    for (index, block) in blocks.iter().enumerate() {
+        let path = format!("{path}[{index}]");
         match block["type"].as_str() {
             Some("thinking" | "redacted_thinking") => {}
             Some("tool_use") => {
+                TOOL_USE.check(block, &path)?;
                 let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
                 calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
             }
-            _ => text.push_str(text_of_part(block, &TEXT, "messages")?),
+            _ => text.push_str(text_of_part(block, &TEXT, &path)?),
         }
     }
     let mut message = json!({ "role": "assistant", "content": text });
@@ -276,10 +282,8 @@ pub(crate) async fn count(
 ) -> Result<Json<Value>, ApiError> {
     let mut chat = request.conversation.chat()?;
     chat.insert("max_tokens".to_owned(), 1.into());
-    let chat = ChatRequest::of(chat).map_err(|error| error.renamed(&NAMES))?;
-    let of = Arc::clone(&app);
-    let count = move || prompt_tokens(&of, chat);
-    let tokens = app.server.workers.run(sender.share.client, count).await??;
+    let tokens = async { chat::count(app, ChatRequest::of(chat)?, sender).await };
+    let tokens = tokens.await.map_err(|error| error.renamed(&NAMES))?;
     Ok(Json(json!({ "input_tokens": tokens })))
 }
 

@@ -35,15 +35,15 @@ pub(crate) enum OwnedPrompt {
 
 impl OwnedPrompt {
     /// Fails for a prompt that is empty or has tokens outside the vocabulary.
-    pub(crate) fn check(&self, app: &ServedModel) -> Result<(), ApiError> {
+    fn check(&self, app: &ServedModel, param: &str) -> Result<(), ApiError> {
         let is_empty = match self {
             Self::Text(text) => text.is_empty(),
             Self::Tokens(tokens) => {
-                check_tokens(app, tokens, "prompt")?;
+                check_tokens(app, tokens, param)?;
                 tokens.is_empty()
             }
         };
-        if is_empty { Err(ApiError::invalid("prompt", "a prompt must not be empty")) } else { Ok(()) }
+        if is_empty { Err(ApiError::invalid(param, "a text must not be empty")) } else { Ok(()) }
     }
 
     pub(crate) fn as_prompt(&self) -> Prompt<'_> {
@@ -55,12 +55,26 @@ impl OwnedPrompt {
 }
 
 impl Prompts {
-    pub(crate) fn into_list(self) -> Vec<OwnedPrompt> {
-        match self {
+    /// All of them, which the request has in the field `param`.
+    ///
+    /// # Errors
+    /// If there is none, if there are more than `most`, or if one is empty or has tokens outside the vocabulary.
+    pub(crate) fn into_list(
+        self,
+        app: &ServedModel,
+        param: &str,
+        most: usize,
+    ) -> Result<Vec<OwnedPrompt>, ApiError> {
+        let list: Vec<_> = match self {
             Self::Text(text) => vec![OwnedPrompt::Text(text)],
             Self::Tokens(tokens) => vec![OwnedPrompt::Tokens(tokens)],
             Self::Texts(texts) => texts.into_iter().map(OwnedPrompt::Text).collect(),
             Self::ManyTokens(prompts) => prompts.into_iter().map(OwnedPrompt::Tokens).collect(),
+        };
+        if !(1..=most).contains(&list.len()) {
+            return Err(ApiError::invalid(param, format!("{param} must be from 1 to {most} texts")));
         }
+        list.iter().try_for_each(|prompt| prompt.check(app, param))?;
+        Ok(list)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
-use crate::kinds::{Field, Kind};
+use crate::kinds::{Field, Kind, Object};
 use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
@@ -25,7 +25,12 @@ pub(crate) struct RerankRequest {
 #[serde(untagged)]
 enum Document {
     Text(String),
-    Object { text: String },
+    Object(Object<DocumentText>),
+}
+
+#[derive(Deserialize)]
+struct DocumentText {
+    text: String,
 }
 
 const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[Field::required("text", Kind::Text)])]);
@@ -33,7 +38,7 @@ const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[Field::required
 impl From<Document> for String {
     fn from(document: Document) -> Self {
         match document {
-            Document::Text(text) | Document::Object { text } => text,
+            Document::Text(text) | Document::Object(Object(DocumentText { text })) => text,
         }
     }
 }

@@ -1,15 +1,13 @@
 //! `/v1/responses`: a chat in the words of OpenAI's newer API. Nothing is stored, so each request has the
 //! whole conversation.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
 use crate::body::{Asked, Body};
-use crate::chat::{Begun, ChatRequest, begin, prompt_tokens};
+use crate::chat::{self, Begun, ChatRequest, begin};
 use crate::content::text_of;
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
@@ -111,8 +109,8 @@ impl ResponseRequest {
         match &self.input {
             Input::Text(text) => messages.push(json!({ "role": "user", "content": text })),
             Input::Items(items) => {
-                for item in items {
-                    add(item, &mut messages)?;
+                for (index, item) in items.iter().enumerate() {
+                    add(item, &format!("input[{index}]"), &mut messages)?;
                 }
             }
         }
@@ -120,26 +118,35 @@ impl ResponseRequest {
     }
 }
 
-/// Adds an item of the input to the conversation.
-fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+const CALL_ID: Field = Field::required("call_id", Kind::Text);
+const CALL: Kind = Kind::Object(&[
+    CALL_ID,
+    Field::required("name", Kind::Text),
+    Field::required("arguments", chat::ARGUMENTS),
+]);
+
+/// Adds the item of the input at `path` to the conversation.
+fn add(item: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
-            let Some(role) = item["role"].as_str() else {
-                return Err(ApiError::invalid("input", "a message without a role"));
-            };
-            messages.push(json!({ "role": role, "content": content(&item["content"])? }));
+            chat::MESSAGE.check(item, path)?;
+            let content = content(&item["content"], &format!("{path}.content"))?;
+            messages.push(json!({ "role": item["role"], "content": content }));
         }
         "function_call" => {
+            CALL.check(item, path)?;
             let function = json!({ "name": item["name"], "arguments": item["arguments"] });
             let call = json!({ "id": item["call_id"], "type": "function", "function": function });
             add_call(call, messages);
         }
-        "function_call_output" => messages.push(json!({
-            "role": "tool", "tool_call_id": item["call_id"], "content": content(&item["output"])?,
-        })),
+        "function_call_output" => {
+            Kind::Object(&[CALL_ID]).check(item, path)?;
+            let content = content(&item["output"], &format!("{path}.output"))?;
+            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": content }));
+        }
         // It has no part in the conversation.
         "reasoning" => {}
-        other => return Err(ApiError::unsupported("input", &format!("an item of type {other:?}"))),
+        other => return Err(ApiError::unsupported(path, &format!("an item of type {other:?}"))),
     }
     Ok(())
 }
@@ -156,8 +163,8 @@ fn add_call(call: Value, messages: &mut Vec<Value>) {
 }
 
 /// The text of content.
-fn content(content: &Value) -> Result<String, ApiError> {
-    text_of(content, &["input_text", "output_text", "text"], "input")
+fn content(content: &Value, path: &str) -> Result<String, ApiError> {
+    text_of(content, &["input_text", "output_text", "text"], path)
 }
 
 pub(crate) async fn respond(body: Body<ResponseRequest>) -> Result<Response, ApiError> {
@@ -169,9 +176,8 @@ pub(crate) async fn count(
     Body { mut request, app, sender }: Body<ResponseRequest>,
 ) -> Result<Json<Value>, ApiError> {
     request.max_output_tokens = Some(1);
-    let chat = request.chat().map_err(|error| error.renamed(&NAMES))?;
-    let of = Arc::clone(&app);
-    let tokens = app.server.workers.run(sender.share.client, move || prompt_tokens(&of, chat)).await??;
+    let tokens = async { chat::count(app, request.chat()?, sender).await };
+    let tokens = tokens.await.map_err(|error| error.renamed(&NAMES))?;
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 

@@ -28,27 +28,25 @@ impl ToolFields {
         if let Some(other) = definitions.iter().find(|tool| tool["type"] != "function") {
             return Err(ApiError::unsupported("tools", &format!("a tool of type {}", other["type"])));
         }
-        let choice = match &self.tool_choice {
-            None | Some(Value::Null) => ToolChoice::Auto,
-            Some(Value::String(choice)) => match choice.as_str() {
-                "auto" => ToolChoice::Auto,
-                "none" => ToolChoice::None,
-                "required" => ToolChoice::Required,
-                _ => {
-                    return Err(ApiError::invalid(
-                        "tool_choice",
-                        "tool_choice must be auto, none, required or a tool",
-                    ));
+        let choice = match (&self.tool_choice, self.tool_choice.as_ref().and_then(Value::as_str)) {
+            (None | Some(Value::Null), _) | (_, Some("auto")) => ToolChoice::Auto,
+            (_, Some("none")) => ToolChoice::None,
+            (_, Some("required")) => ToolChoice::Required,
+            (Some(Value::Object(choice)), _) => {
+                let kind = choice.get("type").unwrap_or(&Value::Null);
+                if kind != "function" {
+                    let what = format!("a tool_choice of type {kind}");
+                    return Err(ApiError::unsupported("tool_choice", &what));
                 }
-            },
-            Some(choice) if choice["type"] != "function" => {
-                let kind = &choice["type"];
-                return Err(ApiError::unsupported("tool_choice", &format!("a tool_choice of type {kind}")));
+                match choice.get("function").and_then(|function| function["name"].as_str()) {
+                    Some(name) => ToolChoice::Named(name.to_owned()),
+                    None => return Err(ApiError::invalid("tool_choice", "tool_choice names no function")),
+                }
             }
-            Some(choice) => match choice["function"]["name"].as_str() {
-                Some(name) => ToolChoice::Named(name.to_owned()),
-                None => return Err(ApiError::invalid("tool_choice", "tool_choice names no function")),
-            },
+            _ => {
+                let message = "tool_choice must be auto, none, required or a tool";
+                return Err(ApiError::invalid("tool_choice", message));
+            }
         };
         let wrong = |error: mlxcel_session::Error| ApiError::invalid("tools", one_line(&error));
         let tools = Tools::new(app.tokenizer()?, definitions).map_err(wrong)?;

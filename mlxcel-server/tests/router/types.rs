@@ -55,6 +55,8 @@ async fn errors_say_which_type_a_field_has() {
         (0, "temperature", json!("hot"), "temperature", "a number"),
         (0, "top_k", json!(1.5), "top_k", "an integer"),
         (0, "stream_options", json!({ "include_usage": 1 }), "stream_options.include_usage", "true or false"),
+        (0, "stream_options", json!([]), "stream_options", "an object"),
+        (0, "tool_choice", json!(true), "tool_choice", "auto, none, required"),
         (0, "n", json!(1_u64 << 40), "n", "from 1 to 16"),
         (0, "top_logprobs", json!(1 << 20), "top_logprobs", "at most 20"),
         (3, "max_output_tokens", json!("many"), "max_output_tokens", "an integer"),
@@ -64,13 +66,17 @@ async fn errors_say_which_type_a_field_has() {
         (4, "prompt", json!(["Hi", 5]), "prompt", "a list of strings, a list of token ids"),
         (3, "reasoning", json!("low"), "reasoning", "an object"),
         (3, "text", json!(5), "text", "an object"),
+        (3, "input", json!([{ "content": "Hi" }]), "input[0].role", "a string"),
+        (3, "input", json!([5]), "input[0]", "an object"),
         (4, "prompt", json!(["Hi", ""]), "prompt", "empty"),
         (4, "prompt", json!([1, 1 << 20]), "prompt", "vocabulary"),
         (4, "prompt", Value::Null, "prompt", "required"),
         (4, "logprobs", json!(1 << 20), "logprobs", "at most 5"),
         (4, "logit_bias", json!({ "5": "much" }), "logit_bias", "an object of numbers"),
         (5, "encoding_format", json!("hex"), "encoding_format", "\"float\" or \"base64\""),
+        (5, "input", json!([1, 1 << 20]), "input", "vocabulary"),
         (6, "documents", json!(["Hi", { "txt": "Hi" }]), "documents[1]", "an object with the field text"),
+        (6, "documents", json!([["Hi"]]), "documents[0]", "an object with the field text"),
         (8, "tokens", json!([1, -1]), "tokens[1]", "a token id"),
     ] {
         let (path, mut body) = bodies().swap_remove(index);
@@ -88,12 +94,72 @@ async fn errors_say_which_type_a_field_has() {
         ("output_config", json!({ "effort": 5 }), "output_config.effort must be a string"),
         ("output_config", json!(5), "output_config must be an object"),
         ("thinking", json!("on"), "thinking must be an object"),
+        ("thinking", json!(["enabled"]), "thinking must be an object"),
+        ("messages", json!([{ "role": "tool", "content": "Hi" }]), "messages[0].role must be \"user\""),
         ("thinking", json!({ "type": "on" }), "thinking.type must be \"enabled\""),
     ] {
         let (path, mut body) = bodies().swap_remove(1);
         body[field] = value;
         let (status, error) = error(&router, path, body).await;
         assert!(status == 400 && error["message"].as_str().unwrap().contains(named), "{field}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn parts_of_conversations_are_named_by_their_places() {
+    let router = Server::new("pip", Scripted::new(QWEN3, "yes").engine()).router().unwrap();
+    let user = json!({ "role": "user", "content": "Hi" });
+    let call = |function: Value| json!({ "role": "assistant", "tool_calls": [{ "function": function }] });
+    let block = |role: &str, block: Value| json!({ "role": role, "content": [block] });
+    let image = json!({ "type": "image", "source": {} });
+    let result = json!({ "type": "tool_result", "tool_use_id": "1", "content": [image] });
+    let answer = json!({ "type": "function_call_output", "call_id": "1", "output": [image] });
+    let item = json!({ "type": "function_call", "call_id": "1", "name": 5, "arguments": "{}" });
+    for (index, field, second, place) in [
+        (0, "messages", json!({ "role": "user", "content": 5 }), "messages[1].content"),
+        (0, "messages", block("user", image.clone()), "messages[1].content[0]"),
+        (0, "messages", call(json!({})), "messages[1].tool_calls[0].function.name"),
+        (0, "messages", call(json!({ "name": 5 })), "messages[1].tool_calls[0].function.name"),
+        (
+            0,
+            "messages",
+            call(json!({ "name": "now", "arguments": 5 })),
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        (
+            0,
+            "messages",
+            json!({ "role": "tool", "tool_call_id": 5, "content": "" }),
+            "messages[1].tool_call_id",
+        ),
+        (1, "messages", json!({ "role": "user", "content": 5 }), "messages[1].content"),
+        (1, "messages", block("user", image.clone()), "messages[1].content[0]"),
+        (1, "messages", block("user", result), "messages[1].content[0].content[0]"),
+        (
+            1,
+            "messages",
+            block("user", json!({ "type": "tool_result" })),
+            "messages[1].content[0].tool_use_id",
+        ),
+        (
+            1,
+            "messages",
+            block("assistant", json!({ "type": "tool_use", "id": "1" })),
+            "messages[1].content[0].name",
+        ),
+        (3, "input", answer, "input[1].output[0]"),
+        (3, "input", json!({ "type": "function_call_output", "output": "" }), "input[1].call_id"),
+        (3, "input", item, "input[1].name"),
+        (3, "input", json!({ "type": "item_reference", "id": "1" }), "input[1]"),
+    ] {
+        let (path, mut body) = bodies().swap_remove(index);
+        body[field] = json!([user, second]);
+        let (status, error) = error(&router, path, body).await;
+        let is_named = match path {
+            "/v1/messages" => error["message"].as_str().unwrap().contains(place),
+            _ => error["param"] == place,
+        };
+        assert!(status == 400 && is_named, "{path} {place}: {status} {error}");
     }
 }
 
