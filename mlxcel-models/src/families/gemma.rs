@@ -4,10 +4,10 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive};
+use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
@@ -28,34 +28,24 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     expect_flag(config, "use_bidirectional_attention", false)?;
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let tied = flag(config, "tie_word_embeddings", true)?;
     let rope = sizes.rope(config).read()?;
     let activation = match activation(config, "hidden_act", Activation::GeluTanh)? {
         // What the first releases say, and do not mean.
         Activation::Gelu => Activation::GeluTanh,
         other => other,
     };
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.offset_rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), None, Some(&rope));
-        Ok(sequential([
-            pre_norm(
-                norm(&name("input_layernorm"))?,
-                roles.attention(&name("self_attn"), &sizes, biases, core)?,
-            ),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
-            ),
-        ]))
+    let variant = Variant {
+        norm_offset: 1.0,
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        tied: true,
+        embedding_scale: embedding_scale(&sizes),
+        ..Variant::PLAIN
     };
-    let outline = Outline { embedding_scale: embedding_scale(&sizes), ..Outline::new(&sizes, &base, tied) };
-    roles.decoder(outline, norm, layer)
+    let shape = [sizes.hidden, sizes.intermediate];
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        Ok(roles.gated_mlp(&format!("{layer}.mlp"), shape, activation, false)?.into())
+    })
 }
 
 /// What all generations of Gemma multiply embeddings with.

@@ -4,13 +4,13 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::llama::DEFAULTS;
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{DEFAULTS, Variant, decoder};
 use super::roles::Roles;
-use super::settings::{Sizes, activation, flag, number, positive};
+use super::settings::{Sizes, flag, number, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Block, Decoder};
+use crate::config::Fields;
+use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granite"],
@@ -22,33 +22,25 @@ pub(super) const FAMILY: Family = Family {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let mlp_biases = flag(config, "mlp_bias", false)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
-    let scale = number(config, "attention_multiplier", 1.0)?;
-    let residual_scale = number(config, "residual_multiplier", 1.0)?;
     let rope = sizes.rope(config).read()?;
+    let variant = Variant {
+        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        mlp_biases: flag(config, "mlp_bias", false)?,
+        ..scaled(config)?
+    };
+    let scale = number(config, ATTENTION_SCALE, 1.0)?;
+    decoder(roles, &sizes, &variant, |_| core(scale, None, Some(&rope)))
+}
 
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let attention = pre_norm(
-            norm(&name("input_layernorm"))?,
-            roles.attention(&name("self_attn"), &sizes, biases, core(scale, None, Some(&rope)))?,
-        );
-        let mlp = pre_norm(
-            norm(&name("post_attention_layernorm"))?,
-            roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, mlp_biases)?,
-        );
-        Ok(sequential([attention, mlp].map(|block| Block { residual_scale, ..block })))
-    };
-    let outline = Outline {
+/// The field of the factor of scores.
+pub(super) const ATTENTION_SCALE: &str = "attention_multiplier";
+
+/// Llama with the factors of embeddings, residuals and logits that all generations of Granite have.
+pub(super) fn scaled(config: Fields<'_>) -> Result<Variant> {
+    Ok(Variant {
         embedding_scale: number(config, "embedding_multiplier", 1.0)?,
+        residual_scale: number(config, "residual_multiplier", 1.0)?,
         logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
-        ..Outline::new(&sizes, &base, tied)
-    };
-    roles.decoder(outline, norm, layer)
+        ..Variant::PLAIN
+    })
 }

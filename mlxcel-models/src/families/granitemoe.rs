@@ -5,14 +5,14 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, softmax_router};
-use super::llama::DEFAULTS;
-use super::outline::Outline;
+use super::granite::{ATTENTION_SCALE, scaled};
+use super::llama::{DEFAULTS, Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{Sizes, activation, flag, positive};
+use super::settings::{Sizes, activation, flag, number};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Block, Decoder, Experts, Gating, SharedExpert};
+use crate::decoder::{Activation, Decoder, Experts, Gating, SharedExpert};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoe"],
@@ -30,34 +30,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = sizes.rope(config).read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
-    let multiplier = |key: &str| Ok(config.number(key)?.unwrap_or(1.0) as f32);
-    let attention_scale = multiplier("attention_multiplier")?;
-    let residual_scale = multiplier("residual_multiplier")?;
+    let scale = number(config, ATTENTION_SCALE, 1.0)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 1, [8, 2])?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(attention_scale, None, Some(&rope));
-        let attention = pre_norm(
-            norm(&name("input_layernorm"))?,
-            roles.attention(&name("self_attn"), &sizes, biases, core)?,
-        );
-        let output_norm = norm(&name("post_attention_layernorm"))?;
-        let experts = routed(roles, &name("block_sparse_moe"), experts, gating, None)?;
-        let experts = pre_norm(output_norm, experts);
-        Ok(sequential([attention, experts].map(|block| Block { residual_scale, ..block })))
-    };
-    let outline = Outline {
-        embedding_scale: multiplier("embedding_multiplier")?,
-        logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
-        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
-    };
-    roles.decoder(outline, norm, layer)
+    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let variant = Variant { attention_biases: biases, ..scaled(config)? };
+    let core = |_| core(scale, None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, None)?.into())
+    })
 }
 
 /// The mixture of `module`, beside a shared expert.

@@ -9,8 +9,9 @@ use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::experts::ExpertSizes;
+use super::granite::{ATTENTION_SCALE, scaled};
 use super::granitemoe::routed;
-use super::llama::DEFAULTS;
+use super::llama::{DEFAULTS, Variant};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{FULL, LARGEST_WIDTH, LINEAR, Sizes, activation, flag, layer_kinds, number, positive};
@@ -38,8 +39,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = rope(config, &sizes)?;
-    let attention_scale = number(config, "attention_multiplier", 1.0)?;
-    let residual_scale = number(config, "residual_multiplier", 1.0)?;
+    let attention_scale = number(config, ATTENTION_SCALE, 1.0)?;
+    let Variant { embedding_scale, residual_scale, logit_scale, .. } = scaled(config)?;
     let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
     let key = if config.get("layers_block_type").is_some() { "layers_block_type" } else { "layer_types" };
     let [mamba, attention] = PUBLISHED;
@@ -71,8 +72,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
     };
     let outline = Outline {
-        embedding_scale: number(config, "embedding_multiplier", 1.0)?,
-        logit_scale: 1.0 / positive(config, "logits_scaling", 1.0)?,
+        embedding_scale,
+        logit_scale,
         ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
     };
     roles.decoder(outline, norm, layer)

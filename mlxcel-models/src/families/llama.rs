@@ -11,7 +11,7 @@ use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, HeadNorm, NormKind, NormScope, Operation,
+    Activation, Attention, AttentionCore, Block, Decoder, HeadNorm, Norm, NormKind, NormScope, Operation,
 };
 
 pub(super) const FAMILY: Family =
@@ -42,10 +42,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
 /// What families of Llama's structure do otherwise.
 pub(super) struct Variant {
-    /// The epsilon where `rms_norm_eps` does not give one.
+    /// The epsilon where the settings do not give one.
     pub(super) epsilon: f64,
+    /// The field of the epsilon.
+    pub(super) epsilon_key: &'static str,
     /// The kind of the norms before blocks and at the end; layer norms have biases.
     pub(super) norm_kind: NormKind,
+    /// What is added to the factors of these norms.
+    pub(super) norm_offset: f32,
     /// The names of the norms before attention and before the MLP.
     pub(super) norms: [&'static str; 2],
     pub(super) attention_biases: AttentionBiases,
@@ -59,6 +63,9 @@ pub(super) struct Variant {
     pub(super) head_norms: Option<(NormScope, [&'static str; 2])>,
     /// Clamps queries, keys and values to this magnitude.
     pub(super) clip: Option<f32>,
+    pub(super) embedding_scale: f32,
+    pub(super) residual_scale: f32,
+    pub(super) logit_scale: f32,
     /// Whether the layer behind the last one may be a draft head.
     pub(super) draft_head: bool,
 }
@@ -67,7 +74,9 @@ impl Variant {
     /// Llama without biases.
     pub(super) const PLAIN: Self = Self {
         epsilon: 1e-6,
+        epsilon_key: "rms_norm_eps",
         norm_kind: NormKind::Rms,
+        norm_offset: 0.0,
         norms: ["input_layernorm", "post_attention_layernorm"],
         attention_biases: AttentionBiases { inputs: false, output: false },
         mlp_biases: false,
@@ -75,6 +84,9 @@ impl Variant {
         head_bias: false,
         head_norms: None,
         clip: None,
+        embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
         draft_head: false,
     };
 }
@@ -106,12 +118,15 @@ pub(super) fn decoder_with(
     second: impl Fn(usize, &str) -> Result<Operation>,
 ) -> Result<Decoder> {
     let config = roles.config;
-    let epsilon = positive(config, "rms_norm_eps", variant.epsilon)?;
+    let epsilon = positive(config, variant.epsilon_key, variant.epsilon)?;
     let tied = flag(config, "tie_word_embeddings", variant.tied)?;
     let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| match variant.norm_kind {
-        NormKind::Rms => roles.rms_norm(name, sizes.hidden, epsilon),
-        NormKind::Layer => roles.layer_norm(name, sizes.hidden, epsilon, true),
+    let norm = |name: &str| {
+        let norm = match variant.norm_kind {
+            NormKind::Rms => roles.rms_norm(name, sizes.hidden, epsilon)?,
+            NormKind::Layer => roles.layer_norm(name, sizes.hidden, epsilon, true)?,
+        };
+        Ok(Norm { offset: variant.norm_offset, ..norm })
     };
     let head_norm = |module: &str, which: usize, width: usize| match variant.head_norms {
         None => Ok(None),
@@ -134,9 +149,16 @@ pub(super) fn decoder_with(
         };
         let output_norm = norm(&format!("{name}.{before_mlp}"))?;
         let second = second(index, &name)?;
-        Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, second)]))
+        let blocks = [pre_norm(input_norm, attention), pre_norm(output_norm, second)];
+        Ok(sequential(blocks.map(|block| Block { residual_scale: variant.residual_scale, ..block })))
     };
     let draft_head = variant.draft_head.then(|| DraftHeadModules::behind(&base, sizes.layers));
-    let outline = Outline { head_bias: variant.head_bias, draft_head, ..Outline::new(sizes, &base, tied) };
+    let outline = Outline {
+        embedding_scale: variant.embedding_scale,
+        logit_scale: variant.logit_scale,
+        head_bias: variant.head_bias,
+        draft_head,
+        ..Outline::new(sizes, &base, tied)
+    };
     roles.decoder(outline, norm, layer)
 }

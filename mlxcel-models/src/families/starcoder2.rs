@@ -5,12 +5,12 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, expect_text, flag, positive, window};
+use super::settings::{SizeDefaults, Sizes, activation, expect_text, flag, window};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Mlp};
+use crate::decoder::{Activation, Decoder, Mlp, NormKind};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["starcoder2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
@@ -30,32 +30,23 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_text(config, "norm_type", "layer_norm")?;
     expect_text(config, "mlp_type", "default")?;
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "norm_epsilon", 1e-5)?;
     let biases = flag(config, "use_bias", true)?;
     let activation = activation(config, "hidden_act", Activation::GeluTanh)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
     let window = window(config, "sliding_window", None)?;
     let rope = sizes.rope(config).read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), window, Some(&rope));
-        Ok(sequential([
-            pre_norm(
-                norm(&name("input_layernorm"))?,
-                roles.attention(&name("self_attn"), &sizes, AttentionBiases::all(biases), core)?,
-            ),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                Mlp::Plain {
-                    activation,
-                    up: roles.linear(&name("mlp.c_fc"), sizes.intermediate, sizes.hidden, biases)?,
-                    down: roles.linear(&name("mlp.c_proj"), sizes.hidden, sizes.intermediate, biases)?,
-                },
-            ),
-        ]))
+    let variant = Variant {
+        epsilon: 1e-5,
+        epsilon_key: "norm_epsilon",
+        norm_kind: NormKind::Layer,
+        attention_biases: AttentionBiases::all(biases),
+        tied: true,
+        ..Variant::PLAIN
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+    let core = |_| core(sizes.scale(), window, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        let up = roles.linear(&format!("{layer}.mlp.c_fc"), intermediate, hidden, biases)?;
+        let down = roles.linear(&format!("{layer}.mlp.c_proj"), hidden, intermediate, biases)?;
+        Ok(Mlp::Plain { activation, up, down }.into())
+    })
 }
