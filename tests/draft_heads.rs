@@ -181,10 +181,11 @@ fn check_snapshots(name: &str, main: &dyn Model, head: &dyn Model, case: &DraftC
     expect_rows(&format!("{name}, restored"), [&logits[..]], &case.chain.logits[..1]);
 }
 
-/// Checks a model and its draft head, which is in its checkpoint or in the folder `head`.
-pub(crate) fn check(engine: &dyn Backend, folder: &Path, head: Option<&Path>) {
-    let name = format!("{} {}", engine.name(), folder.file_name().unwrap().to_string_lossy());
-    let cases = DraftOracle::of(folder).cases;
+/// Checks a model and its draft head, which is in its checkpoint, or in a folder with an oracle in another.
+pub(crate) fn check(engine: &dyn Backend, folder: &Path, head: Option<(&Path, &Path)>) {
+    let (head, expected) = (head.map(|(head, _)| head), head.map_or(folder, |(_, oracle)| oracle));
+    let name = format!("{} {}", engine.name(), head.unwrap_or(folder).file_name().unwrap().to_string_lossy());
+    let cases = DraftOracle::of(expected).cases;
     let load = |mut options: LoadOptions| {
         options.draft_head = head.map(Into::into);
         engine.load(&folder.to_owned().into(), &options).unwrap()
@@ -198,7 +199,7 @@ pub(crate) fn check(engine: &dyn Backend, folder: &Path, head: Option<&Path>) {
         return;
     }
     // States beside them change no results.
-    if let Ok(oracle) = Oracle::read(folder.join("oracle.json")) {
+    if let Ok(oracle) = Oracle::read(expected.join("oracle.json")) {
         let mut session = main.open_session(&SessionOptions::default()).unwrap();
         oracle.check(&mut *session, &Tolerance::RANDOM_WEIGHTS).unwrap();
         oracle.check_chunks(&mut *session, &[7], &Tolerance::RANDOM_WEIGHTS).unwrap();

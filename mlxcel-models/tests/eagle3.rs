@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common::draft_heads::{HEADS, oracle};
 use crate::common::{Draft, repository};
 use crate::draft_heads::{check_with, head};
 use mlxcel_core::{ErrorKind, LoadOptions, Result};
@@ -38,8 +39,8 @@ fn depths(decoder: &Decoder) -> &[usize] {
 
 #[test]
 fn heads_match_the_states_and_logits_of_the_reference() {
-    for name in ["llama", "qwen3"] {
-        check_with(&fixture(name), &opened(name, &fixture(&format!("{name}-head"))).unwrap());
+    for (model, head) in HEADS {
+        check_with(&oracle(head), &opened(model, &fixture(head)).unwrap());
     }
 }
 

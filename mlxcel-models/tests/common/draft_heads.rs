@@ -80,6 +80,21 @@ pub(crate) fn checkpoints(parent: &str) -> Vec<PathBuf> {
     folders
 }
 
+/// The EAGLE-3 heads among the fixtures, each with its model.
+pub(crate) const HEADS: [(&str, &str); 5] = [
+    ("llama", "llama-head"),
+    ("qwen3", "qwen3-head"),
+    ("qwen3", "qwen3-layers-head"),
+    ("qwen3", "qwen3-speculators-head"),
+    ("qwen3", "qwen3-gguf-head"),
+];
+
+/// The folder with the oracle of such a head.
+pub(crate) fn oracle(head: &str) -> PathBuf {
+    // The GGUF file is another form of the same head.
+    fixtures("eagle3").join(head.replace("gguf", "speculators"))
+}
+
 /// Whether the folder has the head without the layers of its model.
 pub(crate) fn is_alone(folder: &Path) -> bool {
     folder.to_string_lossy().ends_with("-alone")

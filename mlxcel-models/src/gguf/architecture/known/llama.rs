@@ -3,6 +3,7 @@
 use mlxcel_core::Result;
 use serde_json::Value;
 
+use super::super::super::metadata::Sizes;
 use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::Fixed::{Flag, Null, Text};
@@ -27,6 +28,29 @@ pub(super) const BITNET: Architecture = Architecture {
         ("attn_sub_norm", "self_attn.attn_sub_norm", Keep),
         ("ffn_sub_norm", "mlp.ffn_sub_norm", Keep),
     ]],
+    ..PLAIN
+};
+
+/// An EAGLE-3 draft head, whose model is in another file.
+pub(super) const EAGLE3: Architecture = Architecture {
+    name: "eagle3",
+    model_type: "llama",
+    rows: Paired,
+    settings: &[&[
+        RMS_EPSILON,
+        ("vocab_size", "vocab_size"),
+        ("target_hidden_size", "target_hidden_size"),
+        ("norm_before_residual", "norm_before_residual"),
+        ("norm_before_fc", "norm_before_fc"),
+    ]],
+    base: ["", "layers."],
+    tensors: &[&[
+        ("fc", "fc", Keep),
+        ("enc.output_norm", "input_norm", Keep),
+        ("attn_norm_2", "hidden_norm", Keep),
+        ("d2t", "draft_tokens", Keep),
+    ]],
+    adapt: eagle3,
     ..PLAIN
 };
 
@@ -91,6 +115,24 @@ pub(super) const SEED_OSS: Architecture = Architecture {
 
 pub(super) const SMOLLM3: Architecture =
     Architecture { name: "smollm3", model_type: "smollm3", rows: Paired, ..PLAIN };
+
+/// The depths that a head reads of its model, in the order of the columns of its projection.
+fn eagle3(draft: &mut Draft<'_>) -> Result<()> {
+    const DEPTHS: &str = "target_layers";
+    let Some(Sizes::Each(depths)) = draft.sizes(DEPTHS)? else {
+        return Err(draft.metadata.absent(&draft.key(DEPTHS)));
+    };
+    if !depths.is_sorted() {
+        let message = "depths in another order than that of the model's layers are not supported".to_owned();
+        return Err(draft.metadata.unsupported(&draft.key(DEPTHS), message));
+    }
+    if !draft.fields.contains_key("vocab_size") {
+        return Err(draft.metadata.absent(&draft.key("vocab_size")));
+    }
+    draft.set("eagle_aux_hidden_state_layer_ids", depths);
+    draft.set("architectures", vec!["LlamaForCausalLMEagle3"]);
+    Ok(())
+}
 
 /// Llama, or Mixtral where there are experts.
 fn llama(draft: &mut Draft<'_>) -> Result<()> {

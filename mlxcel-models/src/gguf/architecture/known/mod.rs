@@ -45,6 +45,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &deepseek::DEEPSEEK2,
     &deepseek::DEEPSEEK32,
     &deepseek::DOTS1,
+    &llama::EAGLE3,
     &ernie::ERNIE4_5,
     &ernie::ERNIE4_5_MOE,
     &bert::EUROBERT,
