@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_core::{Backend, CancelToken, ErrorKind, FinishReason, LoadOptions, Result, TokenId};
+use mlxcel_core::{
+    Backend, CancelToken, Control, ErrorKind, FinishReason, InferenceSessionExt, LoadOptions, Result, Row,
+    SessionOptions, TokenId,
+};
 
 use super::panicking::Panicking;
 use crate::engine::{Engine, EngineOptions, EngineStats, Request, RequestStream, Share};
@@ -12,6 +15,7 @@ use crate::options::Options;
 use crate::prefix::PrefixCache;
 use crate::score::ScoreOptions;
 use crate::stream::Completion;
+use crate::sync::thread::JoinHandle;
 use crate::sync::{FOREVER, explore, thread};
 
 /// The reference model with this many sequences and no stop token: its texts always reach the token limit.
@@ -36,9 +40,32 @@ fn submit(engine: &Engine, prompt: &[TokenId], tokens: usize, client: u64) -> Re
     engine.submit(Request::new(prompt).with_options(Options::new(tokens)).with_share(share))
 }
 
-fn complete(stream: RequestStream) -> (Vec<TokenId>, Option<FinishReason>) {
-    let Completion { tokens, finish_reason, .. } = stream.complete().unwrap();
-    (tokens, Some(finish_reason))
+/// Submits and reads requests with the first numbers, each on a thread that waits for room in the queue.
+fn submit_each(
+    engine: &Engine,
+    requests: u32,
+    tokens: usize,
+    patience: fn(u32) -> Duration,
+) -> Vec<JoinHandle<Result<Completion>>> {
+    let submit = |number| {
+        let engine = engine.clone();
+        thread::spawn(move || {
+            let prompt = prompt(number, 0, 2);
+            let request = Request::new(&prompt).with_options(Options::new(tokens));
+            engine.submit_within(request, patience(number)).and_then(RequestStream::complete)
+        })
+    };
+    (0..requests).map(submit).collect()
+}
+
+/// What those requests generate, each in a session of its own.
+fn each_alone(model: &Model, requests: u32, tokens: usize) -> Vec<Vec<TokenId>> {
+    (0..requests).map(|number| alone(model, &prompt(number, 0, 2), tokens)).collect()
+}
+
+/// An engine with one sequence and a queue of this length.
+fn queueing(model: &Model, queue: usize) -> Engine {
+    Engine::with_options(model.clone(), &EngineOptions::default().with_queue(queue)).unwrap()
 }
 
 /// Whether every request that was taken has ended, and nothing is left of them.
@@ -58,10 +85,10 @@ fn a_request_that_is_cancelled_while_it_finishes_ends_once() {
         let stream = submit(&engine, &tokens, 4, 0).unwrap();
         let cancel = stream.cancel_token();
         let other = thread::spawn(move || cancel.cancel());
-        let (tokens, reason) = complete(stream);
-        match reason {
-            Some(FinishReason::Length) => assert_eq!(tokens, expected),
-            Some(FinishReason::Cancelled) => assert!(expected.starts_with(&tokens)),
+        let done = stream.complete().unwrap();
+        match done.finish_reason {
+            FinishReason::Length => assert_eq!(done.tokens, expected),
+            FinishReason::Cancelled => assert!(expected.starts_with(&done.tokens)),
             other => panic!("{other:?}"),
         }
         other.join().unwrap();
@@ -72,21 +99,12 @@ fn a_request_that_is_cancelled_while_it_finishes_ends_once() {
 #[test]
 fn requests_that_wait_for_room_in_the_queue_all_get_it() {
     let model = reference(1);
-    let expected: Vec<_> = (0..3).map(|number| alone(&model, &prompt(number, 0, 2), 2)).collect();
+    let expected = each_alone(&model, 3, 2);
     explore(3000, move || {
-        let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_queue(1)).unwrap();
-        let threads: Vec<_> = (0..3)
-            .map(|number| {
-                let engine = engine.clone();
-                thread::spawn(move || {
-                    let tokens = prompt(number, 0, 2);
-                    let request = Request::new(&tokens).with_options(Options::new(2));
-                    complete(engine.submit_within(request, FOREVER).unwrap()).0
-                })
-            })
-            .collect();
+        let engine = queueing(&model, 1);
+        let threads = submit_each(&engine, 3, 2, |_| FOREVER);
         for (thread, expected) in threads.into_iter().zip(&expected) {
-            assert_eq!(&thread.join().unwrap(), expected);
+            assert_eq!(&thread.join().unwrap().unwrap().tokens, expected);
         }
         assert_over(&engine.stats(), 3);
     });
@@ -95,25 +113,15 @@ fn requests_that_wait_for_room_in_the_queue_all_get_it() {
 #[test]
 fn a_request_is_refused_or_runs_to_its_end() {
     let model = reference(1);
-    let expected: Vec<_> = (0..4).map(|number| alone(&model, &prompt(number, 0, 2), 2)).collect();
+    let expected = each_alone(&model, 4, 2);
     explore(3000, move || {
-        let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_queue(1)).unwrap();
-        let threads: Vec<_> = (0..4)
-            .map(|number| {
-                let engine = engine.clone();
-                thread::spawn(move || {
-                    let tokens = prompt(number, 0, 2);
-                    let request = Request::new(&tokens).with_options(Options::new(2));
-                    // A limit that passes at any time.
-                    let patience = Duration::from_millis(u64::from(number % 2));
-                    engine.submit_within(request, patience).map(|stream| complete(stream).0)
-                })
-            })
-            .collect();
+        let engine = queueing(&model, 1);
+        // Limits that pass at any time.
+        let threads = submit_each(&engine, 4, 2, |number| Duration::from_millis(u64::from(number % 2)));
         let mut refused = 0;
         for (thread, expected) in threads.into_iter().zip(&expected) {
             match thread.join().unwrap() {
-                Ok(tokens) => assert_eq!(&tokens, expected),
+                Ok(done) => assert_eq!(&done.tokens, expected),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
                     refused += 1;
@@ -129,15 +137,15 @@ fn a_request_is_refused_or_runs_to_its_end() {
 #[test]
 fn the_client_with_the_longest_queue_makes_room_for_another() {
     let model = reference(1);
-    let expected: Vec<_> = (0..4).map(|number| alone(&model, &prompt(number, 0, 2), 2)).collect();
+    let expected = each_alone(&model, 4, 2);
     explore(3000, move || {
-        let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_queue(2)).unwrap();
+        let engine = queueing(&model, 2);
         // One that runs or is about to, and two that wait.
         let many: Vec<_> =
             (0..3).map(|number| submit(&engine, &prompt(number, 0, 2), 2, 1).unwrap()).collect();
         let other = {
             let engine = engine.clone();
-            thread::spawn(move || complete(submit(&engine, &prompt(3, 0, 2), 2, 2).unwrap()).0)
+            thread::spawn(move || submit(&engine, &prompt(3, 0, 2), 2, 2).unwrap().complete().unwrap().tokens)
         };
         let mut displaced = 0;
         for (stream, expected) in many.into_iter().zip(&expected) {
@@ -158,30 +166,21 @@ fn the_client_with_the_longest_queue_makes_room_for_another() {
 #[test]
 fn shutdown_ends_those_that_wait_for_room() {
     let model = reference(1);
-    let expected: Vec<_> = (0..3).map(|number| alone(&model, &prompt(number, 0, 2), 3)).collect();
+    let expected = each_alone(&model, 3, 3);
     explore(3000, move || {
-        let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_queue(1)).unwrap();
-        let threads: Vec<_> = (0..3)
-            .map(|number| {
-                let engine = engine.clone();
-                thread::spawn(move || {
-                    let tokens = prompt(number, 0, 2);
-                    let request = Request::new(&tokens).with_options(Options::new(3));
-                    engine.submit_within(request, FOREVER).map(complete)
-                })
-            })
-            .collect();
+        let engine = queueing(&model, 1);
+        let threads = submit_each(&engine, 3, 3, |_| FOREVER);
         // A limit that passes at any time, or none.
         let ended = engine.shutdown(Duration::from_millis(1));
         assert_eq!(engine.check().unwrap_err().kind(), ErrorKind::Cancelled);
         let mut taken = 0;
         for (thread, expected) in threads.into_iter().zip(&expected) {
             match thread.join().unwrap() {
-                Ok((tokens, reason)) => {
+                Ok(Completion { tokens, finish_reason: reason, .. }) => {
                     taken += 1;
                     assert!(expected.starts_with(&tokens));
-                    let is_whole = reason == Some(FinishReason::Length);
-                    assert!(is_whole || reason == Some(FinishReason::Cancelled) && !ended, "{reason:?}");
+                    let is_whole = reason == FinishReason::Length;
+                    assert!(is_whole || reason == FinishReason::Cancelled && !ended, "{reason:?}");
                 }
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled),
             }
@@ -202,8 +201,8 @@ fn two_shutdowns_at_once_both_return() {
         };
         engine.shutdown(FOREVER);
         other.join().unwrap();
-        let (_, reason) = complete(stream);
-        assert!(matches!(reason, Some(FinishReason::Length | FinishReason::Cancelled)));
+        let reason = stream.complete().unwrap().finish_reason;
+        assert!(matches!(reason, FinishReason::Length | FinishReason::Cancelled));
         assert_over(&engine.stats(), 1);
     });
 }
@@ -221,7 +220,7 @@ fn the_thread_ends_with_the_last_handle_whichever_that_is() {
             // A reader that leaves early.
             thread::spawn(move || drop(second.unwrap().next_token())),
         ];
-        assert_eq!(complete(first.unwrap()).0, expected);
+        assert_eq!(first.unwrap().complete().unwrap().tokens, expected);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
@@ -245,7 +244,7 @@ fn a_copy_of_a_running_sequence_is_independent_of_its_end() {
                         stream.cancel_token().cancel();
                         cancel.cancel();
                     }
-                    complete(stream).0
+                    stream.complete().unwrap().tokens
                 })
             })
             .collect();
@@ -265,11 +264,9 @@ fn a_prefix_is_reused_while_another_engine_evicts_it() {
     let expected: Vec<_> = prompts.iter().map(|prompt| alone(&model, prompt, 2)).collect();
     // For about one entry.
     let budget = {
-        let mut session = model.engine().open_session(&mlxcel_core::SessionOptions::default()).unwrap();
+        let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
         let sequence = session.open().unwrap();
-        let row = mlxcel_core::Row::extend(sequence, &prompts[0]);
-        mlxcel_core::InferenceSessionExt::run_row(&mut *session, row, &mlxcel_core::Control::default())
-            .unwrap();
+        session.run_row(Row::extend(sequence, &prompts[0]), &Control::default()).unwrap();
         session.snapshot(sequence).unwrap().payload().len() as u64 * 3 / 2
     };
     explore(2000, move || {
@@ -279,7 +276,7 @@ fn a_prefix_is_reused_while_another_engine_evicts_it() {
         let threads: Vec<_> = (0..3)
             .map(|number| {
                 let (engine, prompt) = (engines[number % 2].clone(), prompts[number].clone());
-                thread::spawn(move || complete(submit(&engine, &prompt, 2, 0).unwrap()).0)
+                thread::spawn(move || submit(&engine, &prompt, 2, 0).unwrap().complete().unwrap().tokens)
             })
             .collect();
         let stats = cache.stats();
@@ -300,19 +297,9 @@ fn a_panic_of_the_model_ends_every_reader_and_every_wait() {
     let sound = reference(1);
     explore(3000, move || {
         let model = Model::from_parts(Panicking::at_step(&sound, 3), None);
-        let engine = Engine::with_options(model, &EngineOptions::default().with_queue(1)).unwrap();
-        let threads: Vec<_> = (0..3)
-            .map(|number| {
-                let engine = engine.clone();
-                thread::spawn(move || {
-                    let tokens = prompt(number, 0, 2);
-                    let request = Request::new(&tokens).with_options(Options::new(3));
-                    engine.submit_within(request, FOREVER).and_then(RequestStream::complete)
-                })
-            })
-            .collect();
+        let engine = queueing(&model, 1);
         let mut failed = 0;
-        for thread in threads {
+        for thread in submit_each(&engine, 3, 3, |_| FOREVER) {
             if let Err(error) = thread.join().unwrap() {
                 assert_eq!(error.kind(), ErrorKind::Internal);
                 failed += 1;
@@ -343,7 +330,7 @@ fn texts_get_a_result_or_are_cancelled_by_a_shutdown() {
             Ok(scores) => assert_eq!(scores, expected),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled),
         }
-        let (_, reason) = complete(stream);
-        assert!(matches!(reason, Some(FinishReason::Length | FinishReason::Cancelled)));
+        let reason = stream.complete().unwrap().finish_reason;
+        assert!(matches!(reason, FinishReason::Length | FinishReason::Cancelled));
     });
 }
