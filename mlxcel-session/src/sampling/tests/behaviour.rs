@@ -28,72 +28,12 @@ fn assert_distribution(change: impl FnOnce(&mut SamplingParams), expected: &[(To
 }
 
 #[test]
-fn each_filter_gives_its_defined_distribution() {
-    assert_distribution(|_| (), &[(0, 0.4), (1, 0.1), (2, 0.3), (3, 0.2)]);
-    assert_distribution(|p| p.top_k = Some(2), &[(0, 4.0 / 7.0), (2, 3.0 / 7.0)]);
-    // 0.4 + 0.3 does not reach 0.75, with 0.2 it does.
-    assert_distribution(|p| p.top_p = Some(0.75), &[(0, 4.0 / 9.0), (2, 3.0 / 9.0), (3, 2.0 / 9.0)]);
-    assert_distribution(|p| p.top_p = Some(0.01), &[(0, 1.0)]);
-    assert_distribution(|p| p.min_p = Some(0.6), &[(0, 4.0 / 7.0), (2, 3.0 / 7.0)]);
-    // Temperature 1/2 squares the probabilities: 16, 1, 9, 4 of 30.
-    assert_distribution(
-        |p| p.temperature = 0.5,
-        &[(0, 16.0 / 30.0), (1, 1.0 / 30.0), (2, 9.0 / 30.0), (3, 4.0 / 30.0)],
-    );
-}
-
-#[test]
-fn filters_apply_in_the_order_of_transformers() {
-    // Of the two that top-k leaves, the first alone has 4/7, so top-p at 0.55 leaves one; of all four it
-    // would leave two.
-    assert_distribution(
-        |p| {
-            p.top_k = Some(2);
-            p.top_p = Some(0.55);
-        },
-        &[(0, 1.0)],
-    );
-    // Temperature 2 comes before min-p: the ratio 3/4 becomes its root, 0.87.
-    let (a, b) = (2.0, 3f64.sqrt());
-    assert_distribution(
-        |p| {
-            p.temperature = 2.0;
-            p.min_p = Some(0.8);
-        },
-        &[(0, a / (a + b)), (2, b / (a + b))],
-    );
-}
-
-#[test]
-fn penalties_and_bias_change_the_logits_of_their_tokens() {
-    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
-    let logits = [2.0, -2.0, 1.0, 0.5];
-    let scores = |sampler: HostSampler, tokens: &[TokenId], prompt_length| {
-        let scores = sampler.scores(&logits, &SamplingContext::new(tokens, prompt_length)).unwrap();
-        [0, 1, 2, 3].map(|token| scores.score(token).unwrap_or(f64::NEG_INFINITY))
-    };
-    let found = scores(sampler(|p| p.repetition_penalty = Some(2.0)), &[0, 1, 1], 3);
-    assert_eq!(found, [1.0, -4.0, 1.0, 0.5]);
-    let both = |p: &mut SamplingParams| {
-        p.presence_penalty = Some(0.5);
-        p.frequency_penalty = Some(0.25);
-    };
-    // Token 0 is in the prompt only; 2 was generated twice, 3 once.
-    let found = scores(sampler(both), &[0, 2, 3, 2], 1);
-    close(found[0], 2.0);
-    close(found[2], 0.0);
-    close(found[3], -0.25);
-    // Of the last two tokens 2 is one.
-    let window = sampler(|p| {
-        both(p);
-        p.penalty_window = Some(2);
-    });
-    let found = scores(window, &[0, 2, 3, 2], 1);
-    close(found[2], 0.25);
+fn an_infinite_bias_forbids_or_forces_its_token() {
     let bias = sampler(|p| p.logit_bias = vec![(3, 1.5), (0, f32::NEG_INFINITY)]);
-    assert_eq!(scores(bias, &[], 0), [f64::NEG_INFINITY, -2.0, 1.0, 2.0]);
+    let scores = bias.scores(&[2.0, -2.0, 1.0, 0.5], &after(&[])).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|token| scores.score(token)), [None, Some(-2.0), Some(1.0), Some(2.0)]);
     let only = sampler(|p| p.logit_bias = vec![(1, f32::INFINITY)]);
-    assert!((0..20).all(|n| only.sample(&logits, &after(&vec![0; n])).unwrap().token == 1));
+    assert!((0..20).all(|n| only.sample(&logits(), &after(&vec![0; n])).unwrap().token == 1));
 }
 
 #[test]
