@@ -8,6 +8,8 @@ use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions};
 use mlxcel_session::{AdapterPool, CancelToken, Engine, Model, Options, TokenId};
 
+use crate::support::cancelled;
+
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -64,9 +66,7 @@ fn without_an_idle_slot_a_call_is_refused_when_its_patience_is_over() {
     );
     // It takes requests again after the one that waited is gone.
     assert_eq!(pool.loaded("1").unwrap().as_ref(), Some(&held));
-    let cancel = CancelToken::new();
-    cancel.cancel();
-    assert_eq!(pool.acquire("2", LONG, &cancel).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(pool.acquire("2", LONG, &cancelled()).unwrap_err().kind(), ErrorKind::Cancelled);
     // Slots that the application takes itself are waited for too.
     pool.remove("1").unwrap();
     assert_eq!(

@@ -10,12 +10,14 @@ use mlxcel_session::{
     Adapter, Engine, EngineOptions, Model, Options, PrefixCache, SequenceOptions, TokenId, Tokenizer,
 };
 
+use crate::support::{Chance, storyteller};
+
 /// A model with room for this many adapters.
 fn model(slots: usize) -> Model {
     let room = LoadOptions::default().with_adapters(AdapterLimits::new(slots, 4));
     let backend = ReferenceBackend::new().with_vocabulary(729).with_stop_tokens([1]);
     let engine = backend.load(&ReferenceBackend::source(), &room).unwrap();
-    Model::from_parts(engine, Tokenizer::open(crate::support::storyteller()).unwrap())
+    Model::from_parts(engine, Tokenizer::open(storyteller()).unwrap())
 }
 
 fn prompt() -> Vec<TokenId> {
@@ -185,16 +187,6 @@ fn an_adapter_of_another_model_or_without_room_is_refused() {
     assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some("adapters")));
 }
 
-/// Numbers that look random, the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most
-    }
-}
-
 /// A sequence of a schedule, beside those of the engine.
 #[derive(Clone, Copy)]
 struct Branch {
@@ -244,7 +236,7 @@ fn no_schedule_of_loads_drops_requests_and_forks_changes_a_text() {
         .collect();
     let cached = model.clone().with_prefix_cache(PrefixCache::new(1 << 18));
     for seed in 0..1000 {
-        let mut random = Numbers(seed);
+        let mut random = Chance(seed);
         let own = if random.below(2) == 0 { &model } else { &cached };
         let engine =
             Engine::with_options(own.clone(), &EngineOptions::default().with_sequences(1 + random.below(4)))

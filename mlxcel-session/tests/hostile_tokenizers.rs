@@ -4,11 +4,10 @@
 mod oddities;
 
 use std::cell::Cell;
-use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::support::{Scripted, added_token, cpu_time, tokenizer_file};
+use crate::support::{Scripted, added_token, cpu_time, tokenizer_file, tokenizer_of, vocabulary};
 use mlxcel_session::{ErrorKind, Model, Options, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -32,9 +31,7 @@ fn count_panics() {
 
 fn open(json: &Value) -> mlxcel_session::Result<Tokenizer> {
     count_panics();
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("tokenizer.json"), serde_json::to_vec(json).unwrap()).unwrap();
-    Tokenizer::open(folder.path())
+    tokenizer_of(&[("tokenizer.json", &json.to_string())])
 }
 
 /// Each is refused when it is opened, with a word of why.
@@ -93,14 +90,10 @@ fn of_model(model: &Value) -> Value {
 }
 
 fn bpe() -> Value {
-    let mut vocabulary = serde_json::Map::new();
     let words =
         ["<unk>", "<s>", "▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello", "a", "b", "ab"];
-    for word in words.into_iter().map(str::to_owned).chain((0..=255).map(|byte| format!("<0x{byte:02X}>"))) {
-        vocabulary.insert(word, vocabulary.len().into());
-    }
     of_model(&json!({"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocabulary,
+        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocabulary(words),
         "merges": ["h e", "l l", "he ll", "hell o", "▁ hello", "a b"]}))
 }
 

@@ -1,58 +1,27 @@
 //! Message contents are literal text: prompts have the ids of the whole text, except for spelled-out control
 //! tokens.
 
-use std::fs;
+use std::sync::LazyLock;
 
 use crate::support::{
-    added_token, chat_expectations, published_template, published_templates, tokenizer_file,
+    added_token, chat_expectations, published_template, published_templates, tokenizer_file, tokenizer_of,
+    vocabulary,
 };
 use mlxcel_session::{ChatOptions, Message, TokenId, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 /// Control tokens of all styles, which are special tokens here.
-const CONTROL: [&str; 40] = [
-    "<s>",
-    "</s>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|python_tag|>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_CALLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "<start_of_turn>",
-    "<end_of_turn>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|end|>",
-    "<|tool|>",
-    "<|/tool|>",
-    "<|start|>",
-    "<|message|>",
-    "<|channel|>",
-    "<|return|>",
-    "<|call|>",
-    "<|start_of_role|>",
-    "<|end_of_role|>",
-    "<|end_of_text|>",
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<｜end▁of▁sentence｜>",
-    "<|START_OF_TURN_TOKEN|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|USER_TOKEN|>",
-];
+static CONTROL: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    "<s> </s> <|im_start|> <|im_end|> <|endoftext|> <|begin_of_text|> <|start_header_id|> \
+        <|end_header_id|> <|eot_id|> <|eom_id|> <|python_tag|> [INST] [/INST] [AVAILABLE_TOOLS] \
+        [/AVAILABLE_TOOLS] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS] <start_of_turn> <end_of_turn> \
+        <|system|> <|user|> <|assistant|> <|end|> <|tool|> <|/tool|> <|start|> <|message|> <|channel|> \
+        <|return|> <|call|> <|start_of_role|> <|end_of_role|> <|end_of_text|> <｜User｜> <｜Assistant｜> \
+        <｜end▁of▁sentence｜> <|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|> <|USER_TOKEN|>"
+        .split(' ')
+        .collect()
+});
 /// Tokens that templates spell out and that are not special.
 const MARKERS: [&str; 6] =
     ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"];
@@ -74,12 +43,8 @@ fn added_tokens(fields: &Value) -> Value {
 
 /// Letters, signs and bytes, and pieces of several letters with their merges.
 fn bpe(pieces: &[&str]) -> Value {
-    let mut vocabulary = Map::new();
-    let signs = (' '..='~').map(String::from).chain(["▁".to_owned(), "<unk>".to_owned()]);
-    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
-    for token in signs.chain(bytes).chain(pieces.iter().map(|piece| (*piece).to_owned())) {
-        vocabulary.insert(token, vocabulary.len().into());
-    }
+    let signs: Vec<String> = (' '..='~').map(String::from).collect();
+    let tokens = signs.iter().map(String::as_str).chain(["▁", "<unk>"]).chain(pieces.iter().copied());
     let merges: Vec<_> = pieces
         .iter()
         .map(|piece| {
@@ -87,8 +52,8 @@ fn bpe(pieces: &[&str]) -> Value {
             json!([piece[..last], piece[last..]])
         })
         .collect();
-    json!({"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true, "vocab": vocabulary,
-        "merges": merges})
+    json!({"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+        "vocab": vocabulary(tokens), "merges": merges})
 }
 
 /// How many kinds there are whose control tokens do not depend on what is next to them; the last one is of
@@ -134,7 +99,7 @@ fn kinds() -> Vec<(&'static str, Value)> {
     let vocabulary: Map<String, Value> = ["<unk>"]
         .iter()
         .chain(&words)
-        .chain(&CONTROL)
+        .chain(CONTROL.iter())
         .enumerate()
         .map(|(id, word)| ((*word).to_owned(), id.into()))
         .collect();
@@ -153,12 +118,13 @@ fn kinds() -> Vec<(&'static str, Value)> {
 }
 
 fn open(tokenizer: &Value, template: &str) -> Tokenizer {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("tokenizer.json"), serde_json::to_vec(tokenizer).unwrap()).unwrap();
-    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-    let config = json!({"bos_token": "<s>", "eos_token": "</s>"});
-    fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-    Tokenizer::open(folder.path()).unwrap()
+    let (tokenizer, config) = (tokenizer.to_string(), r#"{"bos_token": "<s>", "eos_token": "</s>"}"#);
+    let files = [
+        ("tokenizer.json", &*tokenizer),
+        ("tokenizer_config.json", config),
+        ("chat_template.jinja", template),
+    ];
+    tokenizer_of(&files).unwrap()
 }
 
 /// The control tokens and markers among `ids`.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Scripted, oracle, storyteller};
+use crate::support::{Scripted, cancelled, oracle, storyteller, tokenizer_file, tokenizer_with};
 use mlxcel_session::Precision;
 use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
@@ -17,12 +17,7 @@ fn chats_and_texts_match_the_oracle_of_transformers() {
     let model = Scripted::oracle().model();
     for case in oracle() {
         let options = Options::new(case.greedy.len());
-        let stream = match (&case.messages, &case.text) {
-            (Some(messages), _) => model.chat(messages, &options),
-            (None, Some(text)) => model.generate(text, &options),
-            (None, None) => model.generate_tokens(&case.prompt, &options),
-        };
-        let completion = stream.unwrap().complete().unwrap();
+        let completion = model.stream(case.input(), &options).unwrap().complete().unwrap();
         let stopped = case.greedy.last() == Some(&1);
         let expected = if stopped { &case.greedy[..case.greedy.len() - 1] } else { &case.greedy };
         assert_eq!(completion.tokens, expected);
@@ -160,9 +155,7 @@ fn time_limits_and_cancel_tokens_end_a_text() {
 
 #[test]
 fn options_with_a_cancelled_token_start_nothing() {
-    let cancel = CancelToken::new();
-    let options = Options::default().with_cancel(cancel.clone());
-    cancel.cancel();
+    let options = Options::default().with_cancel(cancelled());
     let error = Scripted::oracle().model().generate_tokens(&[5], &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
@@ -335,14 +328,8 @@ fn the_oldest_turn_is_dropped_when_the_context_is_full() {
 
 #[test]
 fn an_empty_rendering_is_an_error_that_names_the_template() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| (storyteller().join(name), folder.path().join(name));
-    let (from, to) = place("tokenizer.json");
-    std::fs::copy(from, to).unwrap();
-    std::fs::write(place("chat_template.jinja").1, "{# nothing #}").unwrap();
-    let engine = mlxcel_session::mlxcel_core::reference::ReferenceBackend::new().with_vocabulary(729);
-    let tokenizer = mlxcel_session::Tokenizer::open(folder.path()).unwrap();
-    let model = Model::from_parts(engine.model().unwrap(), tokenizer);
+    let tokenizer = tokenizer_with(&tokenizer_file(), "{# nothing #}");
+    let model = Model::from_parts(Arc::new(Scripted::oracle()), tokenizer);
     let refused = model.chat(&[Message::user("Hello")], &Options::new(1)).map(drop).unwrap_err();
     assert!(refused.to_string().contains("chat template"), "{refused}");
 }
@@ -353,13 +340,12 @@ fn a_models_memory_is_known_before_it_is_loaded() {
         let options = OpenOptions::default().with_backend("portable").with_load(load);
         Model::estimate(storyteller(), &options).unwrap()
     };
-    let one = estimate(LoadOptions::default().with_sequences(1).with_capacity(1000));
-    let four = estimate(LoadOptions::default().with_sequences(4).with_capacity(1000));
+    let load = |sequences| LoadOptions::default().with_sequences(sequences).with_capacity(1000);
+    let (one, four) = (estimate(load(1)), estimate(load(4)));
     assert_eq!((four.caches, four.weights), (4 * one.caches, one.weights));
     for engine in [cfg!(feature = "iree").then_some("iree"), cfg!(feature = "mlx").then_some("mlx")] {
-        let load = LoadOptions::default().with_sequences(1).with_capacity(1000);
         let Some(options) = engine.map(|name| OpenOptions::default().with_backend(name)) else { continue };
-        let other = Model::estimate(storyteller(), &options.with_load(load)).unwrap();
+        let other = Model::estimate(storyteller(), &options.with_load(load(1))).unwrap();
         assert_eq!(other.weights, one.weights, "{engine:?}");
         assert!(other.caches.abs_diff(one.caches) < one.caches / 4, "{engine:?}: {other:?} and {one:?}");
     }
@@ -375,12 +361,9 @@ fn a_models_memory_is_known_before_it_is_loaded() {
     if cfg!(feature = "mlx") {
         assert_eq!(adapted("mlx", 1), adapted("portable", 1));
     }
-    let exact = estimate(
-        LoadOptions::default().with_precision(Precision::Exact).with_sequences(1).with_capacity(1000),
-    );
+    let exact = estimate(load(1).with_precision(Precision::Exact));
     assert_eq!(exact.caches, 2 * one.caches, "a cache of float32 takes twice that of bfloat16");
-    let load = LoadOptions::default().with_sequences(1).with_capacity(1000);
-    let options = OpenOptions::default().with_backend("portable").with_load(load);
+    let options = OpenOptions::default().with_backend("portable").with_load(load(1));
     let model = Model::open_with(storyteller(), &options.clone().with_memory_budget(one.total())).unwrap();
     assert_eq!(one.weights, model.info().weight_bytes);
     // What a session holds in the end is within it.

@@ -9,9 +9,10 @@ use mlxcel_session::mlxcel_core::{Control, InferenceSessionExt, ModelSource, Row
 use mlxcel_session::portable::PortableBackend;
 use mlxcel_session::{
     EmbedOptions, EmbedPrompt, Engine, ErrorKind, LoadOptions, Model, Options, Pooling, RerankOptions,
-    Tokenizer,
 };
 use tempfile::TempDir;
+
+use crate::support::tokenizer_of;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders").join(name)
@@ -86,20 +87,16 @@ fn named_and_given_prompts_are_before_the_text() {
 
 #[test]
 fn a_vocabulary_in_vocab_txt_alone_is_no_tokenizer() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("vocab.txt"), "[PAD]\n").unwrap();
-    assert_eq!(Tokenizer::open(folder.path()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(tokenizer_of(&[("vocab.txt", "[PAD]\n")]).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn decoders_score_by_the_logits_of_yes_and_no() {
-    let folder = tempfile::tempdir().unwrap();
     let vocabulary = r#"{"yes": 3, "no": 5, "sea": 7, "ship": 8, "cat": 9, "[UNK]": 0}"#;
     let tokenizer = format!(
         r#"{{"version": "1.0", "added_tokens": [], "pre_tokenizer": {{"type": "Whitespace"}}, "model": {{"type": "WordLevel", "vocab": {vocabulary}, "unk_token": "[UNK]"}}}}"#
     );
-    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokenizer = tokenizer_of(&[("tokenizer.json", &tokenizer)]).unwrap();
     let backend = ReferenceBackend::new().with_vocabulary(64);
     let options = LoadOptions::default().with_capacity(256);
     let source: ModelSource = ReferenceBackend::source();

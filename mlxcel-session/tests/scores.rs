@@ -1,13 +1,12 @@
 //! Scores, likelihoods and embeddings, on the reference engine with all that it claims and with less.
 
-use crate::support::{Scripted, storyteller};
+use crate::support::{Scripted, cancelled, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{
     GenerateExt, GenerateOptions, InferenceSessionExt, Row, RowResult, SessionOptions,
 };
 use mlxcel_session::{
-    CancelToken, Capabilities, EmbedOptions, ErrorKind, LoadOptions, Model, Pooling, ScoreOptions, TokenId,
-    Tokenizer,
+    Capabilities, EmbedOptions, ErrorKind, LoadOptions, Model, Pooling, ScoreOptions, TokenId, Tokenizer,
 };
 
 fn model(context: usize, change: impl FnOnce(Capabilities) -> Capabilities) -> Model {
@@ -185,10 +184,8 @@ fn unsupported_scoring_and_embedding_requests_say_why() {
         let error = result.unwrap_err();
         assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some(capability)));
     }
-    let cancel = CancelToken::new();
-    cancel.cancel();
-    let cancelled = ScoreOptions::default().with_cancel(cancel.clone());
-    assert_eq!(whole.score_tokens(&[1, 2], &cancelled).unwrap_err().kind(), ErrorKind::Cancelled);
-    let cancelled = EmbedOptions::default().with_cancel(cancel);
-    assert_eq!(whole.embed_tokens(&[vec![1]], &cancelled).unwrap_err().kind(), ErrorKind::Cancelled);
+    let options = ScoreOptions::default().with_cancel(cancelled());
+    assert_eq!(whole.score_tokens(&[1, 2], &options).unwrap_err().kind(), ErrorKind::Cancelled);
+    let options = EmbedOptions::default().with_cancel(cancelled());
+    assert_eq!(whole.embed_tokens(&[vec![1]], &options).unwrap_err().kind(), ErrorKind::Cancelled);
 }

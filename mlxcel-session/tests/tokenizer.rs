@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{added_token, oracle, storyteller};
+use crate::support::{added_token, oracle, storyteller, tokenizer_of, vocabulary};
 use mlxcel_session::{ChatOptions, Detokenizer, ErrorKind, Message, TokenId, Tokenizer};
 use proptest::prelude::*;
 
@@ -97,12 +97,7 @@ fn ids_and_token_texts_round_trip() {
 /// A tokenizer of the kind that SentencePiece models have: spaces are a part of words and of the text's
 /// beginning, which decoding takes off again; what is not in the vocabulary is bytes.
 fn sentencepiece() -> Tokenizer {
-    let folder = tempfile::tempdir().unwrap();
-    let words = ["<unk>", "<s>", "</s>", "▁", "▁there", "▁was", "a", "b"];
-    let mut vocabulary = serde_json::Map::new();
-    for word in words.into_iter().map(str::to_owned).chain((0..=255).map(|byte| format!("<0x{byte:02X}>"))) {
-        vocabulary.insert(word, vocabulary.len().into());
-    }
+    let vocabulary = vocabulary(["<unk>", "<s>", "</s>", "▁", "▁there", "▁was", "a", "b"]);
     let json = serde_json::json!({
         "version": "1.0",
         "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
@@ -124,18 +119,15 @@ fn sentencepiece() -> Tokenizer {
             "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
             "vocab": vocabulary, "merges": []},
     });
-    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
-    Tokenizer::open(folder.path()).unwrap()
+    tokenizer_of(&[("tokenizer.json", &json.to_string())]).unwrap()
 }
 
 #[test]
 fn tokens_are_found_behind_gaps_between_ids() {
-    let folder = tempfile::tempdir().unwrap();
     let json = serde_json::json!({"version": "1.0", "added_tokens": [], "normalizer": null,
         "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "ab": 9}, "unk_token": "a"}});
-    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokenizer = tokenizer_of(&[("tokenizer.json", &json.to_string())]).unwrap();
     assert_eq!(tokenizer.tokens_containing("b"), [1, 9]);
 }
 
@@ -285,21 +277,12 @@ fn missing_tokenizer_files_are_named() {
 
 const WORLD: &str = "rwkv_vocab_v20230424.txt";
 
-/// A folder with this vocabulary of RWKV World.
-fn world(vocabulary: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join(WORLD), vocabulary).unwrap();
-    folder
-}
-
 #[test]
 fn rwkv_world_cuts_texts_as_its_own_tokenizer() {
     let vocabulary = include_str!("fixtures/rwkv-world/rwkv_vocab_v20230424.txt");
-    let folder = world(vocabulary);
     let settings = r#"{"tokenizer_class": "RwkvTokenizer", "bos_token": "<|rwkv_tokenizer_end_of_text|>", "eos_token": "\n\n",
         "chat_template": "{{ bos_token }}{% for m in messages %}User: {{ m.content }}{{ eos_token }}{% endfor %}Assistant:"}"#;
-    std::fs::write(folder.path().join("tokenizer_config.json"), settings).unwrap();
-    let tokenizer = Tokenizer::open(folder.path()).unwrap();
+    let tokenizer = tokenizer_of(&[(WORLD, vocabulary), ("tokenizer_config.json", settings)]).unwrap();
     let cases: Vec<serde_json::Value> =
         serde_json::from_str(include_str!("fixtures/rwkv-world/expected.json")).unwrap();
     for case in &cases {
@@ -340,7 +323,7 @@ fn faults_of_a_world_vocabulary_are_named() {
         (&*long, "more than 256 bytes"),
         (&*"\n".repeat((4 << 20) + 1), "more than 4194304"),
     ] {
-        let error = Tokenizer::open(world(text).path()).unwrap_err();
+        let error = tokenizer_of(&[(WORLD, text)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.context("path").unwrap_or_default().ends_with(WORLD), "{error}");
         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();

@@ -7,12 +7,13 @@ use mlxcel_session::{Constraint, ConstraintSource, Grammar, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::structured::harness::{Chance, random_model};
+use crate::support::tokenizer_of;
 
 const SIZE: usize = 128_000;
 
 /// A byte-level tokenizer of this many tokens: bytes, numbers, spaces, marks, and words by their letters'
 /// chances.
-fn large(folder: &std::path::Path) -> Tokenizer {
+fn large() -> Tokenizer {
     let letter = |byte: u8| match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
         0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap(),
@@ -52,9 +53,8 @@ fn large(folder: &std::path::Path) -> Tokenizer {
         "model":{{"type":"BPE","vocab":{{{vocab}}},"merges":[]}}}}"#,
         SIZE - 1
     );
-    std::fs::write(folder.join("tokenizer.json"), text).unwrap();
-    std::fs::write(folder.join("tokenizer_config.json"), r#"{"eos_token":"<|end|>"}"#).unwrap();
-    Tokenizer::open(folder).unwrap()
+    let config = r#"{"eos_token":"<|end|>"}"#;
+    tokenizer_of(&[("tokenizer.json", &text), ("tokenizer_config.json", config)]).unwrap()
 }
 
 /// Samples a random text, and returns the time of each mask.
@@ -80,9 +80,7 @@ fn follow(constraint: &mut dyn Constraint, chance: &mut Chance, most: usize, end
 #[test]
 #[ignore = "a measurement: run it alone, and in release"]
 fn a_mask_at_128000_tokens() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = large(folder.path());
-    let model = random_model(&tokenizer, 0);
+    let model = random_model(&large(), 0);
     let person = json!({
         "type": "object",
         "properties": {

@@ -1,16 +1,14 @@
 //! Calls of families that nest elements, name recipients, or write what their templates do not ask for.
 
-use mlxcel_session::{ChatOptions, ChatTemplate, Message, ToolCall, ToolChoice, Tools};
+use mlxcel_session::{ChatOptions, ChatTemplate, Message, ToolCall, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
-use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer};
+use crate::structured::tools::{calls, definitions, parse, text, tokenizer, tools_of};
 
 /// The calls and the text of `said` by the parser of a style, the same for any pieces.
 fn read(style: &str, tools: Vec<Value>, said: &str) -> (Vec<(String, Value)>, String) {
-    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let tools = Tools::new(&tokenizer(folder.path(), template, special), tools).unwrap();
+    let tools = tools_of(style, tools);
     let found = |seed| {
         let parts = parse(tools.parser(), said, &mut Chance(seed));
         (calls(&parts), text(&parts))
@@ -107,9 +105,7 @@ fn broken_elements_are_text() {
 
 #[test]
 fn an_answer_of_minimax_m3_may_decide_against_reasoning() {
-    let folder = tempfile::tempdir().unwrap();
     let tokenizer = tokenizer(
-        folder.path(),
         "{{ ']<]minimax[>[' }}<mm:think></mm:think>{{ messages[0].reasoning_content }}{{ tools }}",
         &[],
     );
@@ -142,9 +138,8 @@ fn recipients_are_told_from_the_answer() {
 
 #[test]
 fn an_answer_that_continues_has_no_recipient() {
-    let folder = tempfile::tempdir().unwrap();
     let source = "{% for m in messages %}>>>all\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}>>>{% endif %}";
-    let tokenizer = tokenizer(folder.path(), source, &[]);
+    let tokenizer = tokenizer(source, &[]);
     let go_on = ChatOptions::default().with_continue_final_message(true);
     for (options, said) in [(ChatOptions::default(), "b"), (go_on, "all\nb")] {
         let prompt = tokenizer.encode_chat(&[Message::assistant("a")], &options).unwrap();
@@ -233,17 +228,4 @@ fn qwen_coder_leaves_out_closing_tags() {
     // A tag within a line is of the text.
     let within = said("<parameter=city>\na <parameter=b>\n</parameter>\n</function>\n</tool_call>");
     assert_eq!(read("qwen-coder", definitions(), &within).0[0].1, json!({ "city": "a <parameter=b>" }));
-}
-
-#[test]
-fn required_calls_of_a_recipient_are_constrained() {
-    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "functionary-v3.2").unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), template, special);
-    let tools = Tools::new(&tokenizer, definitions()).unwrap().with_choice(ToolChoice::Required).unwrap();
-    let (said, _) = crate::structured::tools::answer(&tools, &tokenizer, 1);
-    assert!(
-        ["get_weather\n", "now\n", "plan.trip-2\n"].iter().any(|begin| said.starts_with(begin)),
-        "{said}"
-    );
 }

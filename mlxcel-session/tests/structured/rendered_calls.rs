@@ -6,7 +6,7 @@ use mlxcel_session::{ChatOptions, Message, Model, Options, ToolCall, ToolChoice,
 use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
-use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer};
+use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer, tools_of};
 use crate::support::Scripted;
 
 /// A tool with arguments of all types.
@@ -66,8 +66,7 @@ fn calls_that_a_template_renders_are_read_back() {
     });
     let made = [ToolCall::new("a", "set", arguments.to_string()), ToolCall::new("b", "now", "{}")];
     for (style, template) in [("gemma4", GEMMA4), ("lfm2", LFM2)] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, &[]);
+        let tokenizer = tokenizer(template, &[]);
         let messages = [Message::calls(&made)];
         let said = tokenizer.chat_template().unwrap().render(&messages, &ChatOptions::default()).unwrap();
         let tools = Tools::new(&tokenizer, [typed(), definitions().swap_remove(1)]).unwrap();
@@ -144,8 +143,7 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
     let mut known = 0;
     for (style, template, special) in STYLES {
         let Some(said) = rendered(style) else { continue };
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, special);
+        let tokenizer = tokenizer(template, special);
         let tools = Tools::new(&tokenizer, [typed(), definitions().swap_remove(1)]).unwrap();
         let arguments = json!({
             "text": "a < b\n}", "count": -3, "digits": "007", "is": true, "unit": "kelvin", "no": null,
@@ -192,9 +190,8 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
 
 #[test]
 fn channels_may_call_a_tool_twice() {
-    let folder = tempfile::tempdir().unwrap();
     let (_, template, special) = STYLES[0];
-    let tokenizer = tokenizer(folder.path(), template, special);
+    let tokenizer = tokenizer(template, special);
     let tools = Tools::new(&tokenizer, definitions()).unwrap();
     let call = |city: &str| {
         format!(
@@ -215,7 +212,6 @@ fn channels_may_call_a_tool_twice() {
 
 #[test]
 fn the_last_call_may_lack_its_end() {
-    let folder = tempfile::tempdir().unwrap();
     for (template, said) in [
         ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}"),
         ("<tool_call>{{ tools }}", "<tool_call>\n{\"name\": \"now\", \"arguments\": null}"),
@@ -223,7 +219,7 @@ fn the_last_call_may_lack_its_end() {
         ("[TOOL_CALLS]{{ tools }}", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}"),
         ("<tool_call><function=<parameter={{ tools }}", "<tool_call>\n<function=now>\n</function>\n"),
     ] {
-        let tools = Tools::new(&tokenizer(folder.path(), template, &[]), definitions()).unwrap();
+        let tools = Tools::new(&tokenizer(template, &[]), definitions()).unwrap();
         for seed in 0..8 {
             let parts = parse(tools.parser(), said, &mut Chance(seed));
             assert_eq!((calls(&parts).len(), text(&parts).as_str()), (1, ""), "{said}");
@@ -233,9 +229,7 @@ fn the_last_call_may_lack_its_end() {
 
 #[test]
 fn a_broken_call_with_tagged_arguments_stays_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "qwen-coder").unwrap();
-    let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
+    let tools = tools_of("qwen-coder", [typed()]);
     for said in [
         "<tool_call>\n<function=set>\n<parameter=text>\na",
         "<tool_call>\n<function=set>\n<parameter=text>\na\n</parameter>\n",
@@ -249,10 +243,8 @@ fn a_broken_call_with_tagged_arguments_stays_text() {
 
 #[test]
 fn keyword_arguments_are_read_as_models_write_them() {
-    let folder = tempfile::tempdir().unwrap();
     let read = |style: &str, said: &str| {
-        let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
-        let tools = Tools::new(&tokenizer(folder.path(), template, special), [typed()]).unwrap();
+        let tools = tools_of(style, [typed()]);
         let parts = parse(tools.parser(), said, &mut Chance(said.len() as u64));
         (calls(&parts).into_iter().map(|(_, arguments)| arguments).collect::<Vec<_>>(), text(&parts))
     };

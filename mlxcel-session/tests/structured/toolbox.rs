@@ -28,8 +28,7 @@ fn calls_and_their_results_become_messages() {
             "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}]",
         ),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), &published_template(template), &[]);
+        let tokenizer = tokenizer(&published_template(template), &[]);
         let tools = Tools::new(&tokenizer, [Tool::of_type::<Place>("weather", "The weather")]).unwrap();
         let (message, calls) = tools.read(said);
         assert_eq!(calls.len(), 2, "{template}: {message:?}");
@@ -60,8 +59,7 @@ fn calls_and_their_results_become_messages() {
 
 #[test]
 fn a_toolbox_calls_functions_until_the_model_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), "<tool_call>{{ tools }}{{ messages | tojson }}", &[]);
+    let tokenizer = tokenizer("<tool_call>{{ tools }}{{ messages | tojson }}", &[]);
     let mut whole = 0;
     for seed in 0..8 {
         let mut asked = Vec::new();

@@ -1,7 +1,5 @@
 //! Tool calls: the parser returns what the grammar of a style admits, without loss.
 
-use std::path::Path;
-
 use mlxcel_session::{
     ErrorKind, FinishReason, Grammar, Message, Options, ReasoningSplitter, Tokenizer, Tool, ToolChoice,
     ToolParser, ToolPart, Tools,
@@ -10,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::structured::harness::{Chance, hot, random_model, storyteller};
-use crate::support::{added_token, published_template, tokenizer_file};
+use crate::support::{added_token, published_template, tokenizer_file, tokenizer_of};
 
 /// A template with the text of a style's published templates, and its special tokens.
 pub(super) const STYLES: [(&str, &str, &[&str]); 32] = [
@@ -57,17 +55,24 @@ pub(super) const STYLES: [(&str, &str, &[&str]); 32] = [
 ];
 
 /// The bundled tokenizer with a template, and with further special tokens.
-pub(super) fn tokenizer(folder: &Path, template: &str, special: &[&str]) -> Tokenizer {
+pub(super) fn tokenizer(template: &str, special: &[&str]) -> Tokenizer {
     let mut file = tokenizer_file();
     let added = file["added_tokens"].as_array_mut().unwrap();
     added.extend((729..).zip(special).map(|(id, token)| added_token(id, token, true)));
-    std::fs::write(folder.join("tokenizer.json"), file.to_string()).unwrap();
-    std::fs::copy(storyteller().join("tokenizer_config.json"), folder.join("tokenizer_config.json")).unwrap();
-    std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
-    Tokenizer::open(folder).unwrap()
+    let (file, config) = (file.to_string(), storyteller().join("tokenizer_config.json"));
+    let config = std::fs::read_to_string(config).unwrap();
+    let files =
+        [("tokenizer.json", &*file), ("tokenizer_config.json", &config), ("chat_template.jinja", template)];
+    tokenizer_of(&files).unwrap()
 }
 
-pub(super) fn weather() -> Value {
+/// Tools offered to a model of this style.
+pub(super) fn tools_of(style: &str, definitions: impl IntoIterator<Item = Value>) -> Tools {
+    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
+    Tools::new(&tokenizer(template, special), definitions).unwrap()
+}
+
+fn weather() -> Value {
     json!({ "type": "function", "function": { "name": "get_weather", "description": "The weather", "parameters": {
         "type": "object",
         "properties": { "city": { "type": "string", "maxLength": 8 }, "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
@@ -87,9 +92,7 @@ pub(super) fn definitions() -> Vec<Value> {
 
 #[test]
 fn a_parser_with_a_splitter_separates_reasoning_between_tags() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == "hermes").unwrap();
-    let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+    let tools = tools_of("hermes", definitions());
     let splitter = || ReasoningSplitter::tags("<think>", "</think>");
     let (reasoning, answer) =
         ("a <tool_call>", "b<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>");
@@ -138,7 +141,7 @@ pub(super) fn text(parts: &[ToolPart]) -> String {
 }
 
 /// What a model of random logits answers where tools are offered.
-pub(super) fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<FinishReason>) {
+fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String, Option<FinishReason>) {
     let mut messages = vec![Message::user("x")];
     let mut options = hot(600, seed);
     tools.offer(&mut messages, &mut options).unwrap();
@@ -151,8 +154,7 @@ pub(super) fn answer(tools: &Tools, tokenizer: &Tokenizer, seed: u64) -> (String
 #[test]
 fn combined_parameters_can_be_satisfied() {
     let part = |field: &str| json!({ "type": "object", "properties": { field: { "type": "integer" } }, "required": [field] });
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), "<tool_call>{{ tools }}", &[]);
+    let tokenizer = tokenizer("<tool_call>{{ tools }}", &[]);
     for parameters in [
         json!({ "allOf": [part("a"), part("b")] }),
         json!({ "allOf": [{ "$ref": "#/$defs/a" }, part("b")], "$defs": { "a": part("a") } }),
@@ -171,8 +173,7 @@ fn combined_parameters_can_be_satisfied() {
 #[test]
 fn tool_calls_admitted_by_a_grammar_are_parsed() {
     for (style, template, special) in STYLES {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, special);
+        let tokenizer = tokenizer(template, special);
         let tools = Tools::new(&tokenizer, definitions()).unwrap();
         assert_eq!(tools.style(), style);
         let required = tools.clone().with_choice(ToolChoice::Required).unwrap();
@@ -211,90 +212,47 @@ fn tool_calls_admitted_by_a_grammar_are_parsed() {
 
 #[test]
 fn published_tool_calls_are_parsed() {
-    let arguments = r#"{"city": "Oslo"}"#;
-    for (style, said, before) in [
+    // The text before the call, and the call with NAME for `"name": "get_weather"` and CITY for the arguments.
+    for (style, before, call) in [
+        ("hermes", "I look.\n", "<tool_call>\n{NAME, \"arguments\": CITY}\n</tool_call>"),
         (
             "hermes",
-            format!(
-                "I look.\n<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {arguments}}}\n</tool_call>"
-            ),
-            "I look.\n",
-        ),
-        (
-            "hermes",
-            format!(
-                "<tool_call>{{\"arguments\":{arguments},\"name\":\"get_weather\"}}</tool_call>\n<tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>"
-            ),
             "",
+            "<tool_call>{\"arguments\":CITY,NAME}</tool_call>\n<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>",
         ),
-        ("llama3", format!("{{\"name\": \"get_weather\", \"parameters\": {arguments}}}"), ""),
-        (
-            "mistral",
-            format!(
-                "[TOOL_CALLS] [{{\"name\": \"get_weather\", \"arguments\": {arguments}, \"id\": \"abc\"}}]"
-            ),
-            "",
-        ),
-        (
-            "mistral-arguments",
-            format!("[TOOL_CALLS]get_weather[ARGS]{arguments}[TOOL_CALLS]now[ARGS]{{}}"),
-            "",
-        ),
-        ("granite", format!("<|tool_call|>[{{\"name\": \"get_weather\", \"arguments\": {arguments}}}]"), ""),
+        ("llama3", "", "{NAME, \"parameters\": CITY}"),
+        ("llama3", "", "{NAME, \"arguments\": CITY}"),
+        ("llama3", "", "<|python_tag|>{NAME, \"parameters\": CITY}"),
+        ("mistral", "", "[TOOL_CALLS] [{NAME, \"arguments\": CITY, \"id\": \"abc\"}]"),
+        ("mistral-arguments", "", "[TOOL_CALLS]get_weather[ARGS]CITY[TOOL_CALLS]now[ARGS]{}"),
+        ("mistral-arguments", "", "[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]CITY"),
+        ("granite", "", "<|tool_call|>[{NAME, \"arguments\": CITY}]"),
         (
             "deepseek-v3",
-            format!(
-                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{arguments}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-            ),
             "",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\nCITY\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         ),
         (
             "deepseek-v3.1",
-            format!(
-                "Let me see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-            ),
             "Let me see.",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>CITY<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         ),
         (
             "gpt-oss",
-            format!(
-                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{arguments}"
-            ),
             "",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>CITY",
         ),
-        ("mistral-arguments", format!("[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{arguments}"), ""),
-        ("llama3", format!("{{\"name\": \"get_weather\", \"arguments\": {arguments}}}"), ""),
-        ("llama3", format!("<|python_tag|>{{\"name\": \"get_weather\", \"parameters\": {arguments}}}"), ""),
         (
             "command",
-            format!(
-                "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {arguments}}}\n]<|END_ACTION|>"
-            ),
             "",
+            "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": CITY}\n]<|END_ACTION|>",
         ),
-        (
-            "tool-calls",
-            format!(
-                "I look.<tool_calls>[{{\"name\": \"get_weather\", \"arguments\": {arguments}, \"id\": \"a\"}}]</tool_calls>"
-            ),
-            "I look.",
-        ),
-        (
-            "longcat",
-            format!(
-                "<longcat_tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {arguments}}}\n</longcat_tool_call>"
-            ),
-            "",
-        ),
-        (
-            "gemma",
-            format!("```tool_call\n{{\"name\": \"get_weather\", \"parameters\": {arguments}}}\n```"),
-            "",
-        ),
+        ("tool-calls", "I look.", "<tool_calls>[{NAME, \"arguments\": CITY, \"id\": \"a\"}]</tool_calls>"),
+        ("longcat", "", "<longcat_tool_call>\n{NAME, \"arguments\": CITY}\n</longcat_tool_call>"),
+        ("gemma", "", "```tool_call\n{NAME, \"parameters\": CITY}\n```"),
     ] {
-        let (_, template, special) = STYLES.into_iter().find(|(name, ..)| *name == style).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+        let call = call.replace("NAME", "\"name\": \"get_weather\"").replace("CITY", "{\"city\": \"Oslo\"}");
+        let (said, tools) = (format!("{before}{call}"), tools_of(style, definitions()));
         for seed in 0..20 {
             let parts = parse(tools.parser(), &said, &mut Chance(seed));
             let calls = calls(&parts);
@@ -310,8 +268,7 @@ fn published_tool_calls_are_parsed() {
 
 #[test]
 fn text_that_is_not_a_call_stays_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let tools = Tools::new(&tokenizer(folder.path(), "<tool_call>{{ tools }}", &[]), definitions()).unwrap();
+    let tools = Tools::new(&tokenizer("<tool_call>{{ tools }}", &[]), definitions()).unwrap();
     let whole = r#"<tool_call>{"name": "now", "arguments": {}}</tool_call>"#;
     for said in [
         "Just text.",
@@ -329,8 +286,7 @@ fn text_that_is_not_a_call_stays_text() {
             "{both}: {parts:?}"
         );
     }
-    let llama =
-        Tools::new(&tokenizer(folder.path(), "<|start_header_id|>{{ tools }}", &[]), definitions()).unwrap();
+    let llama = Tools::new(&tokenizer("<|start_header_id|>{{ tools }}", &[]), definitions()).unwrap();
     for said in [
         "{\"a\": 1}",
         "  {",
@@ -354,9 +310,8 @@ proptest! {
         "[", "]", "now", "[ARGS]", "{}", ", ", "```", "tool_call", "<|tool_call|>",
     ]), 0..12), seed in any::<u64>(), style in 3..STYLES.len()) {
         let said = parts.concat();
-        let folder = tempfile::tempdir().unwrap();
         let (_, template, special) = STYLES[style];
-        let tools = Tools::new(&tokenizer(folder.path(), template, special), definitions()).unwrap();
+        let tools = Tools::new(&tokenizer(template, special), definitions()).unwrap();
         let whole = { let mut parser = tools.parser(); let mut parts = parser.push(&said); parts.extend(parser.finish()); parts };
         let cut = parse(tools.parser(), &said, &mut Chance(seed));
         prop_assert_eq!(text(&whole), text(&cut));
@@ -378,8 +333,7 @@ fn published_templates_are_matched_to_their_tool_format() {
         ("gpt_oss", "gpt-oss"),
         ("chatml", "generic"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), &published_template(file), &[]);
+        let tokenizer = tokenizer(&published_template(file), &[]);
         let tools = Tools::new(&tokenizer, definitions()).unwrap();
         assert_eq!(tools.style(), style, "{file}");
     }
@@ -387,8 +341,7 @@ fn published_templates_are_matched_to_their_tool_format() {
 
 #[test]
 fn invalid_tools_are_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokenizer = tokenizer(folder.path(), "{{ tools }}", &[]);
+    let tokenizer = tokenizer("{{ tools }}", &[]);
     for wrong in [
         json!([{}]),
         json!([{ "function": { "name": "a b" } }]),
@@ -415,8 +368,7 @@ fn invalid_tools_are_rejected() {
 #[test]
 fn offering_tools_does_not_replace_a_constraint() {
     for template in ["<tool_call>{{ tools }}", "{{ messages[0].content }}"] {
-        let folder = tempfile::tempdir().unwrap();
-        let tokenizer = tokenizer(folder.path(), template, &[]);
+        let tokenizer = tokenizer(template, &[]);
         let tools = Tools::new(&tokenizer, definitions()).unwrap().with_choice(ToolChoice::Required).unwrap();
         let mut messages = vec![Message::user("x")];
         let mut options = Options::new(1).with_grammar(Grammar::regex("yes|no"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlxcel_session::mlxcel_core::{Capabilities, ModelInfo, TokenId};
-use mlxcel_session::{DraftContext, DraftSource, Drafter, Message, Result, Tokenizer};
+use mlxcel_session::{CancelToken, DraftContext, DraftSource, Drafter, Message, Prompt, Result, Tokenizer};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,6 +28,14 @@ pub struct Case {
     pub prompt: Vec<TokenId>,
     pub greedy: Vec<TokenId>,
     pub completion: String,
+}
+
+impl Case {
+    /// The prompt in the form that the case has.
+    pub fn input(&self) -> Prompt<'_> {
+        let text = self.text.as_deref().map(Prompt::Text);
+        self.messages.as_deref().map(Prompt::Chat).or(text).unwrap_or(Prompt::Tokens(&self.prompt))
+    }
 }
 
 /// What transformers made of the bundled model.
@@ -79,12 +87,30 @@ pub fn tokenizer_file() -> Value {
     serde_json::from_slice(&fs::read(storyteller().join("tokenizer.json")).unwrap()).unwrap()
 }
 
+/// The tokenizer of a folder with these files.
+pub fn tokenizer_of(files: &[(&str, &str)]) -> Result<Tokenizer> {
+    let folder = tempfile::tempdir().unwrap();
+    files.iter().for_each(|(name, content)| fs::write(folder.path().join(name), content).unwrap());
+    Tokenizer::open(folder.path())
+}
+
 /// A tokenizer with a template, and nothing else in its folder.
 pub fn tokenizer_with(file: &Value, template: &str) -> Tokenizer {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
-    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-    Tokenizer::open(folder.path()).unwrap()
+    let file = file.to_string();
+    tokenizer_of(&[("tokenizer.json", &file), ("chat_template.jinja", template)]).unwrap()
+}
+
+/// A vocabulary of these tokens, in the order of their ids, and of a token for each byte.
+pub fn vocabulary<'t>(tokens: impl IntoIterator<Item = &'t str>) -> Value {
+    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    tokens.into_iter().map(str::to_owned).chain(bytes).zip((0..).map(Value::from)).collect()
+}
+
+/// A token that is cancelled.
+pub fn cancelled() -> CancelToken {
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    cancel
 }
 
 /// What this thread has computed: unlike the time of a clock, it does not depend on what else the machine
