@@ -1,15 +1,10 @@
 //! Texts are the same with and without reuse of computed prefixes.
 
-use std::sync::Arc;
-
+use mlxcel_core::SamplingFields;
 use mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{
-    Control, InferenceSession, Model as EngineModel, Row, SamplingFields, SequenceId, SequenceState,
-    SessionOptions, Snapshot, StepOutput,
-};
-use mlxcel_session::{
-    Capabilities, Error, ErrorKind, Model, ModelInfo, Options, PrefixCache, Result, SessionStats, TokenId,
-};
+use mlxcel_session::{Capabilities, Model, Options, PrefixCache, TokenId};
+
+use crate::engine::harness::Faulty;
 
 /// A prompt that shares `shared` tokens with the others.
 fn prompt(shared: usize, number: TokenId) -> Vec<TokenId> {
@@ -42,61 +37,15 @@ fn prefix_reuse_changes_no_token() {
     }
 }
 
-/// An engine that has no memory for the snapshot of a prompt's beginning.
-struct Unkept(Arc<dyn EngineModel>);
-
-struct UnkeptSession(Box<dyn InferenceSession>);
-
-impl EngineModel for Unkept {
-    fn info(&self) -> &ModelInfo {
-        self.0.info()
-    }
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-    fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-        Ok(Box::new(UnkeptSession(self.0.open_session(options)?)))
-    }
-}
-
-impl InferenceSession for UnkeptSession {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-    fn open(&mut self) -> Result<SequenceId> {
-        self.0.open()
-    }
-    fn close(&mut self, sequence: SequenceId) -> Result<()> {
-        self.0.close(sequence)
-    }
-    fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
-        self.0.state(sequence)
-    }
-    fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        self.0.step(rows, control, out)
-    }
-    fn stats(&self) -> SessionStats {
-        self.0.stats()
-    }
-    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
-        match self.state(sequence)?.position {
-            50 => Err(Error::new(ErrorKind::ResourceExhausted, "snapshot", "it fails, as it was told to")),
-            _ => self.0.snapshot(sequence),
-        }
-    }
-    fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.0.restore(snapshot)
-    }
-}
-
 #[test]
 fn a_prefix_that_cannot_be_kept_does_not_fail_its_text() {
     let capabilities = Capabilities::new(2, 4096).with_snapshot(true).with_logits(true);
     let backend = ReferenceBackend::new().with_capabilities(capabilities);
     let plain = Model::from_parts(backend.model().unwrap(), None);
-    let unkept = Unkept(Arc::clone(plain.engine()));
+    let mut faulty = Faulty::new(&plain);
+    faulty.unkept = Some(50);
     let cache = PrefixCache::new(1 << 20);
-    let model = Model::from_parts(Arc::new(unkept), None).with_prefix_cache(cache.clone());
+    let model = faulty.model().with_prefix_cache(cache.clone());
     for number in 0..3 {
         let run = |model: &Model| {
             model.stream(&prompt(50, number), &Options::new(12)).unwrap().complete().unwrap().tokens

@@ -8,14 +8,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{FaultPoint, Faults, TokenMask};
+use mlxcel_session::mlxcel_core::{FaultPoint, Faults};
 use mlxcel_session::{
-    AnswerPart, CancelToken, Constraint, ConstraintSource, Engine, EngineOptions, ErrorKind, FinishReason,
-    Model, Options, Request, Result, TokenId,
+    AnswerPart, Constraint, ConstraintSource, Engine, EngineOptions, ErrorKind, FinishReason, Model, Options,
+    Request, Result,
 };
 
-use crate::engine::harness::{Faulty, alone, assert_same, endless, prompt, reference, wait_until};
-use crate::support::{Scripted, oracle};
+use crate::engine::harness::{Faulty, alone, assert_same, begin, endless, prompt, reference, wait_until};
+use crate::engine::own_code::Follows;
+use crate::support::{Scripted, cancelled, oracle};
 
 /// A pass takes long enough for others to act in the meantime.
 const PASS: Duration = Duration::from_millis(2);
@@ -24,8 +25,8 @@ const PASS: Duration = Duration::from_millis(2);
 fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
-    let mut decoding = engine.generate_tokens(&prompt(1, 4), &Options::new(900)).unwrap();
-    let waiting = engine.generate_tokens(&prompt(2, 4), &Options::new(900)).unwrap();
+    let mut decoding = begin(&engine, 1, 4, 900);
+    let waiting = begin(&engine, 2, 4, 900);
     decoding.next_token().unwrap().unwrap();
     waiting.cancel_token().cancel();
     assert_eq!(waiting.complete().unwrap().finish_reason, FinishReason::Cancelled);
@@ -34,7 +35,7 @@ fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
     assert_eq!(decoding.finish_reason(), Some(FinishReason::Cancelled));
     // A prompt of 60 chunks.
     let steps = engine.stats().steps;
-    let long = engine.generate_tokens(&prompt(3, 960), &Options::new(1)).unwrap();
+    let long = begin(&engine, 3, 960, 1);
     wait_until(&engine, |stats| stats.steps > steps + 2);
     long.cancel_token().cancel();
     let completion = long.complete().unwrap();
@@ -47,9 +48,7 @@ fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
 #[test]
 fn a_request_with_a_cancelled_token_is_rejected() {
     let engine = Engine::new(reference(1)).unwrap();
-    let cancel = CancelToken::new();
-    cancel.cancel();
-    let error = engine.generate_tokens(&[1], &Options::new(1).with_cancel(cancel)).unwrap_err();
+    let error = engine.generate_tokens(&[1], &Options::new(1).with_cancel(cancelled())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(engine.stats().submitted, 0);
 }
@@ -74,9 +73,9 @@ fn deadlines_end_queued_and_running_requests() {
 fn a_dropped_request_is_cancelled_and_frees_its_slot() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::new(model).unwrap();
-    let mut first = engine.generate_tokens(&prompt(1, 4), &Options::new(1000)).unwrap();
+    let mut first = begin(&engine, 1, 4, 1000);
     first.next_token().unwrap().unwrap();
-    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(3)).unwrap();
+    let second = begin(&engine, 2, 4, 3);
     drop(first);
     assert_eq!(second.complete().unwrap().tokens.len(), 3);
     assert_eq!(engine.stats().cancelled, 1);
@@ -87,7 +86,7 @@ fn streams_outlive_their_engine_and_the_last_ends_its_thread() {
     let faulty = Faulty::new(&reference(4));
     let engine = Engine::new(faulty.model()).unwrap();
     let open = Arc::clone(&faulty.open);
-    let stream = engine.generate_tokens(&prompt(1, 30), &Options::new(200)).unwrap();
+    let stream = begin(&engine, 1, 30, 200);
     let other = engine.clone().generate_tokens(&prompt(2, 30), &Options::new(1000)).unwrap();
     drop(engine);
     assert_eq!(stream.complete().unwrap().tokens.len(), 200);
@@ -100,8 +99,7 @@ fn streams_outlive_their_engine_and_the_last_ends_its_thread() {
 fn shutdown_waits_for_requests_and_then_cancels_them() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 4));
     let engine = Engine::with_options(faulty.model(), &EngineOptions::default().with_sequences(1)).unwrap();
-    let short: Vec<_> =
-        (0..3).map(|n| engine.generate_tokens(&prompt(n, 4), &Options::new(5)).unwrap()).collect();
+    let short: Vec<_> = (0..3).map(|n| begin(&engine, n, 4, 5)).collect();
     assert!(engine.shutdown(Duration::from_secs(20)));
     assert_eq!(faulty.open.load(Ordering::SeqCst), 0);
     for stream in short {
@@ -112,7 +110,7 @@ fn shutdown_waits_for_requests_and_then_cancels_them() {
     assert!(engine.check().is_err());
 
     let engine = Engine::new(faulty.model()).unwrap();
-    let long = engine.generate_tokens(&prompt(1, 4), &Options::new(1000)).unwrap();
+    let long = begin(&engine, 1, 4, 1000);
     wait_until(&engine, |stats| stats.steps > 2);
     assert!(!engine.shutdown(Duration::from_millis(10)));
     assert_eq!(long.complete().unwrap().finish_reason, FinishReason::Cancelled);
@@ -144,8 +142,8 @@ fn a_failed_step_fails_only_its_requests() {
     faulty.fails_at = Some(1);
     let model = faulty.model();
     let engine = Engine::with_options(model.clone(), &EngineOptions::default().with_sequences(1)).unwrap();
-    let first = engine.generate_tokens(&prompt(1, 4), &Options::new(5)).unwrap();
-    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(5)).unwrap();
+    let first = begin(&engine, 1, 4, 5);
+    let second = begin(&engine, 2, 4, 5);
     assert_eq!(first.complete().unwrap_err().kind(), ErrorKind::Io);
     assert_same(&second.complete().unwrap(), &alone(&reference(2), &prompt(2, 4), &Options::new(5)));
     assert_eq!((engine.stats().failed, engine.stats().finished), (1, 1));
@@ -157,8 +155,7 @@ fn requests_are_recomputed_after_a_device_fault() {
     let faults = Faults::new(FaultPoint::Dispatch, 4);
     let model = endless(&ReferenceBackend::new().with_faults(faults), 4);
     let engine = Engine::new(model).unwrap();
-    let streams: Vec<_> =
-        (0..4).map(|n| engine.generate_tokens(&prompt(n, 5), &Options::new(10)).unwrap()).collect();
+    let streams: Vec<_> = (0..4).map(|n| begin(&engine, n, 5, 10)).collect();
     for (n, stream) in (0..).zip(streams) {
         assert_same(&stream.complete().unwrap(), &alone(&sound, &prompt(n, 5), &Options::new(10)));
     }
@@ -168,7 +165,7 @@ fn requests_are_recomputed_after_a_device_fault() {
 #[test]
 fn a_repeated_fault_is_reported() {
     let engine = Engine::new(endless(&ReferenceBackend::new().with_broken_weights(), 2)).unwrap();
-    let stream = engine.generate_tokens(&prompt(1, 5), &Options::new(10)).unwrap();
+    let stream = begin(&engine, 1, 5, 10);
     assert_eq!(stream.complete().unwrap_err().kind(), ErrorKind::Device);
     assert_eq!((engine.stats().retried, engine.stats().failed), (1, 1));
 }
@@ -198,7 +195,7 @@ fn block_on<T>(task: impl Future<Output = T>) -> T {
 fn tasks_are_woken_for_tokens_and_for_the_end() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
-    let submit = |n| engine.generate_tokens(&prompt(n, 20), &Options::new(30)).unwrap().into_async();
+    let submit = |n| begin(&engine, n, 20, 30).into_async();
     let mut streams: Vec<_> = (0..3).map(submit).collect();
     let mut left = 3;
     while left > 0 {
@@ -291,24 +288,10 @@ fn async_streams_and_their_parts_implement_futures_stream() {
 #[derive(Debug)]
 struct Slow(Duration);
 
-struct Anything(usize);
-
 impl ConstraintSource for Slow {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
         std::thread::sleep(self.0);
-        Ok(Box::new(Anything(model.info().vocabulary_size)))
-    }
-}
-
-impl Constraint for Anything {
-    fn mask(&mut self) -> Result<TokenMask> {
-        Ok(TokenMask::allowing(self.0, 0..self.0 as TokenId))
-    }
-    fn accept(&mut self, _: TokenId) -> Result<()> {
-        Ok(())
-    }
-    fn is_complete(&mut self) -> bool {
-        false
+        Ok(Box::new(Follows::new(model)))
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{
     Backend, Control, InferenceSession, Model as EngineModel, Row, RowResult, SequenceId, SequenceState,
-    SessionOptions, StepOutput,
+    SessionOptions, Snapshot, StepOutput,
 };
 use mlxcel_session::{
     Capabilities, Completion, Engine, EngineStats, Error, ErrorKind, LoadOptions, Model, ModelInfo, Options,
-    Result, SessionStats, TokenId,
+    Request, RequestStream, Result, SessionStats, TokenId,
 };
 
 /// The reference engine with this many sequences and no stop token: its texts always reach the token limit.
@@ -45,6 +45,18 @@ pub fn options(number: u64, tokens: usize) -> Options {
 /// What a request says in a session of its own.
 pub fn alone(model: &Model, prompt: &[TokenId], options: &Options) -> Completion {
     model.generate_tokens(prompt, options).unwrap().complete().unwrap()
+}
+
+/// Submits a request for `tokens` tokens after the prompt of `length` tokens that has this number.
+pub fn begin(engine: &Engine, number: u64, length: usize, tokens: usize) -> RequestStream {
+    engine.generate_tokens(&prompt(number, length), &Options::new(tokens)).unwrap()
+}
+
+/// As [`begin`], with a priority.
+pub fn begin_at(engine: &Engine, number: u64, length: usize, tokens: usize, priority: i32) -> RequestStream {
+    let prompt = prompt(number, length);
+    let request = Request::new(&prompt).with_options(Options::new(tokens)).with_priority(priority);
+    engine.submit(request).unwrap()
 }
 
 /// Compares everything but how long it took.
@@ -81,6 +93,8 @@ pub struct Faulty {
     pub panics_at: Option<usize>,
     /// The step that answers an error instead of running.
     pub fails_at: Option<usize>,
+    /// The position of which there is no memory for a snapshot.
+    pub unkept: Option<usize>,
     /// How many sessions are open.
     pub open: Arc<AtomicUsize>,
     /// The number of tokens of each row of each step.
@@ -95,6 +109,7 @@ impl Faulty {
             is_crowded: false,
             panics_at: None,
             fails_at: None,
+            unkept: None,
             open: Arc::default(),
             steps: Arc::default(),
         }
@@ -197,6 +212,17 @@ impl InferenceSession for FaultySession {
         let copy = self.inner.fork(sequence)?;
         self.held.insert(copy, self.held[&sequence]);
         Ok(copy)
+    }
+    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
+        if self.model.unkept == Some(self.held[&sequence]) {
+            return Err(Error::new(ErrorKind::ResourceExhausted, "snapshot", "it fails, as it was told to"));
+        }
+        self.inner.snapshot(sequence)
+    }
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
+        let sequence = self.inner.restore(snapshot)?;
+        self.held.insert(sequence, snapshot.position());
+        Ok(sequence)
     }
     fn stats(&self) -> SessionStats {
         self.inner.stats()

@@ -1,7 +1,7 @@
 //! Many requests in one session: what they say, who waits, and how they end.
 
 mod ends;
-mod harness;
+pub mod harness;
 mod own_code;
 mod pressure;
 mod same_texts;

@@ -8,7 +8,7 @@ use mlxcel_session::{
     Options, Result, SamplingStep, Speculation, StepContext, TokenId,
 };
 
-use crate::engine::harness::{alone, assert_same, prompt, reference};
+use crate::engine::harness::{alone, assert_same, begin, prompt, reference};
 
 /// Panics in one of its callbacks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,18 +52,23 @@ impl SamplingStep for Panics {
 
 impl ConstraintSource for Panics {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
-        Ok(Box::new(Follows { panics: *self, vocabulary: model.info().vocabulary_size, accepted: 0 }))
+        Ok(Box::new(Follows { panics: *self, ..Follows::new(model) }))
     }
 }
 
 /// Allows every token.
-struct Follows {
+pub(super) struct Follows {
     panics: Panics,
     vocabulary: usize,
     accepted: usize,
 }
 
 impl Follows {
+    /// One that does not panic.
+    pub(super) fn new(model: &Model) -> Self {
+        Self { panics: Panics::Step, vocabulary: model.info().vocabulary_size, accepted: 0 }
+    }
+
     /// Panics after a few tokens.
     fn at(&self, place: Panics) {
         if self.accepted > 2 {
@@ -153,8 +158,7 @@ impl SamplingStep for Waits {
 
 impl ConstraintSource for Waits {
     fn start(&self, model: &Model) -> Result<Box<dyn Constraint>> {
-        let follows = Follows { panics: Panics::Step, vocabulary: model.info().vocabulary_size, accepted: 0 };
-        Ok(Box::new(WaitingMask { engine: self.0.get().unwrap().clone(), follows }))
+        Ok(Box::new(WaitingMask { engine: self.0.get().unwrap().clone(), follows: Follows::new(model) }))
     }
 }
 
@@ -197,14 +201,8 @@ fn a_step_that_waits_for_its_own_engine_is_an_error() {
     let engine = Engine::new(reference(2)).unwrap();
     let waits = Arc::new(Waits::default());
     waits.0.set(engine.clone()).unwrap();
-    let error = engine
-        .generate_tokens(&prompt(1, 4), &Options::new(4).with_step(waits))
-        .unwrap()
-        .complete()
-        .unwrap_err();
+    let options = Options::new(4).with_step(waits);
+    let error = engine.generate_tokens(&prompt(1, 4), &options).unwrap().complete().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert_eq!(
-        engine.generate_tokens(&prompt(2, 4), &Options::new(4)).unwrap().complete().unwrap().tokens.len(),
-        4
-    );
+    assert_eq!(begin(&engine, 2, 4, 4).complete().unwrap().tokens.len(), 4);
 }

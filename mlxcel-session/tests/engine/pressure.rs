@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Request};
+use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Request};
 
-use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+use crate::engine::harness::{
+    Faulty, alone, assert_same, begin, begin_at, endless, options, prompt, reference, wait_until,
+};
 use crate::support::Chance;
 
 #[test]
@@ -32,13 +34,8 @@ fn the_youngest_request_of_the_lowest_priority_is_preempted() {
     let mut faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 8));
     faulty.memory = 100;
     let engine = Engine::new(faulty.model()).unwrap();
-    let submit = |n, priority| {
-        let tokens = prompt(n, 10);
-        let request = Request::new(&tokens).with_options(Options::new(60)).with_priority(priority);
-        engine.submit(request).unwrap()
-    };
     // Two of 70 tokens do not fit together.
-    let (first, urgent) = (submit(0, 0), submit(1, 1));
+    let (first, urgent) = (begin_at(&engine, 0, 10, 60, 0), begin_at(&engine, 1, 10, 60, 1));
     let urgent = urgent.complete().unwrap();
     assert_eq!(urgent.tokens.len(), 60);
     assert!(engine.stats().preempted > 0 && engine.stats().finished == 1);
@@ -50,9 +47,8 @@ fn a_request_that_never_fits_fails_and_others_continue() {
     let mut faulty = Faulty::new(&reference(4));
     faulty.memory = 100;
     let engine = Engine::new(faulty.model()).unwrap();
-    let large = engine.generate_tokens(&prompt(0, 90), &Options::new(60)).unwrap();
-    let small: Vec<_> =
-        (1..4).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(40)).unwrap()).collect();
+    let large = begin(&engine, 0, 90, 60);
+    let small: Vec<_> = (1..4).map(|n| begin(&engine, n, 20, 40)).collect();
     assert_eq!(large.complete().unwrap_err().kind(), ErrorKind::ResourceExhausted);
     small.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 40));
 }
@@ -64,8 +60,7 @@ fn kv_usage_is_the_fraction_of_the_tokens_that_sequences_can_hold() {
     let options = EngineOptions::default().with_sequences(2).with_unread_tokens(5);
     let engine = Engine::with_options(model, &options).unwrap();
     assert_eq!((engine.stats().kv_token_limit, engine.stats().kv_usage()), (limit, 0.0));
-    let streams: Vec<_> =
-        (0..2).map(|n| engine.generate_tokens(&prompt(n, 20), &Options::new(100)).unwrap()).collect();
+    let streams: Vec<_> = (0..2).map(|n| begin(&engine, n, 20, 100)).collect();
     // The last of five tokens is not computed before the reader has read.
     let stats = wait_until(&engine, |stats| stats.paused == 2);
     assert_eq!((stats.kv_tokens, stats.kv_token_limit), (2 * (20 + 4), limit));

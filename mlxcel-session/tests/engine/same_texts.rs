@@ -54,13 +54,9 @@ fn a_single_sequence_engine_generates_the_oracles_texts() {
     let streams: Vec<_> = oracle()
         .into_iter()
         .map(|case| {
-            let options = Options::new(case.greedy.len());
-            let stream = match (&case.messages, &case.text) {
-                (Some(messages), _) => engine.chat(messages, &options),
-                (None, Some(text)) => engine.generate(text, &options),
-                (None, None) => engine.generate_tokens(&case.prompt, &options),
-            };
-            (case, stream.unwrap())
+            let request = Request::new(case.input()).with_options(Options::new(case.greedy.len()));
+            let stream = engine.submit(request).unwrap();
+            (case, stream)
         })
         .collect();
     for (case, mut stream) in streams {
@@ -92,13 +88,10 @@ fn top_logprobs_and_usage_are_reported() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
     let options = Options::new(6).with_top_logprobs(3);
-    let completion = engine
-        .submit(Request::new(&prompt(1, 40)).with_options(options.clone()))
-        .unwrap()
-        .complete()
-        .unwrap();
-    assert_same(&completion, &alone(&model, &prompt(1, 40), &options));
-    assert_eq!(completion.top_logprobs, alone(&model, &prompt(1, 40), &options).top_logprobs);
+    let completion = engine.generate_tokens(&prompt(1, 40), &options).unwrap().complete().unwrap();
+    let alone = alone(&model, &prompt(1, 40), &options);
+    assert_same(&completion, &alone);
+    assert_eq!(completion.top_logprobs, alone.top_logprobs);
     assert!(completion.top_logprobs.iter().all(|top| top.len() == 3));
     let usage = completion.usage;
     assert_eq!((usage.prompt_tokens, usage.generated_tokens), (40, 6));
@@ -113,12 +106,9 @@ fn the_bundled_model_generates_the_same_tokens_batched_and_alone() {
     let options = OpenOptions::default().with_backend("portable").with_load(load);
     let model = Model::open_with(crate::support::storyteller(), &options).unwrap();
     let engine = Engine::new(model.clone()).unwrap();
+    let texts = ["Once upon a time", "There was a fox named Pip.", "The", "A cat and a dog", "Mia"];
     let requests: Vec<_> =
-        ["Once upon a time", "There was a fox named Pip.", "The", "A cat and a dog", "Mia"]
-            .into_iter()
-            .zip(0..)
-            .map(|(text, n)| (text, crate::engine::harness::options(n, 12)))
-            .collect();
+        texts.into_iter().zip((0..).map(|n| crate::engine::harness::options(n, 12))).collect();
     let streams: Vec<_> =
         requests.iter().map(|(text, options)| engine.generate(text, options).unwrap()).collect();
     for (stream, (text, options)) in streams.into_iter().zip(&requests) {

@@ -7,7 +7,8 @@ use mlxcel_session::{
     CancelToken, EmbedOptions, Engine, EngineOptions, ErrorKind, Options, ScoreOptions, TokenId,
 };
 
-use crate::engine::harness::{Faulty, alone, endless, prompt, reference, wait_until};
+use crate::engine::harness::{Faulty, alone, begin, endless, prompt, reference, wait_until};
+use crate::support::cancelled;
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 
 fn texts() -> Vec<Vec<TokenId>> {
@@ -20,7 +21,7 @@ fn texts_share_steps_and_the_session_with_requests() {
     let faulty = Faulty::new(&model);
     let engine = Engine::new(faulty.model()).unwrap();
     let options = EmbedOptions::default();
-    let stream = engine.generate_tokens(&prompt(50, 4), &Options::new(300)).unwrap();
+    let stream = begin(&engine, 50, 4, 300);
     assert_eq!(
         engine.embed_tokens(&texts(), &options).unwrap(),
         model.embed_tokens(&texts(), &options).unwrap()
@@ -74,8 +75,8 @@ fn offline_work_keeps_its_order_and_is_bounded() {
 fn texts_wait_for_a_sequence_and_requests_go_on_behind_them() {
     let model = endless(&ReferenceBackend::new().with_delay(Duration::from_millis(1)), 1);
     let engine = Engine::with_options(model.clone(), &EngineOptions::default()).unwrap();
-    let first = engine.generate_tokens(&prompt(1, 4), &Options::new(20)).unwrap();
-    let second = engine.generate_tokens(&prompt(2, 4), &Options::new(20)).unwrap();
+    let first = begin(&engine, 1, 4, 20);
+    let second = begin(&engine, 2, 4, 20);
     let vectors = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap();
     assert_eq!(vectors, model.embed_tokens(&texts(), &EmbedOptions::default()).unwrap());
     assert_eq!(first.complete().unwrap().tokens.len(), 20);
@@ -120,15 +121,13 @@ fn a_cancelled_text_does_not_run_to_its_end() {
 fn a_failed_call_leaves_requests_and_sequences_alone() {
     let model = reference(4);
     let engine = Engine::new(model.clone()).unwrap();
-    let stream = engine.generate_tokens(&prompt(1, 4), &Options::new(200)).unwrap();
+    let stream = begin(&engine, 1, 4, 200);
     let context = model.capabilities().context;
     let too_long = [prompt(1, 5), prompt(2, context + 1), prompt(3, 5)];
     let error = engine.embed_tokens(&too_long, &EmbedOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CapacityExceeded);
-    let cancel = CancelToken::new();
-    cancel.cancel();
-    let cancelled = EmbedOptions::default().with_cancel(cancel);
-    assert_eq!(engine.embed_tokens(&texts(), &cancelled).unwrap_err().kind(), ErrorKind::Cancelled);
+    let options = EmbedOptions::default().with_cancel(cancelled());
+    assert_eq!(engine.embed_tokens(&texts(), &options).unwrap_err().kind(), ErrorKind::Cancelled);
     assert!(engine.embed_tokens(&[], &EmbedOptions::default()).unwrap().is_empty());
     assert_eq!(stream.complete().unwrap().tokens.len(), 200);
     wait_until(&engine, |stats| stats.kv_bytes == 0);

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
 
-use crate::engine::harness::{Faulty, alone, assert_same, endless, options, prompt, reference, wait_until};
+use crate::engine::harness::{
+    Faulty, alone, assert_same, begin, begin_at, endless, options, prompt, reference, wait_until,
+};
 
 const PASS: Duration = Duration::from_millis(2);
 /// Tokens of a request that runs for as long as a test needs it.
@@ -20,33 +22,25 @@ fn unpaused() -> EngineOptions {
 fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
     let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
     let engine = Engine::with_options(model, &unpaused().with_queue(2)).unwrap();
-    let running = engine.generate_tokens(&prompt(0, 4), &Options::new(BLOCK)).unwrap();
+    let running = begin(&engine, 0, 4, BLOCK);
     wait_until(&engine, |stats| stats.running == 1);
-    let waiting: Vec<_> =
-        (1..3).map(|n| engine.generate_tokens(&prompt(n, 4), &Options::new(2)).unwrap()).collect();
+    let waiting: Vec<_> = (1..3).map(|n| begin(&engine, n, 4, 2)).collect();
     let error = engine.generate_tokens(&prompt(3, 4), &Options::new(2)).unwrap_err();
     assert_eq!((error.kind(), error.context("queue")), (ErrorKind::ResourceExhausted, Some("2")));
     let stats = engine.stats();
     assert_eq!((stats.refused, stats.submitted, stats.queued), (1, 3, 2));
 
-    let request = || Request::new("").with_options(Options::new(2));
     let tokens = prompt(3, 4);
+    let late = Request::new(&tokens).with_options(Options::new(2));
     let start = Instant::now();
-    let mut late = request();
-    late.prompt = (&tokens).into();
     let error = engine.submit_within(late.clone(), Duration::from_millis(20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
     assert!(start.elapsed() >= Duration::from_millis(20));
-    let patient = {
-        let (engine, tokens) = (engine.clone(), tokens.clone());
-        std::thread::spawn(move || {
-            let mut request = Request::new(&tokens);
-            request.options = Options::new(2);
-            engine.submit_within(request, Duration::from_secs(20)).unwrap().complete().unwrap()
-        })
-    };
-    drop(running);
-    assert_eq!(patient.join().unwrap().tokens.len(), 2);
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| engine.submit_within(late, Duration::from_secs(20)).unwrap().complete());
+        drop(running);
+        assert_eq!(patient.join().unwrap().unwrap().tokens.len(), 2);
+    });
     waiting.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 2));
 }
 
@@ -111,9 +105,8 @@ fn a_client_with_many_requests_does_not_hold_up_others() {
 fn a_long_prompt_delays_others_by_one_chunk() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(16).with_delay(PASS), 8));
     let engine = Engine::new(faulty.model()).unwrap();
-    let decoding: Vec<_> =
-        (0..7).map(|n| engine.generate_tokens(&prompt(n, 2), &Options::new(60)).unwrap()).collect();
-    let long = engine.generate_tokens(&prompt(9, 800), &Options::new(2)).unwrap();
+    let decoding: Vec<_> = (0..7).map(|n| begin(&engine, n, 2, 60)).collect();
+    let long = begin(&engine, 9, 800, 2);
     for stream in decoding {
         assert_eq!(stream.complete().unwrap().tokens.len(), 60);
     }
@@ -134,8 +127,7 @@ fn every_request_starts_and_advances_within_bounded_steps() {
     // each.
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_chunk(8), 4));
     let engine = Engine::new(faulty.model()).unwrap();
-    let streams: Vec<_> =
-        (0..40).map(|n| engine.generate_tokens(&prompt(n, 24), &Options::new(8)).unwrap()).collect();
+    let streams: Vec<_> = (0..40).map(|n| begin(&engine, n, 24, 8)).collect();
     streams.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 8));
     let stats = engine.stats();
     assert!(stats.steps <= 10 * (8 + 12), "{stats:?}");
@@ -146,17 +138,13 @@ fn every_request_starts_and_advances_within_bounded_steps() {
 fn higher_priorities_start_first_and_ties_by_arrival() {
     let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 1));
     let engine = Engine::with_options(faulty.model(), &unpaused()).unwrap();
-    let blocker = engine.generate_tokens(&prompt(0, 2), &Options::new(BLOCK)).unwrap();
+    let blocker = begin(&engine, 0, 2, BLOCK);
     wait_until(&engine, |stats| stats.running == 1);
     // The lengths of their prompts tell in which steps they start.
     let streams: Vec<_> = [0, 5, -1, 5, 0]
         .into_iter()
         .zip(10..)
-        .map(|(priority, length)| {
-            let tokens = prompt(length, length as usize);
-            let request = Request::new(&tokens).with_options(Options::new(2)).with_priority(priority);
-            engine.submit(request).unwrap()
-        })
+        .map(|(priority, length)| begin_at(&engine, length, length as usize, 2, priority))
         .collect();
     drop(blocker);
     streams.into_iter().for_each(|stream| assert_eq!(stream.complete().unwrap().tokens.len(), 2));
@@ -169,11 +157,7 @@ fn higher_priorities_start_first_and_ties_by_arrival() {
 fn a_request_does_not_wait_for_a_prefix_of_a_lower_priority() {
     let model = endless(&ReferenceBackend::new().with_chunk(16).with_delay(PASS), 3);
     let engine = Engine::new(model).unwrap();
-    let submit = |number, priority| {
-        let tokens = prompt(number, 800);
-        let request = Request::new(&tokens).with_options(Options::new(1)).with_priority(priority);
-        engine.submit(request).unwrap()
-    };
+    let submit = |number, priority| begin_at(&engine, number, 800, 1, priority);
     let low = submit(1, 0);
     wait_until(&engine, |stats| stats.computed_tokens > 0);
     // The first one advances only after this one.
@@ -197,7 +181,7 @@ fn a_slow_reader_pauses_only_its_own_request() {
             .collect();
         // They make no progress without a reader; a request with a reader overtakes them.
         for n in 10..13 {
-            let stream = engine.generate_tokens(&prompt(n, 20), &Options::new(20)).unwrap();
+            let stream = begin(&engine, n, 20, 20);
             assert_eq!(stream.complete().unwrap().tokens.len(), 20);
         }
         let steps = wait_until(&engine, |stats| stats.generated_tokens >= 60 + 12).steps;
@@ -210,21 +194,4 @@ fn a_slow_reader_pauses_only_its_own_request() {
             assert_same(&stream.complete().unwrap(), &expected);
         }
     }
-}
-
-#[test]
-fn sixty_four_concurrent_callers_are_served() {
-    let model = reference(8);
-    let engine = Engine::new(model.clone()).unwrap();
-    std::thread::scope(|scope| {
-        for n in 0..64 {
-            let (engine, model) = (engine.clone(), &model);
-            scope.spawn(move || {
-                let (prompt, options) = (prompt(n, 1 + n as usize), options(n, 10));
-                let stream = engine.generate_tokens(&prompt, &options).unwrap();
-                assert_same(&stream.complete().unwrap(), &alone(model, &prompt, &options));
-            });
-        }
-    });
-    assert_eq!(engine.stats().finished, 64);
 }
