@@ -5,15 +5,13 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, by_head, core, post_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::olmo2::decoder;
 use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive, sliding_windows, window,
-};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, sliding_windows, window};
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder};
+use crate::decoder::{Decoder, NormScope};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["exaone4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
@@ -32,35 +30,12 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let views = views(config, sizes.layers)?;
     let rope = sizes.rope(config).read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let head_norm = |name: &str| roles.rms_norm(name, sizes.head_dim, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    decoder(roles, &sizes, AttentionBiases::all(false), NormScope::Head, |index| {
         let (window, rotated) = views[index];
-        let core = core(sizes.scale(), window, Some(&rope).filter(|_| rotated));
-        Ok(sequential([
-            post_norm(
-                Attention {
-                    query_norm: by_head(head_norm(&name("self_attn.q_norm"))?),
-                    key_norm: by_head(head_norm(&name("self_attn.k_norm"))?),
-                    ..roles.attention(&name("self_attn"), &sizes, AttentionBiases::all(false), core)?
-                },
-                norm(&name("post_attention_layernorm"))?,
-            ),
-            post_norm(
-                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
-                norm(&name("post_feedforward_layernorm"))?,
-            ),
-        ]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+        core(sizes.scale(), window, Some(&rope).filter(|_| rotated))
+    })
 }
 
 /// Of each layer how many positions it sees, and whether it rotates queries and keys.

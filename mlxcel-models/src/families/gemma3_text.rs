@@ -6,17 +6,12 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
-use super::gemma::embedding_scale;
+use super::blocks::core;
 use super::gemma2;
-use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, optional_positive, positive, sliding_windows,
-    window,
-};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, positive, sliding_windows, window};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, AttentionCore, AttentionMask, Decoder};
+use crate::decoder::{AttentionCore, AttentionMask, Decoder};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -26,12 +21,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let defaults = SizeDefaults { vocabulary: 262_208, context: 131_072, ..gemma2::DEFAULTS };
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
     let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
-    let logit_cap = optional_positive(config, "final_logit_softcapping", None)?;
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(6);
     let both_ways = flag(config, "use_bidirectional_attention", false)?;
     // Half of it on either side, and the position itself.
@@ -40,38 +30,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % pattern != 0)?;
     let rope = RopeSettings { theta: 1e6, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.offset_rms_norm(name, sizes.hidden, epsilon);
-    let head_norm = |name: &str| roles.offset_rms_norm(name, sizes.head_dim, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    let mask = if both_ways { AttentionMask::Bidirectional } else { AttentionMask::Causal };
+    let decoder = gemma2::decoder(roles, &sizes, None, true, |index| {
         let rope = if windows[index].is_some() { &sliding } else { &full };
-        let mask = if both_ways { AttentionMask::Bidirectional } else { AttentionMask::Causal };
-        let core = AttentionCore { mask, ..core(scale, windows[index], Some(rope)) };
-        Ok(sequential([
-            between_norms(
-                norm(&name("input_layernorm"))?,
-                Attention {
-                    query_norm: by_head(head_norm(&name("self_attn.q_norm"))?),
-                    key_norm: by_head(head_norm(&name("self_attn.k_norm"))?),
-                    ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-                },
-                norm(&name("post_attention_layernorm"))?,
-            ),
-            between_norms(
-                norm(&name("pre_feedforward_layernorm"))?,
-                roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false)?,
-                norm(&name("post_feedforward_layernorm"))?,
-            ),
-        ]))
-    };
-    let outline = Outline {
-        embedding_scale: embedding_scale(&sizes),
-        logit_soft_cap: logit_cap,
-        ..Outline::new(&sizes, &base, tied)
-    };
-    let decoder = roles.decoder(outline, norm, layer)?;
+        AttentionCore { mask, ..core(scale, windows[index], Some(rope)) }
+    })?;
     // Of a text that is read in both directions, no token is left to be predicted.
     Ok(if both_ways { Decoder { head: None, ..decoder } } else { decoder })
 }

@@ -4,12 +4,13 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, over_heads, post_norm, sequential};
+use super::blocks::{AttentionBiases, core, post_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
-use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
+use crate::config::Fields;
+use crate::decoder::{Activation, Attention, AttentionCore, Decoder, HeadNorm, NormScope};
 
 pub(super) const FAMILY: Family =
     Family { model_types: &["olmo2"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
@@ -28,29 +29,41 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(roles.config, &DEFAULTS)?;
     let rope = sizes.rope(roles.config).read()?;
-    decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
+    let biases = biases(roles.config)?;
+    decoder(roles, &sizes, biases, NormScope::Full, |_| core(sizes.scale(), None, Some(&rope)))
 }
 
-/// The decoder of a checkpoint with the structure of OLMo 2; `core` is the attention of a layer.
+/// Which projections of attention have biases.
+pub(super) fn biases(config: Fields<'_>) -> Result<AttentionBiases> {
+    Ok(AttentionBiases::all(flag(config, "attention_bias", false)?))
+}
+
+/// The decoder of a checkpoint with the structure of OLMo 2; `scope` is that of the norms of queries and keys, and
+/// `core` the attention of a layer.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,
+    biases: AttentionBiases,
+    scope: NormScope,
     core: impl Fn(usize) -> AttentionCore,
 ) -> Result<Decoder> {
     let config = roles.config;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str, width| roles.rms_norm(name, width, epsilon);
+    let head_norm = |name: &str, width| {
+        let width = if scope == NormScope::Full { width } else { sizes.head_dim };
+        Ok(Some(HeadNorm { norm: norm(name, width)?, scope }))
+    };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
         Ok(sequential([
             post_norm(
                 Attention {
-                    query_norm: over_heads(norm(&name("self_attn.q_norm"), sizes.query_width())?),
-                    key_norm: over_heads(norm(&name("self_attn.k_norm"), sizes.kv_width())?),
+                    query_norm: head_norm(&name("self_attn.q_norm"), sizes.query_width())?,
+                    key_norm: head_norm(&name("self_attn.k_norm"), sizes.kv_width())?,
                     ..roles.attention(&name("self_attn"), sizes, biases, core(index))?
                 },
                 norm(&name("post_attention_layernorm"), sizes.hidden)?,

@@ -6,11 +6,11 @@
 use mlxcel_core::Result;
 
 use super::blocks::core;
-use super::olmo2::{DEFAULTS, decoder};
+use super::olmo2::{DEFAULTS, biases, decoder};
 use super::roles::Roles;
 use super::settings::{Sizes, sliding_windows, window};
 use super::{Conversion, Family};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, NormScope};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family =
@@ -24,7 +24,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % 4 != 0)?;
     let rope = RopeSettings { theta: THETA, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((None, THETA))?;
-    decoder(roles, &sizes, |index| {
+    decoder(roles, &sizes, biases(config)?, NormScope::Full, |index| {
         let rope = if windows[index].is_some() { &sliding } else { &full };
         core(sizes.scale(), windows[index], Some(rope))
     })
