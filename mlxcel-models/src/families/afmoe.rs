@@ -17,12 +17,8 @@ use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router};
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["afmoe"],
-    stop_tokens: &[],
-    describe,
-    conversion: Conversion::sensitive(&["router.gate"]),
-};
+pub(super) const FAMILY: Family =
+    Family { conversion: Conversion::sensitive(&["router.gate"]), ..Family::new(&["afmoe"], &[], describe) };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 200_192,

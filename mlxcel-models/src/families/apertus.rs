@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp, Xielu};
 use crate::rope::{Llama3, RopeSettings, is_described};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["apertus"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["apertus"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 131_072,

@@ -4,15 +4,14 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["arcee"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["arcee"], &[128_001], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 32_000,

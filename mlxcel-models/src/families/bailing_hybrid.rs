@@ -23,10 +23,8 @@ use super::{Conversion, Family};
 use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, LatentAttention, Mixer};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["bailing_hybrid"],
-    stop_tokens: &[156_895],
-    describe,
     conversion: Conversion::sensitive(&["mlp.gate"]),
+    ..Family::new(&["bailing_hybrid"], &[156_895], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

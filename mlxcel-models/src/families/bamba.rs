@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::state_space::StateSpaceSettings;
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Operation};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["bamba"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["bamba"], &[2], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_000,

@@ -7,25 +7,19 @@
 
 use mlxcel_core::{Error, Result};
 
+use super::Family;
 use super::blocks::{normed_output, plain_attention, sequential};
 use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::roles::{OPERATION, Roles};
 use super::settings::{
     LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, head_dim, positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, AttentionCore, Decoder, Gating, Linear, Mlp};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["bert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["bert"], &[], describe);
 
-pub(super) const ROBERTA: Family = Family {
-    model_types: &["roberta", "xlm-roberta"],
-    stop_tokens: &[2],
-    describe: describe_roberta,
-    conversion: Conversion::USUAL,
-};
+pub(super) const ROBERTA: Family = Family::new(&["roberta", "xlm-roberta"], &[2], describe_roberta);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 30_522,

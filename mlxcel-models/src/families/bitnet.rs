@@ -7,16 +7,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder, Gating, Mlp};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["bitnet"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["bitnet"], &[128_001], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_256,

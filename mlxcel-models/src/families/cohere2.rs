@@ -6,6 +6,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, parallel, pre_norm};
 use super::outline::Outline;
 use super::roles::Roles;
@@ -13,12 +14,10 @@ use super::settings::{
     LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_number, expect_text, flag,
     number, positive, sliding_windows, window,
 };
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["cohere2"], stop_tokens: &[255_001], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["cohere2"], &[255_001], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -6,6 +6,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::sequential;
 use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, softmax_router};
 use super::latent::{LatentDefaults, LatentSettings};
@@ -14,11 +15,9 @@ use super::roles::Roles;
 use super::settings::{
     LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag, number, positive,
 };
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["deepseek_v2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["deepseek_v2"], &[2], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

@@ -6,18 +6,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::sequential;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, ExpertGroups};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["deepseek_v3"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["deepseek_v3"], &[1], describe);
 
 // Heads have no one width: the class sets `head_dim` to that of their rotated part, and nothing reads it.
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {

@@ -7,6 +7,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::deepseek_v3;
 use super::deepseek_v3::{decoder, refuse_other_experts};
 use super::experts::{GroupedDefaults, sparse_layer_types};
@@ -14,12 +15,10 @@ use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Decoder, ExpertGroups};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["deepseek_v32"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["deepseek_v32"], &[1], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults { context: 163_840, ..deepseek_v3::DEFAULTS };

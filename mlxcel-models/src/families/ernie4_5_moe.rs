@@ -6,18 +6,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::core;
 use super::experts::{ExpertSizes, PROJECTIONS, chosen_of, expert_count, shared_experts, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating, Router};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["ernie4_5_moe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["ernie4_5_moe"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 103_424,

@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::bert;
 use super::blocks::{AttentionBiases, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["eurobert"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["eurobert"], &[128_001], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,16 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::olmo2::decoder;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, sliding_windows, window};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Decoder, NormScope};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["exaone4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["exaone4"], &[2], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 102_400,

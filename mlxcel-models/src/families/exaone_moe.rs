@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::core;
 use super::exaone4::{DEFAULTS, views};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, Sizes, activation};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["exaone_moe"], stop_tokens: &[53], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["exaone_moe"], &[53], describe);
 
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts"],

@@ -7,18 +7,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::bamba;
 use super::blocks::{AttentionBiases, core, parallel, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, number, positive};
 use super::state_space::{StateSpaceSettings, StateSpaceVariant};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, AttentionCore, Block, Decoder, Gating, Mlp, StateSpaceScales};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["falcon_h1"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["falcon_h1"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults { context: 8192, ..bamba::DEFAULTS };
 

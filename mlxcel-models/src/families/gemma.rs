@@ -4,15 +4,14 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gemma"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gemma"], &[1], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -4,6 +4,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
 use super::gemma::embedding_scale;
 use super::outline::Outline;
@@ -11,11 +12,9 @@ use super::roles::Roles;
 use super::settings::{
     SizeDefaults, Sizes, activation, expect_flag, flag, optional_positive, positive, sliding_windows, window,
 };
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gemma2"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gemma2"], &[1], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 256_000,

@@ -6,16 +6,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::core;
 use super::gemma2;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, positive, sliding_windows, window};
-use super::{Conversion, Family};
 use crate::decoder::{AttentionCore, AttentionMask, Decoder};
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gemma3_text"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gemma3_text"], &[1], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

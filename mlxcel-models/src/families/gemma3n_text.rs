@@ -6,6 +6,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, between_norms};
 use super::gemma::embedding_scale;
 use super::gemma4_text::{Kind, mixer};
@@ -16,13 +17,11 @@ use super::settings::{
     FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
     optional_positive, positive, window,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Laurel, Layer, Mlp, Streams};
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gemma3n_text"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gemma3n_text"], &[1], describe);
 
 /// Far above any published model.
 const MOST_STREAMS: usize = 64;

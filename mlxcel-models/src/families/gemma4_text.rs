@@ -25,10 +25,8 @@ use crate::decoder::{
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["gemma4_text", "gemma4_unified_text"],
-    stop_tokens: &[1],
-    describe,
     conversion: Conversion { experts: "experts.switch_glu", ..Conversion::sensitive(&["router.proj"]) },
+    ..Family::new(&["gemma4_text", "gemma4_unified_text"], &[1], describe)
 };
 
 /// What layers of one type have in common.

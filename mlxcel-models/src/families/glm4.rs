@@ -5,20 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, between_norms, core, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["glm4"],
-    stop_tokens: &[151_329, 151_336, 151_338],
-    describe,
-    conversion: Conversion::USUAL,
-};
+pub(super) const FAMILY: Family = Family::new(&["glm4"], &[151_329, 151_336, 151_338], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["glm4_moe"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["glm4_moe"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_552,

@@ -7,16 +7,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::deepseek_v3::decoder;
 use super::experts::{GroupedDefaults, sparse_layer_types};
 use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes};
-use super::{Conversion, Family};
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["glm4_moe_lite"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["glm4_moe_lite"], &[1], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

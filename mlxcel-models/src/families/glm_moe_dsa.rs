@@ -6,17 +6,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::deepseek_v32::sparse_decoder;
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::SizeDefaults;
-use super::{Conversion, Family};
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["glm_moe_dsa"], stop_tokens: &[1], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["glm_moe_dsa"], &[1], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

@@ -5,6 +5,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::{Fused, Roles};
@@ -12,12 +13,10 @@ use super::settings::{
     LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, Sizes,
     activation, expect_flag, flag, head_dim, positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Mlp};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gpt2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gpt2"], &[50_256], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,16 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{core, parallel, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["gpt_neox"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["gpt_neox"], &[2], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

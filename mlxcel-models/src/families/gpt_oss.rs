@@ -16,10 +16,8 @@ use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
 use crate::rope::{Rope, RopeSettings, is_described};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["gpt_oss"],
-    stop_tokens: &[],
-    describe,
     conversion: Conversion { experts: "experts", ..Conversion::sensitive(&["router"]) },
+    ..Family::new(&["gpt_oss"], &[], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

@@ -13,10 +13,8 @@ use crate::config::Fields;
 use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["granite"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&["self_attn.o_proj", "mlp.down_proj", "lm_head"]),
+    ..Family::new(&["granite"], &[2], describe)
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

@@ -15,15 +15,13 @@ use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Experts, Gating, SharedExpert};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["granitemoe"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&[
         "block_sparse_moe.router.layer",
         "self_attn.o_proj",
         "mlp.down_proj",
         "lm_head",
     ]),
+    ..Family::new(&["granitemoe"], &[2], describe)
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

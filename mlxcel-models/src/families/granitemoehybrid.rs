@@ -22,10 +22,8 @@ use crate::decoder::{Activation, Block, Decoder, Gating, Mlp, Operation, SharedE
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["granitemoehybrid"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&["block_sparse_moe.router.layer", "block_sparse_moe.router"]),
+    ..Family::new(&["granitemoehybrid"], &[2], describe)
 };
 
 /// What published files call the two types of layers.

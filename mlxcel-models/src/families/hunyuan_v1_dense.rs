@@ -6,18 +6,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama;
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, expect_flag, flag};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{AttentionCore, Decoder, NormScope};
 use crate::rope::{Kinds, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["hunyuan_v1_dense"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["hunyuan_v1_dense"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 290_943, ..llama::DEFAULTS };
 

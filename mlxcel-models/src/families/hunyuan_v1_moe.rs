@@ -5,16 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::experts::{ExpertSizes, counts_by_layer, present, shared_experts};
 use super::hunyuan_v1_dense::structure;
 use super::llama::decoder_with;
 use super::roles::Roles;
 use super::settings::{activation, expect_flag, expect_number};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["hunyuan_v1_moe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["hunyuan_v1_moe"], &[2], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

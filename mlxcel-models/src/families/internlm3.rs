@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["internlm3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["internlm3"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_512,

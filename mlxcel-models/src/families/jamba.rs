@@ -5,6 +5,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::ExpertSizes;
@@ -13,12 +14,10 @@ use super::roles::Roles;
 use super::settings::{
     LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Mixer, Operation, SelectiveScan};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["jamba"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["jamba"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 65_536,

@@ -22,10 +22,8 @@ use crate::config::Fields;
 use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, Mixer};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["kimi_linear"],
-    stop_tokens: &[163_586],
-    describe,
     conversion: Conversion::sensitive(&["mlp.gate", "block_sparse_moe.gate"]),
+    ..Family::new(&["kimi_linear"], &[163_586], describe)
 };
 
 // As in DeepSeek-V3, nothing reads the width of heads.

@@ -4,20 +4,19 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{FULL, LARGEST_WIDTH, SizeDefaults, Sizes, flag, layer_types, positive};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decoder, Gating, Mixer, Mlp, Operation, ShortConvolution,
 };
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["lfm2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["lfm2"], &[2], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 65_536,

@@ -13,10 +13,8 @@ use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Router};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["lfm2_moe"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&["feed_forward.gate"]),
+    ..Family::new(&["lfm2_moe"], &[2], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults { hidden: 2048, intermediate: 7168, ..lfm2::DEFAULTS };

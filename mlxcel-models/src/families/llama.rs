@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::decoder::{
     Activation, Attention, AttentionCore, Block, Decoder, HeadNorm, Norm, NormKind, NormScope, Operation,
 };
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["llama"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["llama"], &[2], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 32_000,

@@ -22,10 +22,8 @@ use crate::decoder::{
 use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["llama4_text"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion { experts: "experts", ..Conversion::USUAL },
+    ..Family::new(&["llama4_text"], &[2], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

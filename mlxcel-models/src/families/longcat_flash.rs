@@ -23,10 +23,8 @@ use crate::config::Fields;
 use crate::decoder::{Activation, Block, Decoder, Experts, Gating, Mixer, Router};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["longcat_flash"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&["classifier"]),
+    ..Family::new(&["longcat_flash"], &[2], describe)
 };
 
 // As in DeepSeek-V3, nothing reads the width of heads.

@@ -6,6 +6,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
@@ -15,12 +16,10 @@ use super::settings::{
     flag, positive,
 };
 use super::state_space::{StateSpaceSettings, StateSpaceVariant, dt_limits};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["mamba2"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["mamba2"], &[2], describe);
 
 /// The state does not grow with positions and the settings have no bound, so this one is only there to be
 /// finite.

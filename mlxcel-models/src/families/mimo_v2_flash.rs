@@ -7,6 +7,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::outline::Outline;
@@ -15,13 +16,11 @@ use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_DIM, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
     expect_number, expect_text, flag, layer_types, optional_positive, positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
 use crate::rope::{Partial, Rope, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["mimo_v2_flash"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["mimo_v2_flash"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 152_576,

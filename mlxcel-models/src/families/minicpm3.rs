@@ -4,6 +4,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::sequential;
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
 use super::outline::Outline;
@@ -11,11 +12,9 @@ use super::roles::Roles;
 use super::settings::{
     LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive, positive,
 };
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Block, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["minicpm3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["minicpm3"], &[2], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

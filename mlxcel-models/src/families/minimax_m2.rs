@@ -17,10 +17,8 @@ use crate::decoder::{Activation, Decoder, Gating, NormScope, Router};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["minimax_m2"],
-    stop_tokens: &[200_020],
-    describe,
     conversion: Conversion::sensitive(&["block_sparse_moe.gate", "mlp.gate"]),
+    ..Family::new(&["minimax_m2"], &[200_020], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

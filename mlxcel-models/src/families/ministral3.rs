@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
-use super::{Conversion, Family};
 use crate::config::{Config, Fields};
 use crate::decoder::{AttentionCore, Decoder, PositionScale};
 use crate::rope::is_described;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["ministral3"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["ministral3"], &[2], describe);
 
 /// The rotary settings where there are none.
 const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,

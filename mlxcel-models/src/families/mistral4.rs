@@ -5,19 +5,18 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::deepseek_v3::decoder;
 use super::experts::GroupedDefaults;
 use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::ministral3::query_scale;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes};
-use super::{Conversion, Family};
 use crate::config::Config;
 use crate::decoder::{Decoder, Scoring};
 use crate::rope::is_described;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["mistral4"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["mistral4"], &[2], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {

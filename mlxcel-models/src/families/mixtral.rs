@@ -4,18 +4,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::core;
 use super::experts::{ExpertSizes, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::mistral::DEFAULTS;
 use super::roles::Roles;
 use super::settings::{Sizes, activation, window};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["mixtral"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["mixtral"], &[2], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

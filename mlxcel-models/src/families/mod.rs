@@ -118,6 +118,17 @@ pub(crate) struct Family {
     conversion: Conversion,
 }
 
+impl Family {
+    /// The family of these values of `model_type`, with these stop tokens, that mlx-lm converts as most others.
+    const fn new(
+        model_types: &'static [&'static str],
+        stop_tokens: &'static [TokenId],
+        describe: fn(&Roles<'_>) -> Result<Decoder>,
+    ) -> Self {
+        Self { model_types, stop_tokens, describe, conversion: Conversion::USUAL }
+    }
+}
+
 /// Every supported family.
 const FAMILIES: &[Family] = &[
     afmoe::FAMILY,

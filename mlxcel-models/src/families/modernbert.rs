@@ -5,18 +5,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{plain, plain_attention, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{
     LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive, sliding_windows,
 };
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["modernbert"], stop_tokens: &[50_282], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["modernbert"], &[50_282], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -5,16 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Norm};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["nemotron"], stop_tokens: &[3], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["nemotron"], &[3], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

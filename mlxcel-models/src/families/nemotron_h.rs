@@ -22,10 +22,8 @@ use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Gating, Operation, SharedExpert};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["nemotron_h"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion { projections: ["gate_proj", "fc1", "fc2"], ..Conversion::USUAL },
+    ..Family::new(&["nemotron_h"], &[2], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

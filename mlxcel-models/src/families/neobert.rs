@@ -5,17 +5,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::bert;
 use super::blocks::{plain_attention, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, head_dim, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["neobert"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["neobert"], &[], describe);
 
 /// Widths of MLPs are multiples of this.
 const STEP: usize = 8;

@@ -8,6 +8,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::bert;
 use super::blocks::{normed_output, plain_attention, sequential};
 use super::encoder::{EncoderOutline, both_ways, token_types};
@@ -17,31 +18,15 @@ use super::settings::{
     LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation,
     expect_flag, expect_number, expect_text, head_dim, positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Experts, Gating, Mlp, WeightRef};
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["nomic_bert"],
-    stop_tokens: &[],
-    describe: |roles| describe(roles, &NOMIC),
-    conversion: Conversion::USUAL,
-};
+pub(super) const FAMILY: Family = Family::new(&["nomic_bert"], &[], |roles| describe(roles, &NOMIC));
 
-pub(super) const JINA: Family = Family {
-    model_types: &["jina_embeddings_v3"],
-    stop_tokens: &[2],
-    describe: |roles| describe(roles, &JINA_V3),
-    conversion: Conversion::USUAL,
-};
+pub(super) const JINA: Family = Family::new(&["jina_embeddings_v3"], &[2], |roles| describe(roles, &JINA_V3));
 
-pub(super) const GTE: Family = Family {
-    model_types: &["gte"],
-    stop_tokens: &[],
-    describe: |roles| describe(roles, &M_GTE),
-    conversion: Conversion::USUAL,
-};
+pub(super) const GTE: Family = Family::new(&["gte"], &[], |roles| describe(roles, &M_GTE));
 
 /// What the families do otherwise.
 struct Variant {

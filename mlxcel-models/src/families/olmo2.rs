@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, post_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder, HeadNorm, NormScope};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["olmo2"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["olmo2"], &[50_279], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 50_304,

@@ -5,16 +5,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::core;
 use super::olmo2::{DEFAULTS, biases, decoder};
 use super::roles::Roles;
 use super::settings::{Sizes, sliding_windows, window};
-use super::{Conversion, Family};
 use crate::decoder::{Decoder, NormScope};
 use crate::rope::{LayerRopes, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["olmo3"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["olmo3"], &[50_279], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     const THETA: f64 = 500_000.0;

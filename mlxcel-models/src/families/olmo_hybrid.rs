@@ -6,6 +6,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core, over_heads, post_norm, pre_norm, sequential};
 use super::convolution::taps;
 use super::outline::Outline;
@@ -14,19 +15,13 @@ use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LINEAR, SizeDefaults, Sizes, activation, flag, layer_types,
     positive,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Mixer, Operation,
 };
 use crate::rope::Rope;
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["olmo_hybrid"],
-    stop_tokens: &[100_257],
-    describe,
-    conversion: Conversion::USUAL,
-};
+pub(super) const FAMILY: Family = Family::new(&["olmo_hybrid"], &[100_257], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 100_352,

@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::ExpertSizes;
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, NormScope};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["olmoe"], stop_tokens: &[50_279], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["olmoe"], &[50_279], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 50_304,

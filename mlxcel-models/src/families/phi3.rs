@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive, window};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::{Kinds, Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["phi3"], stop_tokens: &[32_000], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["phi3"], &[32_000], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

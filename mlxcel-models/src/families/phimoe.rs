@@ -5,18 +5,17 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, expert_count, softmax_router};
 use super::llama::{Variant, decoder_with};
 use super::mistral;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_number, flag, number, window};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Gating, NormKind, Router, Scoring};
 use crate::rope::{Kinds, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["phimoe"], stop_tokens: &[2], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["phimoe"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 32_064, intermediate: 6400, ..mistral::DEFAULTS };
 

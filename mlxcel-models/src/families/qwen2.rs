@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, flag, sliding_windows, window};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["qwen2"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["qwen2"], &[], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

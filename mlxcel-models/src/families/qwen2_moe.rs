@@ -5,6 +5,7 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
 use super::llama::{Variant, decoder_with};
@@ -12,12 +13,10 @@ use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, window,
 };
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["qwen2_moe"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["qwen2_moe"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

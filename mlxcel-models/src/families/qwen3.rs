@@ -4,17 +4,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{HEAD_NORMS, Variant, decoder};
 use super::qwen2;
 use super::qwen2::windows;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag};
-use super::{Conversion, Family};
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["qwen3"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["qwen3"], &[], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

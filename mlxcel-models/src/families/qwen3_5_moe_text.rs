@@ -13,10 +13,8 @@ use super::{Conversion, Family};
 use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["qwen3_5_moe_text"],
-    stop_tokens: &[],
-    describe,
     conversion: Conversion::sensitive(&["mlp.gate", "shared_expert_gate"]),
+    ..Family::new(&["qwen3_5_moe_text"], &[], describe)
 };
 
 // The class has no intermediate size: no layer is without experts.

@@ -6,14 +6,13 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::qwen3_next;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Operation};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["qwen3_5_text"], stop_tokens: &[], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["qwen3_5_text"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 248_320,

@@ -12,12 +12,8 @@ use super::settings::{SizeDefaults, Sizes, activation, flag, window};
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 
-pub(super) const FAMILY: Family = Family {
-    model_types: &["qwen3_moe"],
-    stop_tokens: &[],
-    describe,
-    conversion: Conversion::sensitive(&["mlp.gate"]),
-};
+pub(super) const FAMILY: Family =
+    Family { conversion: Conversion::sensitive(&["mlp.gate"]), ..Family::new(&["qwen3_moe"], &[], describe) };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,

@@ -23,13 +23,11 @@ use crate::decoder::{
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["qwen3_next"],
-    stop_tokens: &[],
-    describe,
     conversion: Conversion {
         shifted_norms: true,
         ..Conversion::sensitive(&["mlp.gate", "shared_expert_gate"])
     },
+    ..Family::new(&["qwen3_next"], &[], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {

@@ -21,10 +21,8 @@ use crate::decoder::{
 };
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["rwkv7"],
-    stop_tokens: &[2],
-    describe,
     conversion: Conversion::sensitive(&["lora.2", "embeddings"]),
+    ..Family::new(&["rwkv7"], &[2], describe)
 };
 
 /// The state does not grow with positions, and `max_position_embeddings` is read by layers with attention

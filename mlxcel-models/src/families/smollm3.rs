@@ -4,17 +4,16 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, sliding_windows, window};
-use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 use crate::rope::RopeSettings;
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["smollm3"], stop_tokens: &[128_001], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["smollm3"], &[128_001], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -4,16 +4,15 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, by_head, core, parallel, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Attention, Decoder, Norm, NormKind};
 use crate::rope::{Partial, RopeSettings};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["stablelm"], stop_tokens: &[0], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["stablelm"], &[0], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

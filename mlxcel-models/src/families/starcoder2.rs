@@ -5,15 +5,14 @@
 
 use mlxcel_core::Result;
 
+use super::Family;
 use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_text, flag, window};
-use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder, Mlp, NormKind};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["starcoder2"], stop_tokens: &[50_256], describe, conversion: Conversion::USUAL };
+pub(super) const FAMILY: Family = Family::new(&["starcoder2"], &[50_256], describe);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

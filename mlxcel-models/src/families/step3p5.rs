@@ -26,9 +26,6 @@ use crate::decoder::{
 use crate::rope::{Partial, Rope, RopeSettings, refuse_parts};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["step3p5"],
-    stop_tokens: &[],
-    describe,
     conversion: Conversion {
         shifted_norms: true,
         renamed: &[
@@ -41,6 +38,7 @@ pub(super) const FAMILY: Family = Family {
         ],
         ..Conversion::sensitive(&["mlp.gate.gate"])
     },
+    ..Family::new(&["step3p5"], &[], describe)
 };
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
