@@ -149,6 +149,88 @@ fn incomplete_and_unknown_heads_are_refused_by_name() {
     }
 }
 
+/// The kind of an error, and the field or tensor that it names, without the objects around it.
+fn named(error: &mlxcel_core::Error) -> (ErrorKind, Option<&str>) {
+    let name = error.context("field").or_else(|| error.context("tensor")).or_else(|| error.context("key"));
+    let is_field = error.context("field").is_some();
+    (error.kind(), name.map(|name| if is_field { name.rsplit('.').next().unwrap() } else { name }))
+}
+
+#[test]
+fn further_norms_layers_and_nested_settings_are_checked_by_name() {
+    use ErrorKind::{Corrupt, InvalidInput, NotFound, Unsupported};
+    let [nested, layers] = ["qwen3-speculators", "qwen3-layers"].map(Draft::eagle3_head);
+    let of_layers = |key: &str, value: serde_json::Value| {
+        let mut changed = nested.clone();
+        changed.config["transformer_layer_config"][key] = value;
+        changed
+    };
+    let later_norm = "layers.1.hidden_norm.weight";
+    // Whether the model refuses it, for which it computes states, or the head.
+    for (by_head, draft, expected) in [
+        (0, of_layers("vocab_size", json!(63)), (InvalidInput, "vocab_size")),
+        (0, of_layers("hidden_size", json!(24)), (InvalidInput, "hidden_size")),
+        (0, of_layers("layer_types", json!(["sliding_attention"])), (Unsupported, "layer_types")),
+        (0, nested.clone().set("target_hidden_size", json!(16)), (InvalidInput, "target_hidden_size")),
+        (
+            0,
+            nested.clone().set("transformer_layer_config", json!("llama")),
+            (Corrupt, "transformer_layer_config"),
+        ),
+        (0, nested.clone().set("norm_before_fc", json!("yes")), (Corrupt, "norm_before_fc")),
+        (0, nested.clone().without("input_norm.weight"), (NotFound, "input_norm.weight")),
+        (0, nested.clone().with("input_norm.weight", Dtype::BF16, &[32]), (Corrupt, "input_norm.weight")),
+        (0, layers.clone().without("fc_norm.2.weight"), (NotFound, "fc_norm.2.weight")),
+        (0, layers.clone().with("fc.bias", Dtype::BF16, &[25]), (Corrupt, "fc.bias")),
+        (1, nested.clone().without("d2t"), (NotFound, "d2t")),
+        (1, nested.clone().set("draft_vocab_size", json!(21)), (Corrupt, "lm_head.weight")),
+        (1, layers.clone().without("layers.1.mlp.up_proj.weight"), (NotFound, "layers.1.mlp.up_proj.weight")),
+        (1, layers.clone().with(later_norm, Dtype::BF16, &[24]), (Unsupported, later_norm)),
+        (1, layers.clone().set("num_hidden_layers", json!(3)), (NotFound, "layers.2.input_layernorm.weight")),
+    ] {
+        let error = described("qwen3", &draft)[by_head].clone().unwrap_err();
+        assert_eq!(named(&error), (expected.0, Some(expected.1)), "{error}");
+    }
+    // Older names, and a number of logits that only a tensor says.
+    let older = layers.clone().unset("fc_norm").set("use_aux_norm", json!(true)).renamed(|name| {
+        let places = ["low", "mid", "high"].iter().enumerate();
+        places.fold(name.to_owned(), |name, (at, place)| {
+            name.replace(&format!("fc_norm.{at}"), &format!("aux_norm_{place}"))
+        })
+    });
+    let shortened = nested.clone().unset("draft_vocab_size");
+    assert_eq!(described("qwen3", &older).map(Result::unwrap)[0].output_state_width(), Some(24));
+    assert_eq!(described("qwen3", &shortened).map(Result::unwrap)[1].logits(), 20);
+}
+
+#[test]
+fn gguf_heads_with_missing_or_wrong_parts_are_refused_by_name() {
+    let whole = std::fs::read(fixture("qwen3-gguf-head/model.gguf")).unwrap();
+    let numbers =
+        |numbers: &[i32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+    let tokens = |tokens: &[i64]| tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>();
+    for (from, to, expected) in [
+        (b"eagle3.target_layers".to_vec(), b"eagle3.target_rows__".to_vec(), "eagle3.target_layers"),
+        (b"eagle3.vocab_size".to_vec(), b"eagle3.words_size".to_vec(), "eagle3.vocab_size"),
+        (numbers(&[1, 3, 6]), numbers(&[3, 1, 6]), "eagle3.target_layers"),
+        (numbers(&[1, 3, 6]), numbers(&[1, 3, 8]), "eagle_aux_hidden_state_layer_ids"),
+        (b"enc.output_norm.weight".to_vec(), b"enc.output_form.weight".to_vec(), "enc.output_form.weight"),
+        (b"fc.weight".to_vec(), b"fd.weight".to_vec(), "fd.weight"),
+        (tokens(&[1, 4, 7]), tokens(&[1, 4, 64]), "draft_tokens"),
+        (tokens(&[1, 4, 7]), tokens(&[1, 4, 4]), "draft_tokens"),
+        (tokens(&[1, 4, 7]), tokens(&[1, 4, -7]), "draft_tokens"),
+        (b"d2t".to_vec(), b"t2d".to_vec(), "t2d"),
+    ] {
+        let at = whole.windows(from.len()).position(|bytes| bytes == from).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("head.gguf");
+        std::fs::write(&path, [&whole[..at], &to, &whole[at + from.len()..]].concat()).unwrap();
+        let errors = [states(), head()].map(|options| opened("qwen3", &path)?.decoder_for(&options));
+        let error = errors.into_iter().find_map(Result::err).unwrap();
+        assert_eq!(named(&error).1, Some(expected), "{error}");
+    }
+}
+
 #[test]
 fn a_head_is_no_model_by_itself() {
     let checkpoint = Checkpoint::open(fixture("llama-head")).unwrap();

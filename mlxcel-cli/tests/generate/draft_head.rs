@@ -10,8 +10,10 @@ fn a_draft_head_drafts_the_same_text() {
 
 #[test]
 fn a_draft_head_of_its_own_checkpoint_drafts_the_same_text() {
-    let head = fixture("eagle3/llama-head");
-    drafts_the_same_text("eagle3/llama", &["--draft-head", head.to_str().unwrap()]);
+    for (model, head) in [("llama", "llama-head"), ("qwen3", "qwen3-gguf-head/model.gguf")] {
+        let head = fixture(&format!("eagle3/{head}"));
+        drafts_the_same_text(&format!("eagle3/{model}"), &["--draft-head", head.to_str().unwrap()]);
+    }
 }
 
 fn drafts_the_same_text(model: &str, draft: &[&str]) {
