@@ -11,9 +11,7 @@ use super::Family;
 use super::blocks::{normed_output, plain_attention, sequential};
 use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::roles::{OPERATION, Roles};
-use super::settings::{
-    LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, head_dim, positive,
-};
+use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, positive};
 use crate::config::Fields;
 use crate::decoder::{Activation, AttentionCore, Decoder, Gating, Linear, Mlp};
 
@@ -51,15 +49,12 @@ fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
         expect_text(config, "position_embedding_type", "absolute")?;
         expect_text(config, "feed_forward_type", "original")?;
     }
-    let mut sizes = Sizes::read(config, &DEFAULTS)?;
+    let mut sizes = Sizes::read(config, &DEFAULTS)?.with_equal_heads(config)?;
     if sizes.context <= offset {
         let message = format!("the first {offset} positions are not used, and there are no more");
         return Err(config.wrong("max_position_embeddings", message));
     }
     sizes.context -= offset;
-    // What other families read, and the class does not.
-    sizes.kv_heads = sizes.query_heads;
-    sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
     let activation = if alibi { gate(config)? } else { activation(config, "hidden_act", Activation::Gelu)? };
     let types = token_types(config, 2, false)?;

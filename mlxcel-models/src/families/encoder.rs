@@ -13,7 +13,7 @@ use crate::decoder::{
 use crate::rope::Rope;
 
 /// The parts of an encoder that are not its layers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct EncoderOutline {
     /// The module of the token embedding.
     pub(super) embedding: String,
@@ -42,19 +42,14 @@ impl Roles<'_> {
         refuse_order(&table, "embeddings")?;
         let element_type = self.activation_type(&table)?;
         let weight = self.add(table);
-        let positions = match positions {
-            Some((name, offset)) => {
-                let weight = self.add(self.matrix(name, context + offset, hidden)?);
-                Some(PositionTable { weight, offset: *offset })
-            }
-            None => None,
-        };
-        let types = match types {
-            Some((name, rows)) => {
-                Some(TypeTable { weight: self.add(self.matrix(name, *rows, hidden)?), rows: *rows })
-            }
-            None => None,
-        };
+        let table = |name: &str, rows| self.matrix(name, rows, hidden).map(|table| self.add(table));
+        let positions = positions.as_ref().map(|(name, offset)| {
+            Ok(PositionTable { weight: table(name, context + offset)?, offset: *offset })
+        });
+        let positions = positions.transpose()?;
+        let types =
+            types.as_ref().map(|(name, rows)| Ok(TypeTable { weight: table(name, *rows)?, rows: *rows }));
+        let types = types.transpose()?;
         let embedding_norm = embedding_norm.as_deref().map(&norm).transpose()?;
         let embedding = Embedding { weight, scale: 1.0, positions, types, norm: embedding_norm };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.

@@ -39,10 +39,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = EncoderOutline {
         embedding: format!("{base}embed_tokens"),
-        positions: None,
-        types: None,
-        embedding_norm: None,
         norm: Some(format!("{base}norm")),
+        ..EncoderOutline::default()
     };
     roles.encoder(&sizes, &outline, norm, layer)
 }

@@ -9,7 +9,7 @@ use super::Family;
 use super::blocks::{core, parallel, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, head_dim, positive};
+use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use crate::decoder::{Activation, Decoder, Mlp};
 use crate::rope::{Partial, RopeSettings};
 
@@ -27,12 +27,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         head_dim: None,
         context: 2048,
     };
-    let sizes = Sizes::read(config, &defaults)?;
-    let sizes = Sizes {
-        kv_heads: sizes.query_heads,
-        head_dim: head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?,
-        ..sizes
-    };
+    let sizes = Sizes::read(config, &defaults)?.with_equal_heads(config)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-5)?;
     let biases = flag(config, "attention_bias", true)?;
     let by_head = flag(config, "fused_by_head", true)?;

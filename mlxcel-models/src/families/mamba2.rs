@@ -54,25 +54,13 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let base = roles.base("backbone.", "embeddings");
     let hidden = config.size("hidden_size", 1..=LARGEST_WIDTH)?.unwrap_or(4096);
     let settings = settings(config, hidden)?;
+    let vocabulary = config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(32_768);
+    let layers = config.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(64);
+    let tied = flag(config, "tie_word_embeddings", false)?;
     let outline = Outline {
-        vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(32_768),
-        hidden,
-        layers: config.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(64),
-        context: CONTEXT,
         embedding: format!("{base}embeddings"),
-        embedding_scale: 1.0,
-        embedding_norm: None,
-        layer_embeddings: None,
-        streams: None,
-        positions: None,
         norm: format!("{base}norm_f"),
-        head: "lm_head".to_owned(),
-        tied: flag(config, "tie_word_embeddings", false)?,
-        head_bias: false,
-        logit_scale: 1.0,
-        logit_soft_cap: None,
-        wrapper_caps: false,
-        draft_head: None,
+        ..Outline::without_heads([vocabulary, hidden, layers, CONTEXT], &base, tied)
     };
     let norm = |name: &str| roles.rms_norm(name, hidden, settings.epsilon);
     let layer = |index: usize| {

@@ -80,10 +80,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = EncoderOutline {
         embedding: format!("{base}embeddings.tok_embeddings"),
-        positions: None,
-        types: None,
         embedding_norm: Some(format!("{base}embeddings.norm")),
         norm: Some(format!("{base}final_norm")),
+        ..EncoderOutline::default()
     };
     roles.encoder(&sizes, &outline, norm, layer)
 }

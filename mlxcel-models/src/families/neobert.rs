@@ -10,7 +10,7 @@ use super::bert;
 use super::blocks::{plain_attention, pre_norm, sequential};
 use super::encoder::{EncoderOutline, both_ways};
 use super::roles::Roles;
-use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, head_dim, positive};
+use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, positive};
 use crate::decoder::{Activation, Decoder, Gating, Mlp};
 use crate::rope::RopeSettings;
 
@@ -26,10 +26,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         expect_flag(config, key, expected)?;
     }
     let defaults = SizeDefaults { layers: 28, context: 1024, ..bert::DEFAULTS };
-    let mut sizes = Sizes::read(config, &defaults)?;
-    // What other families read, and the class does not.
-    sizes.kv_heads = sizes.query_heads;
-    sizes.head_dim = head_dim(config, "num_attention_heads", sizes.hidden, sizes.query_heads)?;
+    let mut sizes = Sizes::read(config, &defaults)?.with_equal_heads(config)?;
     sizes.context = config.size("max_length", 1..=LARGEST_CONTEXT)?.unwrap_or(defaults.context);
     sizes.intermediate = (2 * sizes.intermediate / 3).next_multiple_of(STEP);
     let epsilon = positive(config, "norm_eps", 1e-6)?;
@@ -60,10 +57,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = EncoderOutline {
         embedding: format!("{base}encoder"),
-        positions: None,
-        types: None,
-        embedding_norm: None,
         norm: Some(format!("{base}layer_norm")),
+        ..EncoderOutline::default()
     };
     roles.encoder(&sizes, &outline, norm, layer)
 }

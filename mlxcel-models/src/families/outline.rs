@@ -70,11 +70,22 @@ impl DraftHeadModules {
 impl Outline {
     /// An outline with the modules `embed_tokens` and `norm` of `base`, and `lm_head` beside it.
     pub(super) fn new(sizes: &Sizes, base: &str, tied: bool) -> Self {
+        let &Sizes { vocabulary, hidden, layers, context, .. } = sizes;
+        Self::without_heads([vocabulary, hidden, layers, context], base, tied)
+    }
+
+    /// The same of a network without attention: the sizes of the vocabulary and of hidden states, the number of
+    /// layers and the length of the context.
+    pub(super) fn without_heads(
+        [vocabulary, hidden, layers, context]: [usize; 4],
+        base: &str,
+        tied: bool,
+    ) -> Self {
         Self {
-            vocabulary: sizes.vocabulary,
-            hidden: sizes.hidden,
-            layers: sizes.layers,
-            context: sizes.context,
+            vocabulary,
+            hidden,
+            layers,
+            context,
             embedding: format!("{base}embed_tokens"),
             embedding_scale: 1.0,
             embedding_norm: None,

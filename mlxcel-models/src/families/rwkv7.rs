@@ -112,25 +112,13 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     refuse_variants(config, sizes.hidden)?;
     let base = roles.base("model.", "embeddings");
     let norm_first = flag(config, "norm_first", true)?;
+    let vocabulary = config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(32_000);
+    let layers = config.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(24);
+    let tied = flag(config, "tie_word_embeddings", false)?;
     let outline = Outline {
-        vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(32_000),
-        hidden: sizes.hidden,
-        layers: config.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(24),
-        context: CONTEXT,
         embedding: format!("{base}embeddings"),
-        embedding_scale: 1.0,
         embedding_norm: norm_first.then(|| format!("{base}layers.0.pre_norm")),
-        layer_embeddings: None,
-        streams: None,
-        positions: None,
-        norm: format!("{base}norm"),
-        head: "lm_head".to_owned(),
-        tied: flag(config, "tie_word_embeddings", false)?,
-        head_bias: false,
-        logit_scale: 1.0,
-        logit_soft_cap: None,
-        wrapper_caps: false,
-        draft_head: None,
+        ..Outline::without_heads([vocabulary, sizes.hidden, layers, CONTEXT], &base, tied)
     };
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, sizes.epsilon, sizes.norm_bias);
     let layer = |index: usize| {

@@ -97,6 +97,12 @@ impl Sizes {
         })
     }
 
+    /// The same of a class that reads neither a number of key/value heads nor a width of heads.
+    pub(super) fn with_equal_heads(self, config: Fields<'_>) -> Result<Self> {
+        let head_dim = head_dim(config, "num_attention_heads", self.hidden, self.query_heads)?;
+        Ok(Self { kv_heads: self.query_heads, head_dim, ..self })
+    }
+
     /// How the rotary embedding of these heads is read, before what a family has otherwise.
     pub(super) fn rope<'a>(&self, config: Fields<'a>) -> RopeSettings<'a> {
         RopeSettings::new(config, self.head_dim, self.context)
