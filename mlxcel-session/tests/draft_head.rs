@@ -76,6 +76,28 @@ fn a_text_is_the_same_and_takes_fewer_passes() {
     }
 }
 
+/// Its drafts are dropped, with a warning.
+#[test]
+fn a_head_with_broken_weights_changes_no_text() {
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/eagle3");
+    let broken = tempfile::tempdir().unwrap();
+    let (from, to) = (fixtures.join("llama-head"), broken.path());
+    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    let mut file = std::fs::read(from.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    // Behind 26 tokens are numbers in bfloat16.
+    file[8 + header + 26 * 8..].fill(0xff);
+    std::fs::write(to.join("model.safetensors"), file).unwrap();
+    for engine in engines() {
+        let load = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
+        let model = Model::open_with(fixtures.join("llama"), &load.with_draft_head_from(to)).unwrap();
+        let [plain, drafting] = options(&model, 0.0, 2);
+        let [expected, found] =
+            [plain, drafting].map(|own| model.generate_tokens(&PROMPT, &own).unwrap().complete().unwrap());
+        assert_eq!((text(&found), found.usage.accepted_tokens), (text(&expected), 0), "{engine}");
+    }
+}
+
 #[test]
 fn requests_of_an_engine_draft_each_by_their_own_states() {
     for name in engines() {
