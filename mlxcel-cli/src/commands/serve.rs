@@ -3,6 +3,8 @@
 
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::thread;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use mlxcel_session::{
     CancelToken, Engine, EngineOptions, Error, ErrorKind, LoadOptions, PrefixCache, Prepare,
 };
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -109,9 +112,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         let message = "the key of --api-key or MLXCEL_API_KEY is empty; give one, or unset it to need none";
         return Err(Failure::Usage(message.to_owned()));
     }
-    // Connections are served on this thread, which starts no others: what takes time is done by threads of
-    // the server.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime().map_err(not_started)?;
     // Fails early if the address is in use, before the model is loaded.
     let address = SocketAddr::new(arguments.host, arguments.port);
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|error| {
@@ -125,6 +126,19 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         server.finish();
     }
     Ok(())
+}
+
+/// Connections are served on this thread, which starts no others: what takes time is done by threads of the
+/// server.
+fn runtime() -> io::Result<Runtime> {
+    // The runtime panics if there are too few files for its own pair of sockets, and files for their events.
+    #[cfg(unix)]
+    drop([UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?]);
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+fn not_started(error: io::Error) -> Failure {
+    Failure::Finding(format!("start server: {error}; raise the limit of the system, such as `ulimit -n`"))
 }
 
 /// What can be done if an address cannot be listened on.
@@ -187,11 +201,11 @@ fn name(arguments: &Arguments) -> String {
 /// Serves until a signal comes: health checks while the model is loading, then requests. Returns the server
 /// if it had started; what ran then had time to end.
 async fn serve(arguments: Arguments, listener: TcpListener) -> Result<Option<Running>, Failure> {
-    let address = listener.local_addr()?;
+    let address = listener.local_addr().map_err(not_started)?;
     let grace = Duration::from_secs(arguments.grace);
     let idle = Duration::from_secs(arguments.idle_limit);
     let listener = Limited::new(listener, arguments.max_connections, idle);
-    let mut ending = pin!(ended_by_signal()?);
+    let mut ending = pin!(ended_by_signal().map_err(not_started)?);
     let startup = Startup::new();
     let router: Router = startup.router().layer(from_fn(watch));
     let service = router.into_make_service_with_connect_info::<Peer>();

@@ -57,6 +57,16 @@ fn refusal(arguments: &[&str], words: &[&str]) -> String {
     Run::of(mlxcel(&["serve", "--backend", "portable"]).args(arguments)).refused(2, words)
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_open_files_is_an_error_with_the_way_out() {
+    for files in 4..9 {
+        let script = format!("ulimit -n {files}; exec \"$0\" serve --backend portable --port 0");
+        let mut shell = std::process::Command::new("sh");
+        Run::of(shell.args(["-c", &script, env!("CARGO_BIN_EXE_mlxcel")])).refused(1, &["ulimit -n"]);
+    }
+}
+
 #[test]
 fn options_out_of_range_are_refused_by_name() {
     for (option, value) in [
