@@ -157,16 +157,22 @@ pub(crate) fn exit(result: Result<(), Failure>) -> ExitCode {
 }
 
 /// The options that set fields which the library names.
-const OPTIONS: [(&str, &str); 3] =
-    [("capacity", "--context"), ("shard_bytes", "--shard-size"), ("stride", "--stride")];
+const OPTIONS: [&str; 12] = [
+    "context", "shard_size", "stride", "threads", "device", "sequences", "adapter_slots", "bits",
+    "group_size", "logit_bias", "allowed_tokens", "forbidden_tokens",
+];
 
 /// The library's error, with the option that sets the field it is about.
 fn worded(error: &Error) -> String {
     let line = own_features(&one_line(error));
     let field = error.context("field").filter(|_| error.kind() == ErrorKind::InvalidInput);
-    let option = OPTIONS.iter().find(|(name, _)| field == Some(name));
-    match option {
-        Some((_, option)) => format!("{option}: {line}"),
+    let option = field.map(|field| match field {
+        "capacity" => "context",
+        "shard_bytes" => "shard_size",
+        own => own,
+    });
+    match option.filter(|option| OPTIONS.contains(option)) {
+        Some(option) => format!("--{}: {line}", option.replace('_', "-")),
         None if is_cache(error) => format!("{line}; set MLXCEL_CACHE_DIR to a folder that can be written"),
         None => line,
     }

@@ -17,7 +17,7 @@ pub(crate) struct SpeculateArgument {
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub(crate) speculate: Speculate,
     /// Draft with an EAGLE-3 head that was trained for the model, instead of one in its checkpoint: the head's
-    /// checkpoint folder, or `org/name` in the Hugging Face cache
+    /// checkpoint folder or GGUF file, or `org/name` in the Hugging Face cache
     #[arg(long, value_name = "HEAD", conflicts_with = "speculate")]
     pub(crate) draft_head: Option<PathBuf>,
 }

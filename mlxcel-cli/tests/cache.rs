@@ -61,6 +61,7 @@ fn cached_programs_are_listed_verified_and_pruned() {
     assert_eq!(pruned["removed"]["entries"], 1);
     assert_eq!(pruned["removed"]["bytes"], entries[1]["bytes"]);
     assert_eq!(pruned["entries"].as_array().unwrap(), &entries[..1]);
+    cache(folder.path(), &["prune", "--max-size", "-1"]).refused(2, &["--max-size", "'-1'"]);
     let pruned = json(folder.path(), &["prune", "--all"]);
     assert_eq!((&pruned["removed"]["entries"], pruned["entries"].as_array().unwrap().len()), (&1.into(), 0));
 }

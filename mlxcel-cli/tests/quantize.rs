@@ -60,12 +60,15 @@ fn requantizing_a_quantized_checkpoint_works_with_a_note() {
     assert!(lines.contains("e2m1/32 e8m0"), "{lines}");
 
     for (arguments, words) in [
-        (["--recipe", "mixed"], "the recipe 'mixed' does not exist"),
-        (["--tensor", "lm_head"], "PATTERN=BITS"),
-        (["--bits", "7"], "2, 3, 4, 5, 6, 8"),
-        (["--mode", "int4"], "mxfp4"),
+        (&["--recipe", "mixed"][..], ["--recipe", "the recipe 'mixed' does not exist"]),
+        (&["--tensor", "lm_head"], ["--tensor", "PATTERN=BITS"]),
+        (&["--bits", "7"], ["--bits", "2, 3, 4, 5, 6, 8"]),
+        (&["--group-size", "7"], ["--group-size", "32, 64, 128"]),
+        (&["--threads", "0"], ["--threads", "1 to 256"]),
+        (&["--mode", "int4"], ["--mode", "mxfp4"]),
+        (&["--perplexity", paths[2], "--context", "1"], ["--context", "at least 2"]),
     ] {
-        quantize(&[&[paths[0], "no"][..], &arguments].concat()).refused(2, &[words]);
+        quantize(&[&[paths[0], "no"], arguments].concat()).refused(2, &words);
     }
 }
 

@@ -79,7 +79,9 @@ pub(crate) fn definition() -> clap::Command {
         let takes_value = argument.get_action().takes_values() && !argument.is_positional();
         if takes_value { argument.allow_negative_numbers(true) } else { argument }
     };
-    let common = |command: clap::Command| with_status(command).mut_args(negative);
+    let common = |command: clap::Command| {
+        with_status(command).mut_args(negative).mut_subcommands(|nested| nested.mut_args(negative))
+    };
     config::with_option(with_status(Program::command()).mut_subcommands(common))
 }
 

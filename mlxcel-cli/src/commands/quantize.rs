@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 8192, requires = "perplexity")]
     perplexity_tokens: usize,
     /// The most tokens of a window of the text
-    #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity")]
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity", value_parser = window)]
     context: usize,
     /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the
     /// first of these that is compiled in
@@ -84,6 +84,12 @@ pub(crate) struct Arguments {
     /// --perplexity, perplexity: tokens, windows, context, before, after.
     #[arg(long)]
     json: bool,
+}
+
+/// A window of which at least one token can be scored.
+fn window(text: &str) -> Result<usize, String> {
+    let tokens = text.parse().ok().filter(|&tokens| tokens > 1);
+    tokens.ok_or_else(|| "it must be a whole number of at least 2".to_owned())
 }
 
 fn modes() -> PossibleValuesParser {
