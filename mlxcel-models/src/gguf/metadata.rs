@@ -35,41 +35,40 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// A value that is no array, by a function that makes nothing of one that is not `expected`.
+    fn one<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(Kind, &[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.entries.get(key) else { return Ok(None) };
+        let read = match value {
+            Value::One(kind, range) => read(*kind, self.file.get(range.clone()).unwrap_or_default()),
+            Value::Array { .. } => None,
+        };
+        read.map(Some).ok_or_else(|| self.wrong(key, expected))
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
-        match self.entries.get(key) {
-            None => Ok(None),
-            Some(Value::One(Kind::Bool, range)) => match self.file.get(range.clone()) {
-                Some([0]) => Ok(Some(false)),
-                Some([1]) => Ok(Some(true)),
-                _ => Err(self.wrong(key, "true or false")),
-            },
-            Some(_) => Err(self.wrong(key, "true or false")),
-        }
+        self.one(key, "true or false", |kind, bytes| match (kind, bytes) {
+            (Kind::Bool, [0]) => Some(false),
+            (Kind::Bool, [1]) => Some(true),
+            _ => None,
+        })
     }
 
     /// A whole number that is not negative.
     pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
-        match self.entries.get(key) {
-            None => Ok(None),
-            Some(Value::One(kind, range)) => {
-                let bytes = self.file.get(range.clone()).unwrap_or_default();
-                let size = integer(*kind, bytes).and_then(|number| usize::try_from(number).ok());
-                size.map(Some).ok_or_else(|| self.wrong(key, "a whole number that is not negative"))
-            }
-            Some(_) => Err(self.wrong(key, "a whole number that is not negative")),
-        }
+        self.one(key, "a whole number that is not negative", size)
     }
 
     /// A token id, or `None` if it is not within a vocabulary of `tokens`: some converters write such an id
     /// for a missing token.
     pub(super) fn token(&self, key: &str, tokens: usize) -> Result<Option<TokenId>> {
-        let Some(Value::One(kind, range)) = self.entries.get(key) else {
-            return if self.has(key) { Err(self.wrong(key, "a token id")) } else { Ok(None) };
-        };
-        let bytes = self.file.get(range.clone()).unwrap_or_default();
-        let id = integer(*kind, bytes).ok_or_else(|| self.wrong(key, "a token id"))?;
-        Ok(TokenId::try_from(id).ok().filter(|id| (*id as usize) < tokens))
+        let id = self.one(key, "a token id", integer)?;
+        Ok(id.and_then(|id| TokenId::try_from(id).ok()).filter(|id| (*id as usize) < tokens))
     }
 
     /// A way of pooling, as sentence-transformers calls it; none where the file does not say, pools nothing, or
@@ -90,15 +89,9 @@ impl<'a> Metadata<'a> {
 
     /// A finite number.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
-        match self.entries.get(key) {
-            None => Ok(None),
-            Some(Value::One(kind, range)) => {
-                let bytes = self.file.get(range.clone()).unwrap_or_default();
-                let number = number(*kind, bytes).filter(|number| number.is_finite());
-                number.map(Some).ok_or_else(|| self.wrong(key, "a finite number"))
-            }
-            Some(_) => Err(self.wrong(key, "a finite number")),
-        }
+        self.one(key, "a finite number", |kind, bytes| {
+            number(kind, bytes).filter(|number| number.is_finite())
+        })
     }
 
     /// One whole number for all layers, or one for each of them; at most `most`.
@@ -114,7 +107,7 @@ impl<'a> Metadata<'a> {
                 let bytes = self.file.get(range.clone()).unwrap_or_default();
                 let size = |bytes: &[u8]| match kind {
                     Kind::Bool => bytes.first().map(|byte| usize::from(*byte != 0)),
-                    kind => integer(*kind, bytes).and_then(|number| usize::try_from(number).ok()),
+                    kind => size(*kind, bytes),
                 };
                 let sizes = each(*kind, bytes).map(size).collect::<Option<Vec<_>>>();
                 sizes.filter(|sizes| sizes.len() == *count).map(Sizes::Each).map(Some).ok_or_else(wrong)
@@ -169,6 +162,11 @@ impl<'a> Metadata<'a> {
     pub(super) fn absent(&self, key: &str) -> Error {
         self.corrupt(key, "the metadata lacks this key".to_owned())
     }
+}
+
+/// A whole number that is not negative.
+fn size(kind: Kind, bytes: &[u8]) -> Option<usize> {
+    integer(kind, bytes).and_then(|number| usize::try_from(number).ok())
 }
 
 /// What a key says of layers.

@@ -31,9 +31,7 @@ impl<'g> Draft<'g> {
         self.set("model_type", architecture.model_type);
         let layers = self.layers()?;
         self.set("num_hidden_layers", layers);
-        if let Some(shape) = self.shape("token_embd.weight") {
-            self.set("vocab_size", shape.first().copied().unwrap_or_default());
-        }
+        self.set_rows_of("vocab_size", "token_embd.weight");
         self.set("tie_word_embeddings", !self.has("output.weight"));
         self.set("torch_dtype", self.element_type());
         for &(key, setting) in known::COMMON.iter().chain(architecture.settings.iter().copied().flatten()) {
@@ -55,6 +53,20 @@ impl<'g> Draft<'g> {
     /// Sets a field.
     pub(super) fn set(&mut self, setting: &str, value: impl Into<Value>) {
         self.fields.insert(setting.to_owned(), value.into());
+    }
+
+    /// Sets a field to the size of a dimension of the first layer that has this tensor, if one has it.
+    pub(super) fn set_size_of(&mut self, setting: &str, tensor: &str, dimension: usize) {
+        if let Some(size) = self.size_of(tensor, dimension) {
+            self.set(setting, size);
+        }
+    }
+
+    /// Sets a field to the rows of a tensor that is not a layer's, if there is such.
+    pub(super) fn set_rows_of(&mut self, setting: &str, tensor: &str) {
+        if let Some(shape) = self.shape(tensor) {
+            self.set(setting, shape.first().copied().unwrap_or_default());
+        }
     }
 
     /// The whole key of the architecture.

@@ -20,18 +20,13 @@ pub(super) const BERT: Architecture = Architecture {
         EMBEDDINGS,
         &[
             ("position_embd", "embeddings.position_embeddings", Keep),
-            ("token_embd_norm", "embeddings.LayerNorm", Keep),
-            ("attn_q", "attention.self.query", Keep),
-            ("attn_k", "attention.self.key", Keep),
-            ("attn_v", "attention.self.value", Keep),
-            ("attn_output", "attention.output.dense", Keep),
-            ("attn_output_norm", "attention.output.LayerNorm", Keep),
             ("ffn_up", "intermediate.dense", Keep),
             ("ffn_down", "output.dense", Keep),
             ("layer_output_norm", "output.LayerNorm", Keep),
             ("cls", "classifier.dense", Keep),
             ("cls.output", "classifier.out_proj", Keep),
         ],
+        ATTENTION,
     ],
     adapt: bert,
     ..PLAIN
@@ -46,15 +41,12 @@ pub(super) const NOMIC_BERT: Architecture = Architecture {
     tensors: &[
         EMBEDDINGS,
         &[
-            ("token_embd_norm", "emb_ln", Keep),
             ("attn_qkv", "attn.Wqkv", Keep),
             ("attn_output", "attn.out_proj", Keep),
-            ("attn_output_norm", "norm1", Keep),
             ("ffn_up", "mlp.fc11", Keep),
             ("ffn_gate", "mlp.fc12", Keep),
-            ("ffn_down", "mlp.fc2", Keep),
-            ("layer_output_norm", "norm2", Keep),
         ],
+        NOMIC,
     ],
     adapt: types,
     ..PLAIN
@@ -73,15 +65,12 @@ pub(super) const NOMIC_BERT_MOE: Architecture = Architecture {
     tensors: &[
         EMBEDDINGS,
         &[
-            ("token_embd_norm", "emb_ln", Keep),
             ("attn_qkv", "attn.Wqkv", Keep),
             ("attn_output", "attn.out_proj", Keep),
-            ("attn_output_norm", "norm1", Keep),
             ("ffn_up", "mlp.fc1", Keep),
-            ("ffn_down", "mlp.fc2", Keep),
             ("ffn_gate_inp", "mlp.router.layer", Keep),
-            ("layer_output_norm", "norm2", Keep),
         ],
+        NOMIC,
     ],
     ..NOMIC_BERT
 };
@@ -93,18 +82,13 @@ pub(super) const JINA_BERT_V2: Architecture = Architecture {
     tensors: &[
         EMBEDDINGS,
         &[
-            ("token_embd_norm", "embeddings.LayerNorm", Keep),
             ("attn_q_norm", "attention.self.layer_norm_q", Keep),
-            ("attn_q", "attention.self.query", Keep),
-            ("attn_k", "attention.self.key", Keep),
-            ("attn_v", "attention.self.value", Keep),
-            ("attn_output", "attention.output.dense", Keep),
-            ("attn_output_norm", "attention.output.LayerNorm", Keep),
             ("ffn_gate", "mlp.gated_layers_w", Keep),
             ("ffn_up", "mlp.gated_layers", Keep),
             ("ffn_down", "mlp.wo", Keep),
             ("layer_output_norm", "mlp.layernorm", Keep),
         ],
+        ATTENTION,
     ],
     adapt: types,
     ..BERT
@@ -117,14 +101,11 @@ pub(super) const JINA_BERT_V3: Architecture = Architecture {
     tensors: &[
         EMBEDDINGS,
         &[
-            ("token_embd_norm", "emb_ln", Keep),
             ("attn_qkv", "mixer.Wqkv", Keep),
             ("attn_output", "mixer.out_proj", Keep),
-            ("attn_output_norm", "norm1", Keep),
             ("ffn_up", "mlp.fc1", Keep),
-            ("ffn_down", "mlp.fc2", Keep),
-            ("layer_output_norm", "norm2", Keep),
         ],
+        NOMIC,
     ],
     ..NOMIC_BERT
 };
@@ -199,13 +180,27 @@ const EMBEDDINGS: &[Name] = &[
     ("token_embd", "embeddings.word_embeddings", Keep),
     ("token_types", "embeddings.token_type_embeddings", Keep),
 ];
+/// Names of BERT's norm of embeddings and of its attention.
+const ATTENTION: &[Name] = &[
+    ("token_embd_norm", "embeddings.LayerNorm", Keep),
+    ("attn_q", "attention.self.query", Keep),
+    ("attn_k", "attention.self.key", Keep),
+    ("attn_v", "attention.self.value", Keep),
+    ("attn_output", "attention.output.dense", Keep),
+    ("attn_output_norm", "attention.output.LayerNorm", Keep),
+];
+/// Names of the norms of Nomic BERT and those after it, and of the projection behind the MLP's activation.
+const NOMIC: &[Name] = &[
+    ("token_embd_norm", "emb_ln", Keep),
+    ("attn_output_norm", "norm1", Keep),
+    ("ffn_down", "mlp.fc2", Keep),
+    ("layer_output_norm", "norm2", Keep),
+];
 const EPSILON: Setting = (LAYER_EPSILON, "layer_norm_eps");
 
 /// The number of token types, from their table.
 fn types(draft: &mut Draft<'_>) -> Result<()> {
-    if let Some(shape) = draft.shape("token_types.weight") {
-        draft.set("type_vocab_size", shape.first().copied().unwrap_or_default());
-    }
+    draft.set_rows_of("type_vocab_size", "token_types.weight");
     Ok(())
 }
 

@@ -176,9 +176,7 @@ fn bailingmoe3(draft: &mut Draft<'_>) -> Result<()> {
 fn delta_attention(draft: &mut Draft<'_>) -> Result<()> {
     latents(draft)?;
     draft.copy("attention.head_count", "num_key_value_heads")?;
-    if let Some(heads) = draft.size_of("ssm_beta.weight", 0) {
-        draft.set("linear_num_heads", heads);
-    }
+    draft.set_size_of("linear_num_heads", "ssm_beta.weight", 0);
     mixers(draft, "attn_kv_a_mqa", "linear_attention")
 }
 

@@ -142,18 +142,14 @@ fn gemma3(draft: &mut Draft<'_>) -> Result<()> {
 
 /// The rows of the table of embeddings for layers.
 fn layer_inputs(draft: &mut Draft<'_>) {
-    if let Some(shape) = draft.shape("per_layer_token_embd.weight") {
-        draft.set("vocab_size_per_layer_input", shape.first().copied().unwrap_or_default());
-    }
+    draft.set_rows_of("vocab_size_per_layer_input", "per_layer_token_embd.weight");
 }
 
 fn gemma3n(draft: &mut Draft<'_>) -> Result<()> {
     const DEVIATIONS: &str = "activation_sparsity_scale";
     layer_inputs(draft);
     draft.windows(5)?;
-    if let Some(rank) = draft.size_of("laurel_l.weight", 0) {
-        draft.set("laurel_rank", rank);
-    }
+    draft.set_size_of("laurel_rank", "laurel_l.weight", 0);
     // Layers that keep everything have minus infinity.
     let of = |number: f64| match number {
         f64::NEG_INFINITY => Ok(Value::Null),

@@ -126,9 +126,7 @@ fn reranker(draft: &mut Draft<'_>) -> Result<()> {
 
 fn qwen2moe(draft: &mut Draft<'_>) -> Result<()> {
     experts(draft);
-    if let Some(width) = draft.size_of("ffn_gate_shexp.weight", 0) {
-        draft.set("shared_expert_intermediate_size", width);
-    }
+    draft.set_size_of("shared_expert_intermediate_size", "ffn_gate_shexp.weight", 0);
     Ok(())
 }
 
