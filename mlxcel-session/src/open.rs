@@ -62,13 +62,13 @@ impl OpenOptions {
     }
 
     /// Opens a draft head from a checkpoint of its own too, which was trained for the model: a folder, or a
-    /// name `org/name` as of [models](Model::open).
+    /// name `org/name` as of [models](Model::open), or a GGUF file.
     ///
     /// ```no_run
     /// use mlxcel_session::{Model, OpenOptions};
     ///
-    /// let options = OpenOptions::default().with_draft_head_from("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B");
-    /// let model = Model::open_with("meta-llama/Llama-3.1-8B-Instruct", &options)?;
+    /// let options = OpenOptions::default().with_draft_head_from("RedHatAI/Qwen3-8B-speculator.eagle3");
+    /// let model = Model::open_with("Qwen/Qwen3-8B", &options)?;
     /// let head = model.draft_head()?;
     /// # Ok::<(), mlxcel_session::Error>(())
     /// ```

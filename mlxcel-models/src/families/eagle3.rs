@@ -1,8 +1,8 @@
 //! EAGLE-3 draft heads (Li et al., 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models
 //! via Training-Time Test"): checkpoints of one layer or a few, trained for another checkpoint's model.
 //!
-//! Config fields, tensor names and arithmetic follow SGLang's and vLLM's `llama_eagle3`, and those of nested
-//! configs the library speculators. GGUF files have the fields and names of the former.
+//! Config fields, tensor names and arithmetic follow SGLang's and vLLM's `llama_eagle3`, and for nested configs
+//! the library speculators. GGUF files are opened with the fields and names of the former.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use mlxcel_core::{Error, ErrorKind, ModelPart, Result, TokenId};
 use super::blocks::{AttentionBiases, by_head, core, plain, pre_norm, sequential};
 use super::roles::{OPERATION, Roles};
 use super::settings::{
-    LARGEST_VOCABULARY, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, positive,
+    LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation,
+    positive,
 };
 use super::text::TextModel;
 use crate::checkpoint::{Checkpoint, DRAFT_HEAD};
@@ -65,7 +66,8 @@ impl<'a> HeadFile<'a> {
     fn read(checkpoint: &'a Checkpoint) -> Result<Self> {
         let config = checkpoint.config();
         if !is_head(checkpoint) {
-            let message = "the checkpoint is no EAGLE-3 head: none of its `architectures` is called so";
+            let message =
+                "the checkpoint is no EAGLE-3 head: neither `architectures` nor its tensors are those of one";
             return Err(config.unsupported("architectures", message.to_owned()));
         }
         if let Some(kind) = config.text(KIND)?.filter(|kind| *kind != "eagle3") {
@@ -93,7 +95,9 @@ impl<'a> HeadFile<'a> {
         if layers.get("kv_lora_rank").is_some() {
             return refuse(layers, "kv_lora_rank", "with latent attention");
         }
-        if layers.texts("layer_types")?.unwrap_or_default().first() == Some(&SLIDING) {
+        // Some have the list of their model, which is longer.
+        let own = layers.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
+        if layers.texts("layer_types")?.unwrap_or_default().iter().take(own).any(|kind| *kind == SLIDING) {
             return refuse(layers, "layer_types", "with windows");
         }
         Ok(this)
