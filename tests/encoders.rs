@@ -209,6 +209,48 @@ fn a_packed_copy_of_an_encoder_embeds_as_the_encoder() {
     }
 }
 
+/// As the tokenizer of sentence-transformers is set up: its normalizer lowers case, and so leaves special
+/// tokens alone; its own length and the table of positions limit a text for which no other limit is given.
+#[test]
+fn texts_are_read_as_by_the_tokenizer_of_sentence_transformers() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/encoders/bert");
+    let engine = mlxcel_session::portable::PortableBackend::new();
+    let vector = |reading: Option<serde_json::Value>, length: f64, text: &str| {
+        let place = tempfile::tempdir().unwrap();
+        let copy = |path: &Path| {
+            let to = place.path().join(path.strip_prefix(&fixture).unwrap());
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            std::fs::copy(path, to).unwrap();
+        };
+        for entry in
+            ["", "1_Pooling", "2_Dense"].iter().flat_map(|part| fixture.join(part).read_dir().unwrap())
+        {
+            Some(entry.unwrap().path()).filter(|path| path.is_file()).as_deref().into_iter().for_each(copy);
+        }
+        let tokenizer = serde_json::json!({"model_max_length": length});
+        std::fs::write(place.path().join("tokenizer_config.json"), tokenizer.to_string()).unwrap();
+        match reading {
+            Some(reading) => {
+                let path = place.path().join("sentence_bert_config.json");
+                std::fs::write(path, reading.to_string()).unwrap();
+            }
+            None => std::fs::remove_file(place.path().join("sentence_bert_config.json")).unwrap(),
+        }
+        let model = Model::load(&engine, place.path(), &LoadOptions::default()).unwrap();
+        model.embed(text, &EmbedOptions::default()).unwrap()
+    };
+    let lowered = |lower: bool| Some(serde_json::json!({"do_lower_case": lower}));
+    let marked = |lower| vector(lowered(lower), 512.0, "A [MASK] sat");
+    assert_eq!(marked(true), marked(false), "this tokenizer lowers case anyway");
+    assert_ne!(marked(true), vector(lowered(true), 512.0, "a [mask] sat"));
+
+    let long = "sea ".repeat(200);
+    let given = |most: usize| vector(Some(serde_json::json!({"max_seq_length": most})), 7.0, &long);
+    assert_eq!(vector(None, 7.0, &long), given(7));
+    assert_eq!(vector(None, 1e30, &long), given(128), "as many as there are positions");
+    assert_ne!(given(128), given(7));
+}
+
 #[test]
 fn every_encoder_is_exact_on_every_engine() {
     let folders = folders();

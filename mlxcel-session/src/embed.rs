@@ -163,7 +163,7 @@ impl Model {
             EmbedPrompt::Text(text) => text,
         };
         let encode = |text: &str| {
-            let text = settings.prepared(prompt, text);
+            let text = format!("{prompt}{text}");
             match settings.most_tokens {
                 Some(most) => tokenizer.encode_start(&text, options.special_tokens, most),
                 None => tokenizer.encode_prompt(&text, options.special_tokens, context),

@@ -11,7 +11,7 @@ use mlxcel_hub as hub;
 use crate::prefix::PrefixCache;
 use crate::sampling::defaults;
 use crate::speculation::DraftHead;
-use crate::text_settings::TextSettings;
+use crate::text_settings::{self, TextSettings};
 use crate::tokenizer::{self, Tokenizer};
 #[cfg(feature = "structured")]
 use crate::vocabulary::Vocabulary;
@@ -53,7 +53,7 @@ impl Model {
         let span = tracing::info_span!("load", backend = backend.name(), source = %name_of(&source));
         let _entered = span.enter();
         // It is the quicker one of the two to be found wrong.
-        let tokenizer = Tokenizer::from_source(&source)?;
+        let tokenizer = Tokenizer::read(&source, text_settings::is_lower_case(&source)?)?;
         let sampling = Arc::new(defaults::read(&source)?);
         let texts = Arc::new(TextSettings::read(&source)?);
         let model = Self::from_parts(backend.load(&source, options)?, tokenizer);

@@ -60,9 +60,10 @@ impl Model {
     /// How well each document answers the query: one score for each, in order, higher for better ones.
     ///
     /// Rerankers are encoders with a classifier of one class (`BertForSequenceClassification` and those of
-    /// RoBERTa, XLM-RoBERTa and ModernBERT), which read query and document as a pair, and decoders that
-    /// answer yes or no to the prompt of Qwen3-Reranker. Documents share passes over the weights, as the
-    /// texts of [`embed_all`](Self::embed_all) do.
+    /// RoBERTa, XLM-RoBERTa and ModernBERT) and decoders with one (`LlamaForSequenceClassification`), which
+    /// read query and document as a pair, and decoders that answer yes or no to the prompt of Qwen3-Reranker,
+    /// or score it with a classifier. Documents share passes over the weights, as the texts of
+    /// [`embed_all`](Self::embed_all) do.
     ///
     /// ```no_run
     /// use mlxcel_session::{Model, RerankOptions};
@@ -131,8 +132,15 @@ impl Model {
         options: &RerankOptions,
     ) -> Result<TextRow> {
         let (tokenizer, context) = (self.tokenizer()?, self.capabilities().context);
+        let knows = |token: &str| tokenizer.token_id(token).is_some();
         let answer = match scorer {
-            Scorer::Head(head) if self.capabilities().generation => TextAnswer::Hidden(head.pooling),
+            // The prompt is written with these tokens; other decoders read pairs as encoders do.
+            Scorer::Head(head)
+                if self.capabilities().generation
+                    && (self.texts().answers || (knows("<|im_start|>") && knows("<think>"))) =>
+            {
+                TextAnswer::Hidden(head.pooling)
+            }
             Scorer::YesOrNo { .. } => TextAnswer::Logits,
             Scorer::Head(head) => {
                 let (tokens, types) = tokenizer.encode_pair(query, document, context)?;

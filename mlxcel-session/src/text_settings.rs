@@ -1,4 +1,4 @@
-//! What a checkpoint says about texts that are embedded or ranked: heads, prompts, and case.
+//! What a checkpoint says about texts that are embedded or ranked: heads, prompts, length and case.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,10 @@ pub(crate) struct TextSettings {
     pub(crate) embedding: Option<TextHead>,
     /// The layers that make scores of classes.
     pub(crate) classifier: Option<TextHead>,
+    /// Whether the classifier's score is that of the answer yes against the answer no.
+    pub(crate) answers: bool,
     prompts: BTreeMap<String, String>,
     default_prompt: Option<String>,
-    lower_case: bool,
     /// How many tokens of a text are embedded, special ones included.
     pub(crate) most_tokens: Option<usize>,
 }
@@ -43,42 +44,56 @@ struct Reading {
     max_seq_length: Option<usize>,
 }
 
-/// The part of `config.json` that tells classifiers.
-#[derive(Deserialize)]
-struct Architectures {
-    #[serde(default)]
+/// The parts of `config.json` that tell classifiers and how long a text may be.
+#[derive(Default, Deserialize)]
+struct Network {
     architectures: Option<Vec<String>>,
+    max_position_embeddings: Option<f64>,
+}
+
+/// The part of `tokenizer_config.json` that says how long a text may be, in tokens; a large number is no limit.
+#[derive(Default, Deserialize)]
+struct Length {
+    model_max_length: Option<f64>,
+}
+
+/// The first file with [`Reading`] that is there.
+fn reading(source: &ModelSource) -> Result<Reading> {
+    for name in READING {
+        if let Some(reading) = files::read_json(source, name)? {
+            return Ok(reading);
+        }
+    }
+    Ok(Reading::default())
+}
+
+/// Whether the tokenizer is to read texts in small letters.
+pub(crate) fn is_lower_case(source: &ModelSource) -> Result<bool> {
+    Ok(reading(source)?.do_lower_case)
 }
 
 impl TextSettings {
     /// The settings of the checkpoint at `source`.
     pub(crate) fn read(source: &ModelSource) -> Result<Self> {
-        let config: Option<Architectures> = files::read_json(source, "config.json")?;
-        let architectures = config.and_then(|config| config.architectures).unwrap_or_default();
-        let mut classifier = None;
+        let network: Network = files::read_json(source, "config.json")?.unwrap_or_default();
+        let architectures = network.architectures.unwrap_or_default();
+        let (mut classifier, mut answers) = (None, false);
         if architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
             let checkpoint = Checkpoint::from_source(source)?;
             classifier = TextHead::of_classifier(&checkpoint, &checkpoint.decoder()?)?;
+            answers = TextHead::answers_yes_or_no(&checkpoint)?;
         }
         let prompts: Option<Prompts> = files::read_json(source, "config_sentence_transformers.json")?;
         let (prompts, default_prompt) =
             prompts.map(|file| (file.prompts, file.default_prompt_name)).unwrap_or_default();
-        let mut reading = None;
-        for name in READING {
-            reading = match reading {
-                None => files::read_json::<Reading>(source, name)?,
-                found => found,
-            };
+        let embedding = TextHead::of_embeddings(source)?;
+        let mut most_tokens = reading(source)?.max_seq_length.filter(|most| *most > 0);
+        if embedding.is_some() && most_tokens.is_none() {
+            let length: Length = files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
+            let lengths = length.model_max_length.into_iter().chain(network.max_position_embeddings);
+            most_tokens = lengths.filter(|most| *most >= 1.0).map(|most| most as usize).min();
         }
-        let Reading { do_lower_case, max_seq_length } = reading.unwrap_or_default();
-        Ok(Self {
-            embedding: TextHead::of_embeddings(source)?,
-            classifier,
-            prompts,
-            default_prompt,
-            lower_case: do_lower_case,
-            most_tokens: max_seq_length.filter(|most| *most > 0),
-        })
+        Ok(Self { embedding, classifier, answers, prompts, default_prompt, most_tokens })
     }
 
     /// The prompt called `name`.
@@ -99,12 +114,5 @@ impl TextSettings {
     /// The prompt of texts for which none is named.
     pub(crate) fn default_prompt(&self) -> Result<&str> {
         self.default_prompt.as_deref().map_or(Ok(""), |name| self.prompt(name))
-    }
-
-    /// `text` as the tokenizer is to read it.
-    pub(crate) fn prepared(&self, prompt: &str, text: &str) -> String {
-        let text = format!("{prompt}{text}");
-        // Each character by itself, whatever its neighbours are, as a normalizer does it.
-        if self.lower_case { text.chars().flat_map(char::to_lowercase).collect() } else { text }
     }
 }

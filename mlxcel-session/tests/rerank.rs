@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::mlxcel_core::{Control, InferenceSessionExt, ModelSource, Row, SessionOptions};
+use mlxcel_session::mlxcel_core::{
+    Control, InferenceSessionExt, ModelSource, Row, RowResult, SessionOptions,
+};
 use mlxcel_session::portable::PortableBackend;
 use mlxcel_session::{
     EmbedOptions, EmbedPrompt, Engine, ErrorKind, LoadOptions, Model, Options, Pooling, RerankOptions,
@@ -88,6 +90,41 @@ fn named_and_given_prompts_are_before_the_text() {
 #[test]
 fn a_vocabulary_in_vocab_txt_alone_is_no_tokenizer() {
     assert_eq!(tokenizer_of(&[("vocab.txt", "[PAD]\n")]).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// transformers' classes for other decoders have no prompt: their tokenizers join both texts.
+#[test]
+fn decoders_with_a_classifier_score_a_pair_of_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixture("../architectures/llama-linear"), folder.path());
+    let path = |file: &str| folder.path().join(file);
+    fs::copy(fixture("bert").join("tokenizer.json"), path("tokenizer.json")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&fs::read(path("config.json")).unwrap()).unwrap();
+    config["architectures"] = serde_json::json!(["LlamaForSequenceClassification"]);
+    fs::write(path("config.json"), config.to_string()).unwrap();
+    let weights: Vec<f32> = (0..64).map(|index| ((index * 7 % 11) as f32 - 5.0) / 8.0).collect();
+    let mut file = fs::read(path("model.safetensors")).unwrap();
+    let data = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&file[8..data]).unwrap();
+    let offsets = [file.len() - data, file.len() - data + 256];
+    header["score.weight"] = serde_json::json!({"dtype": "F32", "shape": [1, 64], "data_offsets": offsets});
+    let header = header.to_string();
+    file.splice(..data, (header.len() as u64).to_le_bytes().into_iter().chain(header.into_bytes()));
+    file.extend(weights.iter().flat_map(|weight| weight.to_le_bytes()));
+    fs::write(path("model.safetensors"), file).unwrap();
+
+    let model = load(folder.path()).unwrap();
+    let tokenizer = model.tokenizer().unwrap();
+    let [query, document] = ["sea", "a cat"].map(|text| tokenizer.encode(text, true).unwrap());
+    let tokens = [&query[..], &document[1..]].concat();
+    let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
+    let sequence = session.open().unwrap();
+    let row = Row::hidden(sequence, &tokens, Pooling::Last);
+    let RowResult::Hidden(state) = session.run_row(row, &Control::default()).unwrap() else { panic!() };
+    let expected: f32 = state.iter().zip(&weights).map(|(a, b)| a * b).sum();
+    let found = model.rerank("sea", &["a cat"], &RerankOptions::default()).unwrap();
+    assert!((found[0] - expected).abs() < 1e-4, "{found:?}, not {expected}");
 }
 
 #[test]

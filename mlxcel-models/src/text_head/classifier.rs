@@ -98,6 +98,16 @@ impl TextHead {
         };
         Ok(Some(Self { pooling, scaled_by_length: false, inputs: hidden, layers }))
     }
+
+    /// Whether a checkpoint's classes are the answers yes and no, as Qwen3-Reranker has them in GGUF files. The
+    /// head that [`of_classifier`](Self::of_classifier) reads then scores the one against the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`](mlxcel_core::ErrorKind::Corrupt) for labels that are no object.
+    pub fn answers_yes_or_no(checkpoint: &Checkpoint) -> Result<bool> {
+        answers_yes_or_no(checkpoint.config())
+    }
 }
 
 /// The pooling before the classifier: that of the first token, which is called `first`, or the mean. Defaults

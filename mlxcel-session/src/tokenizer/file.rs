@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mlxcel_core::{Error, ErrorKind, Printable, Result, TokenId};
 use mlxcel_template::Origins;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokenizers::{
     AddedToken, Encoding, Model as _, Normalizer, OffsetType, PostProcessorWrapper, PreTokenizedString,
     PreTokenizer, TokenizerImpl,
@@ -53,6 +53,9 @@ struct File<'a> {
     #[serde(borrow)]
     decoder: Option<&'a RawValue>,
     model: Option<ModelSection>,
+    /// Whether text is in small letters before all else.
+    #[serde(skip)]
+    lower_case: bool,
 }
 
 /// An added token; its id is that of its text in the vocabulary, or the next one.
@@ -85,11 +88,12 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// Reads the file. `is_marker` says which added tokens are for the chat
-    /// template to write.
-    pub(super) fn read(bytes: &[u8], is_marker: impl Fn(&str) -> bool) -> Reading<Self> {
+    /// Reads the file. With `lower_case` a normalizer puts text in small letters first. `is_marker` says which
+    /// added tokens are for the chat template to write.
+    pub(super) fn read(bytes: &[u8], lower_case: bool, is_marker: impl Fn(&str) -> bool) -> Reading<Self> {
         reading(|| {
             let mut file: File<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+            file.lower_case = lower_case;
             let model = file.model.take().ok_or("it has no model")?.build()?;
             Self::with_model(file, model, is_marker)
         })
@@ -111,7 +115,12 @@ impl Checked {
             return Err("its version is unknown".to_owned());
         }
         let frame = Frame::read(section(file.post_processor)?.as_ref())?;
-        let normalization = Normalization::read(section(file.normalizer)?.as_ref())?;
+        let mut normalizer = section(file.normalizer)?;
+        if file.lower_case {
+            let steps = json!([{ "type": "Lowercase" }, normalizer]);
+            normalizer = Some(json!({ "type": "Sequence", "normalizers": steps }));
+        }
+        let normalization = Normalization::read(normalizer.as_ref())?;
         let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())?;
         let decoding = Decoders::read(section(file.decoder)?.as_ref())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {

@@ -18,7 +18,7 @@ const MOST_TOKENS: usize = 256;
 pub(super) struct Frame {
     pub(super) before: Vec<TokenId>,
     pub(super) after: Vec<TokenId>,
-    /// The parts of a pair of texts; none if there is no template for it.
+    /// The parts of a pair of texts; none if the template does not have it.
     pub(super) pair: Vec<Piece>,
 }
 
@@ -37,22 +37,22 @@ impl Frame {
         let steps = Steps::read(section, LIST, 1, |kind, value| {
             let frame = match kind {
                 // It moves offsets.
-                "ByteLevel" => Self::default(),
+                "ByteLevel" => None,
                 "BertProcessing" | "RobertaProcessing" => {
-                    Self::of_bert(pair(value, "cls")?, pair(value, "sep")?, kind == "BertProcessing")
+                    Some(Self::of_bert(pair(value, "cls")?, pair(value, "sep")?, kind == "BertProcessing"))
                 }
-                "TemplateProcessing" => Self::of_template(value)?,
+                "TemplateProcessing" => Some(Self::of_template(value)?),
                 _ => return Err(unknown(LIST, kind)),
             };
             Ok((frame, 1))
         })?;
-        for step in steps.steps {
+        // Without a template the second text follows the first.
+        frame.pair = vec![Piece::Text(0, 0), Piece::Text(1, 1)];
+        for step in steps.steps.into_iter().flatten() {
             // Each adds its tokens around the output of the previous one.
             frame.before.splice(0..0, step.before);
             frame.after.extend(step.after);
-            if !step.pair.is_empty() {
-                frame.pair = step.pair;
-            }
+            frame.pair = step.pair;
         }
         if frame.before.len() + frame.after.len() > MOST_TOKENS || frame.pair.len() > MOST_TOKENS {
             return Err(format!("more than {MOST_TOKENS} special tokens are added to a text"));
@@ -173,7 +173,12 @@ mod tests {
         let roberta = json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]});
         let (tokens, types) = Frame::read(Some(&roberta)).unwrap().pair([&[7], &[9]]).unwrap();
         assert_eq!((&tokens[..], &types[..]), (&[0, 7, 2, 2, 9, 2][..], &[0; 6][..]));
-        assert_eq!(Frame::read(None).unwrap(), Frame::default());
+        let level = json!({"type": "ByteLevel", "trim_offsets": true});
+        for plain in [None, Some(&level)] {
+            let frame = Frame::read(plain).unwrap();
+            assert!(frame.before.is_empty() && frame.after.is_empty());
+            assert_eq!(frame.pair([&[7, 8], &[9]]), Some((vec![7, 8, 9], vec![0, 0, 1])));
+        }
     }
 
     #[test]

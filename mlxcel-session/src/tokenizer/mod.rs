@@ -61,6 +61,12 @@ impl Tokenizer {
     ///
     /// The errors of [`open`](Self::open), except for a missing tokenizer.
     pub fn from_source(source: &ModelSource) -> Result<Option<Self>> {
+        Self::read(source, false)
+    }
+
+    /// As [`from_source`](Self::from_source); with `lower_case` text is read in small letters, but for special
+    /// tokens.
+    pub(crate) fn read(source: &ModelSource, lower_case: bool) -> Result<Option<Self>> {
         let (name, bytes) = match files::read(source, FILE)? {
             Some(bytes) => (FILE, bytes),
             None => match files::read(source, RWKV_WORLD)? {
@@ -74,7 +80,7 @@ impl Tokenizer {
         let chat_template = ChatTemplate::of_checkpoint(source, &config, &special_tokens)?;
         let is_marker = |token: &str| chat_template.as_ref().is_some_and(|template| template.spells(token));
         let tokenizer = match name {
-            FILE => Checked::read(&bytes, is_marker),
+            FILE => Checked::read(&bytes, lower_case, is_marker),
             _ => {
                 // Published settings name a blank line, which is an ordinary token within texts.
                 special_tokens.set_end(world::END_OF_TEXT);
