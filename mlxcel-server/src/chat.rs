@@ -161,7 +161,8 @@ fn prepare(app: &ServedModel, request: ChatRequest, top: u16) -> Result<(Prepare
     let mut options = fields.options(app, top)?;
     let mut offered = Options::default().with_chat(chat);
     if let Some(tools) = &tools {
-        tools.offer(&mut messages, &mut offered)?;
+        let offer = tools.offer(&mut messages, &mut offered);
+        offer.map_err(|error| ApiError::from(error).renamed(&[("mask", "tools")]))?;
     }
     for options in &mut options {
         options.chat.clone_from(&offered.chat);
@@ -222,7 +223,7 @@ pub(crate) async fn begin(
         })
         .await;
     // Either of them becomes a mask of tokens.
-    let masked = if format.has_format { "response_format" } else { "tool_choice" };
+    let masked = if format.has_format { "response_format" } else { "tools" };
     let streams = submitted.map_err(|error| error.renamed(&[("mask", masked)]))?;
     let answers = streams.into_iter().map(|stream| Answer::of_chat(&format, stream)).collect();
     let (is_stream, include_usage) = (fields.stream.unwrap_or(false), fields.include_usage());

@@ -106,6 +106,21 @@ async fn errors_say_which_type_a_field_has() {
 }
 
 #[tokio::test]
+async fn schemas_of_tools_are_errors_of_the_tools() {
+    let router = Server::new("pip", Scripted::new(QWEN3, "yes").engine()).router().unwrap();
+    let nested = (0..120).fold(json!({}), |schema, _| json!({ "items": schema }));
+    for schema in [json!({ "multipleOf": 1e-300 }), json!({ "pattern": "(" }), nested] {
+        let parameters = json!({ "type": "object", "properties": { "at": schema } });
+        let (path, mut body) = bodies().swap_remove(0);
+        body["tools"] =
+            json!([{ "type": "function", "function": { "name": "now", "parameters": parameters } }]);
+        body["tool_choice"] = "required".into();
+        let (status, error) = error(&router, path, body).await;
+        assert_eq!((status, &error["param"]), (400, &json!("tools")), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn parts_of_conversations_are_named_by_their_places() {
     let router = Server::new("pip", Scripted::new(QWEN3, "yes").engine()).router().unwrap();
     let user = json!({ "role": "user", "content": "Hi" });
