@@ -13,6 +13,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::block::{TensorType, known_names};
 use super::cursor::Cursor;
 use super::value::{Fault, Value, integer};
+use crate::read::Float;
 
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 pub(super) const OPERATION: &str = "read GGUF file";
@@ -51,6 +52,21 @@ pub(super) struct Tensor {
     /// Where its bytes are in the file; within the file, as many as shape and type need, and those of no
     /// other tensor.
     pub(super) range: Range<usize>,
+}
+
+impl Tensor {
+    /// The type of its values, if they are floats that are not packed; errors call its file `location`.
+    pub(super) fn float(&self, location: &str) -> Result<Float> {
+        let float = match self.ty {
+            TensorType::Plain(element) => Float::of(element),
+            TensorType::Blocks(_) => None,
+        };
+        float.ok_or_else(|| {
+            Error::unsupported(OPERATION, "the tensor should be of type F32, F16 or BF16")
+                .with_context("tensor", self.name.escape_debug())
+                .with_context("path", location)
+        })
+    }
 }
 
 impl Header {

@@ -15,7 +15,6 @@ mod files;
 mod header;
 mod metadata;
 mod modules;
-mod numbers;
 mod place;
 mod split;
 mod tensors;

@@ -12,7 +12,6 @@ use super::Gguf;
 use super::architecture::{self, Change};
 use super::block::{BlockType, TensorType};
 use super::header::{OPERATION, Tensor};
-use super::numbers::floats;
 use crate::element::ElementType;
 
 /// Far above any published model.
@@ -75,15 +74,15 @@ impl Gguf {
                     Undo::Shape(Change::Each) => tensors.extend(each(&name, tensor, file).map_err(at)?),
                     Undo::Shape(change) => tensors.push(whole(name, change, tensor, file).map_err(at)?),
                     Undo::Compute(function) => {
-                        let values = floats(&part.location, tensor, bytes)?;
-                        let count = values.len();
+                        let float = tensor.float(&part.location)?;
+                        let count = bytes.len() / float.bytes();
                         if count > MOST_COMPUTED {
                             let message = format!(
                                 "{count} values are more than {MOST_COMPUTED}, and no vector of a network"
                             );
                             return Err(at(Error::new(ErrorKind::Corrupt, OPERATION, message)));
                         }
-                        let values = values.map(function);
+                        let values = float.values(bytes).into_iter().map(function);
                         tensors.push(compute(name, without_ones(&tensor.shape), values, &mut computed));
                     }
                 }

@@ -85,6 +85,13 @@ impl Float {
         }
     }
 
+    /// All little-endian elements of `source`.
+    pub(crate) fn values(self, source: &[u8]) -> Vec<f32> {
+        let mut values = vec![0.0; source.len() / self.bytes()];
+        self.read(source, &mut values);
+        values
+    }
+
     /// Writes `values`, rounded to this type, into `target` as little-endian elements, as many as both have.
     pub fn write(self, values: &[f32], target: &mut [u8]) {
         match self {

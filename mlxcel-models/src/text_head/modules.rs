@@ -9,6 +9,7 @@ use crate::config::{Config, Fields};
 use crate::decoder::Activation;
 use crate::element::ElementType;
 use crate::files;
+use crate::read::Float;
 use crate::safetensors::read_header;
 use crate::source::read_file;
 
@@ -319,18 +320,7 @@ fn tensor(path: &str, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f3
 
 /// The elements of a dense tensor as float32.
 pub(super) fn floats(element: ElementType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let halves = |convert: fn(u16) -> f32| {
-        let pairs = bytes.as_chunks::<2>().0.iter();
-        pairs.map(|pair| convert(u16::from_le_bytes(*pair))).collect()
-    };
-    match element {
-        ElementType::F32 => {
-            Some(bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect())
-        }
-        ElementType::BF16 => Some(halves(|bits| f32::from_bits(u32::from(bits) << 16))),
-        ElementType::F16 => Some(halves(|bits| half::f16::from_bits(bits).to_f32())),
-        _ => None,
-    }
+    Float::of(element).map(|float| float.values(bytes))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use mlxcel_core::Result;
 use serde_json::{Map, Value, json};
 
-use super::super::numbers::floats;
 use super::draft::Draft;
 use crate::rope::ROWS_IN_PAIRS;
 
@@ -97,5 +96,6 @@ fn scaling(draft: &Draft<'_>) -> Result<Option<Map<String, Value>>> {
 /// The factors that a tensor has.
 fn factors(draft: &Draft<'_>, name: &str) -> Result<Option<Vec<f64>>> {
     let Some((tensor, bytes)) = draft.gguf.tensor(name) else { return Ok(None) };
-    floats(draft.metadata.location, tensor, bytes).map(|factors| Some(factors.map(f64::from).collect()))
+    let factors = tensor.float(draft.metadata.location)?.values(bytes);
+    Ok(Some(factors.into_iter().map(f64::from).collect()))
 }
