@@ -10,7 +10,7 @@ use mlxcel_core::Result;
 
 use super::dense;
 use super::gptq::{declared_group, write_zeros};
-use super::module::{FLOATS, Module};
+use super::module::Module;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Packed, WeightRef};
@@ -49,12 +49,7 @@ pub(super) fn matrix(
     }
     let words = module.rows / SHARED;
     codes.expect(&[ElementType::I32], &[module.columns, words], "eight codes a word")?;
-    let scales = module.tensor("scales")?;
-    let [groups, _] = scales.matrix()?;
-    let Some(stored) = module.stored_group(groups, declared) else {
-        return Err(scales.refuse(format!("{groups} groups cannot have {} columns", module.columns)));
-    };
-    scales.expect(&FLOATS, &[groups, module.rows], "a scale for each group and row")?;
+    let (scales, [groups, stored]) = module.scales(declared)?;
     let zeros = module.filled("qzeros")?;
     if let Some(zeros) = &zeros {
         zeros.expect(&[ElementType::I32], &[groups, words], "a zero for each group and row")?;

@@ -164,14 +164,7 @@ fn integers(module: &Module<'_>, settings: Fields<'_>, tensor: &str) -> Result<W
             let mut declared = blocks(module, settings)?;
             declared.retain(|[rows, columns]| *rows == 1 && module.columns.div_ceil(*columns) == groups);
             let declared = declared.first().map(|[_, columns]| *columns);
-            match module.stored_group(groups, declared) {
-                Some(columns) => [1, columns],
-                None => {
-                    return Err(
-                        scales.refuse(format!("{groups} groups cannot have {} columns", module.columns))
-                    );
-                }
-            }
+            [1, module.stored_group(&scales, groups, declared)?]
         }
         _ => fp8::block(module, &scales, &blocks(module, settings)?)?,
     };

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use mlxcel_core::Result;
 
-use super::module::{FLOATS, Module, Stored};
+use super::module::{Module, Stored};
 use super::{dense, stream};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -60,12 +60,7 @@ pub(super) fn matrix(
             codes.view.element_type, codes.view.shape, module.rows, module.columns
         )));
     };
-    let scales = module.tensor("scales")?;
-    let [groups, _] = scales.matrix()?;
-    let Some(stored) = module.stored_group(groups, declared) else {
-        return Err(scales.refuse(format!("{groups} groups cannot have {} columns", module.columns)));
-    };
-    scales.expect(&FLOATS, &[groups, module.rows], "a scale for each group and row")?;
+    let (scales, [groups, stored]) = module.scales(declared)?;
     let zeros = module.tensor("qzeros")?;
     if !(module.rows * bits).is_multiple_of(32) {
         return Err(

@@ -85,12 +85,27 @@ impl<'a> Module<'a> {
         parts.filter(|_| common > KNOWN[0]).unwrap_or(common)
     }
 
-    /// How many columns share a scale where a row has `groups` of them; the settings declare it where the
-    /// last group is shorter.
-    pub(super) fn stored_group(&self, groups: usize, declared: Option<usize>) -> Option<usize> {
+    /// How many columns share one of `scales`, of which a row has as many as there are `groups`; the settings
+    /// declare it where the last group is shorter.
+    pub(super) fn stored_group(
+        &self,
+        scales: &Stored<'_>,
+        groups: usize,
+        declared: Option<usize>,
+    ) -> Result<usize> {
         let whole = groups > 0 && self.columns.is_multiple_of(groups);
         let fits = |size: &usize| *size > 0 && self.columns.div_ceil(*size) == groups;
-        declared.filter(fits).or_else(|| whole.then(|| self.columns / groups))
+        let group = declared.filter(fits).or_else(|| whole.then(|| self.columns / groups));
+        group.ok_or_else(|| scales.refuse(format!("{groups} groups cannot have {} columns", self.columns)))
+    }
+
+    /// The scales of each row, how many groups share them, and the columns of a group.
+    pub(super) fn scales(&self, declared: Option<usize>) -> Result<(Stored<'a>, [usize; 2])> {
+        let scales = self.tensor("scales")?;
+        let [groups, _] = scales.matrix()?;
+        let stored = self.stored_group(&scales, groups, declared)?;
+        scales.expect(&FLOATS, &[groups, self.rows], "a scale for each group and row")?;
+        Ok((scales, [groups, stored]))
     }
 }
 
@@ -136,7 +151,7 @@ impl<'a> Stored<'a> {
 }
 
 /// Floats that scales may be.
-pub(super) const FLOATS: [ElementType; 3] = [ElementType::F16, ElementType::BF16, ElementType::F32];
+const FLOATS: [ElementType; 3] = [ElementType::F16, ElementType::BF16, ElementType::F32];
 
 fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
