@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -61,11 +61,7 @@ fn bytes_of(numbers: &[f32]) -> Vec<u8> {
 
 fn read_into(decoder: &Decoder, settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
     let folder = folder(settings, tensors);
-    AdapterWeights::read(
-        &ModelSource::Folder(PathBuf::from(folder.path())),
-        decoder,
-        AdapterLimits::new(1, 4),
-    )
+    AdapterWeights::read(&ModelSource::from(folder.path()), decoder, AdapterLimits::new(1, 4))
 }
 
 fn read(settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
@@ -99,7 +95,7 @@ fn matrices_are_read_beside_their_weight_and_scaled() {
 fn the_largest_rank_is_the_room_that_an_adapter_needs() {
     let tensors = [query(), matrices("model.layers.0.self_attn.q_proj", 64, 64, 7)].concat();
     let folder = folder(&settings(), &tensors);
-    assert_eq!(AdapterWeights::rank(&ModelSource::Folder(PathBuf::from(folder.path()))).unwrap(), 7);
+    assert_eq!(AdapterWeights::rank(&ModelSource::from(folder.path())).unwrap(), 7);
 }
 
 #[test]
@@ -244,7 +240,7 @@ fn mlx_tensors(tensors: &[Tensor]) -> Vec<Tensor> {
 
 fn read_mlx(settings: &Value, tensors: &[Tensor]) -> Result<AdapterWeights> {
     let folder = folder_of(Format::Mlx, settings, tensors);
-    let source = ModelSource::Folder(PathBuf::from(folder.path()));
+    let source = ModelSource::from(folder.path());
     AdapterWeights::read(&source, &decoder("llama"), AdapterLimits::new(1, 4))
 }
 
@@ -261,7 +257,7 @@ fn an_adapter_of_mlx_lm_is_that_of_peft_with_transposed_matrices() {
     assert_eq!(read_mlx(&listed, &mlx_tensors(&tensors)).unwrap().products, expected.products);
     let wide = mlx_tensors(&matrices("model.layers.0.self_attn.q_proj", 64, 64, 7));
     let folder = folder_of(Format::Mlx, &mlx_settings(), &wide);
-    assert_eq!(AdapterWeights::rank(&ModelSource::Folder(PathBuf::from(folder.path()))).unwrap(), 7);
+    assert_eq!(AdapterWeights::rank(&ModelSource::from(folder.path())).unwrap(), 7);
 }
 
 #[test]
@@ -356,7 +352,7 @@ fn adapters_and_models_in_gguf_files_have_one_architecture() {
 /// What merging an adapter of this format into a checkpoint of the fixtures changes.
 fn changes(base: &str, format: Format, settings: &Value, tensors: &[Tensor]) -> Result<AdapterChanges> {
     let folder = folder_of(format, settings, tensors);
-    let source = ModelSource::Folder(PathBuf::from(folder.path()));
+    let source = ModelSource::from(folder.path());
     let checkpoint =
         Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(base));
     let checkpoint = checkpoint.unwrap();

@@ -27,6 +27,15 @@ fn write(folder: &Path, name: &str, draft: &Draft) {
     fs::write(folder.join(name), draft.write()).unwrap();
 }
 
+/// The JSON file of this name that a model has.
+fn json(draft: &Draft, name: &str) -> serde_json::Value {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "model.gguf", draft);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let file = checkpoint.file(name).unwrap().unwrap();
+    serde_json::from_slice(&file).unwrap()
+}
+
 fn refused(path: &Path, kind: ErrorKind, words: &str) -> Error {
     let error = Checkpoint::open(path).unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
@@ -163,17 +172,13 @@ fn rope_settings_are_honoured_or_refused() {
 
 /// `config.json` of a model with these numbers in its metadata.
 fn config(architecture: &str, numbers: &[(&str, f64)]) -> serde_json::Value {
-    let folder = tempfile::tempdir().unwrap();
     let mut draft = model(architecture);
     for &(key, number) in numbers {
         draft.number(&format!("{architecture}.{key}"), Kind::F32, number);
     }
     draft.text(&format!("{architecture}.rope.scaling.type"), "yarn");
     draft.flag(&format!("{architecture}.attention.causal"), false);
-    write(folder.path(), "model.gguf", &draft);
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let file = checkpoint.file("config.json").unwrap().unwrap();
-    serde_json::from_slice(&file).unwrap()
+    json(&draft, "config.json")
 }
 
 #[test]
@@ -189,7 +194,6 @@ fn the_scale_of_yarn_follows_from_the_factor_unless_it_is_another_than_one() {
 #[test]
 fn phi_3_5_moe_scales_rotations_as_published_and_others_as_their_files_say() {
     let factor = |contexts: [f64; 2]| {
-        let folder = tempfile::tempdir().unwrap();
         let mut draft = model("phimoe");
         for (key, size) in ["context_length", "rope.scaling.original_context_length"].iter().zip(contexts) {
             draft.number(&format!("phimoe.{key}"), Kind::U32, size);
@@ -198,11 +202,7 @@ fn phi_3_5_moe_scales_rotations_as_published_and_others_as_their_files_say() {
         for name in ["rope_factors_long.weight", "rope_factors_short.weight"] {
             draft.tensor(name, 0, &[1], &floats(&[1.0]));
         }
-        write(folder.path(), "model.gguf", &draft);
-        let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let file = checkpoint.file("config.json").unwrap().unwrap();
-        let config: serde_json::Value = serde_json::from_slice(&file).unwrap();
-        config["rope_scaling"]["long_mscale"].clone()
+        json(&draft, "config.json")["rope_scaling"]["long_mscale"].clone()
     };
     assert_eq!(factor([8192.0, 4096.0]), 1.25);
     assert_eq!(factor([131_072.0, 4096.0]), 1.243_163_121_016_122);
@@ -274,16 +274,12 @@ fn small_files_are_made_of_metadata_unless_the_folder_has_them() {
 #[test]
 fn control_tokens_of_phi_3_take_the_space_behind_them() {
     for (architecture, taken) in [("phi3", true), ("llama", false)] {
-        let folder = tempfile::tempdir().unwrap();
         let mut draft = model(architecture);
         draft.text("tokenizer.ggml.model", "llama");
         draft.texts("tokenizer.ggml.tokens", &["<unk>", "<s>", "<|endoftext|>", "<|user|>", "a"]);
         draft.numbers("tokenizer.ggml.token_type", Kind::I32, &[2.0, 3.0, 3.0, 3.0, 1.0]);
         draft.numbers("tokenizer.ggml.scores", Kind::F32, &[0.0; 5]);
-        write(folder.path(), "model.gguf", &draft);
-        let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let file = checkpoint.file("tokenizer.json").unwrap().unwrap();
-        let tokenizer: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let tokenizer = json(&draft, "tokenizer.json");
         let added = tokenizer["added_tokens"].as_array().unwrap();
         let taking = added.iter().filter(|token| token["rstrip"] == true).map(|token| &token["content"]);
         assert_eq!(taking.eq(["<|user|>"]), taken, "{added:?}");

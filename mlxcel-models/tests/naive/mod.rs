@@ -56,9 +56,7 @@ pub(crate) fn perturbed_logits(
         values.iter_mut().enumerate().for_each(|(index, value)| *value *= change(index));
         Ok(Tensor::new(weight.shape.clone(), values))
     };
-    let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops =
-        Naive { tokens, types: &[], states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
+    let mut ops = Naive::new(decoder.weights().map(weight).collect::<Result<_>>()?, tokens);
     let walk = Walk::new(decoder);
     let hidden = walk.hidden(decoder, &mut ops)?.wanted;
     walk.logits(&decoder.head.unwrap(), &hidden, &mut ops)
@@ -72,10 +70,7 @@ pub(crate) fn draft_head(
     tokens: &[u32],
     states: &[f32],
 ) -> Result<[Tensor; 2]> {
-    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
-    let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let (kept, selected) = (HashMap::new(), HashMap::new());
-    let mut ops = Naive { tokens, types: &[], states, weights, kept, selected };
+    let mut ops = Naive { states, ..Naive::new(weights(checkpoint, decoder)?, tokens) };
     let walk = Walk::new(decoder);
     let Hidden { wanted, states } = walk.hidden(decoder, &mut ops)?;
     let logits = walk.logits(&decoder.head.unwrap(), &wanted, &mut ops)?;
@@ -96,15 +91,30 @@ pub(crate) fn hidden(
     tokens: &[u32],
     types: &[u8],
 ) -> Result<Tensor> {
-    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
-    let weights = decoder.weights().map(weight).collect::<Result<Vec<_>>>()?;
-    let mut ops =
-        Naive { tokens, types, states: &[], weights, kept: HashMap::new(), selected: HashMap::new() };
+    let mut ops = Naive { types, ..Naive::new(weights(checkpoint, decoder)?, tokens) };
     let Hidden { wanted, states } = Walk::new(decoder).hidden(decoder, &mut ops)?;
     Ok(states.unwrap_or(wanted))
 }
 
-impl Naive<'_> {
+/// The values of all weights.
+fn weights(checkpoint: &Checkpoint, decoder: &Decoder) -> Result<Vec<Tensor>> {
+    let weight = |weight: &WeightRef| Ok(Tensor::new(weight.shape.clone(), values(checkpoint, weight)?));
+    decoder.weights().map(weight).collect()
+}
+
+impl<'a> Naive<'a> {
+    fn new(weights: Vec<Tensor>, tokens: &'a [u32]) -> Self {
+        let (kept, selected) = (HashMap::new(), HashMap::new());
+        Self { tokens, types: &[], states: &[], weights, kept, selected }
+    }
+
+    /// The row of a table for each token, by its place in the sequence.
+    fn rows(&self, table: WeightId, row: impl Fn(usize) -> usize) -> Tensor {
+        let (table, tokens) = (self.weight(table), self.tokens.len());
+        let rows = (0..tokens).flat_map(|at| table.rows().nth(row(at)).unwrap().to_vec());
+        Tensor::new([tokens, table.width()], rows.collect())
+    }
+
     fn weight(&self, id: WeightId) -> &Tensor {
         &self.weights[id.index()]
     }
@@ -124,29 +134,19 @@ impl Ops for Naive<'_> {
     type Error = mlxcel_core::Error;
 
     fn embed(&mut self, table: WeightId) -> Result<Tensor> {
-        let table = self.weight(table);
-        let rows = self.tokens.iter().flat_map(|&token| table.rows().nth(token as usize).unwrap().to_vec());
-        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+        Ok(self.rows(table, |at| self.tokens[at] as usize))
     }
 
     fn embed_within(&mut self, table: WeightId, rows: usize) -> Result<Tensor> {
-        let table = self.weight(table);
-        let row = |token: u32| if (token as usize) < rows { token as usize } else { 0 };
-        let rows = self.tokens.iter().flat_map(|&token| table.rows().nth(row(token)).unwrap().to_vec());
-        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+        Ok(self.rows(table, |at| Some(self.tokens[at] as usize).filter(|&token| token < rows).unwrap_or(0)))
     }
 
     fn embed_positions(&mut self, table: WeightId, offset: usize) -> Result<Tensor> {
-        let table = self.weight(table);
-        let rows = (0..self.tokens.len()).flat_map(|at| table.rows().nth(at + offset).unwrap().to_vec());
-        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+        Ok(self.rows(table, |at| at + offset))
     }
 
     fn embed_types(&mut self, table: WeightId) -> Result<Tensor> {
-        let table = self.weight(table);
-        let of = |at: usize| self.types.get(at).copied().unwrap_or_default();
-        let rows = (0..self.tokens.len()).flat_map(|at| table.rows().nth(of(at).into()).unwrap().to_vec());
-        Ok(Tensor::new([self.tokens.len(), table.width()], rows.collect()))
+        Ok(self.rows(table, |at| self.types.get(at).copied().unwrap_or_default().into()))
     }
 
     fn input_states(&mut self) -> Result<Tensor> {
