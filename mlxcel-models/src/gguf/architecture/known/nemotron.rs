@@ -66,7 +66,9 @@ fn nemotron_h(draft: &mut Draft<'_>) -> Result<()> {
         let kind = KINDS.iter().find(|(part, _)| draft.layer_has(layer, part));
         kind.map_or("mlp", |(_, kind)| kind)
     })?;
-    draft.fields.remove("intermediate_size");
+    if draft.size_of("ffn_up.weight", 0).is_none() {
+        draft.fields.remove("intermediate_size");
+    }
     draft.set_size_of("intermediate_size", "ffn_up.weight", 0);
     draft.set_size_of("moe_shared_expert_intermediate_size", "ffn_up_shexp.weight", 0);
     draft.set("use_bias", draft.size_of("ssm_in.bias", 0).is_some());
