@@ -8,7 +8,6 @@ use crate::failure::ApiError;
 use crate::logprobs::{self, TextLogprobs};
 use crate::prompts::OwnedPrompt;
 use crate::served::ServedModel;
-use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 /// A prompt as its answers repeat it.
 #[derive(Clone)]
@@ -30,20 +29,15 @@ pub(crate) async fn echoes(
     if top.is_some() {
         app.expect_no_adapter("log probabilities of a prompt")?;
     }
-    let left = CancelledOnDrop(CancelToken::new());
-    let mut echoes = Vec::with_capacity(prompts.len());
-    for part in prompts.chunks(TEXTS_AT_ONCE) {
-        let (part, of, cancel) = (part.to_vec(), Arc::clone(app), left.0.clone());
-        let part = move || {
-            let mut part = part.iter().map(|prompt| echo(&of, prompt)).collect::<Result<Vec<_>, _>>()?;
-            if let Some(top) = top {
-                score(&of, &mut part, top, cancel)?;
-            }
-            Ok::<_, ApiError>(part)
-        };
-        echoes.extend(app.server.embedding.run(share.client, part).await??);
-    }
-    Ok(echoes)
+    let of = Arc::clone(app);
+    let part = move |part: &[OwnedPrompt], cancel| {
+        let mut part = part.iter().map(|prompt| echo(&of, prompt)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(top) = top {
+            score(&of, &mut part, top, cancel)?;
+        }
+        Ok(part)
+    };
+    Ok(app.in_turns(share.client, prompts, part).await?.into_iter().flatten().collect())
 }
 
 /// A prompt without log probabilities.

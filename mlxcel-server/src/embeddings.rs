@@ -1,12 +1,9 @@
 //! `/v1/embeddings`.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use axum::Json;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mlxcel_session::{CancelToken, EmbedOptions, Engine, FinishReason};
+use mlxcel_session::{EmbedOptions, Engine};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,7 +12,6 @@ use crate::failure::ApiError;
 use crate::kinds::{Field, Kind};
 use crate::prompts::{OwnedPrompt, PROMPTS, Prompts};
 use crate::spans::{EMBEDDINGS, RequestSpan};
-use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct EmbeddingRequest {
@@ -87,28 +83,21 @@ pub(crate) async fn embed(
     let share = sender.share;
     // Texts take no more than the body did.
     drop(sender);
-    let left = CancelledOnDrop(CancelToken::new());
-    let mut options = EmbedOptions::default().with_cancel(left.0.clone());
-    options.dimensions = request.dimensions;
-    let span = Arc::new(RequestSpan::new(EMBEDDINGS, &app.name, 1));
-    let started = Instant::now();
-    let (mut tokens, mut vectors) = (0, Vec::new());
-    for part in texts.chunks(TEXTS_AT_ONCE) {
-        if started.elapsed() > app.limits().time {
-            return Err(ApiError::cut(FinishReason::TimeLimit));
-        }
-        let (engine, part, options) = (app.engine.clone(), part.to_vec(), options.clone());
-        let within = Arc::clone(&span);
-        let embed = move || within.in_scope(|| embed_part(&engine, &part, &options));
-        // After each part it is another client's turn.
-        let embedded = app.server.embedding.run(share.client, embed).await?;
+    let span = RequestSpan::new(EMBEDDINGS, &app.name, 1);
+    let (engine, dimensions) = (app.engine.clone(), request.dimensions);
+    let embed = move |part: &[OwnedPrompt], cancel| {
+        let mut options = EmbedOptions::default().with_cancel(cancel);
+        options.dimensions = dimensions;
+        let embedded = span.in_scope(|| embed_part(&engine, part, &options));
         let embedded = embedded.inspect_err(|error| span.failed(error))?;
-        tokens += embedded.0;
         span.computed(embedded.0);
-        vectors.extend(embedded.1);
-    }
+        Ok(embedded)
+    };
+    let parts = app.in_turns(share.client, &texts, embed).await?;
+    let tokens: usize = parts.iter().map(|(tokens, _)| tokens).sum();
+    let vectors = parts.iter().flat_map(|(_, vectors)| vectors);
     let format = request.encoding_format.unwrap_or_default();
-    let data = vectors.iter().enumerate().map(|(index, vector)| {
+    let data = vectors.enumerate().map(|(index, vector)| {
         json!({ "object": "embedding", "index": index, "embedding": format.vector(vector) })
     });
     Ok(Json(json!({

@@ -15,7 +15,6 @@ use crate::content::{self, text_of_part};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
 use crate::message_pieces::{MessagePieces, NAMES};
-use crate::usage::AnswerUsage;
 use crate::{model_list, sse};
 
 #[derive(Deserialize)]
@@ -265,15 +264,8 @@ async fn answer_as_chat(Body { request, app, sender }: Body<MessageRequest>) -> 
     let chat = request.chat()?;
     let is_stream = request.stream.unwrap_or(false);
     let Begun { answers, .. } = begin(&app, chat, sender).await?;
-    let Some(mut answer) = answers.into_iter().next() else {
-        return Err(ApiError::invalid("", "there is no answer"));
-    };
-    let mut pieces = MessagePieces::new(&app, request.stop_sequences.unwrap_or_default());
-    if is_stream {
-        return sse::respond(app, vec![(answer, pieces)], None::<fn(&[AnswerUsage]) -> Value>).await;
-    }
-    sse::read_whole(&app, &mut answer, &mut pieces).await?;
-    Ok(Json(pieces.message(&app, &answer)).into_response())
+    let pieces = MessagePieces::new(&app, request.stop_sequences.unwrap_or_default());
+    sse::respond_alone(app, answers, pieces, is_stream, MessagePieces::message).await
 }
 
 /// `/v1/messages/count_tokens`: how long the prompt of a request would be.

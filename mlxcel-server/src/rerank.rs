@@ -1,17 +1,13 @@
 //! `/v1/rerank`, in the words of Cohere's and Jina's APIs.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use axum::Json;
-use mlxcel_session::{CancelToken, FinishReason, RerankOptions};
+use mlxcel_session::RerankOptions;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::body::{Asked, Body};
 use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
-use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE};
 
 #[derive(Deserialize)]
 pub(crate) struct RerankRequest {
@@ -69,26 +65,14 @@ pub(crate) async fn rerank(
     let share = sender.share;
     // Documents take no more than the body did.
     drop(sender);
-    let documents: Arc<[String]> = request.documents.into_iter().map(String::from).collect();
-    let query: Arc<str> = request.query.into();
-    let left = CancelledOnDrop(CancelToken::new());
-    let started = Instant::now();
-    let mut scores: Vec<(usize, f32)> = Vec::with_capacity(documents.len());
-    while scores.len() < documents.len() {
-        if started.elapsed() > app.limits().time {
-            return Err(ApiError::cut(FinishReason::TimeLimit));
-        }
-        let (engine, first) = (app.engine.clone(), scores.len());
-        let (query, documents) = (Arc::clone(&query), Arc::clone(&documents));
-        let options = RerankOptions::default().with_probabilities(true).with_cancel(left.0.clone());
-        let part = move || {
-            let end = documents.len().min(first + TEXTS_AT_ONCE);
-            engine.rerank(&query, &documents[first..end], &options)
-        };
-        // After each part it is another client's turn.
-        let part = app.server.embedding.run(share.client, part).await??;
-        scores.extend((first..).zip(part));
-    }
+    let documents: Vec<String> = request.documents.into_iter().map(String::from).collect();
+    let (engine, query) = (app.engine.clone(), request.query);
+    let rerank = move |part: &[String], cancel| {
+        let options = RerankOptions::default().with_probabilities(true).with_cancel(cancel);
+        Ok(engine.rerank(&query, part, &options)?)
+    };
+    let parts = app.in_turns(share.client, &documents, rerank).await?;
+    let mut scores: Vec<(usize, f32)> = parts.into_iter().flatten().enumerate().collect();
     scores.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     scores.truncate(request.top_n.unwrap_or(usize::MAX));
     let result = |(index, score): (usize, f32)| {

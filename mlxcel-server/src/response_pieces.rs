@@ -22,6 +22,14 @@ fn status(answer: &Answer) -> &'static str {
     if answer.end_reason() == "length" { "incomplete" } else { "completed" }
 }
 
+/// An object with the fields of another one too.
+fn with(mut object: Value, more: Value) -> Value {
+    if let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) {
+        object.extend(more);
+    }
+    object
+}
+
 /// A response in the making.
 pub(crate) struct ResponsePieces {
     id: String,
@@ -55,7 +63,7 @@ impl ResponsePieces {
     pub(crate) fn whole(&self, ended: Option<&Answer>) -> Value {
         let status = ended.map_or("in_progress", status);
         let is_cut = status == "incomplete";
-        let mut response = json!({
+        let response = json!({
             "id": format!("resp_{}", self.id), "object": "response", "created_at": self.created, "status": status,
             "model": self.model, "output": self.output, "error": null,
             "incomplete_details": if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null },
@@ -72,19 +80,12 @@ impl ResponsePieces {
             "previous_response_id": null, "store": false, "truncation": "disabled", "metadata": {},
             "reasoning": { "effort": null, "summary": null },
         });
-        if let (Some(response), Some(echoed)) = (response.as_object_mut(), self.echoed.as_object()) {
-            response.extend(echoed.clone());
-        }
-        response
+        with(response, self.echoed.clone())
     }
 
     fn event(&mut self, kind: &str, fields: Value) -> Value {
-        let mut event = json!({ "type": kind, "sequence_number": self.sent });
         self.sent += 1;
-        if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
-            event.extend(fields);
-        }
-        event
+        with(json!({ "type": kind, "sequence_number": self.sent - 1 }), fields)
     }
 
     /// The event that an item of this kind makes of a delta or its end.
@@ -105,11 +106,9 @@ impl ResponsePieces {
             "reasoning" => "rs",
             _ => "fc",
         };
-        let mut item =
+        let item =
             json!({ "type": kind, "id": format!("{prefix}_{}_{index}", self.id), "status": "in_progress" });
-        if let (Some(item), Value::Object(more)) = (item.as_object_mut(), more) {
-            item.extend(more);
-        }
+        let item = with(item, more);
         events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
         if kind == "message" {
             let part = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
@@ -142,13 +141,7 @@ impl ResponsePieces {
         let Some((kind, mut item, text)) = self.open.take() else { return Vec::new() };
         let index = self.output.len();
         let place = json!({ "output_index": index, "item_id": item["id"] });
-        let with = |more: Value| {
-            let mut fields = place.clone();
-            if let (Some(fields), Value::Object(more)) = (fields.as_object_mut(), more) {
-                fields.extend(more);
-            }
-            fields
-        };
+        let with = |more: Value| with(place.clone(), more);
         let name = Self::name(kind, "done");
         item["status"] = status.into();
         let mut events = Vec::new();

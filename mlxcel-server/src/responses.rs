@@ -2,7 +2,7 @@
 //! whole conversation.
 
 use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
@@ -13,7 +13,6 @@ use crate::failure::ApiError;
 use crate::kinds::{Field, Kind, Object};
 use crate::response_pieces::{NAMES, ResponsePieces};
 use crate::sse;
-use crate::usage::AnswerUsage;
 
 #[derive(Deserialize)]
 pub(crate) struct ResponseRequest {
@@ -193,14 +192,6 @@ async fn respond_as_chat(Body { request, app, sender }: Body<ResponseRequest>) -
     });
     let is_stream = request.stream.unwrap_or(false);
     let Begun { answers, .. } = begin(&app, chat, sender).await?;
-    // A response is one answer.
-    let Some(mut answer) = answers.into_iter().next() else {
-        return Err(ApiError::invalid("", "there is no answer"));
-    };
-    let mut pieces = ResponsePieces::new(&app, echoed);
-    if is_stream {
-        return sse::respond(app, vec![(answer, pieces)], None::<fn(&[AnswerUsage]) -> Value>).await;
-    }
-    sse::read_whole(&app, &mut answer, &mut pieces).await?;
-    Ok(Json(pieces.whole(Some(&answer))).into_response())
+    let pieces = ResponsePieces::new(&app, echoed);
+    sse::respond_alone(app, answers, pieces, is_stream, |pieces, _, answer| pieces.whole(Some(answer))).await
 }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use mlxcel_session::{Engine, Error, Request, SamplingParams, Speculation, Tokenizer};
+use mlxcel_session::{
+    CancelToken, Engine, Error, FinishReason, Request, SamplingParams, Speculation, Tokenizer,
+};
 use tokio::sync::Semaphore;
 
 use crate::adapters::Adapters;
@@ -14,7 +16,7 @@ use crate::limits::Limits;
 use crate::response_counts::ResponseCounts;
 use crate::sender::Sender;
 use crate::spans::{RequestSpan, ServedStream};
-use crate::work::Workers;
+use crate::work::{CancelledOnDrop, TEXTS_AT_ONCE, Workers};
 
 /// What all requests share, of whatever model.
 pub(crate) struct Shared {
@@ -118,6 +120,28 @@ impl ServedModel {
     /// The tokenizer; a model is not served without one.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, ApiError> {
         Ok(self.engine.model().tokenizer()?)
+    }
+
+    /// What `work` makes of texts, some at a time: after each part it is another client's turn.
+    ///
+    /// # Errors
+    /// The first one of `work`, and one when the time of a request is over.
+    pub(crate) async fn in_turns<T: Clone + Send + 'static, R: Send + 'static>(
+        &self,
+        client: u64,
+        texts: &[T],
+        work: impl Fn(&[T], CancelToken) -> Result<R, ApiError> + Send + Sync + 'static,
+    ) -> Result<Vec<R>, ApiError> {
+        let left = CancelledOnDrop(CancelToken::new());
+        let (started, work, mut results) = (Instant::now(), Arc::new(work), Vec::new());
+        for part in texts.chunks(TEXTS_AT_ONCE) {
+            if started.elapsed() > self.limits().time {
+                return Err(ApiError::cut(FinishReason::TimeLimit));
+            }
+            let (part, work, cancel) = (part.to_vec(), Arc::clone(&work), left.0.clone());
+            results.push(self.server.embedding.run(client, move || work(&part, cancel)).await??);
+        }
+        Ok(results)
     }
 
     /// Submits the requests of a body, which takes the time of waiting for an adapter, encoding their prompts

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
@@ -38,16 +39,24 @@ pub(crate) trait Pieces: Send + 'static {
     }
 }
 
-/// Adds the whole of `answer` to `pieces`.
-pub(crate) async fn read_whole<P: Pieces>(
-    app: &ServedModel,
-    answer: &mut Answer,
-    pieces: &mut P,
-) -> Result<(), ApiError> {
-    let parts = answer.whole(app).await?;
-    pieces.parts(app, answer, parts)?;
-    pieces.end(app, answer);
-    Ok(())
+/// Sends the only one of `answers`: as a stream if `is_stream`, else what `whole` makes of all its pieces.
+pub(crate) async fn respond_alone<P: Pieces>(
+    app: Arc<ServedModel>,
+    answers: Vec<Answer>,
+    mut pieces: P,
+    is_stream: bool,
+    whole: impl FnOnce(&P, &ServedModel, &Answer) -> Value,
+) -> Result<Response, ApiError> {
+    let Some(mut answer) = answers.into_iter().next() else {
+        return Err(ApiError::invalid("", "there is no answer"));
+    };
+    if is_stream {
+        return respond(app, vec![(answer, pieces)], None::<fn(&[AnswerUsage]) -> Value>).await;
+    }
+    let parts = answer.whole(&app).await?;
+    pieces.parts(&app, &answer, parts)?;
+    pieces.end(&app, &answer);
+    Ok(Json(whole(&pieces, &app, &answer)).into_response())
 }
 
 /// Sends what `answers` say as they say it; `usage` makes the last message before `[DONE]` of the usages of
