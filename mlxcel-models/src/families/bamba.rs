@@ -6,12 +6,12 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use super::state_space::StateSpaceSettings;
-use crate::decoder::{Activation, Decoder, Operation};
+use crate::decoder::{Activation, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["bamba"], &[2], describe);
@@ -40,24 +40,21 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
     let attending = config.sizes("attn_layer_indices")?.unwrap_or_default();
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("input_layernorm"))?;
-        let mixer: Operation = if attending.contains(&index) {
-            let core = core(sizes.scale(), None, Some(&rope));
-            roles.attention(&name("self_attn"), &sizes, biases, core)?.into()
-        } else {
-            state_space.describe(roles, &name("mamba"))?.into()
-        };
-        let output_norm = norm(&name("pre_ff_layernorm"))?;
-        let shape = [hidden, sizes.intermediate];
-        let mlp = roles.gated_mlp(&name("feed_forward"), shape, activation, mlp_biases)?;
-        Ok(sequential([pre_norm(input_norm, mixer), pre_norm(output_norm, mlp)]))
+    let variant = Variant {
+        epsilon: 1e-5,
+        norms: ["input_layernorm", "pre_ff_layernorm"],
+        last_norm: "final_layernorm",
+        ..Variant::PLAIN
     };
-    let tied = flag(config, "tie_word_embeddings", false)?;
-    let outline = Outline { norm: format!("{base}final_layernorm"), ..Outline::new(&sizes, &base, tied) };
-    roles.decoder(outline, norm, layer)
+    let mixer = |index: usize, layer: &str| {
+        if !attending.contains(&index) {
+            return Ok(state_space.describe(roles, &format!("{layer}.mamba"))?.into());
+        }
+        let core = core(sizes.scale(), None, Some(&rope));
+        Ok(roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?.into())
+    };
+    let shape = [hidden, sizes.intermediate];
+    decoder_of(roles, &sizes, &variant, mixer, |_, layer| {
+        Ok(roles.gated_mlp(&format!("{layer}.feed_forward"), shape, activation, mlp_biases)?.into())
+    })
 }

@@ -8,8 +8,8 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
 use crate::decoder::{Activation, Attention, Decoder, Gating, Mlp};
@@ -36,34 +36,24 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::ReluSquared)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention = |_, layer: &str| {
+        let module = format!("{layer}.self_attn");
         let core = core(sizes.scale(), None, Some(&rope));
-        let attention = Attention {
-            output_norm: Some(roles.rms_norm(
-                &name("self_attn.attn_sub_norm"),
-                sizes.query_width(),
-                epsilon,
-            )?),
-            ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-        };
-        let linear =
-            |part, outputs, inputs| roles.linear(&name(&format!("mlp.{part}")), outputs, inputs, false);
+        let norm = roles.rms_norm(&format!("{module}.attn_sub_norm"), sizes.query_width(), epsilon)?;
+        let attention = roles.attention(&module, &sizes, biases, core)?;
+        Ok(Attention { output_norm: Some(norm), ..attention }.into())
+    };
+    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
+        let name = |part: &str| format!("{layer}.mlp.{part}");
+        let linear = |part, outputs, inputs| roles.linear(&name(part), outputs, inputs, false);
         let mlp = Mlp::Gated {
             gating: Gating::Activated(activation),
             gate: linear("gate_proj", intermediate, hidden)?,
             up: linear("up_proj", intermediate, hidden)?,
-            norm: Some(roles.rms_norm(&name("mlp.ffn_sub_norm"), intermediate, epsilon)?),
+            norm: Some(roles.rms_norm(&name("ffn_sub_norm"), intermediate, epsilon)?),
             down: linear("down_proj", hidden, intermediate)?,
         };
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, attention),
-            pre_norm(norm(&name("post_attention_layernorm"))?, mlp),
-        ]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+        Ok(mlp.into())
+    })
 }

@@ -7,13 +7,12 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::sequential;
 use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, softmax_router};
 use super::latent::{LatentDefaults, LatentSettings};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag, number, positive,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag, number,
 };
 use crate::decoder::{Activation, Decoder, Gating, Router};
 
@@ -40,7 +39,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let attention = LatentSettings::read(config, config, &sizes, &LATENTS)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let biases = flag(config, "mlp_bias", false)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
@@ -51,27 +49,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         None => 2 * experts.width,
         Some(_) => shared_width(config, "n_shared_experts", experts.width)?,
     };
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let second = |module: &str| {
-            if index < dense_layers {
-                return Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into());
-            }
-            let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
-            let router = Router { scale, ..softmax_router(projection, false) };
-            let linears = roles.experts(module, PROJECTIONS, experts)?;
-            let shared = shared_experts(
-                roles,
-                &format!("{module}.shared_experts"),
-                [hidden, shared],
-                activation,
-                biases,
-            )?;
-            Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
-        };
-        Ok(sequential(attention.blocks(roles, &base, index, epsilon, second)?))
-    };
-    roles.decoder(Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?), norm, layer)
+    let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
+    decoder_of(roles, &sizes, &Variant::PLAIN, mixer, |index, layer| {
+        let module = format!("{layer}.mlp");
+        if index < dense_layers {
+            return Ok(roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, biases)?.into());
+        }
+        let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
+        let router = Router { scale, ..softmax_router(projection, false) };
+        let linears = roles.experts(&module, PROJECTIONS, experts)?;
+        let shared_module = format!("{module}.shared_experts");
+        let shared = shared_experts(roles, &shared_module, [hidden, shared], activation, biases)?;
+        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+    })
 }

@@ -7,12 +7,11 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::sequential;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
-use super::outline::{DraftHeadModules, Outline};
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
+use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, ExpertGroups};
 
@@ -59,19 +58,13 @@ pub(super) fn decoder(
 ) -> Result<Decoder> {
     let config = roles.config;
     let attention = LatentSettings::read(config, rotary, sizes, latents)?;
-    let epsilon = positive(config, "rms_norm_eps", epsilon)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let mixture = GroupedExperts::read(config, sizes, activation, experts)?;
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let is_sparse = index >= sizes.layers || sparse(index);
-        let second = |module: &str| mixture.or_mlp(roles, module, is_sparse);
-        Ok(sequential(attention.blocks(roles, &base, index, epsilon, second)?))
-    };
-    let draft_head = Some(DraftHeadModules::behind(&base, sizes.layers));
-    roles.decoder(Outline { draft_head, ..Outline::new(sizes, &base, tied) }, norm, layer)
+    let variant = Variant { epsilon, draft_head: true, ..Variant::PLAIN };
+    let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
+    decoder_of(roles, sizes, &variant, mixer, |index, layer| {
+        mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= sizes.layers || sparse(index))
+    })
 }
 
 /// The errors for what the authors' own implementation can do and this one, like transformers, cannot.

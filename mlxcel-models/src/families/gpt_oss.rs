@@ -5,9 +5,9 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, softmax_router};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, flag, positive, sliding_windows, window};
 use super::{Conversion, Family};
@@ -43,30 +43,23 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let window = window(config, "sliding_window", Some(128))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| index.is_multiple_of(2))?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", true)?);
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let gating = Gating::ClampedSwiglu {
         alpha: config.number("swiglu_alpha")?.unwrap_or(1.702) as f32,
         limit: positive(config, "swiglu_limit", 7.0)?,
     };
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [128, 4])?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("input_layernorm"))?;
-        let sinks = Some(roles.tensor(&name("self_attn.sinks"), &[sizes.query_heads])?);
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention = |index: usize, layer: &str| {
+        let module = format!("{layer}.self_attn");
+        let sinks = Some(roles.tensor(&format!("{module}.sinks"), &[sizes.query_heads])?);
         let core = AttentionCore { sinks, ..core(sizes.scale(), windows[index], Some(&rope)) };
-        let attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
-        let output_norm = norm(&name("post_attention_layernorm"))?;
-        let router =
-            softmax_router(roles.linear(&name("mlp.router"), experts.count, sizes.hidden, true)?, true);
-        let linears = expert_linears(roles, &name("mlp.experts"), experts)?;
-        let experts = linears.routed(experts, router, gating, None);
-        Ok(sequential([pre_norm(input_norm, attention), pre_norm(output_norm, experts)]))
+        Ok(roles.attention(&module, &sizes, biases, core)?.into())
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
+        let projection = roles.linear(&format!("{layer}.mlp.router"), experts.count, sizes.hidden, true)?;
+        let linears = expert_linears(roles, &format!("{layer}.mlp.experts"), experts)?;
+        Ok(linears.routed(experts, softmax_router(projection, true), gating, None).into())
+    })
 }
 
 /// The rotary embedding that the settings describe, or the assumed one.

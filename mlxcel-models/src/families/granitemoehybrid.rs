@@ -7,18 +7,17 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core};
 use super::experts::ExpertSizes;
 use super::granite::{ATTENTION_SCALE, scaled};
 use super::granitemoe::routed;
-use super::llama::{DEFAULTS, Variant};
-use super::outline::Outline;
+use super::llama::{DEFAULTS, decoder_of};
 use super::roles::Roles;
 use super::settings::{FULL, LARGEST_WIDTH, LINEAR, Sizes, activation, flag, layer_kinds, number, positive};
 use super::state_space::StateSpaceSettings;
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Block, Decoder, Gating, Mlp, Operation, SharedExpert};
+use crate::decoder::{Activation, Decoder, Gating, Mlp, SharedExpert};
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
@@ -38,43 +37,28 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = rope(config, &sizes)?;
     let attention_scale = number(config, ATTENTION_SCALE, 1.0)?;
-    let Variant { embedding_scale, residual_scale, logit_scale, .. } = scaled(config)?;
     let state_space = StateSpaceSettings::of_hybrid(config, hidden, activation, epsilon, None)?;
     let key = if config.get("layers_block_type").is_some() { "layers_block_type" } else { "layer_types" };
     let [mamba, attention] = PUBLISHED;
     let types = layer_kinds(config, key, sizes.layers, &[LINEAR, FULL, mamba, attention], |_| LINEAR)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 0, [8, 2])?;
     let shared_width = config.size("shared_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(1024);
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("input_layernorm"))?;
-        let mixer: Operation = if [LINEAR, mamba].contains(&types[index]) {
-            state_space.describe(roles, &name("mamba"))?.into()
-        } else {
-            let core = core(attention_scale, None, rope.as_ref());
-            roles.attention(&name("self_attn"), &sizes, biases, core)?.into()
-        };
-        let output_norm = norm(&name("post_attention_layernorm"))?;
-        let mlp = shared_mlp(roles, &name(""), [hidden, shared_width], activation)?;
-        let second: Operation = if experts.count == 0 {
-            mlp.into()
-        } else {
-            let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
-            let gating = Gating::Activated(activation);
-            routed(roles, &name("block_sparse_moe"), experts, gating, shared)?.into()
-        };
-        let blocks = [pre_norm(input_norm, mixer), pre_norm(output_norm, second)];
-        Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
+    let mixer = |index: usize, layer: &str| {
+        if [LINEAR, mamba].contains(&types[index]) {
+            return Ok(state_space.describe(roles, &format!("{layer}.mamba"))?.into());
+        }
+        let core = core(attention_scale, None, rope.as_ref());
+        Ok(roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?.into())
     };
-    let outline = Outline {
-        embedding_scale,
-        logit_scale,
-        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
-    };
-    roles.decoder(outline, norm, layer)
+    decoder_of(roles, &sizes, &scaled(config)?, mixer, |_, layer| {
+        let mlp = shared_mlp(roles, layer, [hidden, shared_width], activation)?;
+        if experts.count == 0 {
+            return Ok(mlp.into());
+        }
+        let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
+        let gating = Gating::Activated(activation);
+        Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, shared)?.into())
+    })
 }
 
 /// The rotary embedding, if `position_embedding_type` asks for one.
@@ -98,8 +82,8 @@ fn shared_mlp(
     [hidden, width]: [usize; 2],
     activation: Activation,
 ) -> Result<Mlp> {
-    let module = format!("{layer}mlp");
-    let modules = [format!("{module}.gate_proj"), format!("{layer}shared_mlp.input_linear")];
+    let module = format!("{layer}.mlp");
+    let modules = [format!("{module}.gate_proj"), format!("{layer}.shared_mlp.input_linear")];
     let found = roles.first_matrix(&modules);
     if found == modules[0] {
         return roles.gated_mlp(&module, [hidden, width], activation, false);
@@ -110,6 +94,6 @@ fn shared_mlp(
         gate: fused.rows(0, width),
         up: fused.rows(width, width),
         norm: None,
-        down: roles.linear(&format!("{layer}shared_mlp.output_linear"), hidden, width, false)?,
+        down: roles.linear(&format!("{layer}.shared_mlp.output_linear"), hidden, width, false)?,
     })
 }

@@ -6,16 +6,16 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core};
 use super::convolution::taps;
 use super::experts::ExpertSizes;
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, positive,
 };
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Mixer, Operation, SelectiveScan};
+use crate::decoder::{Activation, Decoder, Mixer, SelectiveScan};
 
 pub(super) const FAMILY: Family = Family::new(&["jamba"], &[2], describe);
 
@@ -36,36 +36,31 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let hidden = sizes.hidden;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let attends = periodic(config, ["attn_layer_period", "attn_layer_offset"], [8, 4])?;
     let is_sparse = periodic(config, ["expert_layer_period", "expert_layer_offset"], [2, 1])?;
     let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 1, [16, 2])?;
     let scan = ScanSettings::read(config, hidden, activation, epsilon)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let mixer: Operation = if attends(index) {
-            let core = core(sizes.scale(), None, None);
-            roles.attention(&name("self_attn"), &sizes, AttentionBiases::all(false), core)?.into()
-        } else {
-            Operation::Mixer(Mixer::SelectiveScan(scan.describe(roles, &name("mamba"))?))
-        };
-        let module = name("feed_forward");
-        // One expert is an MLP, which all tokens pass.
-        let second = if is_sparse(index) && experts.count > 1 {
-            roles.softmax_experts(&module, "router", experts, false, activation, || Ok(None))?
-        } else {
-            roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, false)?.into()
-        };
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, mixer),
-            pre_norm(norm(&name("pre_ff_layernorm"))?, second),
-        ]))
+    let variant = Variant {
+        norms: ["input_layernorm", "pre_ff_layernorm"],
+        last_norm: "final_layernorm",
+        ..Variant::PLAIN
     };
-    let outline = Outline { norm: format!("{base}final_layernorm"), ..Outline::new(&sizes, &base, tied) };
-    roles.decoder(outline, norm, layer)
+    let mixer = |index: usize, layer: &str| {
+        if !attends(index) {
+            return Ok(Mixer::SelectiveScan(scan.describe(roles, &format!("{layer}.mamba"))?).into());
+        }
+        let core = core(sizes.scale(), None, None);
+        let biases = AttentionBiases::all(false);
+        Ok(roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?.into())
+    };
+    decoder_of(roles, &sizes, &variant, mixer, |index, layer| {
+        let module = format!("{layer}.feed_forward");
+        // One expert is an MLP, which all tokens pass.
+        if is_sparse(index) && experts.count > 1 {
+            return roles.softmax_experts(&module, "router", experts, false, activation, || Ok(None));
+        }
+        Ok(roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, false)?.into())
+    })
 }
 
 /// Reads which layers are one of a period: those whose index has this remainder.

@@ -7,14 +7,13 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{pre_norm, sequential};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
 use super::kimi_delta::KimiDelta;
 use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, Sizes, activation, expect_flag, flag,
+    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, Sizes, activation, expect_flag,
     layer_types, positive,
 };
 use super::{Conversion, Family};
@@ -92,7 +91,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = renamed_sizes(config, &DEFAULTS)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let attention = LatentSettings::read(config, config, &sizes, &LATENTS)?;
     let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
@@ -113,25 +111,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         epsilon,
     };
     let delta = delta.read(config)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("input_layernorm"))?;
-        let mixer = match types[index] {
-            LINEAR => Mixer::DeltaRule(delta.describe(roles, &name("self_attn"))?),
-            _ => Mixer::Latent(attention.describe(roles, &name("self_attn"))?),
-        };
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let mixer = |index: usize, layer: &str| match types[index] {
+        LINEAR => Ok(Mixer::DeltaRule(delta.describe(roles, &format!("{layer}.self_attn"))?).into()),
+        _ => attention.mixer(roles, index, layer),
+    };
+    decoder_of(roles, &sizes, &variant, mixer, |index, layer| {
         // Published files have experts under the first name, and transformers writes MLPs there too.
         let probe = if sparse[index] { "gate" } else { "gate_proj" };
-        let old = roles.has_matrix(&name(&format!("block_sparse_moe.{probe}")));
-        let module = name(if old { "block_sparse_moe" } else { "mlp" });
-        let second = mixture.or_mlp(roles, &module, sparse[index])?;
-        Ok(sequential([
-            pre_norm(input_norm, mixer),
-            pre_norm(norm(&name("post_attention_layernorm"))?, second),
-        ]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+        let old = roles.has_matrix(&format!("{layer}.block_sparse_moe.{probe}"));
+        let module = if old { "block_sparse_moe" } else { "mlp" };
+        mixture.or_mlp(roles, &format!("{layer}.{module}"), sparse[index])
+    })
 }

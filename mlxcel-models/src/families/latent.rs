@@ -2,14 +2,11 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::pre_norm;
 use super::indexer::{IndexerDefaults, Indexers};
 use super::roles::{Roles, refuse_order};
 use super::settings::{LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, Sizes, flag};
 use crate::config::Fields;
-use crate::decoder::{
-    Block, HeadLinear, LatentAttention, LatentQuery, Mixer, Operation, PositionScale, Selection,
-};
+use crate::decoder::{HeadLinear, LatentAttention, LatentQuery, Mixer, Operation, PositionScale, Selection};
 use crate::rope::{Partial, Rope, RopeSettings};
 
 /// That of the norms of latents, which no setting changes.
@@ -183,26 +180,12 @@ impl LatentSettings {
         self.plain_dim + self.rope_dim
     }
 
-    /// The blocks of layer `index`: attention, then `second`, each behind a norm.
-    pub(super) fn blocks(
-        &self,
-        roles: &Roles<'_>,
-        base: &str,
-        index: usize,
-        epsilon: f32,
-        second: impl FnOnce(&str) -> Result<Operation>,
-    ) -> Result<[Block; 2]> {
-        let layer = format!("{base}layers.{index}");
-        let norm = |name: &str| roles.rms_norm(&format!("{layer}.{name}"), self.hidden, epsilon);
-        let input_norm = norm("input_layernorm")?;
+    /// The attention of a layer, which sees the positions that an indexer selects if layers have such.
+    pub(super) fn mixer(&self, roles: &Roles<'_>, index: usize, layer: &str) -> Result<Operation> {
         let module = format!("{layer}.self_attn");
-        let mut attention = self.describe(roles, &module)?;
-        if let Some(indexers) = &self.indexers {
-            attention.sparse = Some(indexers.describe(roles, &module, index)?);
-        }
-        let attention = pre_norm(input_norm, Operation::Mixer(Mixer::Latent(attention)));
-        let output_norm = norm("post_attention_layernorm")?;
-        Ok([attention, pre_norm(output_norm, second(&format!("{layer}.mlp"))?)])
+        let attention = self.describe(roles, &module)?;
+        let sparse = self.indexers.as_ref().map(|indexers| indexers.describe(roles, &module, index));
+        Ok(Mixer::Latent(LatentAttention { sparse: sparse.transpose()?, ..attention }).into())
     }
 
     /// The attention of `module`, which sees all positions up to a token's own.

@@ -1,7 +1,8 @@
 //! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `LlamaConfig` and `LlamaForCausalLM`. Families
-//! that differ from it by their settings alone go through [`decoder`] too.
+//! that differ from it by their settings alone go through [`decoder`] too, and those with other parts behind the same
+//! norms through [`decoder_with`] and [`decoder_of`].
 
 use mlxcel_core::Result;
 
@@ -51,6 +52,8 @@ pub(super) struct Variant {
     pub(super) norm_offset: f32,
     /// The names of the norms before attention and before the MLP.
     pub(super) norms: [&'static str; 2],
+    /// The name of the norm after the last layer.
+    pub(super) last_norm: &'static str,
     pub(super) attention_biases: AttentionBiases,
     pub(super) mlp_biases: bool,
     /// Whether the head is tied where `tie_word_embeddings` does not say.
@@ -77,6 +80,7 @@ impl Variant {
         norm_kind: NormKind::Rms,
         norm_offset: 0.0,
         norms: ["input_layernorm", "post_attention_layernorm"],
+        last_norm: "norm",
         attention_biases: AttentionBiases { inputs: false, output: false },
         mlp_biases: false,
         tied: false,
@@ -116,6 +120,36 @@ pub(super) fn decoder_with(
     core: impl Fn(usize) -> AttentionCore,
     second: impl Fn(usize, &str) -> Result<Operation>,
 ) -> Result<Decoder> {
+    let epsilon = positive(roles.config, variant.epsilon_key, variant.epsilon)?;
+    let head_norm = |module: &str, which: usize, width: usize| match variant.head_norms {
+        None => Ok(None),
+        Some((scope, names)) => {
+            let width = if scope == NormScope::Full { width } else { sizes.head_dim };
+            let norm = roles.rms_norm(&format!("{module}.{}", names[which]), width, epsilon)?;
+            Ok(Some(HeadNorm { norm, scope }))
+        }
+    };
+    let attention = |index: usize, layer: &str| {
+        let module = format!("{layer}.self_attn");
+        let attention = Attention {
+            clip: variant.clip,
+            query_norm: head_norm(&module, 0, sizes.query_width())?,
+            key_norm: head_norm(&module, 1, sizes.kv_width())?,
+            ..roles.attention(&module, sizes, variant.attention_biases, core(index))?
+        };
+        Ok(attention.into())
+    };
+    decoder_of(roles, sizes, variant, attention, second)
+}
+
+/// [`decoder_with`] another mixer instead of attention: `first` makes that of a layer from its index and name.
+pub(super) fn decoder_of(
+    roles: &Roles<'_>,
+    sizes: &Sizes,
+    variant: &Variant,
+    first: impl Fn(usize, &str) -> Result<Operation>,
+    second: impl Fn(usize, &str) -> Result<Operation>,
+) -> Result<Decoder> {
     let config = roles.config;
     let epsilon = positive(config, variant.epsilon_key, variant.epsilon)?;
     let tied = flag(config, "tie_word_embeddings", variant.tied)?;
@@ -127,32 +161,17 @@ pub(super) fn decoder_with(
         };
         Ok(Norm { offset: variant.norm_offset, ..norm })
     };
-    let head_norm = |module: &str, which: usize, width: usize| match variant.head_norms {
-        None => Ok(None),
-        Some((scope, names)) => {
-            let width = if scope == NormScope::Full { width } else { sizes.head_dim };
-            let norm = roles.rms_norm(&format!("{module}.{}", names[which]), width, epsilon)?;
-            Ok(Some(HeadNorm { norm, scope }))
-        }
-    };
     let layer = |index: usize| {
         let name = format!("{base}layers.{index}");
-        let module = format!("{name}.self_attn");
-        let [before_attention, before_mlp] = variant.norms;
-        let input_norm = norm(&format!("{name}.{before_attention}"))?;
-        let attention = Attention {
-            clip: variant.clip,
-            query_norm: head_norm(&module, 0, sizes.query_width())?,
-            key_norm: head_norm(&module, 1, sizes.kv_width())?,
-            ..roles.attention(&module, sizes, variant.attention_biases, core(index))?
-        };
-        let output_norm = norm(&format!("{name}.{before_mlp}"))?;
-        let second = second(index, &name)?;
-        let blocks = [pre_norm(input_norm, attention), pre_norm(output_norm, second)];
-        Ok(sequential(blocks.map(|block| Block { residual_scale: variant.residual_scale, ..block })))
+        let [before_first, before_second] = variant.norms.map(|norm| format!("{name}.{norm}"));
+        let first = pre_norm(norm(&before_first)?, first(index, &name)?);
+        let second = pre_norm(norm(&before_second)?, second(index, &name)?);
+        let residual_scale = variant.residual_scale;
+        Ok(sequential([first, second].map(|block| Block { residual_scale, ..block })))
     };
     let draft_head = variant.draft_head.then(|| DraftHeadModules::behind(&base, sizes.layers));
     let outline = Outline {
+        norm: format!("{base}{}", variant.last_norm),
         embedding_scale: variant.embedding_scale,
         logit_scale: variant.logit_scale,
         head_bias: variant.head_bias,

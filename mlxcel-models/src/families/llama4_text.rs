@@ -5,9 +5,9 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core, plain_norm};
 use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, shared_experts, sigmoid_router};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
@@ -48,7 +48,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let dense_width = config.size("intermediate_size_mlp", 1..=LARGEST_WIDTH)?.unwrap_or(16_384);
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 1, [16, 1])?;
     let rotated = rotated_layers(config, sizes.layers)?;
@@ -58,11 +57,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let unit = plain_norm(sizes.head_dim, epsilon);
     let normed = flag(config, "use_qk_norm", true)?;
     let query_scale = query_scale(config)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention = |index: usize, layer: &str| {
         let rotated = rotated[index];
         let core = core(sizes.scale(), None, rotated.then_some(&rope));
         let core = AttentionCore { query_scale: query_scale.filter(|_| !rotated), ..core };
@@ -70,23 +66,20 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Some(length) => AttentionCore { mask: AttentionMask::Chunked, window: Some(length), ..core },
             None => core,
         };
-        let mut attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
+        let mut attention = roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?;
         if normed && rotated {
             let norm = Some(HeadNorm { norm: unit, scope: NormScope::RotatedHead });
             (attention.query_norm, attention.key_norm) = (norm, norm);
         }
-        let module = name("feed_forward");
-        let operation: Operation = if sparse(index) {
-            routed(roles, &module, experts, activation)?
-        } else {
-            roles.gated_mlp(&module, [hidden, dense_width], activation, false)?.into()
-        };
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, attention),
-            pre_norm(norm(&name("post_attention_layernorm"))?, operation),
-        ]))
+        Ok(attention.into())
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+        let module = format!("{layer}.feed_forward");
+        if sparse(index) {
+            return routed(roles, &module, experts, activation);
+        }
+        Ok(roles.gated_mlp(&module, [hidden, dense_width], activation, false)?.into())
+    })
 }
 
 /// Reads which layers rotate queries and keys: by `no_rope_layers`, which has a zero for those that do not,

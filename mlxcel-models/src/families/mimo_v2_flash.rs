@@ -8,13 +8,13 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{core, plain_attention, pre_norm, sequential};
+use super::blocks::{core, plain_attention};
 use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_DIM, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
-    expect_number, expect_text, flag, layer_types, optional_positive, positive,
+    expect_number, expect_text, flag, layer_types, optional_positive,
 };
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
@@ -50,19 +50,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let [full, sliding] = ropes(config, &sizes, &types)?;
     let biases = flag(config, "attention_bias", false)?;
-    let epsilon = match config.positive("rms_norm_eps")? {
-        Some(epsilon) => epsilon as f32,
-        None => positive(config, "layernorm_epsilon", 1e-5)?,
-    };
     let value_scale = optional_positive(config, "attention_value_scale", Some(0.707))?.unwrap_or(1.0);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let experts = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let attention = |module: &str, is_sliding: bool| {
-        let part = |part: &str| format!("{module}.{part}");
+    let named = config.get("rms_norm_eps").is_some();
+    let epsilon_key = if named { "rms_norm_eps" } else { "layernorm_epsilon" };
+    let variant = Variant { epsilon_key, epsilon: 1e-5, ..Variant::PLAIN };
+    let attention = |index: usize, layer: &str| {
+        let is_sliding = types[index] == SLIDING;
+        let part = |part: &str| format!("{layer}.self_attn.{part}");
         let core = core(sizes.scale(), None, if is_sliding { sliding.as_ref() } else { full.as_ref() });
         let core = if is_sliding {
             let names = ["sinks", "attention_sink_bias"].map(part);
@@ -81,20 +77,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             input("v_proj", kv_heads * value_dim)?,
         ];
         let output = roles.linear(&part("o_proj"), hidden, sizes.query_heads * value_dim, false)?;
-        Ok(Attention { value_dim, value_scale, ..plain_attention(&sizes, inputs, output, core) })
+        let attention = plain_attention(&sizes, inputs, output, core);
+        Ok(Attention { value_dim, value_scale, ..attention }.into())
     };
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let attention: Result<Attention> = attention(&name("self_attn"), types[index] == SLIDING);
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, attention?),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                experts.or_mlp(roles, &name("mlp"), sparse[index])?,
-            ),
-        ]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+        experts.or_mlp(roles, &format!("{layer}.mlp"), sparse[index])
+    })
 }
 
 /// The rotary embeddings of layers without windows and of those with: by `rope_parameters` of each type, or by older

@@ -5,14 +5,13 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::sequential;
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive, positive,
+    LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive,
 };
-use crate::decoder::{Activation, Block, Decoder};
+use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["minicpm3"], &[2], describe);
 
@@ -42,7 +41,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..LatentDefaults::DEEPSEEK
     };
     let attention = LatentSettings::read(config, config, &sizes, &latents)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let biases = flag(config, "mlp_bias", false)?;
     let root = (sizes.layers as f64).sqrt();
@@ -52,20 +50,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         None if config.mentions("dim_model_base") => hidden,
         width => width.unwrap_or(256),
     };
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let mlp = |module: &str| {
-            Ok(roles.gated_mlp(module, [hidden, sizes.intermediate], activation, biases)?.into())
-        };
-        let blocks = attention.blocks(roles, &base, index, epsilon, mlp)?;
-        Ok(sequential(blocks.map(|block| Block { residual_scale, ..block })))
-    };
-    let outline = Outline {
+    let variant = Variant {
+        epsilon: 1e-5,
+        tied: true,
         embedding_scale: number(config, "scale_emb", 12.0)?,
+        residual_scale,
         logit_scale: (base_width as f64 / hidden as f64) as f32,
-        ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", true)?)
+        ..Variant::PLAIN
     };
-    roles.decoder(outline, norm, layer)
+    let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
+    decoder_of(roles, &sizes, &variant, mixer, |_, layer| {
+        Ok(roles.gated_mlp(&format!("{layer}.mlp"), [hidden, sizes.intermediate], activation, biases)?.into())
+    })
 }

@@ -5,10 +5,10 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{core, plain_attention, pre_norm, sequential};
-use super::outline::Outline;
+use super::blocks::{core, plain_attention};
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, positive, window};
+use super::settings::{SizeDefaults, Sizes, activation, expect_flag, window};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::{Kinds, Partial, RopeSettings};
 
@@ -30,9 +30,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         expect_flag(config, key, false)?;
     }
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let window = window(config, "sliding_window", None)?;
     let rope = RopeSettings {
         partial: Partial::Part { key: "partial_rotary_factor", default: 1.0 },
@@ -40,26 +38,18 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..sizes.rope(config)
     }
     .read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let attention = |name: &str| {
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention = |_, layer: &str| {
         let (queries, keys) = (sizes.query_width(), sizes.kv_width());
-        let fused = roles.fused(&format!("{name}.qkv_proj"), queries + 2 * keys, sizes.hidden, false)?;
+        let name = |part: &str| format!("{layer}.self_attn.{part}");
+        let fused = roles.fused(&name("qkv_proj"), queries + 2 * keys, sizes.hidden, false)?;
         let inputs = [(0, queries), (queries, keys), (queries + keys, keys)];
         let inputs = inputs.map(|(start, rows)| fused.rows(start, rows));
-        let output = roles.linear(&format!("{name}.o_proj"), sizes.hidden, queries, false)?;
-        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), window, Some(&rope))))
+        let output = roles.linear(&name("o_proj"), sizes.hidden, queries, false)?;
+        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), window, Some(&rope))).into())
     };
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, attention(&name("self_attn"))?),
-            pre_norm(
-                norm(&name("post_attention_layernorm"))?,
-                roles.fused_gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation)?,
-            ),
-        ]))
-    };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let shape = [sizes.hidden, sizes.intermediate];
+    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
+        Ok(roles.fused_gated_mlp(&format!("{layer}.mlp"), shape, activation)?.into())
+    })
 }

@@ -8,11 +8,11 @@
 
 use mlxcel_core::Result;
 
-use super::blocks::{AttentionBiases, by_head, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, by_head, core};
 use super::experts::{
     ExpertLinears, ExpertSizes, aliased_size, chosen_of, expert_count, sigmoid_router, sparse_layer_types,
 };
-use super::outline::Outline;
+use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults,
@@ -76,7 +76,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let (biases, mlp_biases) = (biases?, mlp_biases?);
     let is_gated = flag(config, GATED, true)?;
     let scale = positive(config, "query_pre_attn_scalar", sizes.head_dim as f64)?.powf(-0.5);
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let mixture = Mixture::read(config, &sizes, mlp_biases)?;
 
     let base = roles.base("model.", "embed_tokens");
@@ -85,11 +84,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
     let offset = if is_converted { 0.0 } else { 1.0 };
     let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
-    let norm = |name: &str| shifted_norm(name, hidden);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    let variant = Variant { epsilon: 1e-5, norm_offset: offset, ..Variant::PLAIN };
+    let attention = |index: usize, layer: &str| {
         let kind = &kinds[index];
-        let part = |part: &str| name(&format!("self_attn.{part}"));
+        let part = |part: &str| format!("{layer}.self_attn.{part}");
         let core = AttentionCore { window: kind.window, ..core(scale, None, Some(&kind.rope)) };
         let own = Sizes { query_heads: kind.query_heads, kv_heads: kind.kv_heads, ..sizes };
         let gate = || roles.linear(&part("g_proj"), kind.query_heads, hidden, false);
@@ -102,19 +100,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             gate: if is_gated { Some(gate()?) } else { None },
             query_norm: by_head(shifted_norm(&part("q_norm"), sizes.head_dim)?),
             key_norm: by_head(shifted_norm(&part("k_norm"), sizes.head_dim)?),
-            ..roles.attention(&name("self_attn"), &own, AttentionBiases::all(biases), core)?
+            ..roles.attention(&format!("{layer}.self_attn"), &own, AttentionBiases::all(biases), core)?
         };
-        let second: Operation = if kind.sparse {
-            mixture.describe(roles, &format!("{base}layers.{index}"), kind)?
-        } else {
-            mixture.mlp(roles, &name("mlp"), sizes.intermediate, kind.shared_limit)?.into()
-        };
-        Ok(sequential([
-            pre_norm(norm(&name("input_layernorm"))?, attention),
-            pre_norm(norm(&name("post_attention_layernorm"))?, second),
-        ]))
+        Ok(attention.into())
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+        let kind = &kinds[index];
+        if kind.sparse {
+            return mixture.describe(roles, layer, kind);
+        }
+        Ok(mixture.mlp(roles, &format!("{layer}.mlp"), sizes.intermediate, kind.shared_limit)?.into())
+    })
 }
 
 /// The sizes, by the names of published files or those of transformers.
