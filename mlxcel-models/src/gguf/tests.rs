@@ -155,13 +155,20 @@ fn rope_settings_are_honoured_or_refused() {
             assert_eq!(refused_key(&gemma), "rope_freqs.weight");
         }
     }
-    // Heads have 2 elements.
-    for (architecture, rotated, accepted) in
-        [("llama", 2.0, true), ("llama", 1.0, false), ("qwen2", 4.0, false), ("stablelm", 1.0, true)]
-    {
+    // Heads have 2 elements; those of Nemotron-H are not rotated.
+    for (architecture, rotated, accepted) in [
+        ("llama", 2.0, true),
+        ("llama", 1.0, false),
+        ("qwen2", 4.0, false),
+        ("stablelm", 1.0, true),
+        ("nemotron_h", 1.0, true),
+    ] {
         let mut draft = model(architecture);
         let key = format!("{architecture}.rope.dimension_count");
         draft.number(&key, Kind::U32, rotated);
+        for (key, size) in [("ssm.inner_size", 8.0), ("ssm.time_step_rank", 2.0)] {
+            draft.number(&format!("{architecture}.{key}"), Kind::U32, size);
+        }
         if accepted {
             open(&draft).unwrap();
         } else {
@@ -179,6 +186,14 @@ fn config(architecture: &str, numbers: &[(&str, f64)]) -> serde_json::Value {
     draft.text(&format!("{architecture}.rope.scaling.type"), "yarn");
     draft.flag(&format!("{architecture}.attention.causal"), false);
     json(&draft, "config.json")
+}
+
+#[test]
+fn shares_of_experts_are_divided_by_their_sum_only_if_the_file_says_so() {
+    let mut draft = model("dots1");
+    assert_eq!(json(&draft, "config.json")["norm_topk_prob"], false);
+    draft.flag("dots1.expert_weights_norm", true);
+    assert_eq!(json(&draft, "config.json")["norm_topk_prob"], true);
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::element::ElementType;
 /// Far above any published model.
 const MOST_LAYERS: usize = 1 << 12;
 
+/// Whether the shares of chosen experts are divided by their sum.
+const NORMALISED: &str = "expert_weights_norm";
+
 /// The fields of `config.json` so far, and what they are made of.
 pub(in super::super) struct Draft<'g> {
     pub(super) gguf: &'g Gguf,
@@ -36,6 +39,10 @@ impl<'g> Draft<'g> {
         self.set("torch_dtype", self.element_type());
         for &(key, setting) in known::COMMON.iter().chain(architecture.settings.iter().copied().flatten()) {
             self.copy(key, setting)?;
+            // Converters leave it out where it is not so, and llama.cpp reads files accordingly.
+            if key == NORMALISED && !self.fields.contains_key(setting) {
+                self.set(setting, false);
+            }
         }
         self.heads()?;
         for &(setting, fixed) in architecture.fixed {

@@ -19,11 +19,16 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Models that rotate nothing, whatever their files say: the converter writes the hidden size by heads for
+/// Nemotron-H, whose heads have another width.
+const UNROTATED: [&str; 2] = ["jamba", "nemotron_h"];
+
 /// Refuses a number of rotated elements that the settings do not have.
 pub(super) fn check_dimensions(draft: &Draft<'_>) -> Result<()> {
     const KEY: &str = "rope.dimension_count";
     let is_setting = ROTATED_PART.iter().any(|setting| draft.fields.contains_key(*setting));
-    if is_setting || !draft.fields.contains_key("num_attention_heads") {
+    let is_unrotated = UNROTATED.contains(&draft.architecture.model_type);
+    if is_setting || is_unrotated || !draft.fields.contains_key("num_attention_heads") {
         return Ok(());
     }
     let width = draft.head_dim()?;

@@ -204,8 +204,6 @@ fn deepseek2(draft: &mut Draft<'_>) -> Result<()> {
 fn mistral4(draft: &mut Draft<'_>) -> Result<()> {
     latents(draft)?;
     draft.copy("attention.head_count", "num_key_value_heads")?;
-    let normalised = draft.flag("expert_weights_norm")?.unwrap_or(false);
-    draft.set("norm_topk_prob", normalised);
     // The converter leaves out how queries grow with positions.
     let beta = draft.number("attention.temperature_scale")?.unwrap_or(0.1);
     if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
