@@ -360,49 +360,10 @@ fn ordinary_prompts_render_within_a_millisecond_and_long_ones_within_limits() {
     assert!(template.render(&long, &ChatOptions::default()).unwrap().len() > 10_000_000);
 }
 
-/// Pieces that mutations put in.
-const PIECES: [&str; 40] = [
-    "{%",
-    "%}",
-    "{{",
-    "}}",
-    "{#",
-    "#}",
-    "-",
-    "+",
-    "~",
-    "*",
-    "**",
-    "//",
-    "%",
-    "(",
-    ")",
-    "[",
-    "]",
-    "{",
-    "}",
-    "'",
-    "\"",
-    "\\",
-    "|",
-    ".",
-    ",",
-    ":",
-    "=",
-    " if ",
-    " else ",
-    " for x in messages ",
-    " is not ",
-    " in ",
-    "loop",
-    "messages",
-    "99999999999999999999",
-    "-1",
-    "|tojson(indent=9)",
-    "|indent(999999)",
-    "\u{fffd}é",
-    "namespace(a=messages)",
-];
+/// Pieces that mutations put in; those of [`PHRASES`] have spaces or escapes.
+const PIECES: &str = r#"{% %} {{ }} {# #} - + ~ * ** // % ( ) [ ] { } ' " \ | . , : = loop messages
+    99999999999999999999 -1 |tojson(indent=9) |indent(999999) namespace(a=messages)"#;
+const PHRASES: [&str; 6] = ["\u{fffd}é", " if ", " else ", " for x in messages ", " is not ", " in "];
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -421,7 +382,8 @@ proptest! {
             }
             let at = *place.get(&places);
             let other = places[piece.index(places.len())];
-            let piece: &str = PIECES[piece.index(PIECES.len())];
+            let pieces: Vec<&str> = PIECES.split_whitespace().chain(PHRASES).collect();
+            let piece = *piece.get(&pieces);
             let (low, high) = (at.min(other), at.max(other));
             match kind {
                 0 => source.insert_str(at, piece),

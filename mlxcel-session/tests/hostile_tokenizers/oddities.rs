@@ -4,51 +4,26 @@ use super::*;
 
 /// What values are replaced by.
 fn oddities() -> Vec<Value> {
-    let step = |name: &str| json!({"type": name});
-    let mut odd = vec![
-        Value::Null,
-        json!(0),
-        json!(1),
-        json!(-1),
-        json!(u64::MAX),
-        json!(1e300),
-        json!(true),
-        json!(""),
-        json!("a"),
-        json!("é"),
-        json!("▁"),
-        json!("\u{0}"),
-        json!("x".repeat(300)),
-        json!([]),
-        json!({}),
-        json!(["a", "b"]),
-        json!({"String": "a"}),
-        json!({"Regex": "a|"}),
-        json!({"Regex": "(?=.)"}),
-        json!("Removed"),
-        json!("Isolated"),
-        json!("MergedWithNext"),
-        json!([0, 1, 2]),
-        json!("BPE"),
-        json!("Unigram"),
-        json!("WordPiece"),
-        json!({"type": "Replace", "pattern": {"Regex": ".?"}, "content": "ab"}),
-        json!({"type": "Split", "pattern": {"Regex": "h|"}, "behavior": "MergedWithPrevious", "invert": true}),
-        json!({"type": "Prepend", "prepend": "h"}),
-        json!({"type": "FixedLength", "length": 2}),
-        json!({"type": "CharDelimiterSplit", "delimiter": " "}),
-        json!({"type": "Punctuation", "behavior": "Contiguous"}),
-        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
-        json!({"type": "Strip", "strip_left": true, "strip_right": true}),
-        json!({"type": "Strip", "content": "h", "start": 3, "stop": 3}),
-    ];
-    for name in [
+    let steps = [
         "NFC", "NFKD", "StripAccents", "Lowercase", "Nmt", "Whitespace", "WhitespaceSplit",
         "BertPreTokenizer", "UnicodeScripts", "Fuse", "ByteFallback",
-    ] {
-        odd.push(step(name));
-    }
-    odd
+    ];
+    let odd = json!([
+        null, 0, 1, -1, u64::MAX, 1e300, true, "", "a", "é", "▁", "\u{0}", "x".repeat(300), [], {}, ["a", "b"],
+        {"String": "a"}, {"Regex": "a|"}, {"Regex": "(?=.)"},
+        "Removed", "Isolated", "MergedWithNext", [0, 1, 2], "BPE", "Unigram", "WordPiece",
+        {"type": "Replace", "pattern": {"Regex": ".?"}, "content": "ab"},
+        {"type": "Split", "pattern": {"Regex": "h|"}, "behavior": "MergedWithPrevious", "invert": true},
+        {"type": "Prepend", "prepend": "h"},
+        {"type": "FixedLength", "length": 2},
+        {"type": "CharDelimiterSplit", "delimiter": " "},
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        {"type": "Strip", "strip_left": true, "strip_right": true},
+        {"type": "Strip", "content": "h", "start": 3, "stop": 3},
+    ]);
+    let steps = steps.map(|name| json!({"type": name}));
+    odd.as_array().unwrap().iter().cloned().chain(steps).collect()
 }
 
 /// Goes to the `place`-th value of `json`, by a walk through all.
