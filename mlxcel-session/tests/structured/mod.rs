@@ -3,7 +3,6 @@
 mod bounds;
 mod generations;
 mod harness;
-mod masks;
 mod published_calls;
 mod rendered_calls;
 mod schemas;
