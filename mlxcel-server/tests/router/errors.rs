@@ -6,7 +6,7 @@ use mlxcel_server::{Limits, Server, Startup};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::harness::{ask, engine, requests, streamed, text};
+use crate::harness::{ask, engine, error, requests, streamed, text};
 use crate::scripted::{QWEN3, Scripted};
 
 #[tokio::test]
@@ -15,12 +15,11 @@ async fn an_encoder_is_not_asked_for_text() {
     let router = Server::new("pip", engine).router().unwrap();
     for (path, body) in requests(3) {
         for body in [body.clone(), streamed(body)] {
-            let (status, text) = ask(&router, path, Some(body)).await;
-            let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
-            assert_eq!(status, 400, "{path}: {text}");
-            assert!(error["message"].as_str().unwrap().contains("/v1/embeddings"), "{path}: {text}");
+            let (status, error) = error(&router, path, body).await;
+            assert_eq!(status, 400, "{path}: {error}");
+            assert!(error["message"].as_str().unwrap().contains("/v1/embeddings"), "{path}: {error}");
             if path != "/v1/messages" {
-                assert_eq!([&error["param"], &error["code"]], ["model", "unsupported"], "{path}: {text}");
+                assert_eq!([&error["param"], &error["code"]], ["model", "unsupported"], "{path}: {error}");
             }
         }
     }
@@ -32,11 +31,9 @@ async fn a_body_over_the_limit_is_told_the_limit() {
     limits.body_bytes = 2345;
     let router = Server::new("pip", engine()).with_limits(limits).router().unwrap();
     let body = json!({ "prompt": "x".repeat(3000) });
-    let (status, text) = ask(&router, "/v1/completions", Some(body)).await;
-    let error: Value = serde_json::from_str(&text).unwrap();
-    let message = error["error"]["message"].as_str().unwrap();
-    assert_eq!(status, 413, "{text}");
-    assert!(message.contains("2345") && message.contains("--max-body"), "{text}");
+    let (status, error) = error(&router, "/v1/completions", body).await;
+    let message = error["message"].as_str().unwrap();
+    assert!(status == 413 && message.contains("2345") && message.contains("--max-body"), "{status} {error}");
 }
 
 #[tokio::test]
@@ -93,14 +90,13 @@ async fn errors_of_the_engine_have_the_names_of_the_api() {
             _ => ("stop", json!("")),
         };
         body[field] = value;
-        let (status, text) = ask(&router, path, Some(body)).await;
-        let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
-        assert_eq!(status, 400, "{path}: {text}");
-        assert!(error["message"].as_str().unwrap().contains(field), "{path}: {text}");
-        assert!(!text.contains("stop_strings") && !text.contains("response_format"), "{path}: {text}");
+        let (status, error) = error(&router, path, body).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(field), "{path}: {status} {error}");
+        assert!(!message.contains("stop_strings") && !message.contains("response_format"), "{path}: {error}");
         if path != "/v1/messages" {
             let param = error["param"].as_str().unwrap();
-            assert_eq!(param.split('.').next(), Some(field), "{path}: {text}");
+            assert_eq!(param.split('.').next(), Some(field), "{path}: {error}");
         }
     }
 }
@@ -131,10 +127,8 @@ async fn a_client_that_wants_a_stored_conversation_is_told_to_send_a_whole_one()
     let router = Server::new("pip", engine()).router().unwrap();
     let messages = json!([{ "role": "user", "content": "Hi" }]);
     let body = json!({ "messages": messages, "max_tokens": 2, "thread": { "type": "create" } });
-    let (status, text) = ask(&router, "/v1/messages", Some(body)).await;
-    let error: Value = serde_json::from_str(&text).unwrap();
-    let code = &error["error"]["details"]["error_code"];
-    assert_eq!((status, code), (400, &json!("thread_unsupported_request")), "{text}");
+    let (status, error) = error(&router, "/v1/messages", body).await;
+    assert_eq!((status, &error["details"]["error_code"]), (400, &json!("thread_unsupported_request")));
 }
 
 #[tokio::test]

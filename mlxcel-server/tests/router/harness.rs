@@ -65,3 +65,16 @@ pub(crate) async fn ask(router: &Router, path: &str, body: Option<Value>) -> (u1
     let response = begin(router, path, body).await;
     (response.status().as_u16(), text(response).await)
 }
+
+/// The object of an answer with status 200.
+pub(crate) async fn answer(router: &Router, path: &str, body: Option<Value>) -> Value {
+    let (status, text) = ask(router, path, body).await;
+    assert_eq!(status, 200, "{path}: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The status and the error of an answer; null if it has none.
+pub(crate) async fn error(router: &Router, path: &str, body: Value) -> (u16, Value) {
+    let (status, text) = ask(router, path, Some(body)).await;
+    (status, serde_json::from_str::<Value>(&text).unwrap_or_default()["error"].clone())
+}

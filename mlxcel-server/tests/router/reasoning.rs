@@ -4,7 +4,7 @@ use axum::Router;
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{ask, events, streamed};
+use crate::harness::{answer, ask, events, streamed};
 use crate::scripted::{DEEPSEEK, Family, GPT_OSS, QWEN3, Scripted};
 
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
@@ -43,13 +43,12 @@ fn tool(path: &str) -> Value {
 
 /// The parts of the whole answer, and those that its events make.
 async fn answers(router: &Router, path: &str, body: Value) -> [Parts; 2] {
-    let (status, whole) = ask(router, path, Some(body.clone())).await;
-    assert_eq!(status, 200, "{path}: {whole}");
+    let whole = answer(router, path, Some(body.clone())).await;
     let (status, stream) = ask(router, path, Some(streamed(body))).await;
     assert_eq!(status, 200, "{path}: {stream}");
     let mut joined = Parts::default();
     events(&stream).iter().for_each(|event| read_event(event, &mut joined));
-    [read_whole(&serde_json::from_str(&whole).unwrap()), joined]
+    [read_whole(&whole), joined]
 }
 
 /// Adds each of `texts` to its part.
@@ -143,12 +142,10 @@ async fn an_answer_in_a_format_is_no_reasoning_if_the_prompt_opens_the_tag() {
 async fn an_answer_with_reasoning_is_part_of_the_next_turn() {
     let router = router(GPT_OSS, CHANNELS);
     let body = question(PATHS[0]);
-    let (_, whole) = ask(&router, PATHS[0], Some(body.clone())).await;
-    let whole: Value = serde_json::from_str(&whole).unwrap();
-    let (question, answer) = (&body["messages"][0], &whole["choices"][0]["message"]);
-    let body = json!({ "messages": [question, answer, question], "max_tokens": 400 });
-    let (status, text) = ask(&router, PATHS[0], Some(body)).await;
-    assert_eq!(status, 200, "{text}");
+    let whole = answer(&router, PATHS[0], Some(body.clone())).await;
+    let (question, said) = (&body["messages"][0], &whole["choices"][0]["message"]);
+    let body = json!({ "messages": [question, said, question], "max_tokens": 400 });
+    answer(&router, PATHS[0], Some(body)).await;
 }
 
 #[tokio::test]
@@ -183,15 +180,13 @@ async fn the_usage_of_an_answer_has_its_reasoning_tokens() {
     {
         let router = router(family, &format!("{reasoning}{text}"));
         let tokens = json!({ "prompt": reasoning, "add_special_tokens": false });
-        let (_, tokens) = ask(&router, "/tokenize", Some(tokens)).await;
-        let expected = &serde_json::from_str::<Value>(&tokens).unwrap()["count"];
+        let expected = &answer(&router, "/tokenize", Some(tokens)).await["count"];
         for (path, total, details) in [
             ("/v1/chat/completions", "completion_tokens", "completion_tokens_details"),
             ("/v1/responses", "output_tokens", "output_tokens_details"),
         ] {
             let mut body = question(path);
-            let (_, whole) = ask(&router, path, Some(body.clone())).await;
-            let whole: Value = serde_json::from_str(&whole).unwrap();
+            let whole = answer(&router, path, Some(body.clone())).await;
             body["stream_options"] = json!({ "include_usage": true });
             let (_, stream) = ask(&router, path, Some(streamed(body))).await;
             let last = events(&stream).pop().unwrap();

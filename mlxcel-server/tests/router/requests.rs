@@ -1,26 +1,20 @@
 //! What clients may send, and the prompts that it becomes.
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::harness::{ask, engine, text};
+use crate::harness::{answer, ask, engine, error, text};
 use crate::scripted::{Family, GPT_OSS, LLAMA3, MISTRAL, QWEN3, Scripted};
 
 /// The prompt that a request becomes.
 async fn prompt(family: Family, path: &str, body: Value) -> String {
     let model = Scripted::new(family, "yes");
     let router = Server::new("pip", model.engine()).router().unwrap();
-    expect_answer(&router, path, body).await;
+    answer(&router, path, Some(body)).await;
     model.take_fed()
-}
-
-async fn expect_answer(router: &Router, path: &str, body: Value) {
-    let (status, text) = ask(router, path, Some(body)).await;
-    assert_eq!(status, 200, "{path}: {text}");
 }
 
 fn user(text: &str) -> Value {
@@ -150,15 +144,13 @@ async fn null_means_not_given() {
         for field in optional {
             body[field] = Value::Null;
         }
-        expect_answer(&router, path, body).await;
+        answer(&router, path, Some(body)).await;
     }
     // This model does not rank; the fields are read before that.
     let body = json!({ "query": "a", "documents": ["b"], "top_n": null, "return_documents": null });
-    let (_, text) = ask(&router, "/v1/rerank", Some(body)).await;
-    let error: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(error["error"]["code"], "unsupported", "{text}");
+    assert_eq!(error(&router, "/v1/rerank", body).await.1["code"], "unsupported");
     let body = json!({ "input": "Hi", "max_output_tokens": 2, "stream": true, "stream_options": { "include_obfuscation": false } });
-    expect_answer(&router, "/v1/responses", body).await;
+    assert_eq!(ask(&router, "/v1/responses", Some(body)).await.0, 200);
 }
 
 #[tokio::test]
@@ -188,17 +180,15 @@ async fn prompts_are_counted_as_they_are_answered() {
         json!({ "input": "Who is Pip?" }),
         json!({ "input": said, "instructions": "Be brief.", "tools": tools }),
     ] {
-        let (status, text) = ask(&router, "/v1/responses/input_tokens", Some(body.clone())).await;
-        let count: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((status, &count["object"]), (200, &json!("response.input_tokens")), "{text}");
+        let count = answer(&router, "/v1/responses/input_tokens", Some(body.clone())).await;
+        assert_eq!(count["object"], "response.input_tokens");
         let mut body = body;
         body["max_output_tokens"] = 1.into();
-        let (status, text) = ask(&router, "/v1/responses", Some(body)).await;
-        let answer: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((status, &count["input_tokens"]), (200, &answer["usage"]["input_tokens"]), "{text}");
+        let answer = answer(&router, "/v1/responses", Some(body)).await;
+        assert_eq!(count["input_tokens"], answer["usage"]["input_tokens"]);
     }
-    let (status, text) = ask(&router, "/v1/responses/input_tokens", Some(json!({}))).await;
-    assert!(status == 400 && text.contains("input"), "{text}");
+    let (status, error) = error(&router, "/v1/responses/input_tokens", json!({})).await;
+    assert_eq!((status, &error["param"]), (400, &json!("input")));
 }
 
 #[tokio::test]

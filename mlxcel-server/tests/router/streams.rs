@@ -5,7 +5,7 @@ use std::time::Duration;
 use mlxcel_server::{Limits, Server};
 use serde_json::{Value, json};
 
-use crate::harness::{ask, begin, engine, engine_of, events, requests, streamed, text};
+use crate::harness::{answer, ask, begin, engine, engine_of, events, requests, streamed, text};
 
 #[tokio::test]
 async fn an_error_before_the_first_token_of_a_stream_has_its_own_status() {
@@ -48,11 +48,9 @@ async fn streams_begin_with_the_first_token_and_join_to_the_whole_answer() {
     let router = Server::new("pip", engine()).router().unwrap();
     for (path, mut body) in requests(12) {
         body["temperature"] = 0.into();
-        let (status, whole) = ask(&router, path, Some(body.clone())).await;
-        assert_eq!(status, 200, "{path}: {whole}");
+        let whole = answer(&router, path, Some(body.clone())).await;
         let (status, stream) = ask(&router, path, Some(streamed(body))).await;
         assert_eq!(status, 200, "{path}: {stream}");
-        let whole: Value = serde_json::from_str(&whole).unwrap();
         let joined: String = events(&stream).iter().filter_map(delta).collect();
         assert_eq!(Some(joined.as_str()), whole_text(&whole), "{path}");
     }
@@ -65,9 +63,7 @@ async fn whole_answers_are_generated_together() {
         let engine = engine_of(4);
         let router = Server::new("pip", engine.clone()).router().unwrap();
         body["n"] = 4.into();
-        let (status, text) = ask(&router, path, Some(body.clone())).await;
-        assert_eq!(status, 200, "{path}: {text}");
-        let whole: Value = serde_json::from_str(&text).unwrap();
+        let whole = answer(&router, path, Some(body.clone())).await;
         assert_eq!(whole["usage"]["completion_tokens"], json!(4 * TOKENS), "{path}");
         let steps = engine.stats().steps as usize;
         assert!(steps < TOKENS + TOKENS / 4, "{path}: {steps} steps");
@@ -91,8 +87,7 @@ async fn the_name_of_an_event_comes_before_its_data() {
 async fn the_last_item_of_a_response_that_is_cut_is_incomplete() {
     let router = Server::new("pip", engine()).router().unwrap();
     let (path, body) = requests(3)[3].clone();
-    let (_, whole) = ask(&router, path, Some(body)).await;
-    let whole: Value = serde_json::from_str(&whole).unwrap();
+    let whole = answer(&router, path, Some(body)).await;
     assert_eq!(
         (&whole["status"], &whole["output"][0]["status"]),
         (&json!("incomplete"), &json!("incomplete"))

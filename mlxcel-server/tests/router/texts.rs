@@ -3,7 +3,7 @@
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{ask, engine, events, streamed};
+use crate::harness::{answer, ask, engine, error, events, streamed};
 
 #[tokio::test]
 async fn a_stream_that_repeats_its_prompts_joins_to_the_whole_answer() {
@@ -13,9 +13,7 @@ async fn a_stream_that_repeats_its_prompts_joins_to_the_whole_answer() {
             "prompt": ["Once upon a time", "O"], "echo": true, "logprobs": 2, "max_tokens": tokens, "temperature": 0,
             "n": 2, "ignore_eos": true,
         });
-        let (status, text) = ask(&router, "/v1/completions", Some(body.clone())).await;
-        assert_eq!(status, 200, "{text}");
-        let whole: Value = serde_json::from_str(&text).unwrap();
+        let whole = answer(&router, "/v1/completions", Some(body.clone())).await;
         let mut body = streamed(body);
         body["stream_options"] = json!({ "include_usage": true });
         let (status, text) = ask(&router, "/v1/completions", Some(body)).await;
@@ -48,8 +46,7 @@ async fn texts_are_computed_in_the_session_of_the_engine() {
         ("/v1/completions", json!({ "prompt": "Once upon", "echo": true, "logprobs": 1, "max_tokens": 0 })),
     ] {
         let before = steps();
-        let (status, text) = ask(&router, path, Some(body)).await;
-        assert_eq!(status, 200, "{path}: {text}");
+        answer(&router, path, Some(body)).await;
         // The engine's thread counts a step after it has answered.
         for _ in 0..2000 {
             if steps() > before {
@@ -64,27 +61,22 @@ async fn texts_are_computed_in_the_session_of_the_engine() {
 #[tokio::test]
 async fn the_special_tokens_can_be_encoded() {
     let router = Server::new("pip", engine()).router().unwrap();
-    let (status, text) = ask(&router, "/tokenizer_info", None).await;
-    let info: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, &info["model_max_length"]), (200, &json!(1024)));
+    let info = answer(&router, "/tokenizer_info", None).await;
+    assert_eq!(info["model_max_length"], 1024);
     let body = json!({ "prompt": info["eos_token"], "add_special_tokens": false });
-    let (_, text) = ask(&router, "/tokenize", Some(body)).await;
-    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["count"], 1, "{info} {text}");
+    assert_eq!(answer(&router, "/tokenize", Some(body)).await["count"], 1, "{info}");
 }
 
 #[tokio::test]
 async fn tokens_outside_the_vocabulary_are_not_decoded() {
     let router = Server::new("pip", engine()).router().unwrap();
-    let (status, text) = ask(&router, "/tokenize", Some(json!({ "prompt": "a fox" }))).await;
-    assert_eq!(status, 200, "{text}");
-    let mut tokens = serde_json::from_str::<Value>(&text).unwrap()["tokens"].clone();
-    let (status, text) = ask(&router, "/detokenize", Some(json!({ "tokens": tokens }))).await;
-    assert!(status == 200 && text.contains("a fox"), "{status} {text}");
+    let mut tokens = answer(&router, "/tokenize", Some(json!({ "prompt": "a fox" }))).await["tokens"].take();
+    let text = answer(&router, "/detokenize", Some(json!({ "tokens": tokens }))).await;
+    assert!(text["prompt"].as_str().unwrap().contains("a fox"), "{text}");
     for outside in [99_999_999, u32::MAX] {
         tokens[1] = outside.into();
-        let (status, text) = ask(&router, "/detokenize", Some(json!({ "tokens": tokens }))).await;
-        let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
-        assert_eq!((status, &error["param"]), (400, &json!("tokens")), "{text}");
-        assert!(error["message"].as_str().unwrap().contains(&outside.to_string()), "{text}");
+        let (status, error) = error(&router, "/detokenize", json!({ "tokens": tokens })).await;
+        assert_eq!((status, &error["param"]), (400, &json!("tokens")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(&outside.to_string()), "{error}");
     }
 }

@@ -1,20 +1,14 @@
 //! Fields of requests whose values have other types.
 
-use axum::Router;
 use mlxcel_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{ask, engine};
+use crate::harness::{answer, engine, error};
 use crate::scripted::{QWEN3, Scripted};
 
 /// Words of the parser and of the server's own code, which clients do not know.
 const FOREIGN: [&str; 9] =
     ["line 1", "column", "struct ", "enum ", "variant", "usize", "invalid type", "expected", "missing field"];
-
-async fn error(router: &Router, path: &str, body: Value) -> (u16, Value) {
-    let (status, text) = ask(router, path, Some(body)).await;
-    (status, serde_json::from_str::<Value>(&text).unwrap_or_default()["error"].clone())
-}
 
 /// A request that is answered, for each path with a body.
 fn bodies() -> Vec<(&'static str, Value)> {
@@ -181,8 +175,7 @@ async fn parts_of_conversations_are_named_by_their_places() {
 #[tokio::test]
 async fn a_value_of_any_type_in_any_field_is_accepted_or_named() {
     let router = Server::new("pip", Scripted::new(QWEN3, "yes").engine()).router().unwrap();
-    let (_, document) = ask(&router, "/openapi.json", None).await;
-    let document: Value = serde_json::from_str(&document).unwrap();
+    let document = answer(&router, "/openapi.json", None).await;
     let content = "/post/requestBody/content/application~1json/schema/properties";
     let values = [
         json!(-1),
