@@ -2,7 +2,9 @@
 #![cfg(feature = "portable")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use crate::program::{Run, fixture, mlxcel};
 
@@ -11,13 +13,19 @@ fn batch(prompts: &Path, out: &Path, arguments: &[&str]) -> Run {
     Run::of(program.args(["-n", "5", "--out"]).arg(out).args(arguments).arg(prompts))
 }
 
-#[test]
-fn an_interrupted_batch_resumes_behind_its_answers() {
+/// A folder with the file `prompts` of these lines, that file, and a place for answers.
+fn place(lines: &str) -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
+    fs::write(&prompts, lines).unwrap();
+    (folder, prompts, out)
+}
+
+#[test]
+fn an_interrupted_batch_resumes_behind_its_answers() {
     let lines: Vec<String> = (0..7).map(|n| format!("Once there were {n} foxes.")).collect();
     // A prompt beyond the context is an answer with an error.
-    fs::write(&prompts, format!("{}\n{}\n", lines.join("\n"), "long ".repeat(100))).unwrap();
+    let (_folder, prompts, out) = place(&format!("{}\n{}\n", lines.join("\n"), "long ".repeat(100)));
     let output = batch(&prompts, &out, &[]);
     assert_eq!(output.status, 0, "{}", output.err);
     let whole = fs::read_to_string(&out).unwrap();
@@ -52,9 +60,7 @@ fn an_interrupted_batch_resumes_behind_its_answers() {
 
 #[test]
 fn each_prompt_has_a_seed_of_its_own_unless_one_is_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
-    fs::write(&prompts, "Once there was a fox.\n".repeat(2)).unwrap();
+    let (_folder, prompts, out) = place(&"Once there was a fox.\n".repeat(2));
     let texts = |arguments: &[&str]| {
         let sampled = ["--temperature", "100", "--force"];
         let output = batch(&prompts, &out, &[&sampled[..], arguments].concat());
@@ -71,9 +77,7 @@ fn each_prompt_has_a_seed_of_its_own_unless_one_is_given() {
 
 #[test]
 fn earlier_answers_stay_until_the_model_is_ready() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
-    fs::write(&prompts, "Once there was a fox.\n").unwrap();
+    let (_folder, prompts, out) = place("Once there was a fox.\n");
     let earlier = "earlier answers, longer than those to come\n".repeat(100);
     fs::write(&out, &earlier).unwrap();
     for wrong in [["--model", "/there/is/no/model"], ["--temperature", "-1"]] {
@@ -89,9 +93,7 @@ fn earlier_answers_stay_until_the_model_is_ready() {
 
 #[test]
 fn neither_the_prompts_nor_earlier_answers_are_overwritten() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
-    fs::write(&prompts, "Once there was a fox.\n").unwrap();
+    let (folder, prompts, out) = place("Once there was a fox.\n");
     fs::write(&out, "my diary\n").unwrap();
     batch(&prompts, &out, &[]).refused(2, &["answers", "--resume", "--force"]);
     assert_eq!(fs::read_to_string(&out).unwrap(), "my diary\n");
@@ -113,9 +115,7 @@ fn neither_the_prompts_nor_earlier_answers_are_overwritten() {
 
 #[test]
 fn a_model_that_cannot_generate_is_refused_before_answers_begin() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
-    fs::write(&prompts, "Once there was a fox.\n").unwrap();
+    let (_folder, prompts, out) = place("Once there was a fox.\n");
     for (model, word) in [("encoders/bert", "mlxcel embed"), ("architectures/llama", "tokenizer")] {
         batch(&prompts, &out, &["--model", fixture(model).to_str().unwrap()]).refused(2, &[word]);
         assert_eq!(fs::read_to_string(&out).unwrap(), "", "{model}");
@@ -124,10 +124,9 @@ fn a_model_that_cannot_generate_is_refused_before_answers_begin() {
 
 #[test]
 fn objects_are_recognised_after_spaces_and_byte_order_marks() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts"), folder.path().join("answers"));
     let object = "{\"prompt\": \"Once there was a fox.\"}";
-    fs::write(&prompts, format!("\u{feff}{object}\n  {object}\n{object}\nOnce there was a fox.\n")).unwrap();
+    let lines = format!("\u{feff}{object}\n  {object}\n{object}\nOnce there was a fox.\n");
+    let (_folder, prompts, out) = place(&lines);
     assert_eq!(batch(&prompts, &out, &[]).status, 0);
     let answers = fs::read_to_string(&out).unwrap();
     let tokens =
@@ -138,8 +137,7 @@ fn objects_are_recognised_after_spaces_and_byte_order_marks() {
 
 #[test]
 fn invalid_lines_are_reported_with_file_line_and_key() {
-    let folder = tempfile::tempdir().unwrap();
-    let (prompts, out) = (folder.path().join("prompts.jsonl"), folder.path().join("answers"));
+    let (_folder, prompts, out) = place("");
     for (line, word) in [
         (&b"{\"promt\": \"a\"}"[..], "\"promt\""),
         (b"{\"prompt\": \"a\", \"n\": 1}", "\"n\""),
@@ -150,7 +148,7 @@ fn invalid_lines_are_reported_with_file_line_and_key() {
         (b"\xff", "UTF-8"),
     ] {
         fs::write(&prompts, [b"\nOnce there was a fox.\n", line].concat()).unwrap();
-        batch(&prompts, &out, &[]).refused(2, &["prompts.jsonl:3: ", word]);
+        batch(&prompts, &out, &[]).refused(2, &["prompts:3: ", word]);
     }
     #[cfg(target_os = "linux")]
     {

@@ -1,13 +1,14 @@
 //! The program `bundle`, and what it writes: run where there is nothing else.
 #![cfg(feature = "iree")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::program::{Run, fixture, mlxcel};
+use crate::generate::{Case, assert_case, oracle};
+use crate::program::{Run, copy_folder, files, fixture, mlxcel};
 use crate::support::{Fixture, cache_dir, copy_program, write_script};
 use mlxcel_conformance::{Expectations, Subject, run_all};
 use mlxcel_core::{
@@ -16,7 +17,6 @@ use mlxcel_core::{
 };
 use mlxcel_session::iree::IreeBackend;
 use mlxcel_session::iree::bundle::BundleOptions;
-use serde::Deserialize;
 use serde_json::Value;
 
 /// The program with these arguments; what it compiles is kept beside the test binaries.
@@ -26,58 +26,13 @@ fn bundle(arguments: &[&str]) -> Command {
     command
 }
 
-#[derive(Deserialize)]
-struct Case {
-    messages: Option<Vec<Value>>,
-    greedy: Vec<u32>,
-    margins: Vec<f64>,
-    completion: Option<String>,
-}
-
 /// The oracle's cases of one question each.
 fn questions() -> Vec<(String, Case)> {
-    #[derive(Deserialize)]
-    struct Oracle {
-        cases: Vec<Case>,
-    }
-    let oracle = fs::read(Fixture::storyteller().path.join("oracle.json")).unwrap();
-    let cases = serde_json::from_slice::<Oracle>(&oracle).unwrap().cases.into_iter();
-    cases
-        .filter_map(|case| {
-            let [message] = &case.messages.as_ref()?[..] else { return None };
-            Some((message["content"].as_str()?.to_owned(), case))
-        })
-        .collect()
-}
-
-/// Copies the regular files of a folder.
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
-}
-
-/// Every file below a folder, with its content.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.insert(path.clone(), fs::read(path).unwrap());
-            }
-        }
-    }
-    files
+    let cases = oracle(&Fixture::storyteller().path).into_iter().filter_map(|case| {
+        let [message] = &case.messages.as_ref()?[..] else { return None };
+        Some((message["content"].as_str()?.to_owned(), case))
+    });
+    cases.collect()
 }
 
 /// What the dynamic linker loads for a program: files that a container has to have.
@@ -167,18 +122,15 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Run {
 #[test]
 fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
     let root = container();
-    let before = contents(root.path());
+    let before = files(root.path());
     for (question, case) in questions().iter().take(2) {
         let arguments = ["--backend", "iree", "--precision", "exact", "--json", "--prompt", question];
         let output = run_contained(root.path(), &arguments).json();
-        let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
-        let certain = case.margins.iter().take_while(|&&margin| margin >= 1e-4).count();
-        let expected: Vec<u32> = case.greedy.iter().copied().take(certain.min(tokens.len())).collect();
-        assert_eq!(tokens[..expected.len()], expected);
+        assert_case(&output, case);
         assert_eq!(output["text"], case.completion.as_deref().unwrap());
         assert_eq!(output["timings"]["compile_s"], 0.0);
     }
-    assert!(contents(root.path()) == before, "something was written");
+    assert!(files(root.path()) == before, "something was written");
 }
 
 #[test]
@@ -195,11 +147,11 @@ fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
 #[test]
 fn a_flipped_bit_is_a_one_line_error() {
     let root = container();
-    let program = contents(&root.path().join("bundle/programs")).into_iter().next().unwrap();
-    let mut bytes = program.1;
+    let programs = root.path().join("bundle/programs");
+    let (program, mut bytes) = files(&programs).pop_first().unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
-    fs::write(&program.0, bytes).unwrap();
+    fs::write(programs.join(program), bytes).unwrap();
     run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]).refused(2, &["checksum"]);
 }
 
@@ -300,10 +252,10 @@ fn failed_bundles_report_one_line_and_leave_no_files() {
     let first = quick(&out, &[]);
     assert!(first.status == 0 && first.out.contains("stablehlo: 2 programs"), "{first:?}");
     quick(&out, &[]).refused(2, &["already"]);
-    let before = contents(&out);
+    let before = files(&out);
     let second = quick(&out, &["--force", "--no-weights", "--json"]).json();
     assert_eq!((&second["weights_included"], &second["context"]), (&Value::Bool(false), &100.into()));
-    assert!(contents(&out).len() < before.len());
+    assert!(files(&out).len() < before.len());
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }
 

@@ -43,18 +43,19 @@ fn storyteller() -> PathBuf {
     Fixture::storyteller().path
 }
 
+/// What transformers generated.
 #[derive(Deserialize)]
-struct Case {
-    messages: Option<Vec<Value>>,
+pub(crate) struct Case {
+    pub(crate) messages: Option<Vec<Value>>,
     text: Option<String>,
     prompt: Vec<u32>,
     greedy: Vec<u32>,
     logprobs: Vec<f64>,
     margins: Vec<f64>,
-    completion: Option<String>,
+    pub(crate) completion: Option<String>,
 }
 
-fn oracle(folder: &Path) -> Vec<Case> {
+pub(crate) fn oracle(folder: &Path) -> Vec<Case> {
     #[derive(Deserialize)]
     struct Oracle {
         cases: Vec<Case>,
@@ -64,7 +65,7 @@ fn oracle(folder: &Path) -> Vec<Case> {
 }
 
 /// Holds an output against a case, as far as the oracle's own choice was no toss-up.
-fn assert_case(output: &Value, case: &Case) {
+pub(crate) fn assert_case(output: &Value, case: &Case) {
     let tokens: Vec<u32> = serde_json::from_value(output["tokens"].clone()).unwrap();
     let logprobs: Vec<f64> = serde_json::from_value(output["logprobs"].clone()).unwrap();
     assert_eq!(tokens.len(), logprobs.len());

@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::program::files;
 use crate::support::Fixture;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mlxcel");
@@ -20,33 +21,21 @@ struct Writer {
     replaces: bool,
 }
 
-/// `quantize` of the story teller.
-fn quantize() -> Writer {
-    Writer {
-        arguments: ["quantize", "--model", Fixture::storyteller().path.to_str().unwrap(), "--out"]
-            .map(str::to_owned)
-            .into(),
-        replaces: false,
-    }
+/// A subcommand of the story teller.
+fn writer(arguments: &[&str], replaces: bool) -> Writer {
+    let model = Fixture::storyteller().path;
+    let arguments = [arguments, &["--model", model.to_str().unwrap(), "--out"]].concat();
+    Writer { arguments: arguments.into_iter().map(str::to_owned).collect(), replaces }
 }
 
-/// `bundle` of the story teller, as text, since compiling is not what is interrupted here; once there it is
-/// replaced.
+fn quantize() -> Writer {
+    writer(&["quantize"], false)
+}
+
+/// `bundle` as text, since compiling is not what is interrupted here; once there it is replaced.
 #[cfg(feature = "iree")]
 fn bundle() -> Writer {
-    let model = Fixture::storyteller().path;
-    let arguments = [
-        "bundle",
-        "--target",
-        "stablehlo",
-        "--context",
-        "100",
-        "--force",
-        "--model",
-        model.to_str().unwrap(),
-    ];
-    let arguments = arguments.into_iter().chain(["--out"]).map(str::to_owned).collect();
-    Writer { arguments, replaces: true }
+    writer(&["bundle", "--target", "stablehlo", "--context", "100", "--force"], true)
 }
 
 impl Writer {
@@ -58,7 +47,7 @@ impl Writer {
     }
 
     /// What it writes, and how long that takes.
-    fn whole(&self) -> (Files, Duration) {
+    fn whole(&self) -> (BTreeMap<PathBuf, Vec<u8>>, Duration) {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("out");
         assert!(self.command(&out).status().unwrap().success());
@@ -69,26 +58,6 @@ impl Writer {
         assert!(self.command(&out).status().unwrap().success());
         (files(&out), started.elapsed())
     }
-}
-
-/// The files below a folder, with their content.
-type Files = BTreeMap<PathBuf, Vec<u8>>;
-
-fn files(folder: &Path) -> Files {
-    let mut found = Files::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(below) = folders.pop() {
-        for entry in fs::read_dir(below).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => {
-                    drop(found.insert(path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap()))
-                }
-            }
-        }
-    }
-    found
 }
 
 /// Moments that look random.

@@ -1,5 +1,7 @@
 //! The program, run to its end.
 
+#[cfg(any(target_os = "linux", feature = "iree"))]
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -78,9 +80,33 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
 /// A copy of the bundled model for a test to spoil.
 pub(crate) fn copy_of_storyteller() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/storyteller");
-    for file in fs::read_dir(model).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
-        fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
-    }
+    copy_folder(&fixture("../examples/models/storyteller"), folder.path());
     folder
+}
+
+/// Copies the files of a folder, and of those in it.
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Every file below a folder by its path in it, with its content.
+#[cfg(any(target_os = "linux", feature = "iree"))]
+pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = PathBuf::from(path.file_name().unwrap());
+        if path.is_dir() {
+            found.extend(files(&path).into_iter().map(|(below, content)| (name.join(below), content)));
+        } else {
+            found.insert(name, fs::read(path).unwrap());
+        }
+    }
+    found
 }

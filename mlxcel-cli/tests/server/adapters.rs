@@ -14,17 +14,11 @@ fn write(folder: &Path, seed: u64) {
     write_adapter(folder, &queries.map(|module| (module, 192, 192)), 2, 1.0, seed);
 }
 
-fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
-    let (status, text) = server.ask("POST", path, "", &body.to_string());
-    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
-    (status, value)
-}
-
 /// The text of a model.
 fn text(server: &Server, model: &str) -> String {
     let body = json!({ "model": model, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true });
-    let (status, answer) = post(server, "/v1/completions", &body);
-    assert_eq!((status, answer["model"].as_str()), (200, Some(model)), "{answer}");
+    let answer = server.answer("/v1/completions", &body);
+    assert_eq!(answer["model"], model);
     answer["choices"][0]["text"].as_str().unwrap().to_owned()
 }
 
@@ -61,7 +55,7 @@ fn adapters_are_models_with_texts_and_figures_of_their_own() {
         ("/v1/messages", json!({ "model": names[1], "max_tokens": 4, "messages": question })),
         ("/v1/responses", json!({ "model": names[1], "max_output_tokens": 16, "input": "Hello" })),
     ] {
-        let (status, answer) = post(&server, path, &body);
+        let (status, answer) = server.post(path, &body);
         assert_eq!((status, answer["model"].as_str()), (200, Some(names[1])), "{path}: {answer}");
     }
     let (_, figures) = server.get("/metrics");
@@ -79,16 +73,16 @@ fn adapters_are_models_with_texts_and_figures_of_their_own() {
         ("/v1/rerank", json!({ "model": names[1], "query": "Hello", "documents": ["Hello"] })),
         ("/v1/completions", json!({ "model": names[1], "prompt": "Hello", "echo": true, "logprobs": 1 })),
     ] {
-        let (status, answer) = post(&server, path, &body);
+        let (status, answer) = server.post(path, &body);
         assert_eq!((status, answer["error"]["param"].as_str()), (400, Some("model")), "{path}: {answer}");
     }
     for name in ["poems", "storyteller:", "storyteller:none", "other:poems"] {
-        let (status, _) = post(&server, "/v1/completions", &json!({ "model": name, "prompt": "Hello" }));
+        let (status, _) = server.post("/v1/completions", &json!({ "model": name, "prompt": "Hello" }));
         assert_eq!(status, 404, "{name}");
     }
     // Clients load none unless the server is told to.
     let (status, _) =
-        post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "a", "lora_path": "poems" }));
+        server.post("/v1/load_lora_adapter", &json!({ "lora_name": "a", "lora_path": "poems" }));
     assert_eq!(status, 404);
 }
 
@@ -101,9 +95,9 @@ fn clients_load_and_unload_adapters_of_one_folder() {
     fs::create_dir(allowed.join("empty")).unwrap();
     let server = Server::start(&["--adapters-at-runtime", allowed.to_str().unwrap()]);
     let load = |name: &str, path: &str| {
-        post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": name, "lora_path": path }))
+        server.post("/v1/load_lora_adapter", &json!({ "lora_name": name, "lora_path": path }))
     };
-    let unload = |name: &str| post(&server, "/v1/unload_lora_adapter", &json!({ "lora_name": name }));
+    let unload = |name: &str| server.post("/v1/unload_lora_adapter", &json!({ "lora_name": name }));
     let absolute = allowed.join("poems");
     let told = json!("Success: LoRA adapter 'poems' added successfully.");
     assert_eq!(load("poems", absolute.to_str().unwrap()), (200, told));
@@ -121,7 +115,7 @@ fn clients_load_and_unload_adapters_of_one_folder() {
     assert_eq!(unload("none").0, 404);
     assert_eq!(unload("poems"), (200, json!("Success: LoRA adapter 'poems' removed successfully.")));
     assert_eq!(models(&server).len(), 1);
-    let gone = post(&server, "/v1/completions", &json!({ "model": "storyteller:poems", "prompt": "Hello" }));
+    let gone = server.post("/v1/completions", &json!({ "model": "storyteller:poems", "prompt": "Hello" }));
     assert_eq!(gone.0, 404);
     // It may come back, and its figures with it.
     assert_eq!(load("again", "poems").0, 200);

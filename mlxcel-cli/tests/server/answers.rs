@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::server::harness::{Server, answers, events, respond};
+use crate::server::harness::{Server, answers, whole};
 
 /// The rest of an answer of so many tokens, during which the server gets a SIGTERM, and how reading it ended.
 fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>) {
@@ -26,8 +26,7 @@ fn rest_after_term(server: &Server, tokens: usize) -> (String, io::Result<usize>
 fn an_answer_that_the_server_cuts_is_an_error() {
     let late = Server::start(&["--time-limit", "0.000001"]);
     for stream in [false, true] {
-        let mut answer = String::new();
-        late.chat(5, stream).read_to_string(&mut answer).unwrap();
+        let answer = whole(late.chat(5, stream));
         assert!(answer.contains("\"time_limit\"") && !answer.contains("\"length\""), "{answer}");
         // No token came before the limit.
         assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
@@ -44,20 +43,18 @@ fn responses_say_what_a_chat_says_whole_and_in_events() {
     let question = "Tell me a story about a fox named Pip.";
     let chat =
         json!({ "messages": [{ "role": "user", "content": question }], "temperature": 0, "max_tokens": 20 });
-    let [(chat, _), _] = answers(&server, chat);
+    let [(chat, _), _] = answers(&server, &chat);
     let parts = json!([{ "role": "user", "content": [{ "type": "input_text", "text": question }] }]);
     for input in [json!(question), parts] {
-        let mut body = json!({ "input": input, "temperature": 0, "max_output_tokens": 20 });
-        let whole = respond(&server, &body);
+        let body = json!({ "input": input, "temperature": 0, "max_output_tokens": 20 });
+        let whole = server.answer("/v1/responses", &body);
         assert_eq!(
             (&whole["status"], &whole["incomplete_details"]["reason"]),
             (&json!("incomplete"), &json!("max_output_tokens"))
         );
         assert_eq!(whole["output"][0]["content"][0]["text"], chat["content"]);
         assert_eq!(whole["usage"]["output_tokens"], 20);
-        body["stream"] = true.into();
-        let (_, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
-        let events = events(&text);
+        let (events, text) = server.streamed("/v1/responses", &body);
         let numbers = events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index);
         assert!(numbers && text.contains("event: response.created"), "{text}");
         let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
@@ -70,10 +67,10 @@ fn responses_say_what_a_chat_says_whole_and_in_events() {
         );
     }
     let refused = json!({ "input": "x", "previous_response_id": "resp_1" });
-    assert_eq!(server.ask("POST", "/v1/responses", "", &refused.to_string()).0, 400);
+    assert_eq!(server.post("/v1/responses", &refused).0, 400);
     let parameters = json!({ "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false });
     let tool = json!({ "type": "function", "name": "weather", "parameters": parameters });
-    let mut body = json!({
+    let body = json!({
         "input": [
             { "role": "user", "content": "Is it raining?" },
             { "type": "function_call", "call_id": "a", "name": "weather", "arguments": "{\"city\": \"Oslo\"}" },
@@ -82,30 +79,25 @@ fn responses_say_what_a_chat_says_whole_and_in_events() {
         "instructions": "Be short.", "tools": [tool], "tool_choice": { "type": "function", "name": "weather" },
         "parallel_tool_calls": false, "temperature": 0,
     });
-    let call = respond(&server, &body)["output"][0].clone();
+    let call = server.answer("/v1/responses", &body)["output"][0].clone();
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("weather")));
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert_eq!(arguments["city"], "Oslo");
-    body["stream"] = true.into();
-    let (_, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
+    let (_, text) = server.streamed("/v1/responses", &body);
     for event in
         ["function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "completed"]
     {
         assert!(text.contains(&format!("event: response.{event}")), "{event}: {text}");
     }
     let format = json!({ "format": { "type": "json_schema", "name": "place", "schema": parameters } });
-    let place = respond(&server, &json!({ "input": "x", "text": format }));
+    let place = server.answer("/v1/responses", &json!({ "input": "x", "text": format }));
     assert_eq!(place["output"][0]["content"][0]["text"], "{\"city\": \"Oslo\"}");
 }
 
 #[test]
 fn a_completion_repeats_its_prompt_with_log_probabilities() {
     let server = Server::start(&[]);
-    let ask = |body: Value| {
-        let (status, text) = server.ask("POST", "/v1/completions", "", &body.to_string());
-        assert_eq!(status, 200, "{text}");
-        serde_json::from_str::<Value>(&text).unwrap()
-    };
+    let ask = |body: Value| server.answer("/v1/completions", &body);
     let whole = ask(json!({ "prompt": "Once", "max_tokens": 6, "temperature": 0, "logprobs": 2 }));
     let text = format!("Once{}", whole["choices"][0]["text"].as_str().unwrap());
     // The log probabilities of a text are those with which it was generated.
@@ -131,10 +123,7 @@ fn a_completion_repeats_its_prompt_with_log_probabilities() {
 #[test]
 fn embeddings_take_tokens_many_texts_and_dimensions() {
     let server = Server::start(&[]);
-    let ask = |body: Value| {
-        let (status, text) = server.ask("POST", "/v1/embeddings", "", &body.to_string());
-        (status, serde_json::from_str::<Value>(&text).unwrap())
-    };
+    let ask = |body: Value| server.post("/v1/embeddings", &body);
     let vector = |answer: &Value, index: usize| -> Vec<f64> {
         let vector = answer["data"][index]["embedding"].as_array().unwrap();
         vector.iter().map(|value| value.as_f64().unwrap()).collect()
@@ -162,10 +151,7 @@ fn embeddings_take_tokens_many_texts_and_dimensions() {
 fn an_encoder_reranks_and_does_not_chat() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/encoders/bert-reranker");
     let server = Server::start(&["--model", model]);
-    let ask = |body: Value| {
-        let (status, text) = server.ask("POST", "/v1/rerank", "", &body.to_string());
-        (status, serde_json::from_str::<Value>(&text).unwrap())
-    };
+    let ask = |body: Value| server.post("/v1/rerank", &body);
     let documents = json!(["a b", { "text": "c d e" }, "f"]);
     let (status, answer) = ask(json!({ "query": "b", "documents": documents, "return_documents": true }));
     let results = answer["results"].as_array().unwrap();
@@ -187,7 +173,7 @@ fn an_encoder_reranks_and_does_not_chat() {
         assert_eq!(ask(wrong).0, 400);
     }
     let chat = json!({ "messages": [{ "role": "user", "content": "a" }] });
-    assert_eq!(server.ask("POST", "/v1/chat/completions", "", &chat.to_string()).0, 400);
+    assert_eq!(server.post("/v1/chat/completions", &chat).0, 400);
     // Nor does a story teller rerank.
     let (status, said) =
         Server::start(&[]).ask("POST", "/v1/rerank", "", r#"{"query":"b","documents":["a"]}"#);
@@ -222,12 +208,12 @@ fn response_format_is_honoured() {
     };
     let format =
         json!({ "type": "json_schema", "json_schema": { "name": "fox", "strict": true, "schema": schema } });
-    let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(format));
+    let [(whole, reason), (streamed, streamed_reason)] = answers(&server, &ask(format));
     let fox: Value = serde_json::from_str(whole["content"].as_str().unwrap()).unwrap();
     assert!(fox["name"].is_string() && fox["legs"].as_u64().unwrap() <= 8, "{fox}");
     assert_eq!((reason.as_str(), streamed_reason.as_str()), ("stop", "stop"));
     assert_eq!(streamed["content"], whole["content"]);
-    let [(object, reason), _] = answers(&server, ask(json!({ "type": "json_object" })));
+    let [(object, reason), _] = answers(&server, &ask(json!({ "type": "json_object" })));
     let text = object["content"].as_str().unwrap();
     assert!(
         text.starts_with('{') && (reason == "length" || serde_json::from_str::<Value>(text).is_ok()),
@@ -273,7 +259,7 @@ fn tool_calls_match_the_tools_schemas() {
         (json!("required"), &["weather", "news"][..]),
         (json!({ "type": "function", "function": { "name": "news" } }), &["news"][..]),
     ] {
-        let [(whole, reason), (streamed, streamed_reason)] = answers(&server, ask(choice));
+        let [(whole, reason), (streamed, streamed_reason)] = answers(&server, &ask(choice));
         assert_eq!((reason.as_str(), streamed_reason.as_str()), ("tool_calls", "tool_calls"), "{whole}");
         let call = &whole["tool_calls"][0];
         assert!(
@@ -286,9 +272,9 @@ fn tool_calls_match_the_tools_schemas() {
         let function = &streamed["tool_calls"][0];
         assert_eq!(function, &call["function"]);
     }
-    let [(auto, _), (streamed, _)] = answers(&server, ask(json!("auto")));
+    let [(auto, _), (streamed, _)] = answers(&server, &ask(json!("auto")));
     assert_eq!(auto["content"].as_str().unwrap_or_default(), streamed["content"]);
-    let [(none, _), _] = answers(&server, ask(json!("none")));
+    let [(none, _), _] = answers(&server, &ask(json!("none")));
     assert!(none["content"].is_string() && none["tool_calls"].is_null(), "{none}");
     for choice in [json!("sometimes"), json!({ "function": { "name": "other" } })] {
         let (status, text) = server.ask("POST", "/v1/chat/completions", "", &ask(choice).to_string());

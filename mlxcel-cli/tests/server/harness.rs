@@ -53,6 +53,30 @@ impl Server {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
+    /// The status and the object of the answer to a POST of `body`; its text if that is no object.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, text) = self.ask("POST", path, "", &body.to_string());
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// The object of an answer with status 200.
+    #[track_caller]
+    pub(crate) fn answer(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.post(path, body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// The events of a streamed answer to `body`, and its text.
+    pub(crate) fn streamed(&self, path: &str, body: &Value) -> (Vec<Value>, String) {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        let (_, text) = self.ask("POST", path, "", &body.to_string());
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap());
+        (events.collect(), text)
+    }
+
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.ask("GET", path, "", "")
     }
@@ -92,31 +116,21 @@ pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The objects of a stream's events.
-pub(crate) fn events(text: &str) -> Vec<Value> {
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
-    data.map(|data| serde_json::from_str(data).unwrap()).collect()
-}
-
-/// What `/v1/responses` answers.
-pub(crate) fn respond(server: &Server, body: &Value) -> Value {
-    let (status, text) = server.ask("POST", "/v1/responses", "", &body.to_string());
-    assert_eq!(status, 200, "{text}");
-    serde_json::from_str(&text).unwrap()
+/// All of an answer with its head.
+pub(crate) fn whole(mut stream: impl Read) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// The message and the reason of the end, of a whole answer; and of the same one in a stream, whose deltas
 /// are put together.
-pub(crate) fn answers(server: &Server, mut body: Value) -> [(Value, String); 2] {
-    let (status, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
-    assert_eq!(status, 200, "{text}");
-    let answer: Value = serde_json::from_str(&text).unwrap();
+pub(crate) fn answers(server: &Server, body: &Value) -> [(Value, String); 2] {
+    let answer = server.answer("/v1/chat/completions", body);
     let choice = &answer["choices"][0];
     let whole = (choice["message"].clone(), choice["finish_reason"].as_str().unwrap().to_owned());
-    body["stream"] = true.into();
-    let (_, text) = server.ask("POST", "/v1/chat/completions", "", &body.to_string());
     let (mut content, mut calls, mut reason) = (String::new(), Vec::<Value>::new(), String::new());
-    for chunk in events(&text) {
+    for chunk in server.streamed("/v1/chat/completions", body).0 {
         let choice = &chunk["choices"][0];
         content.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
         reason.push_str(choice["finish_reason"].as_str().unwrap_or_default());

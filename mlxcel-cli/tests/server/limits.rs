@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::server::harness::{Server, wait_for};
+use crate::server::harness::{Server, wait_for, whole};
 
 /// Each field of a request at its largest, or at what is most work. A stream of somebody else goes on beside
 /// it.
@@ -75,9 +75,8 @@ fn no_field_of_a_request_holds_up_others() {
     let body = json!({ "prompt": "Once", "max_tokens": 5, "response_format": { "type": "json_object" } });
     let (status, text) = server.ask("POST", "/v1/completions", "", &body.to_string());
     assert_eq!(status, 200, "{text}");
-    for mut client in slow {
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
+    for client in slow {
+        let answer = whole(client);
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"too_complex\""), "{answer}");
         assert!(!answer.contains("panic") && !answer.contains("retry-after"), "{answer}");
     }
@@ -138,13 +137,11 @@ fn disconnected_clients_are_cancelled_and_a_full_queue_is_429() {
     wait_for("one runs", || server.metric("mlxcel_requests_running") == 1.0);
     let waiting = server.chat(900, false);
     wait_for("one waits", || server.metric("mlxcel_requests_queued") == 1.0);
-    let mut refused = String::new();
-    server.chat(5, false).read_to_string(&mut refused).unwrap();
+    let refused = whole(server.chat(5, false));
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"), "{refused}");
     drop((running, waiting));
     wait_for("both are cancelled", || server.metric(cancelled) == 2.0);
-    let mut answer = String::new();
-    server.chat(5, false).read_to_string(&mut answer).unwrap();
+    let answer = whole(server.chat(5, false));
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
@@ -163,10 +160,9 @@ fn connections_without_a_complete_request_time_out() {
     assert!(sent.count() < 1_000);
     // An answer that takes longer is waited for, read at once or as it comes.
     for stream in [false, true] {
-        let mut answer = String::new();
-        server.chat(900, stream).read_to_string(&mut answer).unwrap();
-        let whole = if stream { "[DONE]" } else { "\"completion_tokens\":900" };
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(whole), "{answer}");
+        let answer = whole(server.chat(900, stream));
+        let end = if stream { "[DONE]" } else { "\"completion_tokens\":900" };
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(end), "{answer}");
     }
 }
 
@@ -221,9 +217,8 @@ fn a_further_connection_waits_while_all_have_a_request() {
     let server = Server::start(&["--max-connections", "2", "--idle-limit", "600"]);
     let running = [false, true].map(|stream| server.chat(900, stream));
     assert_eq!(server.get("/health").0, 200);
-    for (mut stream, end) in running.into_iter().zip(["\"completion_tokens\":900", "[DONE]"]) {
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+    for (stream, end) in running.into_iter().zip(["\"completion_tokens\":900", "[DONE]"]) {
+        let answer = whole(stream);
         assert!(answer.contains(end), "{answer}");
     }
 }
@@ -242,8 +237,8 @@ fn prompts_beyond_the_context_are_rejected_before_allocation() {
     let server = Server::start(&[]);
     let text = "a ".repeat(500_000);
     for (path, field) in [("/v1/embeddings", "input"), ("/v1/completions", "prompt")] {
-        let (status, said) = server.ask("POST", path, "", &json!({ field: text }).to_string());
-        assert!(status == 400 && said.contains("longer than the context"), "{status} {said}");
+        let (status, said) = server.post(path, &json!({ field: text }));
+        assert!(status == 400 && said.to_string().contains("longer than the context"), "{status} {said}");
     }
     let most = most_memory(&server);
     assert!(most < 120 << 10, "{most} KiB for a body of {} bytes", text.len());
@@ -259,9 +254,8 @@ fn large_request_bodies_are_parsed_one_at_a_time() {
     let body = format!(r#"{{"messages":[],"chat_template_kwargs":{{"a":[{objects}]}}}}"#);
     assert!(body.len() < 1 << 20);
     let clients: Vec<_> = (0..24).map(|_| server.send("POST", "/v1/chat/completions", "", &body)).collect();
-    for mut client in clients {
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
+    for client in clients {
+        let answer = whole(client);
         assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
     }
     let most = most_memory(&server);

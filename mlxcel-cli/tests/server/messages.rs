@@ -2,21 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::server::harness::{self, Server, answers};
+use crate::server::harness::{Server, answers};
 
 const QUESTION: &str = "Tell me a story about a fox named Pip.";
 
 fn ask(server: &Server, body: &Value) -> (u16, Value) {
-    let (status, text) = server.ask("POST", "/v1/messages", "", &body.to_string());
-    (status, serde_json::from_str(&text).unwrap())
+    server.post("/v1/messages", body)
 }
 
 /// The events of an answer, whose names are their types.
 fn events(server: &Server, body: &Value) -> Vec<Value> {
-    let mut body = body.clone();
-    body["stream"] = true.into();
-    let (_, text) = server.ask("POST", "/v1/messages", "", &body.to_string());
-    let events = harness::events(&text);
+    let (events, text) = server.streamed("/v1/messages", body);
     let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
     assert_eq!(events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>(), names);
     events
@@ -63,7 +59,7 @@ fn messages_say_what_a_chat_says_whole_and_in_events() {
     let server = Server::start(&["--prefix-cache", "0"]);
     let chat =
         json!({ "messages": [{ "role": "user", "content": QUESTION }], "temperature": 0, "max_tokens": 20 });
-    let [(chat, _), _] = answers(&server, chat);
+    let [(chat, _), _] = answers(&server, &chat);
     let blocks = json!([{ "type": "text", "text": QUESTION, "cache_control": { "type": "ephemeral" } }]);
     for content in [json!(QUESTION), blocks] {
         let body = json!({
@@ -83,14 +79,8 @@ fn messages_say_what_a_chat_says_whole_and_in_events() {
         let mut streamed = joined(&events);
         streamed["id"] = whole["id"].clone();
         assert_eq!(streamed, whole);
-        let (status, count) = server.ask(
-            "POST",
-            "/v1/messages/count_tokens",
-            "",
-            &json!({ "messages": body["messages"] }).to_string(),
-        );
-        let count: Value = serde_json::from_str(&count).unwrap();
-        assert_eq!((status, &count["input_tokens"]), (200, &whole["usage"]["input_tokens"]));
+        let count = server.answer("/v1/messages/count_tokens", &json!({ "messages": body["messages"] }));
+        assert_eq!(count["input_tokens"], whole["usage"]["input_tokens"]);
     }
 }
 

@@ -1,11 +1,11 @@
 //! Which requests are answered, and which are refused.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::server::harness::Server;
+use crate::server::harness::{Server, whole};
 
 #[test]
 fn invalid_requests_are_rejected_with_a_reason() {
@@ -33,8 +33,7 @@ fn invalid_requests_are_rejected_with_a_reason() {
     );
     let mut stream = TcpStream::connect(&server.address).unwrap();
     stream.write_all(plain.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = whole(stream);
     assert!(answer.starts_with("HTTP/1.1 415"), "{answer}");
 }
 
@@ -51,9 +50,8 @@ fn unknown_fields_and_other_models_are_rejected_by_name() {
         let ask = |field: &str, value: Value| {
             let mut body = body.clone();
             body[field] = value;
-            let (status, text) = server.ask("POST", path, "", &body.to_string());
-            let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
-            (status, error["param"].clone(), error["code"].clone())
+            let (status, answer) = server.post(path, &body);
+            (status, answer["error"]["param"].clone(), answer["error"]["code"].clone())
         };
         for field in ["guided_json", "grammar", "stop_token_ids", "temprature"] {
             assert_eq!(ask(field, json!("x")), (400, json!(field), json!("unsupported")), "{path}");
@@ -69,8 +67,7 @@ fn unknown_fields_and_other_models_are_rejected_by_name() {
 fn requests_have_ids() {
     let server = Server::start(&[]);
     let id = |headers: &str| {
-        let mut answer = String::new();
-        server.send("GET", "/nothing", headers, "").read_to_string(&mut answer).unwrap();
+        let answer = whole(server.send("GET", "/nothing", headers, ""));
         let line = answer.lines().find_map(|line| line.strip_prefix("x-request-id: "));
         line.unwrap().to_owned()
     };
@@ -101,8 +98,7 @@ fn foreign_hosts_and_origins_are_rejected_before_routing() {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = whole(stream);
         (answer[9..12].parse::<u16>().unwrap(), answer)
     };
     let own = format!("Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n");
