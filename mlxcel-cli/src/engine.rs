@@ -73,13 +73,7 @@ impl EngineChoice<'_> {
             return self.pjrt();
         }
         self.refuse(&["--profile", "--kv-cache", "--affinity", "--mesh"], backend.name())?;
-        Ok(ChosenEngine {
-            backend,
-            #[cfg(feature = "iree")]
-            profiler: None,
-            #[cfg(feature = "pjrt")]
-            passes: None,
-        })
+        Ok(ChosenEngine::new(backend))
     }
 
     #[cfg(feature = "pjrt")]
@@ -96,12 +90,7 @@ impl EngineChoice<'_> {
         if let Some(passes) = &passes {
             engine = engine.with_profiler(passes);
         }
-        Ok(ChosenEngine {
-            backend: Arc::new(engine),
-            #[cfg(feature = "iree")]
-            profiler: None,
-            passes,
-        })
+        Ok(ChosenEngine { passes, ..ChosenEngine::new(Arc::new(engine)) })
     }
 
     #[cfg(feature = "iree")]
@@ -121,12 +110,7 @@ impl EngineChoice<'_> {
         if let Some(profiler) = &profiler {
             engine = engine.with_profiler(profiler);
         }
-        Ok(ChosenEngine {
-            backend: Arc::new(engine),
-            profiler,
-            #[cfg(feature = "pjrt")]
-            passes: None,
-        })
+        Ok(ChosenEngine { profiler, ..ChosenEngine::new(Arc::new(engine)) })
     }
 
     /// Rejects options in `unknown`, named as on the command line, that are set: the engine does not have
@@ -148,6 +132,16 @@ impl EngineChoice<'_> {
 }
 
 impl ChosenEngine {
+    fn new(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            backend,
+            #[cfg(feature = "iree")]
+            profiler: None,
+            #[cfg(feature = "pjrt")]
+            passes: None,
+        }
+    }
+
     /// Whether the plugin that the engine runs on is there; engines without plugins have what they need.
     pub(crate) fn has_plugin(&self) -> bool {
         #[cfg(feature = "pjrt")]

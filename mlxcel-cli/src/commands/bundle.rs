@@ -1,6 +1,6 @@
 //! Writes a bundle: a model with its programs compiled beforehand, for machines that have no compiler.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::adapters::BundledAdapters;
 use crate::engine::iree;
 use crate::model::SourceArguments;
 use crate::progress::Progress;
-use crate::report::{Failure, expect_new, json_line, print};
+use crate::report::{Failure, expect_new, print};
 
 /// Write a model with its programs compiled, in a folder that runs without a compiler
 ///
@@ -165,19 +165,13 @@ fn run_write(arguments: &Arguments, folder: &Path) -> Result<(), Failure> {
     let written = bundle::write(&iree(), &source, folder, &options);
     progress.close();
     let manifest = written?;
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        let schedule = tuning.map(|tuning| tuning.schedule.to_string());
-        let output = output(folder, &manifest, started.elapsed().as_secs_f64(), schedule);
-        json_line(&mut out, &output)?;
-    } else {
-        if let Some(tuning) = tuning {
-            writeln!(out, "{tuning}")?;
-        }
+    let schedule = tuning.as_ref().map(|tuning| tuning.schedule.to_string());
+    let output = output(folder, &manifest, started.elapsed().as_secs_f64(), schedule);
+    print(arguments.json, &output, |out, _| {
+        tuning.iter().try_for_each(|tuning| writeln!(out, "{tuning}"))?;
         writeln!(out, "{manifest}")?;
-        writeln!(out, "written to {}", folder.display())?;
-    }
-    Ok(out.flush()?)
+        writeln!(out, "written to {}", folder.display())
+    })
 }
 
 /// Measures the schedule that programs for this machine then follow.

@@ -9,6 +9,7 @@ use mlxcel_session::{LoadOptions, ModelSource, Precision};
 use crate::engine::{EngineChoice, names, path};
 use crate::inspection::{CacheType, EngineAnswer, Inspection};
 use crate::model::SourceArguments;
+use crate::numbers::positive;
 use crate::progress::Progress;
 use crate::report::{Failure, json_line};
 
@@ -22,8 +23,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
     /// The positions of a sequence to state memory and to load for; defaults to the model's context
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    context: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = positive::<usize>)]
+    context: Option<usize>,
     /// How many sequences to state memory for
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sequences: u16,
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let load = progress.watch(LoadOptions::default());
     let model = arguments.source.locate(&load)?;
     let checkpoint = Checkpoint::from_source(&model)?;
-    let capacity = arguments.context.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX));
+    let capacity = arguments.context;
     let sequences = usize::from(arguments.sequences);
     let mut inspection = Inspection::new(&checkpoint, capacity, sequences, arguments.kv_cache)?;
     drop(checkpoint);

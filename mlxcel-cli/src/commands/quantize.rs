@@ -154,28 +154,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let perplexity = match (text, before) {
         (Some(text), Some(before)) => {
             let after = arguments.score(&arguments.out.as_path().into(), &text)?;
-            Some(Perplexity { after: after.perplexity, ..before.told() })
+            Some(Perplexity { after: after.after, ..before })
         }
         _ => None,
     };
     let output = output(arguments, &written, seconds, perplexity);
     report::print(arguments.json, &output, |out, output| print(out, output, arguments.verbose))
-}
-
-/// What a model makes of the text.
-struct Scored {
-    tokens: usize,
-    windows: usize,
-    context: usize,
-    perplexity: f64,
-}
-
-impl Scored {
-    /// Before there is an after.
-    fn told(&self) -> Perplexity {
-        let &Self { tokens, windows, context, perplexity } = self;
-        Perplexity { tokens, windows, context, before: perplexity, after: perplexity }
-    }
 }
 
 impl Arguments {
@@ -196,8 +180,9 @@ impl Arguments {
         options
     }
 
-    /// The perplexity of the beginning of `text` to the model in `source`, in windows that overlap by half.
-    fn score(&self, source: &ModelSource, text: &str) -> Result<Scored, Failure> {
+    /// The perplexity of the beginning of `text` to the model in `source`, both before and after, in windows
+    /// that overlap by half.
+    fn score(&self, source: &ModelSource, text: &str) -> Result<Perplexity, Failure> {
         let progress = Progress::new();
         let checkpoint = Checkpoint::from_source(source)?;
         let limit = checkpoint.decoder()?.context_length;
@@ -214,7 +199,8 @@ impl Arguments {
         let stride = (context / 2).max(1);
         let score = model.score_tokens(&tokens, &ScoreOptions::default().with_stride(stride))?;
         let windows = 1 + tokens.len().saturating_sub(context).div_ceil(stride);
-        Ok(Scored { tokens: tokens.len(), windows, context, perplexity: score.perplexity() })
+        let (tokens, perplexity) = (tokens.len(), score.perplexity());
+        Ok(Perplexity { tokens, windows, context, before: perplexity, after: perplexity })
     }
 }
 

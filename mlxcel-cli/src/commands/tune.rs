@@ -1,6 +1,7 @@
 //! Measures which schedule of kernels is fastest on this machine, and keeps it for the IREE engine.
 
-use std::io::{self, Write};
+use std::io::Write;
+use std::time::Duration;
 
 use clap::Args;
 use mlxcel_session::iree::tune::Tuning;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::engine::iree;
 use crate::model::SourceArguments;
 use crate::progress::Progress;
-use crate::report::{Failure, json_line};
+use crate::report::{Failure, print};
 
 /// Measure which schedule of kernels is fastest for a model on this machine, and keep it
 ///
@@ -63,33 +64,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tuned = iree().tune(&source, &load);
     progress.close();
     let tuning = tuned?;
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        json_line(&mut out, &output(tuning))?;
-    } else {
+    print(arguments.json, &output(&tuning), |out, _| {
         writeln!(out, "{tuning}")?;
-        if !tuning.kept {
-            writeln!(out, "not kept: this system has no cache folder, and MLXCEL_CACHE_DIR names none")?;
+        if tuning.kept {
+            return Ok(());
         }
-    }
-    Ok(out.flush()?)
+        writeln!(out, "not kept: this system has no cache folder, and MLXCEL_CACHE_DIR names none")
+    })
 }
 
-fn output(tuning: Tuning) -> Output {
-    let comparisons = tuning.comparisons.into_iter().map(|comparison| ComparisonOutput {
+fn output(tuning: &Tuning) -> Output {
+    let candidate = |(schedule, time): &(_, Duration)| Candidate {
+        schedule: ToString::to_string(schedule),
+        milliseconds: time.as_secs_f64() * 1e3,
+    };
+    let comparisons = tuning.comparisons.iter().map(|comparison| ComparisonOutput {
         rows: comparison.rows,
-        candidates: comparison
-            .candidates
-            .into_iter()
-            .map(|(schedule, time)| Candidate {
-                schedule: schedule.to_string(),
-                milliseconds: time.as_secs_f64() * 1e3,
-            })
-            .collect(),
+        candidates: comparison.candidates.iter().map(candidate).collect(),
     });
     Output {
         comparisons: comparisons.collect(),
-        weights: tuning.weights,
+        weights: tuning.weights.clone(),
         schedule: tuning.schedule.to_string(),
         kept: tuning.kept,
     }
