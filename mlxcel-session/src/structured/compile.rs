@@ -125,13 +125,11 @@ fn refused(fault: &str) -> Error {
     if OF_LIMITS.iter().any(|limit| fault.contains(limit)) {
         return too_complex().with_source(fault);
     }
-    let reason = "the grammar cannot be used";
-    Error::new(ErrorKind::InvalidInput, "compile grammar", reason).with_source(fault)
+    super::invalid("the grammar cannot be used").with_source(fault)
 }
 
 fn too_complex() -> Error {
-    let reason = "the grammar takes too much time or memory to be compiled; make it simpler";
-    Error::new(ErrorKind::TooComplex, "compile grammar", reason)
+    super::too_complex("the grammar takes too much time or memory to be compiled; make it simpler")
 }
 
 fn exhausted(reason: &'static str) -> Error {

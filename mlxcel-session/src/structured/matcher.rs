@@ -18,10 +18,7 @@ impl Follower {
     /// At the beginning of a text of a model with this many tokens.
     pub(super) fn new(matcher: Matcher, vocabulary: usize) -> Result<Self> {
         let mut this = Self { matcher, vocabulary, first: None };
-        let nothing = || {
-            let reason = "no text of this vocabulary can match the grammar";
-            Error::new(ErrorKind::InvalidInput, "compile grammar", reason)
-        };
+        let nothing = || super::invalid("no text of this vocabulary can match the grammar");
         let first = match this.mask() {
             Ok(first) if first.is_empty() => return Err(nothing()),
             Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(nothing()),

@@ -252,8 +252,8 @@ fn too_long() -> Error {
     too_complex("it is too long").with_context("most_bytes", LONGEST)
 }
 
-fn too_complex(reason: &'static str) -> Error {
-    Error::new(ErrorKind::TooComplex, "compile grammar", reason)
+fn too_complex(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::TooComplex, "compile grammar", reason.into())
 }
 
 fn invalid(reason: &'static str) -> Error {

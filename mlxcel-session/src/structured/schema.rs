@@ -52,7 +52,7 @@ pub(crate) fn check(schema: &Value) -> Result<()> {
     }
     if !can_count(&factors, merges) {
         let reason = "the JSON schema's `multipleOf` together are too large, or have too many digits";
-        return Err(Error::new(ErrorKind::TooComplex, "compile grammar", reason));
+        return Err(super::too_complex(reason));
     }
     if References::of(schema).depth(schema) > DEEPEST_FOLLOWED {
         return Err(too("nested too deeply through its references", "deepest_followed", DEEPEST_FOLLOWED));
@@ -109,8 +109,7 @@ fn greatest_common_divisor(mut one: u32, mut other: u32) -> u32 {
 const MERGING: [&str; 6] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if"];
 
 fn too(how: &str, limit: &'static str, most: usize) -> Error {
-    Error::new(ErrorKind::TooComplex, "compile grammar", format!("the JSON schema is {how}"))
-        .with_context(limit, most)
+    super::too_complex(format!("the JSON schema is {how}")).with_context(limit, most)
 }
 
 /// What a schema refers to.
