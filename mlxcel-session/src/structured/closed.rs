@@ -126,6 +126,10 @@ fn below(place: &str, name: &str) -> String {
     format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
+fn has_any(object: &Object, keywords: &[&str]) -> bool {
+    keywords.iter().any(|keyword| object.contains_key(*keyword))
+}
+
 /// Whether no more than one schema applies to a value of `object`, apart from its type.
 fn is_alone(object: &Object) -> bool {
     let mut combining = object.iter().filter(|(keyword, _)| COMBINING.contains(&keyword.as_str()));
@@ -148,7 +152,7 @@ impl Closing<'_> {
     fn close_at(&self, schema: &mut Value, place: &str, may: bool) {
         let Value::Object(object) = schema else { return };
         let may = may && !self.open.contains(place);
-        let is_combined = COMBINING.iter().any(|keyword| object.contains_key(*keyword));
+        let is_combined = has_any(object, &COMBINING);
         let may_below =
             may && (self.which.writes_out(object) && write_out(object, self.root) || is_alone(object));
         if may && !is_combined && self.which.holds(object) && names_all(object) {
@@ -188,26 +192,22 @@ fn names_all(object: &Object) -> bool {
             .is_some_and(|name| object.get("properties").is_some_and(|known| known.get(name).is_some()))
     };
     let required = object.get("required").and_then(Value::as_array);
-    FURTHER.iter().all(|keyword| !object.contains_key(*keyword))
-        && required.is_none_or(|required| required.iter().all(is_named))
+    !has_any(object, &FURTHER) && required.is_none_or(|required| required.iter().all(is_named))
 }
 
 impl Which {
     /// Whether a schema is that of an object to close.
     fn holds(self, schema: &Object) -> bool {
-        let is_object = match schema.get("type") {
-            _ if self == Self::Fields => false,
-            Some(Value::Array(types)) => types.iter().any(|kind| kind == "object"),
-            Some(kind) => kind == "object",
-            None => false,
-        };
-        is_object || schema.contains_key("properties")
+        let is_object = schema.get("type").is_some_and(|kind| match kind {
+            Value::Array(types) => types.iter().any(|kind| kind == "object"),
+            kind => kind == "object",
+        });
+        self != Self::Fields && is_object || schema.contains_key("properties")
     }
 
     /// Whether an object that is combined with others is to be written out.
     fn writes_out(self, schema: &Object) -> bool {
-        let is_combined = COMBINING.iter().any(|keyword| schema.contains_key(*keyword));
-        self != Self::Fields && is_combined && self.holds(schema)
+        self != Self::Fields && has_any(schema, &COMBINING) && self.holds(schema)
     }
 }
 
