@@ -94,15 +94,16 @@ struct Slot {
 }
 
 impl Slot {
+    fn new(constraint: &Shared) -> Arc<Self> {
+        Arc::new(Self { constraint: Arc::clone(constraint), mask: OnceLock::new() })
+    }
+
     fn mask(&self) -> &Result<TokenMask> {
         self.mask.get_or_init(|| {
             let mask = unpoisoned(self.constraint.lock()).mask()?;
             if mask.is_empty() {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "constrain text",
-                    "no token of the vocabulary can continue the text by the grammar",
-                ));
+                let reason = "no token of the vocabulary can continue the text by the grammar";
+                return Err(Error::new(ErrorKind::InvalidInput, "constrain text", reason));
             }
             Ok(mask)
         })
@@ -153,7 +154,7 @@ pub(crate) struct Constrained {
 impl Constrained {
     pub(crate) fn new(constraint: Box<dyn Constraint>) -> Result<Self> {
         let constraint: Shared = Arc::new(Mutex::new(constraint));
-        let next = Arc::new(Slot { constraint: Arc::clone(&constraint), mask: OnceLock::new() });
+        let next = Slot::new(&constraint);
         next.begin();
         Ok(Self { constraint, next, forced: VecDeque::new(), complete: false })
     }
@@ -182,7 +183,7 @@ impl Constrained {
             }
             self.complete = constraint.is_complete();
         }
-        self.next = Arc::new(Slot { constraint: Arc::clone(&self.constraint), mask: OnceLock::new() });
+        self.next = Slot::new(&self.constraint);
         if !self.complete {
             self.next.begin();
         }
@@ -214,7 +215,7 @@ impl fmt::Debug for Constrained {
 #[cfg(test)]
 mod tests {
     use mlxcel_core::reference::ReferenceBackend;
-    use mlxcel_core::{LoadOptions, Model as _};
+    use mlxcel_core::{LoadOptions, Model as _, SampledToken};
 
     use super::*;
     use crate::engine::Engine;
@@ -265,17 +266,17 @@ mod tests {
             for left in [0, 3] {
                 let source = ReferenceBackend::source();
                 let model = Model::load(&backend, source, &LoadOptions::default()).unwrap();
+                let check = |tokens: Vec<Result<SampledToken>>| {
+                    let error = tokens.last().unwrap().as_ref().unwrap_err();
+                    assert_eq!((tokens.len(), error.kind()), (left + 1, ErrorKind::Corrupt));
+                };
                 let mut stream = model.generate_tokens(&[1, 2, 3], &options(left)).unwrap();
-                let tokens: Vec<_> = std::iter::from_fn(|| stream.next_token()).collect();
-                let error = tokens.last().unwrap().as_ref().unwrap_err();
-                assert_eq!((tokens.len(), error.kind()), (left + 1, ErrorKind::Corrupt));
+                check(std::iter::from_fn(|| stream.next_token()).collect());
                 assert_eq!(stream.tokens(), vec![9; left]);
                 drop(stream);
                 let engine = Engine::new(model).unwrap();
                 let mut stream = engine.generate_tokens(&[1, 2, 3], &options(left)).unwrap();
-                let tokens: Vec<_> = std::iter::from_fn(|| stream.next_token()).collect();
-                assert_eq!(tokens.len(), left + 1);
-                assert_eq!(tokens.last().unwrap().as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
+                check(std::iter::from_fn(|| stream.next_token()).collect());
             }
         }
     }
