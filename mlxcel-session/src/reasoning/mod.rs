@@ -103,10 +103,9 @@ impl ReasoningSplitter {
     /// Ends the output and returns the withheld text.
     pub fn finish(&mut self) -> Vec<AnswerPart> {
         match &mut self.0 {
-            State::Plain => Vec::new(),
+            State::Plain | State::Recipients(_) => Vec::new(),
             State::Tags(tags) => tags.finish(),
             State::Channels(channels) => channels.finish(),
-            State::Recipients(_) => Vec::new(),
         }
     }
 }

@@ -81,11 +81,6 @@ impl Costs {
         }
     }
 
-    /// Whether nothing was measured yet.
-    fn is_empty(&self) -> bool {
-        self.measured.is_empty()
-    }
-
     /// Whether a measurement is old, or of a program's first run.
     fn in_doubt(&self, cost: &Cost) -> bool {
         cost.cold || self.passes - cost.at >= (MEASURED_AGAIN >> 5_u32.saturating_sub(cost.count))
@@ -192,7 +187,7 @@ impl Governor {
         let room = (MOST_LOST * self.spent - self.lost) / plain + CREDIT;
         let gain = |width: usize| record.tokens(width) / costs.of(width);
         // The first measurement is of the fewest.
-        let most = if costs.is_empty() { most.min(WIDTHS[0]) } else { most };
+        let most = if costs.measured.is_empty() { most.min(WIDTHS[0]) } else { most };
         let widths = || WIDTHS.into_iter().filter(|&width| width < most).chain((most > 0).then_some(most));
         let Some(best) = widths().max_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return 0 };
         // The worst-case loss, in passes without draft tokens.
