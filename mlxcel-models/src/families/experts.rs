@@ -33,8 +33,8 @@ pub(super) struct ExpertSizes {
 }
 
 impl ExpertSizes {
-    /// Reads how many experts there are, at least so many and under the first of `keys` that is there, and how many
-    /// are chosen, with these defaults for both. Each is as wide as an MLP.
+    /// Reads how many experts there are, at least so many and under the first of `keys` that is there, and how
+    /// many are chosen, with these defaults for both. Each is as wide as an MLP.
     pub(super) fn read(
         config: Fields<'_>,
         sizes: &Sizes,
@@ -252,7 +252,7 @@ pub(super) fn expert_count(config: Fields<'_>, keys: &[&str], least: usize, defa
     aliased_size(config, keys, least..=MOST_EXPERTS).map(|count| count.unwrap_or(default))
 }
 
-/// Reads how many of `count` experts are chosen under the first of `keys` that is there. Where there are none it
+/// Reads how many of `count` experts are chosen, under the first of `keys` that is there. Without experts it
 /// does not matter.
 pub(super) fn chosen_of(
     config: Fields<'_>,
@@ -410,11 +410,6 @@ impl Roles<'_> {
         Ok([stack(gate, width, hidden)?, stack(up, width, hidden)?, stack(down, hidden, width)?])
     }
 
-    /// The dense tensor `name` of `shape`, with a role, if it is there.
-    pub(super) fn tensor_if_there(&self, name: &str, shape: &[usize]) -> Result<Option<WeightId>> {
-        self.has(name).then(|| self.tensor(name, shape)).transpose()
-    }
-
     /// The projections `{module}.experts.{index}.{name}`, stacked.
     pub(super) fn one_by_one(
         &self,
@@ -425,12 +420,6 @@ impl Roles<'_> {
     ) -> Result<WeightRef> {
         let each = |index| self.matrix(&format!("{module}.experts.{index}.{name}"), rows, columns);
         self.stack((0..count).map(each))
-    }
-
-    /// The first of `modules` that is a matrix, dense or packed, or the first if none is.
-    pub(super) fn first_matrix(&self, modules: &[String]) -> String {
-        let there = modules.iter().find(|module| self.has_matrix(module));
-        there.or(modules.first()).cloned().unwrap_or_default()
     }
 
     /// Weights stacked along a new first dimension; all must have the same storage format.

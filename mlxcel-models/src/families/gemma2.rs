@@ -42,8 +42,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     })
 }
 
-/// The decoder of a checkpoint with Gemma 2's structure and tensor names, of which each head of queries and keys may
-/// be `normed`. `cap` is that of logits if the settings have none, and `core` the attention of a layer.
+/// The decoder of a checkpoint with Gemma 2's structure and tensor names. Each head of queries and keys may be
+/// `normed`; `cap` is that of logits if the settings have none, and `core` the attention of a layer.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,

@@ -1,8 +1,8 @@
 //! Llama, and everything published as `model_type: llama` (SmolLM, TinyLlama, Yi, …).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `LlamaConfig` and `LlamaForCausalLM`. Families
-//! that differ from it by their settings alone go through [`decoder`] too, and those with other parts behind the same
-//! norms through [`decoder_with`] and [`decoder_of`].
+//! that differ from it by their settings alone go through [`decoder`] too, and those with other parts behind
+//! the same norms through [`decoder_with`] and [`decoder_of`].
 
 use mlxcel_core::Result;
 

@@ -37,8 +37,8 @@ pub(super) fn biases(config: Fields<'_>) -> Result<AttentionBiases> {
     Ok(AttentionBiases::all(flag(config, "attention_bias", false)?))
 }
 
-/// The decoder of a checkpoint with the structure of OLMo 2; `scope` is that of the norms of queries and keys, and
-/// `core` the attention of a layer.
+/// The decoder of a checkpoint with the structure of OLMo 2; `scope` is that of the norms of queries and keys,
+/// and `core` the attention of a layer.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,

@@ -65,8 +65,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// The decoder of a checkpoint with Qwen3-Next's structure and tensor names. `is_converted` finds out whether
-/// mlx-lm has converted a layer; `second` makes the operation behind the mixer from the index of its layer and the
-/// name of its module.
+/// mlx-lm has converted a layer; `second` makes the operation behind the mixer from the index of its layer and
+/// the name of its module.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,
@@ -84,7 +84,7 @@ pub(super) fn decoder(
     let types = mixer_types(config, sizes.layers)?;
 
     let base = roles.base("model.", "embed_tokens");
-    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm has converted.
+    // Factors of these norms are stored less one, but for GGUF files and checkpoints that mlx-lm converted.
     let is_converted = roles.gguf_architecture().is_some()
         || (0..sizes.layers).any(|index| is_converted(&format!("{base}layers.{index}")));
     let offset = if is_converted { 0.0 } else { 1.0 };

@@ -170,6 +170,12 @@ impl<'a> Roles<'a> {
         has_matrix(self.checkpoint, module)
     }
 
+    /// The first of `modules` that is a matrix, dense or packed, or the first if none is.
+    pub(super) fn first_matrix(&self, modules: &[String]) -> String {
+        let there = modules.iter().find(|module| self.has_matrix(module));
+        there.or(modules.first()).cloned().unwrap_or_default()
+    }
+
     /// The shape of the tensor called `name`, if there is one.
     pub(super) fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.checkpoint.located(name).ok().map(|(view, _)| view.shape)
@@ -183,6 +189,11 @@ impl<'a> Roles<'a> {
     /// The dense tensor `name` of `shape`, with a role.
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<WeightId> {
         self.dense(name, shape).map(|weight| self.add(weight))
+    }
+
+    /// The dense tensor `name` of `shape`, with a role, if it is there.
+    pub(super) fn tensor_if_there(&self, name: &str, shape: &[usize]) -> Result<Option<WeightId>> {
+        self.has(name).then(|| self.tensor(name, shape)).transpose()
     }
 
     /// The matrix `{module}.weight`, dense or packed; it has no role yet.
