@@ -183,13 +183,24 @@ impl Roles<'_> {
     pub(super) fn gated_mlp(
         &self,
         name: &str,
-        [hidden, intermediate]: [usize; 2],
+        shape: [usize; 2],
         activation: Activation,
+        biases: bool,
+    ) -> Result<Mlp> {
+        self.mlp_with(name, shape, Gating::Activated(activation), biases)
+    }
+
+    /// [`gated_mlp`](Self::gated_mlp) with any function of the gate.
+    pub(super) fn mlp_with(
+        &self,
+        name: &str,
+        [hidden, intermediate]: [usize; 2],
+        gating: Gating,
         biases: bool,
     ) -> Result<Mlp> {
         let linear = |part, outputs, inputs| self.linear(&format!("{name}.{part}"), outputs, inputs, biases);
         Ok(Mlp::Gated {
-            gating: Gating::Activated(activation),
+            gating,
             gate: linear("gate_proj", intermediate, hidden)?,
             up: linear("up_proj", intermediate, hidden)?,
             norm: None,

@@ -15,7 +15,7 @@ use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, number, positive};
 use super::state_space::{StateSpaceSettings, StateSpaceVariant};
 use crate::config::Fields;
-use crate::decoder::{Activation, AttentionCore, Block, Decoder, Gating, Mlp, StateSpaceScales};
+use crate::decoder::{Activation, AttentionCore, Block, Decoder, Gating, StateSpaceScales};
 
 pub(super) const FAMILY: Family = Family::new(&["falcon_h1"], &[2], describe);
 
@@ -33,6 +33,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let inner = config.size(INNER, 1..=LARGEST_WIDTH)?.or((!config.mentions(INNER)).then_some(1024));
     let [gate_scale, down_scale] = factors(config, "mlp_multipliers")?;
+    let gating = match gate_scale {
+        1.0 => Gating::Activated(activation),
+        scale => Gating::Scaled { activation, scale },
+    };
     let [z, x, b, c, dt] = factors(config, "ssm_multipliers")?;
     let state_space = StateSpaceSettings {
         variant: StateSpaceVariant {
@@ -61,21 +65,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{}.{part}", index / 2);
         if index % 2 == 1 {
-            let module = name("feed_forward");
-            let linear = |part: &str, outputs, inputs| {
-                roles.linear(&format!("{module}.{part}"), outputs, inputs, mlp_biases)
-            };
-            let mlp = Mlp::Gated {
-                gating: if gate_scale == 1.0 {
-                    Gating::Activated(activation)
-                } else {
-                    Gating::Scaled { activation, scale: gate_scale }
-                },
-                gate: linear("gate_proj", sizes.intermediate, hidden)?,
-                up: linear("up_proj", sizes.intermediate, hidden)?,
-                norm: None,
-                down: linear("down_proj", hidden, sizes.intermediate)?,
-            };
+            let shape = [hidden, sizes.intermediate];
+            let mlp = roles.mlp_with(&name("feed_forward"), shape, gating, mlp_biases)?;
             let norm = norm(&name("pre_ff_layernorm"))?;
             return Ok(sequential([scaled([1.0, down_scale], pre_norm(norm, mlp))]));
         }

@@ -18,7 +18,7 @@ use super::settings::{
     optional_positive, positive, window,
 };
 use crate::config::Fields;
-use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Laurel, Layer, Mlp, Streams};
+use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Laurel, Layer, Streams};
 use crate::rope::{LayerRopes, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["gemma3n_text"], &[1], describe);
@@ -170,10 +170,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             norm: norm(&name("laurel.post_laurel_norm"))?,
             scale: std::f32::consts::FRAC_1_SQRT_2,
         });
-        let mut mlp = roles.gated_mlp(&name("mlp"), [hidden, widths[index]], activation, false)?;
-        if let (Mlp::Gated { gating, .. }, Some(deviations)) = (&mut mlp, deviations[index]) {
-            *gating = Gating::Sparse { activation, deviations };
-        }
+        let gating = match deviations[index] {
+            Some(deviations) => Gating::Sparse { activation, deviations },
+            None => Gating::Activated(activation),
+        };
+        let mlp = roles.mlp_with(&name("mlp"), [hidden, widths[index]], gating, false)?;
         let mlp = between_norms(
             norm(&name("pre_feedforward_layernorm"))?,
             mlp,

@@ -166,13 +166,7 @@ impl Mixture {
 
     /// A gated MLP whose gates and up projections are limited.
     fn mlp(&self, roles: &Roles<'_>, module: &str, width: usize, limit: Option<f32>) -> Result<Mlp> {
-        let mlp = roles.gated_mlp(module, [self.experts.hidden, width], Activation::Silu, self.biases)?;
-        Ok(match mlp {
-            Mlp::Gated { gating: _, gate, up, norm, down } => {
-                Mlp::Gated { gating: gating(limit), gate, up, norm, down }
-            }
-            other => other,
-        })
+        roles.mlp_with(module, [self.experts.hidden, width], gating(limit), self.biases)
     }
 
     /// The experts of `layer`, under published names or those of mlx-lm.
