@@ -117,21 +117,14 @@ pub fn merge(
         return Err(Error::unsupported(OPERATION, message).with_context("field", "model"));
     }
     let adapter = AdapterChanges::read(&adapter.into(), checkpoint, &decoder)?;
-    match &options.weights {
-        MergedWeights::AsStored => {}
-        MergedWeights::Unpacked => {
-            return written_anew(
-                checkpoint,
-                &adapter,
-                out.as_ref(),
-                &QuantizeOptions::default(),
-                options,
-                false,
-            );
-        }
-        MergedWeights::Packed(packing) => {
-            return written_anew(checkpoint, &adapter, out.as_ref(), packing, options, true);
-        }
+    let anew = match &options.weights {
+        MergedWeights::AsStored => None,
+        MergedWeights::Unpacked => Some((QuantizeOptions::default(), false)),
+        MergedWeights::Packed(packing) => Some((packing.clone(), true)),
+    };
+    if let Some((mut packing, packs)) = anew {
+        packing.write.clone_from(&options.write);
+        return written_anew(checkpoint, &adapter, out.as_ref(), &packing, packs);
     }
     let changes = product::changes(checkpoint, &adapter)?;
     let files: Vec<_> = checkpoint.weight_files().collect();
@@ -174,12 +167,9 @@ fn written_anew(
     adapter: &AdapterChanges,
     out: &Path,
     packing: &QuantizeOptions,
-    options: &MergeOptions,
     packs: bool,
 ) -> Result<Merged> {
-    let mut packing = packing.clone();
-    packing.write.clone_from(&options.write);
-    let written = crate::write(checkpoint, out, &packing, Purpose { packs, adapter: Some(adapter) })?;
+    let written = crate::write(checkpoint, out, packing, Purpose { packs, adapter: Some(adapter) })?;
     let tensors = adapter.modules.keys().map(|module| format!("{module}.weight")).collect();
     Ok(Merged { tensors, files: written.files, resumed: written.resumed, bytes: written.bytes })
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::packing::{Packing, Part, Scale, decode_row};
+use mlxcel_models::read::Float;
 use mlxcel_models::{Checkpoint, ElementType, TensorView, WeightRef};
 use mlxcel_quantize::{Mode, QuantizeOptions, Recipe, Scheme, WriteOptions, quantize};
 
@@ -143,22 +144,18 @@ fn the_matrices_of_experts_are_packed() {
     }
 }
 
+fn floats(element: ElementType, bytes: &[u8]) -> Vec<f32> {
+    let float = Float::of(element).unwrap();
+    let mut values = vec![0.0; bytes.len() / float.bytes()];
+    float.read(bytes, &mut values);
+    values
+}
+
 /// The values of a weight, packed or not.
 fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Vec<f32> {
     let mut views: Vec<_> = weight.tensors().map(|part| checkpoint.weight(part).unwrap()).collect();
     let Some(packing) = weight.packing() else {
-        let bytes = &views[0].bytes;
-        return match weight.element {
-            ElementType::F32 => bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-            ElementType::BF16 => {
-                let wide = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-                bytes.as_chunks().0.iter().map(wide).collect()
-            }
-            ElementType::F16 => {
-                bytes.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
-            }
-            other => panic!("{weight}: {other}"),
-        };
+        return floats(weight.element, &views[0].bytes);
     };
     let order = packing.parts().any(|part| part == Part::Order).then(|| views.pop().unwrap());
     let columns = *weight.shape.last().unwrap();
@@ -469,12 +466,7 @@ fn values_are_within_the_rounding_of_their_scales() {
     let tensor = |role| ours.tensor(&format!("{name}.{role}")).unwrap();
     let (words, scales, biases) = (tensor("weight"), tensor("scales"), tensor("biases"));
     assert_eq!((words.element_type, scales.element_type), (ElementType::U32, before.element_type));
-    let floats = |view: &TensorView<'_>| -> Vec<f32> {
-        let bf16 = |bytes: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16);
-        assert_eq!(view.element_type, ElementType::BF16);
-        view.bytes.chunks_exact(2).map(bf16).collect()
-    };
-    let (before, scales, biases) = (floats(&before), floats(&scales), floats(&biases));
+    let [before, scales, biases] = [before, scales, biases].map(|view| floats(view.element_type, view.bytes));
     for (index, (value, &packed)) in before.iter().zip(words.bytes).enumerate() {
         let (scale, bias) = (scales[index / 32], biases[index / 32]);
         let error = (value - (scale * f32::from(packed) + bias)).abs();

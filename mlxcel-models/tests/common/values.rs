@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use mlxcel_core::Result;
 use mlxcel_models::packing::{Part, decode_row};
+use mlxcel_models::read::Float;
 use mlxcel_models::{Checkpoint, ElementType, WeightRef};
 
 /// The values of a weight, of a packed one with columns in the order of the layer's inputs.
@@ -37,18 +38,8 @@ pub(crate) fn values(checkpoint: &Checkpoint, weight: &WeightRef) -> Result<Vec<
 }
 
 fn floats(element: ElementType, bytes: &[u8]) -> Vec<f32> {
-    match element {
-        ElementType::F32 => {
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-        }
-        ElementType::F16 => {
-            let float = |b: &[u8]| half::f16::from_le_bytes(b.try_into().unwrap()).to_f32();
-            bytes.chunks_exact(2).map(float).collect()
-        }
-        ElementType::BF16 => {
-            let float = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16);
-            bytes.chunks_exact(2).map(float).collect()
-        }
-        other => panic!("{other} is in no fixture"),
-    }
+    let float = Float::of(element).unwrap_or_else(|| panic!("{element} is in no fixture"));
+    let mut values = vec![0.0; bytes.len() / float.bytes()];
+    float.read(bytes, &mut values);
+    values
 }
