@@ -14,17 +14,15 @@ use mlxcel_session::{
     Request, Result,
 };
 
-use crate::engine::harness::{Faulty, alone, assert_same, begin, endless, prompt, reference, wait_until};
+use crate::engine::harness::{
+    Faulty, alone, assert_same, begin, endless, prompt, reference, slow, wait_until,
+};
 use crate::engine::own_code::Follows;
 use crate::support::{Scripted, cancelled, oracle};
 
-/// A pass takes long enough for others to act in the meantime.
-const PASS: Duration = Duration::from_millis(2);
-
 #[test]
 fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::new(model).unwrap();
+    let engine = Engine::new(slow(1)).unwrap();
     let mut decoding = begin(&engine, 1, 4, 900);
     let waiting = begin(&engine, 2, 4, 900);
     decoding.next_token().unwrap().unwrap();
@@ -55,8 +53,7 @@ fn a_request_with_a_cancelled_token_is_rejected() {
 
 #[test]
 fn deadlines_end_queued_and_running_requests() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::new(model).unwrap();
+    let engine = Engine::new(slow(1)).unwrap();
     let limit = Options::new(1000).with_time_limit(Duration::from_millis(60));
     let running = engine.generate_tokens(&prompt(1, 4), &limit).unwrap();
     let soon = Instant::now() + Duration::from_millis(20);
@@ -71,8 +68,7 @@ fn deadlines_end_queued_and_running_requests() {
 
 #[test]
 fn a_dropped_request_is_cancelled_and_frees_its_slot() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::new(model).unwrap();
+    let engine = Engine::new(slow(1)).unwrap();
     let mut first = begin(&engine, 1, 4, 1000);
     first.next_token().unwrap().unwrap();
     let second = begin(&engine, 2, 4, 3);
@@ -97,7 +93,7 @@ fn streams_outlive_their_engine_and_the_last_ends_its_thread() {
 
 #[test]
 fn shutdown_waits_for_requests_and_then_cancels_them() {
-    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 4));
+    let faulty = Faulty::new(&slow(4));
     let engine = Engine::with_options(faulty.model(), &EngineOptions::default().with_sequences(1)).unwrap();
     let short: Vec<_> = (0..3).map(|n| begin(&engine, n, 4, 5)).collect();
     assert!(engine.shutdown(Duration::from_secs(20)));

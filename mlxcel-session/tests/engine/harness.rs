@@ -20,6 +20,14 @@ pub fn reference(sequences: usize) -> Model {
     endless(&ReferenceBackend::new(), sequences)
 }
 
+/// How long a pass of a [`slow`] engine takes: enough for others to act in the meantime.
+pub const PASS: Duration = Duration::from_millis(2);
+
+/// As [`reference`], slow.
+pub fn slow(sequences: usize) -> Model {
+    endless(&ReferenceBackend::new().with_delay(PASS), sequences)
+}
+
 /// `backend` with this many sequences and no stop token.
 pub fn endless(backend: &ReferenceBackend, sequences: usize) -> Model {
     let backend = backend.clone().with_stop_tokens([]);

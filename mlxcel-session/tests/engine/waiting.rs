@@ -6,10 +6,9 @@ use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
 
 use crate::engine::harness::{
-    Faulty, alone, assert_same, begin, begin_at, endless, options, prompt, reference, wait_until,
+    Faulty, PASS, alone, assert_same, begin, begin_at, endless, options, prompt, reference, slow, wait_until,
 };
 
-const PASS: Duration = Duration::from_millis(2);
 /// Tokens of a request that runs for as long as a test needs it.
 const BLOCK: usize = 1000;
 
@@ -20,8 +19,7 @@ fn unpaused() -> EngineOptions {
 
 #[test]
 fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 1);
-    let engine = Engine::with_options(model, &unpaused().with_queue(2)).unwrap();
+    let engine = Engine::with_options(slow(1), &unpaused().with_queue(2)).unwrap();
     let running = begin(&engine, 0, 4, BLOCK);
     wait_until(&engine, |stats| stats.running == 1);
     let waiting: Vec<_> = (1..3).map(|n| begin(&engine, n, 4, 2)).collect();
@@ -46,8 +44,7 @@ fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
 
 #[test]
 fn a_burst_on_an_idle_engine_fills_the_sequences_and_then_the_queue() {
-    let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
-    let engine = Engine::with_options(model, &unpaused().with_queue(1)).unwrap();
+    let engine = Engine::with_options(slow(4), &unpaused().with_queue(1)).unwrap();
     let submit = |n| engine.generate_tokens(&prompt(n, 4), &Options::new(BLOCK));
     let accepted: Vec<_> = (0..5).map(|n| submit(n).unwrap()).collect();
     assert_eq!(submit(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
@@ -66,9 +63,8 @@ fn a_client_with_many_requests_does_not_hold_up_others() {
         [Share { client: 1, group: 0 }, Share { client: 2, group: 0 }],
         [Share { client: 1, group: 1 }, Share { client: 1, group: 2 }],
     ] {
-        let model = endless(&ReferenceBackend::new().with_delay(PASS), 4);
-        let engine = Engine::with_options(model, &unpaused().with_queue(8)).unwrap();
-        let model = endless(&ReferenceBackend::new(), 4);
+        let engine = Engine::with_options(slow(4), &unpaused().with_queue(8)).unwrap();
+        let model = reference(4);
         let submit = |number, share, tokens| {
             let (prompt, options) = (prompt(number, 4), options(number, tokens));
             engine.submit(Request::new(&prompt).with_options(options).with_share(share))
@@ -136,7 +132,7 @@ fn every_request_starts_and_advances_within_bounded_steps() {
 
 #[test]
 fn higher_priorities_start_first_and_ties_by_arrival() {
-    let faulty = Faulty::new(&endless(&ReferenceBackend::new().with_delay(PASS), 1));
+    let faulty = Faulty::new(&slow(1));
     let engine = Engine::with_options(faulty.model(), &unpaused()).unwrap();
     let blocker = begin(&engine, 0, 2, BLOCK);
     wait_until(&engine, |stats| stats.running == 1);
