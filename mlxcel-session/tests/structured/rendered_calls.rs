@@ -1,13 +1,10 @@
 //! Calls as the templates of styles render them: the parser reads them, and the grammar admits them.
 
-use std::sync::Arc;
-
-use mlxcel_session::{ChatOptions, Message, Model, Options, ToolCall, ToolChoice, ToolPart, Tools};
+use mlxcel_session::{ChatOptions, Message, ToolCall, ToolChoice, ToolPart, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
-use crate::structured::tools::{STYLES, calls, definitions, parse, text, tokenizer, tools_of};
-use crate::support::Scripted;
+use crate::structured::tools::{STYLES, calls, constraint, definitions, parse, text, tokenizer, tools_of};
 
 /// A tool with arguments of all types.
 fn typed() -> Value {
@@ -166,19 +163,13 @@ fn rendered_tool_calls_are_parsed_and_admitted_by_the_grammar() {
                 .find_map(|part| if let ToolPart::Call(call) = part { Some(call.id.as_str()) } else { None });
             assert_eq!(style == "kimi", id == Some("functions.set:4"), "{id:?}");
         }
-        let mut engine = Scripted::replay(Vec::new());
-        engine.info.vocabulary_size = tokenizer.vocabulary_size();
         let tokens = tokenizer.encode(said, false).unwrap();
-        let model = Model::from_parts(Arc::new(engine), tokenizer);
         for choice in [ToolChoice::Required, ToolChoice::Auto] {
-            let mut options = Options::default();
             let tools = tools.clone().with_choice(choice).unwrap();
-            tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
             // Nothing marks calls that are the whole answer.
-            let Some(constraint) = options.constraint else { continue };
-            let mut grammar = constraint.start(&model).unwrap();
+            let Some(mut grammar) = constraint(&tools, &tokenizer, &[]) else { continue };
             for (at, token) in tokens.iter().enumerate() {
-                let rest = || model.tokenizer().unwrap().decode(&tokens[at..], false).unwrap();
+                let rest = || tokenizer.decode(&tokens[at..], false).unwrap();
                 assert!(grammar.accept(*token).is_ok(), "{style}: not admitted is {}", rest());
             }
             assert!(grammar.is_complete() || grammar.mask().unwrap().allows(1), "{style}");

@@ -1,11 +1,8 @@
 //! Tool calls behind reasoning: a mark that a thought mentions begins no call.
 
-use std::sync::Arc;
+use mlxcel_session::Tools;
 
-use mlxcel_session::{Message, Model, Options, Tools};
-
-use crate::structured::tools::{definitions, tokenizer};
-use crate::support::Scripted;
+use crate::structured::tools::{constraint, definitions, tokenizer};
 
 const TEMPLATE: &str = "<think></think><tool_call>{{ tools }}";
 
@@ -13,13 +10,8 @@ const TEMPLATE: &str = "<think></think><tool_call>{{ tools }}";
 fn admits(template: &str, special: &[&str], prompt: &str, said: &str) -> bool {
     let tokenizer = tokenizer(template, special);
     let tools = Tools::new(&tokenizer, definitions()).unwrap();
-    let mut options = Options::default();
-    tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
     let (prompt, said) = (tokenizer.encode(prompt, false).unwrap(), tokenizer.encode(said, false).unwrap());
-    let mut engine = Scripted::replay(Vec::new());
-    engine.info.vocabulary_size = tokenizer.vocabulary_size();
-    let model = Model::from_parts(Arc::new(engine), tokenizer);
-    let mut constraint = options.constraint.unwrap().start_after(&model, &prompt).unwrap();
+    let mut constraint = constraint(&tools, &tokenizer, &prompt).unwrap();
     let is_admitted = said.iter().all(|token| {
         constraint.mask().is_ok_and(|mask| mask.allows(*token)) && constraint.accept(*token).is_ok()
     });

@@ -1,8 +1,8 @@
 //! Tool calls: the parser returns what the grammar of a style admits, without loss.
 
 use mlxcel_session::{
-    ErrorKind, FinishReason, Grammar, Message, Options, ReasoningSplitter, Tokenizer, Tool, ToolChoice,
-    ToolParser, ToolPart, Tools,
+    Constraint, ErrorKind, FinishReason, Grammar, Message, Options, ReasoningSplitter, TokenId, Tokenizer,
+    Tool, ToolChoice, ToolParser, ToolPart, Tools,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -138,6 +138,18 @@ pub(super) fn text(parts: &[ToolPart]) -> String {
         .iter()
         .filter_map(|part| if let ToolPart::Text(text) = part { Some(text.as_str()) } else { None })
         .collect()
+}
+
+/// What constrains an answer behind `prompt` where tools are offered: nothing, if no mark begins a call.
+pub(super) fn constraint(
+    tools: &Tools,
+    tokenizer: &Tokenizer,
+    prompt: &[TokenId],
+) -> Option<Box<dyn Constraint>> {
+    let mut options = Options::default();
+    tools.offer(&mut vec![Message::user("x")], &mut options).unwrap();
+    let source = options.constraint?;
+    Some(source.start_after(&random_model(tokenizer, 0), prompt).unwrap())
 }
 
 /// What a model of random logits answers where tools are offered.
