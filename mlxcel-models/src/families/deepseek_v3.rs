@@ -29,7 +29,7 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     context: 4096,
 };
 const LATENTS: LatentDefaults = LatentDefaults { pairs: Pairs::AdjacentIfSet, ..LatentDefaults::DEEPSEEK };
-const EXPERTS: GroupedDefaults = GroupedDefaults {
+pub(super) const EXPERTS: GroupedDefaults = GroupedDefaults {
     count: 256,
     width: 2048,
     groups: ExpertGroups { count: 8, kept: 4 },

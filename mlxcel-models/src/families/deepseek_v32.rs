@@ -16,7 +16,7 @@ use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
 use crate::config::Fields;
-use crate::decoder::{Decoder, ExpertGroups};
+use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek_v32"], &[1], describe);
 
@@ -32,13 +32,9 @@ const LATENTS: LatentDefaults = LatentDefaults {
     }),
     ..LatentDefaults::DEEPSEEK
 };
-const EXPERTS: GroupedDefaults = GroupedDefaults {
+pub(super) const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["num_experts", "n_routed_experts", "num_local_experts"],
-    count: 256,
-    width: 2048,
-    groups: ExpertGroups { count: 8, kept: 4 },
-    scale: 2.5,
-    ..GroupedDefaults::PLAIN
+    ..deepseek_v3::EXPERTS
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

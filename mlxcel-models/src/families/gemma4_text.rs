@@ -14,7 +14,7 @@ use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes,
-    activation, flag, layer_types, optional_positive, positive,
+    activation, expect_shared, flag, layer_types, optional_positive, positive,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -86,14 +86,8 @@ fn kind_sizes(config: Fields<'_>, types: &[&str], name: &str, sizes: &Sizes, sam
         let heads = config.size("num_global_key_value_heads", 1..=LARGEST_HEAD_COUNT)?;
         of_kind.kv_heads = heads.filter(|_| same).unwrap_or(of_kind.kv_heads);
     }
-    if of_kind.query_heads.is_multiple_of(of_kind.kv_heads) {
-        return Ok(of_kind);
-    }
-    let message = format!(
-        "{} key/value heads cannot be shared evenly by {} query heads",
-        of_kind.kv_heads, of_kind.query_heads
-    );
-    Err(config.wrong("num_global_key_value_heads", message))
+    expect_shared(config, "num_global_key_value_heads", of_kind.kv_heads, of_kind.query_heads)?;
+    Ok(of_kind)
 }
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

@@ -7,7 +7,7 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::deepseek_v32::sparse_decoder;
+use super::deepseek_v32::{self, sparse_decoder};
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
@@ -35,13 +35,8 @@ const LATENTS: LatentDefaults = LatentDefaults {
     indexer: Some(IndexerDefaults { heads: 32, head_dim: 128, count: 2048, interleaved: true, shares: true }),
     ..LatentDefaults::DEEPSEEK
 };
-const EXPERTS: GroupedDefaults = GroupedDefaults {
-    count_keys: &["num_experts", "n_routed_experts", "num_local_experts"],
-    count: 256,
-    width: 2048,
-    scale: 2.5,
-    ..GroupedDefaults::PLAIN
-};
+const EXPERTS: GroupedDefaults =
+    GroupedDefaults { groups: GroupedDefaults::PLAIN.groups, ..deepseek_v32::EXPERTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     sparse_decoder(roles, &DEFAULTS, &LATENTS, &EXPERTS, 1e-5)

@@ -72,11 +72,7 @@ impl Sizes {
                 defaults.kv_heads.filter(|_| !config.mentions("num_key_value_heads")).unwrap_or(query_heads)
             }
         };
-        if query_heads % kv_heads != 0 {
-            let message =
-                format!("{kv_heads} key/value heads cannot be shared evenly by {query_heads} query heads");
-            return Err(config.wrong("num_key_value_heads", message));
-        }
+        expect_shared(config, "num_key_value_heads", kv_heads, query_heads)?;
         let hidden = size("hidden_size", defaults.hidden, LARGEST_WIDTH)?;
         let head_dim = match config.size("head_dim", 1..=LARGEST_HEAD_DIM)? {
             Some(width) => width,
@@ -133,6 +129,20 @@ pub(super) fn head_dim(config: Fields<'_>, key: &str, hidden: usize, heads: usiz
             format!("{heads} heads do not divide hidden_size, {hidden}, into heads of a plausible width"),
         )),
     }
+}
+
+/// Refuses key/value heads that query heads cannot share evenly, by the field `key`.
+pub(super) fn expect_shared(
+    config: Fields<'_>,
+    key: &str,
+    kv_heads: usize,
+    query_heads: usize,
+) -> Result<()> {
+    if query_heads.is_multiple_of(kv_heads) {
+        return Ok(());
+    }
+    let message = format!("{kv_heads} key/value heads cannot be shared evenly by {query_heads} query heads");
+    Err(config.wrong(key, message))
 }
 
 /// The flag in the field `key`.

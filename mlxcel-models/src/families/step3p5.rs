@@ -16,7 +16,7 @@ use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults,
-    Sizes, expect_flag, expect_number, expect_text, flag, layer_types, positive,
+    Sizes, expect_flag, expect_number, expect_shared, expect_text, flag, layer_types, positive,
 };
 use super::{Conversion, Family};
 use crate::config::Fields;
@@ -120,20 +120,12 @@ fn sizes(config: Fields<'_>) -> Result<Sizes> {
         None if config.get("num_key_value_heads").is_some() => sizes.kv_heads,
         kv_heads => kv_heads.unwrap_or(8),
     };
-    shares(config, "num_attention_groups", sizes.query_heads, kv_heads)?;
+    expect_shared(config, "num_attention_groups", kv_heads, sizes.query_heads)?;
     Ok(Sizes { kv_heads, ..sizes })
 }
 
 fn groups(config: Fields<'_>, key: &str) -> Result<Option<usize>> {
     config.size(key, 1..=LARGEST_HEAD_COUNT)
-}
-
-fn shares(config: Fields<'_>, key: &str, query_heads: usize, kv_heads: usize) -> Result<()> {
-    if query_heads.is_multiple_of(kv_heads) {
-        return Ok(());
-    }
-    let message = format!("{kv_heads} key/value heads cannot be shared evenly by {query_heads} query heads");
-    Err(config.wrong(key, message))
 }
 
 /// The experts, and what MLPs have in common with them.
@@ -259,11 +251,11 @@ fn sliding_heads(config: Fields<'_>, sizes: &Sizes) -> Result<[usize; 2]> {
         }
         heads[0] = groups(other, "num_attention_heads")?.unwrap_or(heads[0]);
         heads[1] = groups(other, "num_attention_groups")?.unwrap_or(heads[1]);
-        shares(other, "num_attention_heads", heads[0], heads[1])?;
+        expect_shared(other, "num_attention_heads", heads[1], heads[0])?;
     }
     if let Some(query_heads) = groups(config, QUERY_HEADS)? {
         heads[0] = query_heads;
-        shares(config, QUERY_HEADS, heads[0], heads[1])?;
+        expect_shared(config, QUERY_HEADS, heads[1], heads[0])?;
     }
     Ok(heads)
 }
