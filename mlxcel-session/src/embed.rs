@@ -199,13 +199,7 @@ impl Model {
         self.check_dimensions(options)?;
         let pooling = options.pooling.or(self.embedding_head(options).map(|head| head.pooling));
         let answer = TextAnswer::Hidden(pooling.unwrap_or(Pooling::Mean));
-        let row = |tokens: &Vec<TokenId>| TextRow {
-            before: Vec::new(),
-            tokens: tokens.clone(),
-            types: Vec::new(),
-            answer,
-        };
-        Ok(texts.iter().map(row).collect())
+        Ok(texts.iter().map(|tokens| TextRow::new(tokens.clone(), answer)).collect())
     }
 
     /// The layers behind the pooled states.

@@ -146,7 +146,7 @@ impl Model {
                 let (tokens, types) = tokenizer.encode_pair(query, document, context)?;
                 let types = if self.capabilities().token_types > 1 { types } else { Vec::new() };
                 let answer = TextAnswer::Hidden(head.pooling);
-                return Ok(TextRow { before: Vec::new(), tokens, types, answer });
+                return Ok(TextRow { types, ..TextRow::new(tokens, answer) });
             }
         };
         let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
@@ -160,7 +160,7 @@ impl Model {
             tokenizer.encode_prompt(&body, false, context)?,
             tokenizer.encode("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", false)?,
         ];
-        Ok(TextRow { before: Vec::new(), tokens: parts.concat(), types: Vec::new(), answer })
+        Ok(TextRow::new(parts.concat(), answer))
     }
 
     /// The scores that `results` of `rows` are.

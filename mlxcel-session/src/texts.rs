@@ -30,6 +30,11 @@ pub(crate) enum TextAnswer {
 }
 
 impl TextRow {
+    /// The row of a text whose tokens are all asked about.
+    pub(crate) fn new(tokens: Vec<TokenId>, answer: TextAnswer) -> Self {
+        Self { before: Vec::new(), tokens, types: Vec::new(), answer }
+    }
+
     /// The row of the tokens fed first.
     pub(crate) fn first(&self, sequence: SequenceId) -> Row<'_> {
         Row::extend(sequence, &self.before)
@@ -125,12 +130,7 @@ mod tests {
 
     #[test]
     fn texts_of_encoders_that_share_a_step_have_all_lengths() {
-        let text = |length| TextRow {
-            before: Vec::new(),
-            tokens: vec![0; length],
-            types: Vec::new(),
-            answer: TextAnswer::Logits,
-        };
+        let text = |length| TextRow::new(vec![0; length], TextAnswer::Logits);
         let texts: Vec<_> = [3, 9, 4, 8, 5].map(text).into();
         let decoder = Capabilities::new(2, 16);
         assert_eq!(in_order(&texts, &decoder), [1, 3, 4, 2, 0]);
