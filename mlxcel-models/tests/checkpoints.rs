@@ -159,7 +159,8 @@ fn a_weight_is_gathered_from_its_tensors() {
     for name in ["first", "second"] {
         draft.put(name, Dtype::U8, &[4, 3]);
     }
-    let [first, second] = ["first", "second"].map(|name| draft.tensors[name].2.clone());
+    draft.put("narrow", Dtype::U8, &[2, 1, 3]);
+    let [first, second, narrow] = ["first", "second", "narrow"].map(|name| draft.tensors[name].2.clone());
     let checkpoint = draft.write().open().unwrap();
     let bytes = |weight: &WeightRef| checkpoint.weight(weight).unwrap().bytes.into_owned();
     let of = |name: &str| WeightRef::new(name, ElementType::U8, [4, 3]);
@@ -175,6 +176,8 @@ fn a_weight_is_gathered_from_its_tensors() {
     assert_eq!(bytes(&transposed.clone().rows(1, 1)), column(1), "rows count after the transposition");
     let both = of("first").stacked([of("second")]).transposed();
     assert_eq!(bytes(&both)[..12], bytes(&transposed));
+    let of_one = WeightRef::new("narrow", ElementType::U8, [2, 1, 3]).transposed();
+    assert_eq!((&of_one.shape[..], bytes(&of_one)), (&[2, 3, 1][..], narrow));
 
     let odd = Selection { axis: 0, start: 1, run: 1, stride: 2, runs: 2 };
     let rows = of("first").select(odd);

@@ -98,7 +98,7 @@ pub(super) fn rows(
     if weight.transposed || derived.rows() == 0 {
         return Err(differs());
     }
-    let pieces = Pieces::new(leading.to_vec(), weight, 1).ok_or_else(differs)?;
+    let pieces = Pieces::new(leading.to_vec(), weight, None).ok_or_else(differs)?;
     let mut rest = out;
     for piece in pieces.of(rows) {
         let (tensor, rows) = piece.ok_or_else(differs)?;
@@ -224,7 +224,7 @@ impl<'a, 'w> Tensors<'a, 'w> {
     fn elements(&self, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
         let differs = || self.differs();
         // A run of a transposed tensor is within a row, which is a column of what is stored.
-        let together = if self.weight.transposed { self.sizes.last().copied().unwrap_or(1) } else { 1 };
+        let together = self.sizes.last().copied().filter(|_| self.weight.transposed);
         let pieces = Pieces::new(self.sizes.clone(), self.weight, together).ok_or_else(differs)?;
         let mut rest = out;
         let mut read = None;
@@ -272,16 +272,16 @@ fn stacked(mut sizes: Vec<usize>, weight: &WeightRef) -> Vec<usize> {
 struct Pieces {
     /// Items of one tensor.
     per_tensor: usize,
-    /// The longest piece ends at a multiple of this; 1 if at none.
-    together: usize,
+    /// Pieces do not cross multiples of this.
+    together: Option<usize>,
     /// Of a selection: itself, the size of its dimension, and the items of one index.
     selection: Option<(Selection, usize, usize)>,
 }
 
 impl Pieces {
-    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together` if it is
-    /// above 1; none where there are no items.
-    fn new(sizes: Vec<usize>, weight: &WeightRef, together: usize) -> Option<Self> {
+    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together`; none where
+    /// there are no items.
+    fn new(sizes: Vec<usize>, weight: &WeightRef, together: Option<usize>) -> Option<Self> {
         let per_tensor: usize = sizes.iter().product();
         let sizes = stacked(sizes, weight);
         let selection = match weight.selection {
@@ -323,8 +323,8 @@ impl Pieces {
             };
             let (tensor, begin) = (at / self.per_tensor, at % self.per_tensor);
             let mut count = left.min(items.end - next).min(self.per_tensor - begin);
-            if self.together > 1 {
-                count = count.min(self.together - begin % self.together);
+            if let Some(together) = self.together {
+                count = count.min(together - begin % together);
             }
             next += count;
             Some(Some((tensor, begin..begin + count)))
