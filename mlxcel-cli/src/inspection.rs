@@ -14,7 +14,6 @@ use serde::{Serialize, Serializer};
 /// A checkpoint's account, printable and serialisable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inspection {
-    /// The architecture.
     pub(crate) model_type: String,
     /// What the user should know about what is left out.
     pub(crate) notes: Vec<String>,
@@ -22,29 +21,21 @@ pub(crate) struct Inspection {
     pub(crate) network: String,
     /// Whether it stores a draft head that `--speculate head` drafts with.
     pub(crate) draft_head: bool,
-    /// The most positions of a sequence.
     pub(crate) context: usize,
-    /// The number of token ids.
     pub(crate) vocabulary: usize,
-    /// How many layers there are.
     pub(crate) layers: usize,
-    /// The token ids that end a text.
     pub(crate) stop_tokens: Vec<u32>,
     /// The type in which the authors run activations.
     pub(crate) activations: String,
-    /// How many numbers weights have.
     pub(crate) parameters: u64,
     /// What they take in the files.
     pub(crate) weight_bytes: u64,
     /// How packed weights are packed, and how much is packed so; empty if none is.
     pub(crate) quantization: Vec<PackingShare>,
-    /// The weights by role.
     pub(crate) weights: Vec<WeightGroup>,
-    /// What sequences take.
     pub(crate) memory: Memory,
     /// The parts of the vocabulary that an engine must know to run it.
     pub(crate) features: Vec<&'static str>,
-    /// What engines say.
     pub(crate) engines: Vec<EngineAnswer>,
 }
 
@@ -55,9 +46,7 @@ pub(crate) struct PackingShare {
     pub(crate) packing: String,
     /// The bits that a value takes, its share of scales and offsets included.
     pub(crate) bits_per_value: f64,
-    /// How many weights there are.
     pub(crate) weights: usize,
-    /// How many numbers they have.
     pub(crate) parameters: u64,
     /// Their packed size, as loaded by engines with kernels for the packing.
     pub(crate) bytes: u64,
@@ -68,13 +57,9 @@ pub(crate) struct PackingShare {
 /// The weights of one role with the same storage format.
 #[derive(Debug, Serialize)]
 pub(crate) struct WeightGroup {
-    /// What they are for.
     pub(crate) role: &'static str,
-    /// How their values are stored.
     pub(crate) storage: String,
-    /// How many there are.
     pub(crate) tensors: usize,
-    /// How many numbers they have.
     pub(crate) parameters: u64,
     /// What they take in the files.
     pub(crate) bytes: u64,
@@ -85,7 +70,6 @@ pub(crate) struct WeightGroup {
 pub(crate) struct Memory {
     /// The positions of one sequence that it is stated for.
     pub(crate) capacity: usize,
-    /// How many sequences.
     pub(crate) sequences: usize,
     /// The type of keys, values and latents; recurrent states are float32.
     pub(crate) cache_type: &'static str,
@@ -104,7 +88,6 @@ pub(crate) struct StateBytes {
     pub(crate) kind: &'static str,
     /// What one layer keeps, in words.
     pub(crate) layout: String,
-    /// How many layers have this layout.
     pub(crate) layers: usize,
     /// What all of them take.
     pub(crate) bytes: u64,
@@ -113,14 +96,11 @@ pub(crate) struct StateBytes {
 /// What an engine says to the checkpoint.
 #[derive(Debug, Serialize)]
 pub(crate) struct EngineAnswer {
-    /// The engine's name.
     pub(crate) engine: String,
     /// Nothing where it was not asked, or could not answer.
     pub(crate) runs: Option<bool>,
-    /// What it claims for the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capabilities: Option<EngineCapabilities>,
-    /// How long loading took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) load_seconds: Option<f64>,
     /// Why it does not run the checkpoint, or could not answer.
@@ -356,12 +336,11 @@ fn scaled(number: u64, unit: &str) -> String {
         value /= 1000.0;
         prefix = next;
     }
-    let digits = if prefix.is_empty() || value >= 100.0 {
-        0
-    } else if value >= 10.0 {
-        1
-    } else {
-        2
+    let digits = match value {
+        _ if prefix.is_empty() => 0,
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
     };
     format!("{value:.digits$} {prefix}{unit}").trim_end().to_owned()
 }

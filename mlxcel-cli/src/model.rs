@@ -145,23 +145,13 @@ impl ModelArguments {
     ///
     /// # Errors
     ///
-    /// Those of [`open_on`](Self::open_on).
-    pub(crate) fn open_generating(&self, load: LoadOptions) -> Result<Model, Failure> {
-        self.open_on(load, false).map(|(_, model)| model)
-    }
-
-    /// Opens a model that generates, and returns the engine too, which measures where time goes if
-    /// `profile`.
-    ///
-    /// # Errors
-    ///
     /// Those of [`open`](Self::open), and a failure for an encoder.
-    pub(crate) fn open_on(&self, load: LoadOptions, profile: bool) -> Result<(ChosenEngine, Model), Failure> {
-        self.open_after(load, profile, |_, _| Ok(())).map(|(engine, model, ())| (engine, model))
+    pub(crate) fn open_generating(&self, load: LoadOptions) -> Result<Model, Failure> {
+        self.open_after(load, false, |_, _| Ok(())).map(|(_, model, ())| model)
     }
 
     /// The same after `first`, which gets the engine and where the model is, and comes before all that takes
-    /// time.
+    /// time. Returns the engine too, which measures where time goes if `profile`.
     pub(crate) fn open_after<T>(
         &self,
         load: LoadOptions,

@@ -9,7 +9,7 @@ use mlxcel_session::iree::bundle::{self, BundleOptions, Manifest, split_targets}
 use mlxcel_session::iree::inspect::{InspectOptions, inspect};
 use mlxcel_session::iree::tune::Tuning;
 use mlxcel_session::{LoadOptions, ModelSource, Precision};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::adapters::BundledAdapters;
 use crate::engine::iree;
@@ -79,39 +79,6 @@ pub(crate) struct Arguments {
     /// --inspect, a list of summaries
     #[arg(long)]
     json: bool,
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output<'a> {
-    bundle: &'a Path,
-    model_type: &'a str,
-    precision: &'a str,
-    context: usize,
-    sequences: usize,
-    weights_included: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    adapters: Option<AdapterOutput<'a>>,
-    targets: Vec<TargetOutput<'a>>,
-    files: usize,
-    file_bytes: u64,
-    seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    schedule: Option<String>,
-}
-
-#[derive(Serialize)]
-struct AdapterOutput<'a> {
-    slots: usize,
-    rank: usize,
-    included: &'a [String],
-}
-
-#[derive(Serialize)]
-struct TargetOutput<'a> {
-    target: &'a str,
-    programs: usize,
-    bytes: u64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -188,33 +155,23 @@ fn tune(targets: &[String], source: &ModelSource, load: &LoadOptions) -> Result<
     Ok(tuning)
 }
 
-fn output<'a>(
-    bundle: &'a Path,
-    manifest: &'a Manifest,
-    seconds: f64,
-    schedule: Option<String>,
-) -> Output<'a> {
-    let targets = manifest.targets.iter().map(|target| TargetOutput {
-        target: &target.target,
-        programs: target.programs.len(),
-        bytes: target.programs.iter().map(|program| program.bytes).sum(),
+/// What `--json` prints.
+fn output(bundle: &Path, manifest: &Manifest, seconds: f64, schedule: Option<String>) -> Value {
+    let targets = manifest.targets.iter().map(|target| {
+        let bytes: u64 = target.programs.iter().map(|program| program.bytes).sum();
+        json!({ "target": target.target, "programs": target.programs.len(), "bytes": bytes })
     });
-    Output {
-        bundle,
-        model_type: &manifest.model.model_type,
-        precision: &manifest.precision,
-        context: manifest.capacity,
-        sequences: manifest.sequences,
-        weights_included: manifest.weights_included,
-        adapters: manifest.adapters.as_ref().map(|room| AdapterOutput {
-            slots: room.slots,
-            rank: room.rank,
-            included: &room.included,
-        }),
-        targets: targets.collect(),
-        files: manifest.files.len(),
-        file_bytes: manifest.files.iter().map(|file| file.bytes).sum(),
-        seconds,
-        schedule,
+    let mut output = json!({
+        "bundle": bundle, "model_type": manifest.model.model_type, "precision": manifest.precision,
+        "context": manifest.capacity, "sequences": manifest.sequences, "weights_included": manifest.weights_included,
+        "targets": targets.collect::<Vec<_>>(), "files": manifest.files.len(),
+        "file_bytes": manifest.files.iter().map(|file| file.bytes).sum::<u64>(), "seconds": seconds,
+    });
+    if let Some(room) = &manifest.adapters {
+        output["adapters"] = json!({ "slots": room.slots, "rank": room.rank, "included": room.included });
     }
+    if let Some(schedule) = schedule {
+        output["schedule"] = schedule.into();
+    }
+    output
 }

@@ -1,12 +1,11 @@
 //! Measures which schedule of kernels is fastest on this machine, and keeps it for the IREE engine.
 
 use std::io::Write;
-use std::time::Duration;
 
 use clap::Args;
 use mlxcel_session::iree::tune::Tuning;
 use mlxcel_session::{LoadOptions, Precision};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::engine::iree;
 use crate::model::SourceArguments;
@@ -34,27 +33,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    weights: String,
-    schedule: String,
-    kept: bool,
-    comparisons: Vec<ComparisonOutput>,
-}
-
-#[derive(Serialize)]
-struct ComparisonOutput {
-    rows: usize,
-    candidates: Vec<Candidate>,
-}
-
-#[derive(Serialize)]
-struct Candidate {
-    schedule: String,
-    milliseconds: f64,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let progress = Progress::new();
     let mut load = LoadOptions::default().with_precision(arguments.precision);
@@ -73,19 +51,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-fn output(tuning: &Tuning) -> Output {
-    let candidate = |(schedule, time): &(_, Duration)| Candidate {
-        schedule: ToString::to_string(schedule),
-        milliseconds: time.as_secs_f64() * 1e3,
-    };
-    let comparisons = tuning.comparisons.iter().map(|comparison| ComparisonOutput {
-        rows: comparison.rows,
-        candidates: comparison.candidates.iter().map(candidate).collect(),
+/// What `--json` prints.
+fn output(tuning: &Tuning) -> Value {
+    let comparisons = tuning.comparisons.iter().map(|comparison| {
+        let candidates = comparison.candidates.iter().map(|(schedule, time)| {
+            json!({ "schedule": schedule.to_string(), "milliseconds": time.as_secs_f64() * 1e3 })
+        });
+        json!({ "rows": comparison.rows, "candidates": candidates.collect::<Vec<_>>() })
     });
-    Output {
-        comparisons: comparisons.collect(),
-        weights: tuning.weights.clone(),
-        schedule: tuning.schedule.to_string(),
-        kept: tuning.kept,
-    }
+    json!({
+        "weights": tuning.weights, "schedule": tuning.schedule.to_string(), "kept": tuning.kept,
+        "comparisons": comparisons.collect::<Vec<_>>(),
+    })
 }
