@@ -197,6 +197,8 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
             json!(["chunked_attention", "full_attention", "full_attention", "sliding_attention"]),
         ),
         ("internlm3", "mlp_bias", json!(false)),
+        ("minicpm", "num_experts", json!(8)),
+        ("minicpm", "sparse_config", json!({"kernel_size": 32})),
         ("mimo_v2_flash", "add_full_attention_sink_bias", json!(true)),
         ("mimo_v2_flash", "swa_num_key_value_heads", json!(3)),
         ("mimo_v2_flash", "n_shared_experts", json!(1)),

@@ -102,6 +102,13 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("longcat_flash", latents::longcat_flash),
     ("mamba2", hybrids::mamba2),
     ("mimo_v2_flash", mixtures::mimo_v2_flash),
+    ("minicpm", |d| {
+        rotated(d);
+        d.flag("attention_bias");
+        d.any("scale_depth", &[0.5, 1.4]);
+        d.any("scale_emb", &[0.5, 12.0]);
+        d.any("dim_model_base", &[8, 64, 256]);
+    }),
     ("minicpm3", latents::minicpm3),
     ("minimax_m2", mixtures::minimax_m2),
     ("ministral3", ministral3),

@@ -57,6 +57,7 @@ mod llama4_text;
 mod longcat_flash;
 mod mamba2;
 mod mimo_v2_flash;
+mod minicpm;
 mod minicpm3;
 mod minimax_m2;
 mod ministral3;
@@ -177,6 +178,7 @@ const FAMILIES: &[Family] = &[
     longcat_flash::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
+    minicpm::FAMILY,
     minicpm3::FAMILY,
     minimax_m2::FAMILY,
     ministral3::FAMILY,

@@ -224,6 +224,17 @@ fn phi_3_5_moe_scales_rotations_as_published_and_others_as_their_files_say() {
 }
 
 #[test]
+fn factors_of_minicpm_are_those_of_the_file_or_of_minicpm_2b() {
+    let factors = |numbers: &[(&str, f64)]| {
+        let config = config("minicpm", numbers);
+        ["scale_emb", "scale_depth", "dim_model_base"].map(|key| config[key].as_f64().unwrap())
+    };
+    assert_eq!(factors(&[]), [12.0, 1.4, 256.0]);
+    let written = [("embedding_scale", 2.0), ("residual_scale", 0.5), ("logit_scale", 0.25)];
+    assert_eq!(factors(&written), [2.0, 0.5, 16.0]);
+}
+
+#[test]
 fn files_say_whether_attention_is_causal() {
     assert_eq!(config("qwen2", &[])["is_causal"], false);
 }

@@ -4,8 +4,19 @@ use mlxcel_core::Result;
 use serde_json::Value;
 
 use super::super::Architecture;
+use super::super::Rows::Paired;
 use super::super::draft::Draft;
-use super::{PLAIN, deepseek};
+use super::{PLAIN, RMS_EPSILON, deepseek};
+
+pub(super) const MINICPM: Architecture = Architecture {
+    name: "minicpm",
+    model_type: "minicpm",
+    rows: Paired,
+    settings: &[&[RMS_EPSILON, ("embedding_scale", "scale_emb"), ("expert_count", "num_experts")]],
+    present: &[("attn_output.bias", "attention_bias")],
+    adapt: minicpm,
+    ..PLAIN
+};
 
 /// Factors of embeddings, residuals and logits are those of the published model, which files do not say.
 pub(super) const MINICPM3: Architecture = Architecture {
@@ -17,6 +28,19 @@ pub(super) const MINICPM3: Architecture = Architecture {
     adapt: minicpm3,
     ..PLAIN
 };
+
+/// Factors are as the network multiplies and divides by them. Older files do not say them; they are those of
+/// MiniCPM-2B.
+fn minicpm(draft: &mut Draft<'_>) -> Result<()> {
+    let layers = draft.layers()? as f64;
+    let hidden = draft.required_size("embedding_length")? as f64;
+    let depth = draft.number("residual_scale")?.map_or(1.4, |scale| scale * layers.sqrt());
+    let width = draft.number("logit_scale")?.map_or(256.0, |scale| hidden / scale);
+    draft.set("scale_depth", depth);
+    draft.set("dim_model_base", width);
+    draft.fields.entry("scale_emb").or_insert(12.into());
+    Ok(())
+}
 
 fn minicpm3(draft: &mut Draft<'_>) -> Result<()> {
     let rotated = draft.required_size("rope.dimension_count")?;

@@ -80,6 +80,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::LLAMA4,
     &mamba::MAMBA2,
     &mimo::MIMO2,
+    &minicpm::MINICPM,
     &minicpm::MINICPM3,
     &minimax::MINIMAX_M2,
     &llama::MISTRAL3,
