@@ -30,6 +30,10 @@ pub(super) const AFMOE: Architecture = Architecture {
     ],
     adapt: |draft| {
         experts_after(draft, "num_dense_layers")?;
+        // transformers divides shares by their sum whatever the settings say, which may say nothing.
+        if draft.flag("expert_weights_norm")?.is_none() {
+            draft.fields.remove("route_norm");
+        }
         draft.windows(4)
     },
     ..PLAIN
