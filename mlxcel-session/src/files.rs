@@ -1,15 +1,10 @@
 //! Reads the small files of a checkpoint: tokenizer and chat template, never weights.
 
-use std::borrow::Cow;
 use std::io::ErrorKind::{NotADirectory, NotFound};
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+pub(crate) use mlxcel_models::read_file as read;
 use serde::de::DeserializeOwned;
-
-/// The content of the file `name` of `source`; none where there is no such file.
-pub(crate) fn read(source: &ModelSource, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
-    mlxcel_models::read_file(source, name)
-}
 
 /// The file `name` as text; none where there is no such file.
 pub(crate) fn read_text(source: &ModelSource, name: &str) -> Result<Option<String>> {

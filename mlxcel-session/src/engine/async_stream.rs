@@ -34,13 +34,9 @@ use crate::stream::Completion;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct AsyncRequestStream(RequestStream);
+pub struct AsyncRequestStream(pub(super) RequestStream);
 
 impl AsyncRequestStream {
-    pub(super) fn new(stream: RequestStream) -> Self {
-        Self(stream)
-    }
-
     /// The next piece of text; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<String>> {
         poll_fn(|context| self.poll_piece(context)).await

@@ -74,7 +74,7 @@ impl RequestStream {
 
     /// The same request for async tasks, under any executor: reading it never blocks the thread.
     pub fn into_async(self) -> AsyncRequestStream {
-        AsyncRequestStream::new(self)
+        AsyncRequestStream(self)
     }
 
     /// As [`next_token`](Self::next_token), but wakes the task when a token or the end is available.

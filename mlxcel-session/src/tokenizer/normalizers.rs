@@ -1,7 +1,6 @@
 //! The section `normalizer`.
 
 use serde_json::Value;
-use tokenizers::normalizers::Precompiled;
 use tokenizers::pattern::Pattern as Find;
 use tokenizers::utils::SysRegex;
 use tokenizers::{NormalizedString, Normalizer, NormalizerWrapper, Offsets};
@@ -43,7 +42,7 @@ impl Normalization {
                 "Prepend" => 1 + prefix(text(value, "prepend")?)?,
                 "Precompiled" => {
                     let (normalizer, longest) = charsmap::read(text(value, "precompiled_charsmap")?)?;
-                    return Ok((precompiled(normalizer), longest));
+                    return Ok((Step::Plain(NormalizerWrapper::Precompiled(normalizer)), longest));
                 }
                 "Replace" => {
                     let (pattern, content) = (pattern(value)?, text(value, "content")?);
@@ -63,10 +62,6 @@ impl Normalization {
         let normalizers = if steps.steps.is_empty() { None } else { Some(Normalizers(steps.steps)) };
         Ok(Self { normalizers, growth: steps.growth, shrinks })
     }
-}
-
-fn precompiled(normalizer: Precompiled) -> Step {
-    Step::Plain(NormalizerWrapper::Precompiled(normalizer))
 }
 
 impl Normalizer for Normalizers {
