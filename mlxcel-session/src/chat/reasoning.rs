@@ -76,13 +76,12 @@ impl ReasoningFormat {
     }
 
     /// The texts that mark parts. They are shown where special tokens are left out, too.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = &'static str> {
-        let marks = match self.0 {
+    pub(crate) fn marks(&self) -> Vec<&'static str> {
+        match self.0 {
             ReasoningMarks::Tags { open, close } => vec![token_of(open), close],
             ReasoningMarks::Channels => marks::ALL.to_vec(),
             ReasoningMarks::Recipients => Vec::new(),
-        };
-        marks.into_iter()
+        }
     }
 
     /// Whether it writes calls and reasoning under separate headers, so that message content has no markers.

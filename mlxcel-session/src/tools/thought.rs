@@ -72,7 +72,7 @@ impl Tools {
 
     /// The special token that a tag begins with, and what is behind it.
     fn special_of<'t>(&self, tag: &'t str) -> Option<(TokenId, &'t str)> {
-        let mark = self.tokenizer.reasoning()?.marks().find(|mark| tag.starts_with(mark))?;
+        let mark = self.tokenizer.reasoning()?.marks().into_iter().find(|mark| tag.starts_with(mark))?;
         let token = self.tokenizer.token_id(mark).filter(|&token| self.tokenizer.is_special(token))?;
         Some((token, &tag[mark.len()..]))
     }
