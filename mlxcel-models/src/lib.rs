@@ -33,6 +33,7 @@ mod families;
 mod feed;
 pub mod files;
 mod fingerprint;
+mod float;
 mod gguf;
 mod named;
 mod open;

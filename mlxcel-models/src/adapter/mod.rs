@@ -17,7 +17,7 @@ use mlxcel_core::{AdapterLimits, Error, ErrorKind, ModelSource, Result};
 
 use crate::decoder::{Decoder, WeightId, WeightRef};
 use crate::element::ElementType;
-use crate::read::Float;
+use crate::float::Float;
 
 pub use changes::{AdapterChanges, ModuleChange};
 use files::{Files, Part};

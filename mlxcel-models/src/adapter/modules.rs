@@ -7,7 +7,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::files::{Files, Part, Settings, Tensor};
 use super::{LowRank, OPERATION, named};
 use crate::config::Config;
-use crate::read::Float;
+use crate::float::Float;
 use crate::safetensors::Entry;
 
 /// The tensors of a module, by part.

@@ -13,7 +13,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use super::block::{TensorType, known_names};
 use super::cursor::Cursor;
 use super::value::{Fault, Value, integer};
-use crate::read::Float;
+use crate::float::Float;
 
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 pub(super) const OPERATION: &str = "read GGUF file";

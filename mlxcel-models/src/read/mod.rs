@@ -5,7 +5,6 @@
 //! and how rows of its parts are converted to the description of [`packing`](crate::packing).
 
 mod derived;
-mod float;
 pub(crate) mod formats;
 mod gather;
 mod packed;
@@ -15,7 +14,7 @@ use std::ops::Range;
 
 use mlxcel_core::Result;
 
-pub use float::Float;
+pub use crate::float::Float;
 pub use formats::{Mode, Scheme};
 pub use gather::WeightView;
 pub use packed::{PackedRows, Scratch};

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use mlxcel_core::{Error, Result};
 
-use super::float::Float;
 use super::packed::{PackedRows, Scratch};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::decoder::WeightRef;
 use crate::element::ElementType;
+use crate::float::Float;
 use crate::packing::Part;
 
 /// The values of a weight, packed or of floats, row by row: all dimensions but the innermost count as rows.

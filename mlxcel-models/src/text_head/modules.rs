@@ -9,7 +9,7 @@ use crate::config::{Config, Fields};
 use crate::decoder::Activation;
 use crate::element::ElementType;
 use crate::files;
-use crate::read::Float;
+use crate::float::Float;
 use crate::safetensors::read_header;
 use crate::source::read_file;
 
