@@ -9,7 +9,7 @@ use crate::support::{
     FOLDER_VARIABLE, Fixture, STATES, covering, engines_and_plugin, load, parts, runs, spares,
 };
 use mlxcel_conformance::{Outcome, Tolerance};
-use mlxcel_core::{Backend, Precision, SessionOptions};
+use mlxcel_core::{Backend, ErrorKind, LoadOptions, Precision, SessionOptions};
 
 /// How many further folders are drawn for IREE.
 const DRAWN: usize = 1;
@@ -78,4 +78,13 @@ fn every_family_is_exact_on_every_engine() {
         failures.extend(halves.into_iter().flat_map(|half| half.join().unwrap()));
     });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[cfg(feature = "iree")]
+#[test]
+fn iree_names_what_it_refuses() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/deepseek_v4");
+    let error = crate::support::iree().load(&folder.into(), &LoadOptions::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("attention to compressed positions"), "{error}");
 }

@@ -77,8 +77,9 @@ pub const LATENT_ATTENTION: &str = "mlxcel.latent_attention";
 
 /// [`cached::select_positions`](crate::cached::select_positions): `query: [N, H, d]`, `key: [N, d]`,
 /// `weights: [N, H]`, all f32, `positions: [rows]` i32 and a cache `[layers, length, d]` a row to the caches,
-/// and to a mask `[tokens, length]` i1 a row if there is the attribute `selected`, true. Attributes `layer`,
-/// an integer; `rows`, the tokens of each row with commas between; `count`, an integer.
+/// and to a mask `[tokens, length / rate]` i1 a row if there is the attribute `selected`, true. Attributes
+/// `layer`, an integer; `rows`, the tokens of each row with commas between; `count`, an integer; `rate`, an
+/// integer, if it is not 1.
 pub const SELECT_POSITIONS: &str = "mlxcel.select_positions";
 
 /// [`layers::gated_delta_rule`](crate::layers::gated_delta_rule): `query` and `key: [N, Hk, k]`, `value: [N,

@@ -188,7 +188,8 @@ impl IreeBackend {
             None => checkpoint?,
         });
         let decoder = checkpoint.decoder_for(options)?;
-        decoder.require(&FeatureSet::all(), NAME)?;
+        // IREE's compiler fails to schedule some programs with it.
+        decoder.require(&FeatureSet::all().without(Feature::CompressedAttention), NAME)?;
         let mut names = Driver::KNOWN.map(Driver::name).to_vec();
         // One of several devices of a driver is looked up when it is opened.
         names.extend(options.device.as_deref().filter(|name| name.contains(':')));

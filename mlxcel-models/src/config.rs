@@ -49,6 +49,19 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// Other fields in the place of these.
+    pub(crate) fn replaced<'b>(&self, fields: &'b Map<String, Value>) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        Fields { fields, ..*self }
+    }
+
+    /// All fields.
+    pub(crate) fn all(&self) -> &'a Map<String, Value> {
+        self.fields
+    }
+
     /// The value of a field, if there is one.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.fields.get(key).filter(|value| !value.is_null())

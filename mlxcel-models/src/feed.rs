@@ -115,6 +115,7 @@ mod tests {
             inv_freq,
             attention_factor: 1.0,
             interleaved: false,
+            delay: 0,
             long: Some(long),
         }])
     }

@@ -70,6 +70,8 @@ impl Roles {
                 }
                 Operation::Mixer(Mixer::Shared(_)) | Operation::LayerInput(_) => {}
                 Operation::Mixer(Mixer::Latent(latent)) => self.latent(latent),
+                // One head's keys are read by all heads, whose results are grouped.
+                Operation::Mixer(Mixer::Compressed(_)) => {}
                 // Their channels belong together in ways of their own.
                 Operation::Mixer(
                     Mixer::ShortConvolution(_)

@@ -81,6 +81,16 @@ fn settings_mean_what_transformers_makes_of_them() {
         ("ernie4_5_moe", json!({"num_experts_per_tok": 3}), json!({"moe_k": 3})),
         ("deepseek_v32", json!({"layer_types": vec!["deepseek_sparse_attention"; 3]}), json!({})),
         ("kimi_linear", json!({"num_shared_experts": null, "n_shared_experts": 1}), json!({})),
+        // The names of older files, in which a scaling is of layers with entries alone and has no magnitude.
+        (
+            "deepseek_v4",
+            json!({
+                "rope_parameters": null, "partial_rotary_factor": null, "qk_rope_head_dim": 8,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+                "compress_rates": null, "compress_rate_csa": 4, "compress_rate_hca": 8,
+            }),
+            json!({}),
+        ),
         ("arcee", json!({"rope_interleave": true}), json!({})),
         ("deepseek_v2", json!({"rope_interleave": false}), json!({})),
         (
@@ -225,6 +235,14 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("deepseek_v32", "mlp_bias", json!(true)),
         ("deepseek_v32", "scoring_func", json!("softmax")),
         ("deepseek_v32", "layer_types", json!(["indexed_attention", "full_attention", "indexed_attention"])),
+        ("deepseek_v4", "scoring_func", json!("softmax")),
+        ("deepseek_v4", "hidden_act", json!("gelu")),
+        ("deepseek_v4", "attention_bias", json!(true)),
+        ("deepseek_v4", "mlp_bias", json!(true)),
+        ("deepseek_v4", "num_key_value_heads", json!(2)),
+        ("deepseek_v4", "n_shared_experts", json!(2)),
+        ("deepseek_v4", "layer_types", json!(vec!["full_attention"; 4])),
+        ("deepseek_v4", "mlp_layer_types", json!(vec!["dense"; 4])),
         ("step3p5", "use_head_wise_attn_gate", json!(false)),
         ("step3p5", "use_qk_norm", json!(false)),
         ("step3p5", "use_moe", json!(false)),
@@ -313,6 +331,14 @@ fn settings_that_contradict_each_other_are_named() {
         ("longcat_flash", json!({"num_hidden_layers": 3}), "num_hidden_layers"),
         ("longcat_flash", json!({"moe_topk": 9}), "moe_topk"),
         ("deepseek_v32", json!({"index_head_dim": 7}), "index_head_dim"),
+        ("deepseek_v4", json!({"index_head_dim": 4}), "index_head_dim"),
+        ("deepseek_v4", json!({"o_groups": 3}), "o_groups"),
+        ("deepseek_v4", json!({"layer_types": null, "compress_ratios": [0, 4]}), "compress_ratios"),
+        (
+            "deepseek_v4",
+            json!({"rope_parameters": {"main": {"rope_theta": 1e4}}}),
+            "rope_parameters.compress",
+        ),
         ("step3p5", json!({"num_attention_groups": 3}), "num_attention_groups"),
         (
             "step3p5",

@@ -75,7 +75,7 @@ fn hunyuan_stretches_the_base_of_its_rotary_embedding_by_alpha() {
 fn olmo_hybrid_does_not_rotate_without_a_base() {
     let rotates = |changes: Value| {
         let decoder = with("olmo_hybrid", changes).unwrap();
-        decoder.mixers().any(|mixer| mixer.rope().is_some())
+        decoder.mixers().any(|mixer| mixer.ropes().next().is_some())
     };
     assert!(rotates(json!({"rope_parameters": null})));
     assert!(!rotates(json!({"rope_parameters": {"rope_type": "default", "rope_theta": null}})));

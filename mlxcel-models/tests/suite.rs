@@ -4,6 +4,7 @@
 mod architectures;
 mod checkpoints;
 mod common;
+mod compressed;
 mod draft_heads;
 mod eagle3;
 mod experts;

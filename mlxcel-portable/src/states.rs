@@ -115,8 +115,8 @@ fn a_windows_memory_is_the_same_after_4096_tokens_as_after_256() {
 
 /// Architectures of which each keeps something else: all positions, a window, both by turns, latents, these
 /// and keys of an indexer, what does not grow, both by turns.
-const KINDS: [&str; 7] =
-    ["llama", "mistral", "gpt_oss", "deepseek_v3", "deepseek_v32", "mamba2", "qwen3_next"];
+const KINDS: [&str; 8] =
+    ["llama", "mistral", "gpt_oss", "deepseek_v3", "deepseek_v32", "deepseek_v4", "mamba2", "qwen3_next"];
 
 #[test]
 fn every_kind_of_state_is_forked_and_restored() {

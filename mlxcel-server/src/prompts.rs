@@ -58,7 +58,8 @@ impl Prompts {
     /// All of them, which the request has in the field `param`.
     ///
     /// # Errors
-    /// If there is none, if there are more than `most`, or if one is empty or has tokens outside the vocabulary.
+    /// If there is none, if there are more than `most`, or if one is empty or has tokens outside the
+    /// vocabulary.
     pub(crate) fn into_list(
         self,
         app: &ServedModel,

@@ -37,6 +37,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("deepseek_v2", latents::deepseek_v2),
     ("deepseek_v3", latents::deepseek_v3),
     ("deepseek_v32", latents::deepseek_v32),
+    ("deepseek_v4", latents::deepseek_v4),
     ("dots1", mixtures::dots1),
     ("ernie4_5", |d| {
         rotated(d);

@@ -71,6 +71,50 @@ pub(crate) fn deepseek_v32(d: &mut Draft) {
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
 }
 
+/// Attention to compressed positions. The experts of tokens are whole numbers, of which drawn tensors have
+/// none, so that no layer chooses by token.
+pub(crate) fn deepseek_v4(d: &mut Draft) {
+    let heads = d.random.pick(&[1, 2, 4, 6]);
+    d.sizes_of(heads, 1, HeadDim::Free);
+    d.one("head_dim", if d.packable { &[32, 64] } else { &[8, 16] });
+    let groups = if heads > 1 { d.random.pick(&[1, 2]) } else { 1 };
+    d.set("o_groups", groups);
+    let packable = d.packable;
+    for key in ["q_lora_rank", "o_lora_rank"] {
+        d.one(key, if packable { &[32, 64] } else { &[10, 24] });
+    }
+    d.one("qk_rope_head_dim", &[4, 8]);
+    d.one("index_n_heads", &[16, 17, 24]);
+    d.one("index_head_dim", if packable { &[32, 64] } else { &[8, 14] });
+    d.one("index_topk", &[1, 3, 9, 512]);
+    d.one("sliding_window", &[1, 2, 7, 16, 30]);
+    let kinds = ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"];
+    d.layer_types(&kinds);
+    let [sparse, heavy] = [d.random.pick(&[2, 3, 4]), d.random.pick(&[5, 8, 16])];
+    d.set("compress_rates", json!({kinds[1]: sparse, kinds[2]: heavy}));
+    d.set("num_hash_layers", 0);
+    d.one("hc_mult", &[1, 2, 3, 4]);
+    d.one("hc_sinkhorn_iters", &[1, 3, 20]);
+    d.any("hc_eps", &[1e-6, 1e-3]);
+    d.any("rms_norm_eps", &[1e-6, 1e-5, 1e-3]);
+    d.flag("tie_word_embeddings");
+    d.experts(&["n_routed_experts"]);
+    let width = d.width();
+    d.set("moe_intermediate_size", width);
+    d.any("scoring_func", &["sqrtsoftplus", "sigmoid"]);
+    d.any("routed_scaling_factor", &[1.0, 2.5, 0.7]);
+    d.any("swiglu_limit", &[0.3, 1.0, 10.0]);
+    d.any("rope_theta", &[100.0, 10_000.0]);
+    d.any("compress_rope_theta", &[100.0, 160_000.0]);
+    if d.random.one_in(2) {
+        let original = d.random.pick(&[16, 32, 64]);
+        d.set(
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": original}),
+        );
+    }
+}
+
 pub(crate) fn glm_moe_dsa(d: &mut Draft) {
     deepseek_v32(d);
     let mut shares: Vec<_> = (0..d.layers()).map(|_| d.random.one_in(2)).collect();

@@ -255,7 +255,7 @@ fn decompose<'d>(
 }
 
 /// A row's keys and values (`[G, tokens, w]`) as a part of a cache: `[1, 2, G, tokens, w]`.
-fn joined<'d>(b: &mut Builder<'d>, key: Value<'d>, value: Value<'d>) -> Result<Value<'d>> {
+pub(super) fn joined<'d>(b: &mut Builder<'d>, key: Value<'d>, value: Value<'d>) -> Result<Value<'d>> {
     let mut shape = vec![1, 1];
     shape.extend(b.shape(key));
     let key = b.reshape(key, &shape)?;
@@ -264,7 +264,12 @@ fn joined<'d>(b: &mut Builder<'d>, key: Value<'d>, value: Value<'d>) -> Result<V
 }
 
 /// The keys (`part` 0) or values (`part` 1) of a layer: `[G, length, d]` of floats.
-fn read<'d>(b: &mut Builder<'d>, layer: usize, part: usize, cache: Value<'d>) -> Result<Value<'d>> {
+pub(super) fn read<'d>(
+    b: &mut Builder<'d>,
+    layer: usize,
+    part: usize,
+    cache: Value<'d>,
+) -> Result<Value<'d>> {
     let shape = b.shape(cache);
     let start = [layer, part, 0, 0, 0];
     let limit = [layer + 1, part + 1, shape[2], shape[3], shape[4]];

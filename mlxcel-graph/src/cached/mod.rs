@@ -4,11 +4,13 @@
 //! attends to the whole cache under a mask; a kernel that replaces it reads only the positions in use.
 
 mod attention;
+mod compressed;
 mod latent;
 mod row;
 mod selection;
 mod slots;
 
 pub use attention::{CachedAttention, CachedAttentionOperands, cached_attention};
+pub use compressed::{CompressedAttention, CompressedAttentionOperands, compressed_attention};
 pub use latent::{LatentAttention, LatentAttentionOperands, latent_attention};
 pub use selection::{PositionSelection, PositionSelectionOperands, Selected, select_positions};

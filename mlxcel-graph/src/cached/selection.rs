@@ -33,14 +33,17 @@ pub struct PositionSelection<'a> {
     pub layer: usize,
     /// How many positions are selected, at least one.
     pub count: usize,
+    /// Only the last of each so many positions can be selected; 1 if all can.
+    pub rate: usize,
 }
 
 /// The results of [`select_positions`].
 #[derive(Clone, Debug)]
 pub struct Selected<'f> {
-    /// `[tokens, length]` i1 a row: which positions of its cache are selected for each token, as
-    /// [`latent_attention`](super::latent_attention) takes them. None if no cache is longer than the number
-    /// of selected positions.
+    /// `[tokens, length / rate]` i1 a row: which positions of its cache, of those that can be, are selected
+    /// for each token, as [`latent_attention`](super::latent_attention) and
+    /// [`compressed_attention`](super::compressed_attention) take them. None if no cache is longer than the
+    /// number of selected positions.
     pub masks: Vec<Value<'f>>,
     /// The caches with the new keys.
     pub caches: Vec<Value<'f>>,
@@ -66,12 +69,15 @@ pub fn select_positions<'f>(
     check(b, operands, what)?;
     let PositionSelectionOperands { query, key, weights, positions, caches } = *operands;
     let flat: Vec<_> = [query, key, weights, positions].iter().chain(caches).copied().collect();
-    let is_selective = caches.iter().any(|&cache| b.shape(cache)[1] > what.count);
+    let is_selective = caches.iter().any(|&cache| b.shape(cache)[1] / what.rate.max(1) > what.count);
     let mut attributes = vec![
         ("layer".to_owned(), Attribute::Int(what.layer as i64)),
         rows_attribute(what.rows),
         ("count".to_owned(), Attribute::Int(i64::try_from(what.count).unwrap_or(i64::MAX))),
     ];
+    if what.rate > 1 {
+        attributes.push(("rate".to_owned(), Attribute::Int(i64::try_from(what.rate).unwrap_or(i64::MAX))));
+    }
     if is_selective {
         attributes.push(("selected".to_owned(), Attribute::Bool(true)));
     }
@@ -109,8 +115,8 @@ fn check<'f>(
     if let Some(detail) = slots::row_defect(rows, tokens, ty(positions), caches.len()) {
         return error(ErrorKind::Shape, detail);
     }
-    if what.count == 0 {
-        return error(ErrorKind::Attribute, "at least one position is selected".to_owned());
+    if what.count == 0 || what.rate == 0 {
+        return error(ErrorKind::Attribute, "at least one position is selected, of at least one".to_owned());
     }
     for (&cache, &row) in caches.iter().zip(rows) {
         let cache = ty(cache);
@@ -152,10 +158,12 @@ fn decompose<'d>(
             let query = b.slice(query, &[start, 0, 0], &[end, heads, width])?;
             let weights = b.slice(weights, &[start, 0], &[end, heads])?;
             let length = b.shape(cache)[1];
-            let visible = slots::visible(b, position, tokens, length, (None, false))?;
-            masks.push(if length > what.count {
-                let keys = b.slice(cache, &[what.layer, 0, 0], &[what.layer + 1, length, width])?;
-                let keys = b.reshape(keys, &[length, width])?;
+            let visible = match what.rate {
+                1 => slots::visible(b, position, tokens, length, (None, false))?,
+                rate => slots::closed(b, position, tokens, length / rate, rate)?,
+            };
+            masks.push(if length / what.rate > what.count {
+                let keys = slots::closing(b, cache, what.layer, what.rate)?;
                 let scores = scores(b, query, keys, weights)?;
                 highest(b, scores, visible, what.count)?
             } else {

@@ -123,6 +123,41 @@ pub(super) fn visible<'d>(
     b.and(causal, near)
 }
 
+/// `[tokens, windows]` i1: which windows of `rate` positions end at the position of token t of a row, which
+/// stands at `position` + t, or before.
+pub(super) fn closed<'d>(
+    b: &mut Builder<'d>,
+    position: Value<'d>,
+    tokens: usize,
+    windows: usize,
+    rate: usize,
+) -> Result<Value<'d>> {
+    let grid = TensorType::new(ElementType::I32, [tokens, windows]);
+    let window = b.iota(grid.clone(), 1)?;
+    let token = b.iota(grid.clone(), 0)?;
+    let first = b.broadcast_scalar(position, &grid.shape)?;
+    let own = b.add(token, first)?;
+    let one = b.splat(ElementType::I32, 1.0, &grid.shape)?;
+    let seen = b.add(own, one)?;
+    let rate = b.splat(ElementType::I32, rate as f64, &grid.shape)?;
+    let whole = b.divide(seen, rate)?;
+    b.compare(window, whole, Comparison::Less)
+}
+
+/// The entries of a layer of a `cache` (`[layers, length, width]`) at the last of each `rate` positions:
+/// `[length / rate, width]`.
+pub(super) fn closing<'d>(
+    b: &mut Builder<'d>,
+    cache: Value<'d>,
+    layer: usize,
+    rate: usize,
+) -> Result<Value<'d>> {
+    let &[_, length, width] = &b.shape(cache)[..] else { return Ok(cache) };
+    let (start, limit) = ([layer, rate - 1, 0], [layer + 1, length, width]);
+    let entries = b.slice_strided(cache, &start, &limit, &[1, rate, 1])?;
+    b.reshape(entries, &[length / rate, width])
+}
+
 /// [`visible`] where slot `s` holds, for a token at position q, the position `q - ((q - s) mod length)`, if
 /// that is not negative.
 fn visible_in_ring<'d>(

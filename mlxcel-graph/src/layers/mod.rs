@@ -6,6 +6,8 @@
 
 mod activation;
 mod attention;
+mod balance;
+mod compression;
 mod embedding;
 mod experts;
 mod generalized_delta_rule;
@@ -21,6 +23,8 @@ use mlxcel_stablehlo::{Builder, Result, Value};
 pub use activation::activate;
 pub(crate) use attention::heads_first;
 pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
+pub use balance::balance;
+pub use compression::{Compression, compress};
 pub use embedding::embedding;
 pub(crate) use experts::{ExpertOperands, chosen};
 pub use experts::{block_linear, expert_linear};
@@ -30,7 +34,7 @@ pub use norm::rms_norm;
 pub use recurrent::{
     RecurrentRows, causal_convolution, gated_delta_rule, previous_tokens, selective_state_space,
 };
-pub use rope::{deinterleave, rope};
+pub use rope::{deinterleave, interleave, rope};
 pub(crate) use routing::count_true;
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};
 pub use text_attention::{TextAttentionOperands, TextRanges, text_attention};

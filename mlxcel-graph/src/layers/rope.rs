@@ -82,3 +82,23 @@ pub fn deinterleave<'f>(b: &mut Builder<'f>, x: Value<'f>, rotary_dim: usize) ->
     let rest = b.slice(x, &[0, 0, rotary_dim], &[rows, heads, width])?;
     b.concatenate(&[halves, rest], 2)
 }
+
+/// The opposite of [`deinterleave`] for all elements of heads: of `x: [N, heads, d]`, elements `i` and `i +
+/// d/2` are moved to `2i` and `2i + 1`.
+///
+/// # Errors
+/// An operand that is not three-dimensional; a `d` that is odd.
+pub fn interleave<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
+    let ty = b.ty(x).clone();
+    match ty.shape[..] {
+        [rows, heads, width] if width.is_multiple_of(2) => {
+            let halves = b.reshape(x, &[rows, heads, 2, width / 2])?;
+            let pairs = b.transpose(halves, &[0, 1, 3, 2])?;
+            b.reshape(pairs, &ty.shape)
+        }
+        _ => {
+            let error = Error::new(ErrorKind::Shape, "interleave", "x must be [N, heads, d] with an even d");
+            Err(error.with_operands(vec![("x".to_owned(), ty)]))
+        }
+    }
+}

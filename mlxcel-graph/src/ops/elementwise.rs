@@ -1,8 +1,11 @@
 //! Norms and elementwise operations.
 
+use mlxcel_models::walk::Ops;
+use mlxcel_models::{Norm, NormKind};
 use mlxcel_stablehlo::{ElementType, Result, Value};
 
 use super::GraphOps;
+use crate::layers;
 
 impl<'f> GraphOps<'_, '_, 'f> {
     /// Two values of one rank, their dimensions of size one repeated to the size that the other has.
@@ -17,6 +20,39 @@ impl<'f> GraphOps<'_, '_, 'f> {
             if own == shape { Ok(x) } else { self.b.broadcast_in_dim(x, &shape, &dimensions) }
         };
         Ok((repeated(a, &left)?, repeated(b, &right)?))
+    }
+
+    /// `x` normalized over the last dimension.
+    pub(super) fn normalise(&mut self, x: Value<'f>, norm: &Norm) -> Result<Value<'f>> {
+        let Norm { kind, weight, bias, epsilon, offset, width: _ } = *norm;
+        let factors = match weight {
+            Some(weight) if offset == 0.0 => Some(self.weights.dense(weight)?),
+            Some(weight) => {
+                let factors = self.weights.vector(self.b, weight)?;
+                Some(self.offset(&factors, offset)?)
+            }
+            None => None,
+        };
+        // One factor an element of the last dimension is what the composite takes.
+        let plain = factors.filter(|&factors| self.b.shape(factors).len() == 1 && bias.is_none());
+        if let (NormKind::Rms, Some(factors)) = (kind, plain) {
+            return layers::rms_norm(self.b, x, factors, epsilon);
+        }
+        let mut y = match kind {
+            NormKind::Rms => self.rms_normalise(x, epsilon)?,
+            NormKind::Layer => self.layer_normalise(x, epsilon)?,
+        };
+        if let Some(factors) = factors {
+            let factors = self.b.convert(factors, ElementType::F32)?;
+            let factors = self.b.broadcast_like(factors, y)?;
+            y = self.b.multiply(y, factors)?;
+        }
+        if let Some(bias) = bias {
+            let bias = self.weights.vector(self.b, bias)?;
+            let bias = self.b.broadcast_like(bias, y)?;
+            y = self.b.add(y, bias)?;
+        }
+        Ok(y)
     }
 
     /// `x / √(mean(x²) + epsilon)` over the last dimension.

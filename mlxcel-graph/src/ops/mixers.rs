@@ -1,6 +1,7 @@
 //! Mixers over the states of the pass's rows.
 
-use mlxcel_models::{AttentionCore, AttentionMask, Convolution, LatentAttention, StateSlot};
+use mlxcel_models::walk::Entries;
+use mlxcel_models::{AttentionCore, AttentionMask, Compressor, Convolution, LatentAttention, StateSlot};
 use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::cached;
@@ -96,13 +97,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
                 (self.b.splat(ElementType::F32, 1.0, &shape)?, self.b.splat(ElementType::F32, 0.0, &shape)?)
             }
         };
-        let selected = match selected {
-            None => Vec::new(),
-            Some(slot) => self.selected.get(&slot).cloned().ok_or_else(|| {
-                let message = "no layer before this one has selected positions by the keys at its slot";
-                Error::new(ErrorKind::Structure, "latent_attention", message)
-            })?,
-        };
+        let selected = selected.map_or(Ok(Vec::new()), |slot| self.selected_at(slot))?;
         let caches = self.states_at(slot);
         let operands = cached::LatentAttentionOperands {
             query,
@@ -125,10 +120,70 @@ impl<'f> GraphOps<'_, '_, 'f> {
         self.b.reshape(mixed, &[tokens, latent.heads, latent.rank])
     }
 
+    pub(super) fn attend_compressed(
+        &mut self,
+        [query, key]: [Value<'f>; 2],
+        entries: &Entries<Value<'f>>,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        // The walk has rotated queries, and there are no others of these.
+        let AttentionCore { scale, mask: _, window, rope: _, soft_cap: _, sinks, query_scale: _, alibi: _ } =
+            core;
+        let &Entries { entry, rate, slot: entry_slot, selected } = entries;
+        let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
+        let selected = selected.map_or(Ok(Vec::new()), |slot| self.selected_at(slot))?;
+        let (caches, entry_caches) = (self.states_at(slot), self.states_at(entry_slot));
+        let operands = cached::CompressedAttentionOperands {
+            query,
+            key,
+            entry,
+            positions: self.pass.positions,
+            sinks,
+            caches: &caches,
+            entry_caches: &entry_caches,
+            selected: &selected,
+        };
+        let what = cached::CompressedAttention {
+            rows: self.pass.rows,
+            layer: slot.layer,
+            entry_layer: entry_slot.layer,
+            scale: *scale,
+            window: *window,
+            rate,
+        };
+        let (mixed, caches, entry_caches) = cached::compressed_attention(self.b, &operands, &what)?;
+        self.put_states(slot, caches);
+        self.put_states(entry_slot, entry_caches);
+        Ok(mixed)
+    }
+
+    pub(super) fn compress_windows(
+        &mut self,
+        x: Value<'f>,
+        compressor: &Compressor,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        let Compressor { rate, overlapping, width: _, value: _, gate: _, gate_bias, norm: _, rope: _ } =
+            *compressor;
+        let bias = self.weights.vector(self.b, gate_bias)?;
+        let positions = self.pass.positions;
+        let what = layers::Compression { rate, overlapping };
+        self.recur(slot, |b, rows| layers::compress(b, x, bias, positions, what, rows))
+    }
+
+    /// The positions that were selected by the keys at `slot`.
+    fn selected_at(&self, slot: StateSlot) -> Result<Vec<Value<'f>>> {
+        self.selected.get(&slot).cloned().ok_or_else(|| {
+            let message = "no layer before this one has selected positions by the keys at its slot";
+            Error::new(ErrorKind::Structure, "latent_attention", message)
+        })
+    }
+
     pub(super) fn select_by_index(
         &mut self,
         [query, key, weights]: [Value<'f>; 3],
-        count: usize,
+        (count, rate): (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
         let shape = self.b.shape(key);
@@ -141,7 +196,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
             positions: self.pass.positions,
             caches: &caches,
         };
-        let what = cached::PositionSelection { rows: self.pass.rows, layer: slot.layer, count };
+        let what = cached::PositionSelection { rows: self.pass.rows, layer: slot.layer, count, rate };
         let cached::Selected { masks, caches } = cached::select_positions(self.b, &operands, &what)?;
         self.put_states(slot, caches);
         self.selected.insert(slot, masks);

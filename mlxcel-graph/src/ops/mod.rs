@@ -8,9 +8,9 @@ mod pass;
 
 use std::collections::HashMap;
 
-use mlxcel_models::walk::{DeltaRuleOperands, Ops};
+use mlxcel_models::walk::{DeltaRuleOperands, Entries, Ops};
 use mlxcel_models::{
-    Activation, AttentionCore, Convolution, HeadLinear, LatentAttention, Linear, Norm, NormKind,
+    Activation, AttentionCore, Compressor, Convolution, HeadLinear, LatentAttention, Linear, Norm,
     PositionScale, Rope, StateSlot, WeightId,
 };
 use mlxcel_stablehlo::{
@@ -120,6 +120,11 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.weights.embedding(self.b, table, types)
     }
 
+    fn look_up(&mut self, table: WeightId) -> Result<Value<'f>> {
+        let rows = self.weights.embedding(self.b, table, self.pass.tokens)?;
+        self.b.convert(rows, ElementType::I32)
+    }
+
     fn input_states(&mut self) -> Result<Value<'f>> {
         given(self.pass.input_states, "input_states")
     }
@@ -151,35 +156,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn norm(&mut self, x: &Value<'f>, norm: &Norm) -> Result<Value<'f>> {
-        let Norm { kind, weight, bias, epsilon, offset, width: _ } = *norm;
-        let factors = match weight {
-            Some(weight) if offset == 0.0 => Some(self.weights.dense(weight)?),
-            Some(weight) => {
-                let factors = self.weights.vector(self.b, weight)?;
-                Some(self.offset(&factors, offset)?)
-            }
-            None => None,
-        };
-        // One factor an element of the last dimension is what the composite takes.
-        let plain = factors.filter(|&factors| self.b.shape(factors).len() == 1 && bias.is_none());
-        if let (NormKind::Rms, Some(factors)) = (kind, plain) {
-            return layers::rms_norm(self.b, *x, factors, epsilon);
-        }
-        let mut y = match kind {
-            NormKind::Rms => self.rms_normalise(*x, epsilon)?,
-            NormKind::Layer => self.layer_normalise(*x, epsilon)?,
-        };
-        if let Some(factors) = factors {
-            let factors = self.b.convert(factors, ElementType::F32)?;
-            let factors = self.b.broadcast_like(factors, y)?;
-            y = self.b.multiply(y, factors)?;
-        }
-        if let Some(bias) = bias {
-            let bias = self.weights.vector(self.b, bias)?;
-            let bias = self.b.broadcast_like(bias, y)?;
-            y = self.b.add(y, bias)?;
-        }
-        Ok(y)
+        self.normalise(*x, norm)
     }
 
     fn unit_norm(&mut self, x: &Value<'f>, epsilon: f32) -> Result<Value<'f>> {
@@ -283,6 +260,10 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.b.softmax(*x, last)
     }
 
+    fn balance(&mut self, x: &Value<'f>, epsilon: f32, iterations: usize) -> Result<Value<'f>> {
+        layers::balance(self.b, *x, epsilon, iterations)
+    }
+
     fn split_heads(&mut self, x: &Value<'f>, heads: usize) -> Result<Value<'f>> {
         let shape = self.b.shape(*x);
         self.b.reshape(*x, &[shape[0], heads, shape[1] / heads])
@@ -308,6 +289,10 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
 
     fn deinterleave(&mut self, x: &Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
         layers::deinterleave(self.b, *x, rotary_dim)
+    }
+
+    fn interleave(&mut self, x: &Value<'f>) -> Result<Value<'f>> {
+        layers::interleave(self.b, *x)
     }
 
     fn rotate(&mut self, x: &Value<'f>, rope: &Rope) -> Result<Value<'f>> {
@@ -395,15 +380,30 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         self.attend_latent(*query, *entry, latent, slot, selected)
     }
 
+    fn compress(&mut self, x: &Value<'f>, compressor: &Compressor, slot: StateSlot) -> Result<Value<'f>> {
+        self.compress_windows(*x, compressor, slot)
+    }
+
+    fn compressed_attention(
+        &mut self,
+        query: &Value<'f>,
+        key: &Value<'f>,
+        entries: &Entries<Value<'f>>,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Value<'f>> {
+        self.attend_compressed([*query, *key], entries, core, slot)
+    }
+
     fn select_positions(
         &mut self,
         query: &Value<'f>,
         key: &Value<'f>,
         weights: &Value<'f>,
-        count: usize,
+        selection: (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
-        self.select_by_index([*query, *key, *weights], count, slot)
+        self.select_by_index([*query, *key, *weights], selection, slot)
     }
 
     fn convolve(&mut self, x: &Value<'f>, convolution: &Convolution, slot: StateSlot) -> Result<Value<'f>> {

@@ -46,6 +46,7 @@ pub(super) fn has_kernels(decoder: &Decoder, instructions: Instructions) -> bool
             let sizes = [latent.heads, latent.rank + latent.rope_dim, latent.rope_dim];
             latent.sparse.is_none() && Shape::has_latent_kernels(sizes, instructions)
         }
+        Mixer::Compressed(_) => false,
         // Their states do not grow.
         Mixer::ShortConvolution(_)
         | Mixer::DeltaRule(_)

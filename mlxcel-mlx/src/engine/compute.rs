@@ -150,7 +150,7 @@ impl Compute {
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
-    /// The same under a mask (`[tokens, seen]` booleans), without soft cap and sinks.
+    /// The same under a mask (`[tokens, seen]` booleans), without soft cap.
     pub(super) fn masked_attention(
         &self,
         queries: &Array,
@@ -166,7 +166,8 @@ impl Compute {
             None => keys.slice_axis(-1, 0, value_width)?,
         };
         let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
-        let attended = queries.attention(&keys, &values, scoring.scale, Mask::Array(mask), None)?;
+        let sinks = scoring.sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
+        let attended = queries.attention(&keys, &values, scoring.scale, Mask::Array(mask), sinks.as_ref())?;
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
@@ -260,6 +261,14 @@ impl Masks {
     /// The mask of queries that see their own position and those before.
     pub(super) fn causal(&mut self, queries: usize, seen: usize) -> Result<&Array> {
         self.get(queries, seen, Order::Causal)
+    }
+
+    /// The mask of an order of keys, also if each query sees all.
+    pub(super) fn seen(&mut self, order: Order, queries: usize, seen: usize) -> Result<Array> {
+        match self.of(order, queries, seen)? {
+            Some(mask) => Ok(mask.clone()),
+            None => Array::full(&[queries, seen], 1.0, DType::F32)?.astype(DType::Bool),
+        }
     }
 
     /// The mask of an order; none if each query sees all.

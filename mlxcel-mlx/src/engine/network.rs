@@ -252,7 +252,7 @@ fn rope_of(decoder: &Decoder) -> Vec<Vec<Option<usize>>> {
     let mut groups: Vec<Vec<Option<usize>>> =
         decoder.state_groups().iter().map(|group| vec![None; group.layers]).collect();
     for (mixer, slots) in decoder.mixers().zip(decoder.state_slots()) {
-        let index = mixer.rope().and_then(|rope| ropes.iter().position(|known| *known == rope));
+        let index = mixer.ropes().next().and_then(|rope| ropes.iter().position(|known| *known == rope));
         for slot in slots {
             if let Some(place) = groups.get_mut(slot.group).and_then(|group| group.get_mut(slot.layer)) {
                 *place = index;

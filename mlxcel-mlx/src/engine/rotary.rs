@@ -34,8 +34,8 @@ impl Rotary {
     /// `rope` with tables, or, if `fused`, by MLX's operation if it supports it.
     pub(super) fn new(rope: &Rope, fused: bool) -> Result<Self> {
         // Adjacent pairs were permuted to halves before.
-        let Rope { rotary_dim, inv_freq, attention_factor, interleaved: _, long } = rope;
-        if !fused || *attention_factor != 1.0 || long.is_some() {
+        let Rope { rotary_dim, inv_freq, attention_factor, interleaved: _, delay, long } = rope;
+        if !fused || *attention_factor != 1.0 || *delay > 0 || long.is_some() {
             return Ok(Self::Tables(rope.clone()));
         }
         let divisors: Vec<f32> = inv_freq.iter().map(|frequency| 1.0 / frequency).collect();

@@ -66,6 +66,7 @@ impl RowOrder {
                 Mixer::Attention(attention) => (vec![attention.query, attention.key], attention.head_dim),
                 Mixer::Shared(shared) => (vec![shared.query], shared.head_dim),
                 Mixer::Latent(_)
+                | Mixer::Compressed(_)
                 | Mixer::ShortConvolution(_)
                 | Mixer::DeltaRule(_)
                 | Mixer::StateSpace(_)

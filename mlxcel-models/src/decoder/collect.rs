@@ -2,11 +2,11 @@
 
 use super::{
     AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
-    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, Indexer, InputStates, LatentAttention, LatentQuery,
-    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation, OutputStates,
-    PositionTable, Projection, Router, SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp,
-    ShiftedProjection, ShortConvolution, SparseAttention, StateSpace, Streams, TypeTable, WeightId,
-    WeightRole, Xielu,
+    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HyperConnection, Indexer, InputStates, LatentAttention,
+    LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation,
+    OutputStates, PositionTable, Projection, Router, SelectiveScan, SharedAttention, SharedExpert,
+    ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention, StateSpace, StreamMixer, Streams,
+    TypeTable, WeightId, WeightRole, Xielu,
 };
 
 impl Decoder {
@@ -35,8 +35,12 @@ impl Decoder {
         if let Some(embeddings) = &self.layer_embeddings {
             collected.layer_embeddings(embeddings);
         }
-        if let Some(Streams { projections, merges, least: _ }) = &self.streams {
-            collected.linears(WeightRole::Embedding, projections.iter().chain(merges).copied());
+        match &self.streams {
+            None => {}
+            Some(Streams::Predicted { projections, merges, least: _ }) => {
+                collected.linears(WeightRole::Embedding, projections.iter().chain(merges).copied());
+            }
+            Some(Streams::Connected(mixer)) => collected.stream_mixer(mixer),
         }
         for Layer { blocks, arrangement: _, altup, scale } in &self.layers {
             altup.iter().for_each(|altup| collected.altup(altup));
@@ -50,8 +54,12 @@ impl Decoder {
                 residual_scale: _,
                 norm_output,
                 deferred: _,
+                connection,
             } in blocks
             {
+                if let Some(HyperConnection { mixer, iterations: _ }) = connection {
+                    collected.stream_mixer(mixer);
+                }
                 norm_before.iter().chain(norm_after).chain(norm_output).for_each(|norm| collected.norm(norm));
                 if let Some(Laurel { left, right, norm, scale: _ }) = laurel {
                     collected.linears(WeightRole::Mlp, [*left, *right]);
@@ -90,7 +98,7 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    fn add(&mut self, role: WeightRole, weights: impl IntoIterator<Item = WeightId>) {
+    pub(super) fn add(&mut self, role: WeightRole, weights: impl IntoIterator<Item = WeightId>) {
         for weight in weights {
             if let Some(known) = self.roles.get_mut(weight.index()) {
                 known.get_or_insert(role);
@@ -98,12 +106,12 @@ impl Collected {
         }
     }
 
-    fn product(&mut self, role: WeightRole, weight: WeightId) {
+    pub(super) fn product(&mut self, role: WeightRole, weight: WeightId) {
         self.add(role, [weight]);
         self.products.push(weight);
     }
 
-    fn linears(&mut self, role: WeightRole, linears: impl IntoIterator<Item = Linear>) {
+    pub(super) fn linears(&mut self, role: WeightRole, linears: impl IntoIterator<Item = Linear>) {
         for linear in linears {
             let Linear { weight, bias, inputs: _, outputs: _ } = linear;
             self.linears.push((role, linear));
@@ -112,9 +120,16 @@ impl Collected {
         }
     }
 
-    fn norm(&mut self, norm: &Norm) {
+    pub(super) fn norm(&mut self, norm: &Norm) {
         let Norm { kind: _, weight, bias, epsilon: _, offset: _, width: _ } = norm;
         self.add(WeightRole::Norm, weight.iter().chain(bias).copied());
+    }
+
+    fn stream_mixer(&mut self, mixer: &StreamMixer) {
+        let StreamMixer { streams: _, norm, projection, scale, base, epsilon: _ } = mixer;
+        self.norm(norm);
+        self.linears(WeightRole::Router, [*projection]);
+        self.add(WeightRole::Router, [*scale, *base]);
     }
 
     fn altup(&mut self, altup: &AltUp) {
@@ -181,6 +196,7 @@ impl Collected {
                 self.core(core);
             }
             Mixer::Latent(latent) => self.latent(latent),
+            Mixer::Compressed(attention) => self.compressed(attention),
             Mixer::ShortConvolution(ShortConvolution { input, convolution, output }) => {
                 self.linears(WeightRole::Recurrence, [*input, *output]);
                 self.convolution(convolution);
@@ -224,7 +240,7 @@ impl Collected {
         self.core(core);
     }
 
-    fn core(&mut self, core: &AttentionCore) {
+    pub(super) fn core(&mut self, core: &AttentionCore) {
         let AttentionCore {
             scale: _,
             mask: _,
@@ -433,6 +449,7 @@ impl Collected {
             projection,
             scoring: _,
             selection_bias,
+            by_token,
             groups: _,
             normalised: _,
             normaliser: _,
@@ -442,7 +459,7 @@ impl Collected {
         } = router;
         norm.iter().chain(&norm_before).chain(&norm_after).for_each(|norm| self.norm(norm));
         self.linears(WeightRole::Router, [projection]);
-        self.add(WeightRole::Router, selection_bias.into_iter().chain(expert_scales));
+        self.add(WeightRole::Router, selection_bias.into_iter().chain(by_token).chain(expert_scales));
         self.linears(WeightRole::Experts, [gate, up, down]);
         self.add(WeightRole::Experts, output_bias);
         if let Some(SharedExpert { norm_before, mlp, norm_after, gate }) = shared {

@@ -3,42 +3,12 @@
 use std::fmt;
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
-    Gating, Head, HeadSharing, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings, LayerInput,
+    Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts, Gating, Head,
+    HeadSharing, HyperConnection, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings, LayerInput,
     Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Scoring, SharedAttention,
     SparseAttention,
 };
 use crate::rope::Rope;
-
-impl fmt::Display for Activation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Silu => "silu",
-            Self::Gelu => "gelu",
-            Self::GeluTanh => "gelu (tanh)",
-            Self::Relu => "relu",
-            Self::ReluSquared => "relu²",
-            Self::Sigmoid => "sigmoid",
-            Self::Tanh => "tanh",
-            Self::Softplus => "softplus",
-        })
-    }
-}
-
-impl fmt::Display for Gating {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Activated(activation) => activation.fmt(f),
-            Self::Ungated(activation) => write!(f, "{activation} without"),
-            Self::Scaled { activation, scale } => write!(f, "{activation} of {scale} times the"),
-            Self::Sparse { activation, deviations } => {
-                write!(f, "{activation} of what exceeds {deviations} deviations of the")
-            }
-            Self::Limited { activation, limit } => write!(f, "{activation} up to {limit}"),
-            Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped swiglu ({alpha}, {limit})"),
-        }
-    }
-}
 
 /// Prints a summary of a few lines, without a newline at its end; consecutive layers of one kind share their
 /// lines.
@@ -150,6 +120,7 @@ impl Decoder {
                 residual_scale,
                 norm_output,
                 deferred,
+                connection,
             } = block;
             lines.extend(norm_before.iter().map(|norm| format!("norm       {}", self.describe_norm(norm))));
             if *input_scale != 1.0 {
@@ -177,6 +148,9 @@ impl Decoder {
             if *deferred {
                 lines.push("shortcut   added behind the layer's last block".to_owned());
             }
+            lines.extend(connection.iter().map(|HyperConnection { mixer, iterations }| {
+                format!("streams    {} mixed, {iterations} iterations", mixer.streams)
+            }));
             lines.extend(norm_output.iter().map(|norm| format!("post-norm  {}", self.describe_norm(norm))));
         }
         lines.extend(altup.iter().map(|altup| {
@@ -243,6 +217,7 @@ impl Decoder {
                 lines.extend(latent.sparse.as_ref().map(|sparse| self.describe_sparse(sparse)));
                 lines
             }
+            Mixer::Compressed(attention) => self.describe_compressed(attention),
             Mixer::ShortConvolution(mixer) => vec![format!(
                 "conv       {} channels, {} taps, {}",
                 mixer.convolution.channels,
@@ -371,12 +346,17 @@ impl Decoder {
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
             Scoring::Sigmoid => "sigmoid",
+            Scoring::RootSoftplus => "root of softplus",
             Scoring::SparseMixer { .. } => "sparse mixer",
         };
         let groups = router.groups.map(|groups| format!(" in {} of {} groups", groups.kept, groups.count));
         let identities = match identities {
             0 => String::new(),
             identities => format!(" and {identities} identities"),
+        };
+        let scoring = match router.by_token {
+            Some(_) => format!("token, weighted by {scoring}"),
+            None => scoring.to_owned(),
         };
         let weighted = if router.weighs_inputs { " of their inputs" } else { "" };
         let gating = match gating {
@@ -417,7 +397,7 @@ impl Decoder {
     }
 
     /// How the weights of projections are stored, and whether they have biases.
-    fn describe_projections(&self, projections: &[&Linear]) -> String {
+    pub(super) fn describe_projections(&self, projections: &[&Linear]) -> String {
         let mut types =
             projections.iter().map(|linear| self.weight(linear.weight).storage()).collect::<Vec<_>>();
         types.dedup();
@@ -432,7 +412,7 @@ impl Decoder {
 }
 
 /// What is special about attention beside its projections.
-fn describe_core(core: &AttentionCore) -> Vec<String> {
+pub(super) fn describe_core(core: &AttentionCore) -> Vec<String> {
     let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale, alibi } = core;
     let mut extras = Vec::new();
     extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
@@ -445,7 +425,7 @@ fn describe_core(core: &AttentionCore) -> Vec<String> {
     extras
 }
 
-fn describe_rope(rope: Option<&Rope>, width: usize) -> String {
+pub(super) fn describe_rope(rope: Option<&Rope>, width: usize) -> String {
     let Some(rope) = rope else { return "positions  none".to_owned() };
     let mut text = format!(
         "rope       {} of {width} elements, wavelengths {:.1} to {:.0} positions, factor {}",
@@ -454,6 +434,9 @@ fn describe_rope(rope: Option<&Rope>, width: usize) -> String {
         wavelength(rope.inv_freq.iter().rfind(|inv_freq| **inv_freq != 0.0)),
         rope.attention_factor
     );
+    if rope.delay > 0 {
+        text.push_str(&format!(", of {} positions before", rope.delay));
+    }
     if rope.interleaved {
         text.push_str(", interleaved");
     }

@@ -78,6 +78,8 @@ features! {
     LatentAttention => "latent attention",
     /// [`LatentAttention::sparse`](super::LatentAttention::sparse).
     SparseAttention => "attention to selected positions",
+    /// [`Mixer::Compressed`].
+    CompressedAttention => "attention to compressed positions",
     /// [`Mixer::ShortConvolution`].
     ShortConvolution => "short convolution",
     /// [`Mixer::DeltaRule`].
@@ -102,6 +104,8 @@ features! {
     SparseGate => "sparse gate of MLPs",
     /// [`Decoder::streams`].
     Streams => "several residual streams",
+    /// [`Block::connection`](super::Block::connection).
+    HyperConnections => "hyper-connections",
     /// [`Block::laurel`](super::Block::laurel).
     Laurel => "residual of low rank",
     /// [`Gating::Ungated`].
@@ -116,6 +120,10 @@ features! {
     ExpertGroups => "groups of experts",
     /// [`Scoring::Sigmoid`].
     SigmoidRouter => "router with sigmoids",
+    /// [`Scoring::RootSoftplus`].
+    RootSoftplusRouter => "router with roots of softplus",
+    /// [`Router::by_token`](super::Router::by_token).
+    TokenRouter => "experts by token",
     /// [`Scoring::SparseMixer`].
     SparseMixer => "sparse mixer router",
     /// [`Router::weighs_inputs`](super::Router::weighs_inputs).
@@ -213,6 +221,7 @@ impl Decoder {
             for block in &layer.blocks {
                 used.add(block.norm_output.is_some(), Feature::PostNorm);
                 used.add(block.laurel.is_some(), Feature::Laurel);
+                used.add(block.connection.is_some(), Feature::HyperConnections);
                 used.add(block.deferred, Feature::Shortcut);
                 let mut norms = block.norm_before.iter().chain(&block.norm_after).chain(&block.norm_output);
                 used.add(norms.any(|norm| norm.kind == NormKind::Layer), Feature::LayerNorm);
@@ -263,6 +272,10 @@ impl FeatureSet {
                     None => self.add(true, Feature::NoPositions),
                     Some(rope) => self.rope(rope),
                 }
+            }
+            Mixer::Compressed(attention) => {
+                self.add(true, Feature::CompressedAttention);
+                self.core(&attention.core);
             }
             Mixer::ShortConvolution(_) => self.add(true, Feature::ShortConvolution),
             Mixer::DeltaRule(mixer) => {
@@ -364,8 +377,10 @@ impl FeatureSet {
         match experts.router.scoring {
             Scoring::Softmax => {}
             Scoring::Sigmoid => self.add(true, Feature::SigmoidRouter),
+            Scoring::RootSoftplus => self.add(true, Feature::RootSoftplusRouter),
             Scoring::SparseMixer { .. } => self.add(true, Feature::SparseMixer),
         }
+        self.add(experts.router.by_token.is_some(), Feature::TokenRouter);
         self.add(experts.router.weighs_inputs, Feature::WeightedInputs);
         self.gating(experts.gating);
         let norms = [experts.norm_before, experts.norm_after, experts.router.norm];

@@ -83,6 +83,10 @@ pub struct Router {
     pub scoring: Scoring,
     /// `[experts]`: added to the scores for the choice, but not for the weights.
     pub selection_bias: Option<WeightId>,
+    /// `[vocabulary_size, chosen]`: the experts that each token chooses whatever their scores, as whole numbers
+    /// (Roller et al., 2021, "Hash Layers For Large Sparse Models"). Neither a selection bias nor groups then
+    /// apply.
+    pub by_token: Option<WeightId>,
     /// Restricts the choice to the experts of the best groups.
     pub groups: Option<ExpertGroups>,
     /// Whether the weights of the chosen experts are divided by their sum.
@@ -105,6 +109,8 @@ pub enum Scoring {
     Softmax,
     /// A sigmoid for each expert.
     Sigmoid,
+    /// The square root of a softplus for each expert (DeepSeek-V4).
+    RootSoftplus,
     /// The two best experts, each weighted by a softmax over the logits that are close to its own, without
     /// those before it (Liu et al., 2024, "GRIN: GRadient-INformed MoE", at inference). Neither a selection
     /// bias nor groups apply.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod collect;
+mod compressed;
 mod display;
 mod features;
 mod input_states;
@@ -30,6 +31,7 @@ pub use attention::{
     Attention, AttentionCore, AttentionMask, HeadNorm, Indexer, LatentAttention, LatentQuery, NormScope,
     PositionScale, SharedAttention, SparseAttention, alibi_slopes,
 };
+pub use compressed::{CompressedAttention, Compressor, EntryIndexer};
 pub use features::{Feature, FeatureSet};
 pub use input_states::InputStates;
 pub use layer_input::{LayerEmbeddings, LayerInput};
@@ -43,7 +45,7 @@ pub use recurrent::{
 };
 pub use role::WeightRole;
 pub use state::{StateGroup, StateShape, StateSlot};
-pub use streams::{AltUp, Laurel, Streams};
+pub use streams::{AltUp, HyperConnection, Laurel, StreamMixer, Streams};
 pub use table::{WeightId, WeightTable};
 pub use weight::{Selection, WeightRef};
 
@@ -77,7 +79,8 @@ pub struct Decoder {
     pub input_states: Option<InputStates>,
     /// Embeddings of tokens that layers read beside the residual stream, if any.
     pub layer_embeddings: Option<LayerEmbeddings>,
-    /// The residual streams, if there are several. Each layer then has an [`AltUp`].
+    /// The residual streams, if there are several. Each layer then has an [`AltUp`], or each block a
+    /// [`HyperConnection`].
     pub streams: Option<Streams>,
     /// The layers, first to last.
     pub layers: Vec<Layer>,
@@ -174,6 +177,9 @@ pub struct Block {
     /// Expert Parallelism"; LongCat-Flash). Only in sequential layers, and without `laurel` and
     /// `norm_output`.
     pub deferred: bool,
+    /// How the block reads and writes all residual streams, if there are several that blocks mix. Only in
+    /// sequential layers, and without `laurel`, `norm_output` and `deferred`.
+    pub connection: Option<HyperConnection>,
 }
 
 /// The operation of a [`Block`].
@@ -198,6 +204,9 @@ pub enum Mixer {
     Shared(SharedAttention),
     /// Attention over compressed latents, which are the state.
     Latent(LatentAttention),
+    /// Attention to a window and to compressed positions before it. Its state is the keys of the window, the
+    /// entries that positions are compressed to, and what the next entries are made of.
+    Compressed(Box<CompressedAttention>),
     /// A short gated convolution; its state is the last inputs.
     ShortConvolution(ShortConvolution),
     /// The gated delta rule, a linear recurrence.
@@ -226,19 +235,21 @@ pub struct Head {
 }
 
 impl Mixer {
-    /// The rotary embedding, if any.
-    pub fn rope(&self) -> Option<&crate::rope::Rope> {
-        match self {
-            Self::Attention(attention) => attention.core.rope.as_ref(),
-            Self::Shared(shared) => shared.core.rope.as_ref(),
-            Self::Latent(latent) => latent.rope.as_ref(),
+    /// The rotary embeddings, that of queries first.
+    pub fn ropes(&self) -> impl Iterator<Item = &crate::rope::Rope> {
+        let (own, entries) = match self {
+            Self::Attention(attention) => (attention.core.rope.as_ref(), None),
+            Self::Shared(shared) => (shared.core.rope.as_ref(), None),
+            Self::Latent(latent) => (latent.rope.as_ref(), None),
+            Self::Compressed(attention) => (attention.core.rope.as_ref(), attention.compressor.as_ref()),
             Self::ShortConvolution(_)
             | Self::DeltaRule(_)
             | Self::StateSpace(_)
             | Self::SelectiveScan(_)
             | Self::GeneralizedDeltaRule(_)
-            | Self::ShiftedMlp(_) => None,
-        }
+            | Self::ShiftedMlp(_) => (None, None),
+        };
+        own.into_iter().chain(entries.map(|compressor| &compressor.rope))
     }
 }
 
@@ -261,6 +272,7 @@ impl Decoder {
             Mixer::Attention(attention) => attention.core.mask == AttentionMask::Bidirectional,
             Mixer::Shared(_)
             | Mixer::Latent(_)
+            | Mixer::Compressed(_)
             | Mixer::ShortConvolution(_)
             | Mixer::DeltaRule(_)
             | Mixer::StateSpace(_)
@@ -291,7 +303,7 @@ impl Decoder {
     /// The distinct rotary embeddings, in the order of first use.
     pub fn ropes(&self) -> Vec<&crate::rope::Rope> {
         let mut ropes = Vec::new();
-        for rope in self.mixers().filter_map(Mixer::rope) {
+        for rope in self.mixers().flat_map(Mixer::ropes) {
             if !ropes.contains(&rope) {
                 ropes.push(rope);
             }

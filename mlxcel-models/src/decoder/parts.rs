@@ -1,5 +1,7 @@
 //! Projections, norms and activations, of which mixers and MLPs consist.
 
+use std::fmt;
+
 use super::WeightId;
 
 /// A linear layer: `x · weightᵀ + bias`, times `scale` if its user has one.
@@ -159,12 +161,47 @@ pub enum Gating {
         /// The bound, a positive number.
         limit: f32,
     },
-    /// gpt-oss's clamped SwiGLU: with `g = min(gate, limit)` and `u = clamp(up, −limit, limit)`, it is
-    /// `(u + 1) · g · sigmoid(alpha · g)`.
+    /// Clamped SwiGLU: with `g = min(gate, limit)` and `u = clamp(up, −limit, limit)`, it is `(u + offset) ·
+    /// g · sigmoid(alpha · g)` (gpt-oss, DeepSeek-V4).
     ClampedSwiglu {
         /// What the gate is multiplied with inside of the sigmoid.
         alpha: f32,
         /// The bound.
         limit: f32,
+        /// Added to the up projection.
+        offset: f32,
     },
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu (tanh)",
+            Self::Relu => "relu",
+            Self::ReluSquared => "relu²",
+            Self::Sigmoid => "sigmoid",
+            Self::Tanh => "tanh",
+            Self::Softplus => "softplus",
+        })
+    }
+}
+
+impl fmt::Display for Gating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Activated(activation) => activation.fmt(f),
+            Self::Ungated(activation) => write!(f, "{activation} without"),
+            Self::Scaled { activation, scale } => write!(f, "{activation} of {scale} times the"),
+            Self::Sparse { activation, deviations } => {
+                write!(f, "{activation} of what exceeds {deviations} deviations of the")
+            }
+            Self::Limited { activation, limit } => write!(f, "{activation} up to {limit}"),
+            Self::ClampedSwiglu { alpha, limit, offset } => {
+                write!(f, "clamped swiglu ({alpha}, {limit})")?;
+                if *offset == 1.0 { Ok(()) } else { write!(f, " plus {offset}") }
+            }
+        }
+    }
 }

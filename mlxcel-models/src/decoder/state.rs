@@ -1,7 +1,7 @@
 //! The state of a sequence between steps: groups of layers with the same layout.
 
 use super::recurrent::previous_state;
-use super::{AttentionMask, Decoder, Mixer, SparseAttention};
+use super::{AttentionMask, Compressor, Decoder, Mixer, SparseAttention};
 
 /// The state of one mixer, or one part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +71,8 @@ impl StateShape {
 
 impl Mixer {
     /// The parts of its state: none for bidirectional attention and for attention to another layer's keys;
-    /// one for caches, before it an indexer's keys; the convolution's inputs, or the token before, and the
-    /// recurrent state for recurrences.
+    /// one for caches, before it an indexer's keys, and those of compressors, two each; the convolution's
+    /// inputs, or the token before, and the recurrent state for recurrences.
     pub fn states(&self) -> Vec<StateShape> {
         match self {
             Self::Attention(attention) if attention.core.mask == AttentionMask::Bidirectional => Vec::new(),
@@ -91,6 +91,16 @@ impl Mixer {
                 };
                 let latents = StateShape::Latent { width: latent.rank + latent.rope_dim };
                 index_keys.into_iter().chain([latents]).collect()
+            }
+            Self::Compressed(attention) => {
+                let index = attention.indexer.as_ref().map(|indexer| &indexer.compressor);
+                let compressors = index.into_iter().chain(&attention.compressor);
+                let keys = StateShape::Cache {
+                    kv_heads: 1,
+                    head_dim: attention.head_dim,
+                    window: attention.core.window,
+                };
+                compressors.flat_map(Compressor::states).chain([keys]).collect()
             }
             Self::ShortConvolution(mixer) => vec![mixer.convolution.state()],
             Self::DeltaRule(mixer) => vec![
@@ -111,6 +121,18 @@ impl Mixer {
             ],
             Self::ShiftedMlp(mixer) => vec![previous_state(mixer.width)],
         }
+    }
+}
+
+impl Compressor {
+    /// Its states: the last values and gates, oldest first, and an entry for each position, that of the window
+    /// which ends there. Only the entries of whole windows are read.
+    fn states(&self) -> [StateShape; 2] {
+        let channels = self.value.outputs + self.gate.outputs;
+        [
+            StateShape::Fixed { shape: vec![channels, self.taps() - 1] },
+            StateShape::Latent { width: self.width },
+        ]
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn plain(operation: impl Into<Operation>) -> Block {
         residual_scale: 1.0,
         norm_output: None,
         deferred: false,
+        connection: None,
     }
 }
 

@@ -145,7 +145,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let projections = |name: &str| -> Result<Vec<_>> {
         (1..count).map(|index| linear(&format!("{base}{name}.{}", index - 1), hidden, hidden)).collect()
     };
-    let streams = Streams {
+    let streams = Streams::Predicted {
         projections: projections("altup_projections")?,
         merges: projections("altup_unembed_projections")?,
         least: LEAST_SQUARE,

@@ -46,6 +46,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let gating = Gating::ClampedSwiglu {
         alpha: config.number("swiglu_alpha")?.unwrap_or(1.702) as f32,
         limit: positive(config, "swiglu_limit", 7.0)?,
+        offset: 1.0,
     };
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [128, 4])?;
     let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };

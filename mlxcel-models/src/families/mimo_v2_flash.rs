@@ -85,8 +85,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     })
 }
 
-/// The rotary embeddings of layers without windows and of those with: by `rope_parameters` of each type, or by older
-/// names, which have no scaling.
+/// The rotary embeddings of layers without windows and of those with: by `rope_parameters` of each type, or
+/// by older names, which have no scaling.
 fn ropes(config: Fields<'_>, sizes: &Sizes, types: &[&str]) -> Result<[Option<Rope>; 2]> {
     const PART: f64 = 0.334;
     const SCALING: &str = "rope_scaling";

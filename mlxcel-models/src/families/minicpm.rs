@@ -1,7 +1,7 @@
 //! MiniCPM 1, 2 and 4: Llama with factors of embeddings, residuals and logits.
 //!
-//! Config fields and defaults are those of OpenBMB's `MiniCPMConfig`, which transformers does not have. mlx-lm and
-//! vLLM compute the same; only mlx-lm leaves logits of tied embeddings unscaled.
+//! Config fields and defaults are those of OpenBMB's `MiniCPMConfig`, which transformers does not have.
+//! mlx-lm and vLLM compute the same; only mlx-lm leaves logits of tied embeddings unscaled.
 
 use mlxcel_core::Result;
 

@@ -16,6 +16,7 @@ mod convolution;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod deepseek_v4;
 mod dots1;
 mod eagle3;
 mod encoder;
@@ -144,6 +145,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
+    deepseek_v4::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Linear, Norm, NormKind, Selection, WeightId, WeightRef, WeightTable};
 use crate::element::ElementType;
-use crate::read::formats::{dense, has_matrix, matrix, mxfp4};
+use crate::read::formats::{dense, has_matrix, integers, matrix, mxfp4};
 
 pub(super) const OPERATION: &str = "describe decoder";
 
@@ -194,6 +194,11 @@ impl<'a> Roles<'a> {
     /// The dense tensor `name` of `shape`, with a role, if it is there.
     pub(super) fn tensor_if_there(&self, name: &str, shape: &[usize]) -> Result<Option<WeightId>> {
         self.has(name).then(|| self.tensor(name, shape)).transpose()
+    }
+
+    /// The tensor `name` of `shape`, of whole numbers below `bound`, with a role.
+    pub(super) fn integers(&self, name: &str, shape: &[usize], bound: usize) -> Result<WeightId> {
+        integers::table(self.checkpoint, name, shape, bound).map(|weight| self.add(weight))
     }
 
     /// The matrix `{module}.weight`, dense or packed; it has no role yet.

@@ -23,6 +23,9 @@ pub enum Arrangement {
     /// The bytes of the part, in a tensor of another element type or shape.
     #[serde(rename = "bytes")]
     Bytes,
+    /// Whole numbers, for floats of the same shape.
+    #[serde(rename = "integers")]
+    Integers,
     /// Blocks of a GGUF file.
     #[serde(rename = "gguf")]
     Gguf(BlockType),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlxcel_core::Result;
 
-use super::formats::{awq, gguf, grid};
+use super::formats::{awq, gguf, grid, integers};
 use super::gather::misfit;
 use crate::checkpoint::Checkpoint;
 use crate::packing::{Arrangement, Derived};
@@ -27,6 +27,7 @@ impl Derived {
             Arrangement::Gptq(form) => form.read(checkpoint, self.part, tensor, rows, out),
             Arrangement::Awq { groups } => awq::read(checkpoint, groups, self.part, tensor, rows, out),
             Arrangement::Compressed(form) => form.read(checkpoint, self.part, tensor, rows, out),
+            Arrangement::Integers => integers::read(checkpoint, tensor, rows, out),
             Arrangement::Bytes => {
                 let (view, location) = checkpoint.located(tensor)?;
                 let row = out.len().checked_div(rows.len()).unwrap_or_default();

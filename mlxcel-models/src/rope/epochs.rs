@@ -56,6 +56,7 @@ mod tests {
             inv_freq: vec![1.0],
             attention_factor: 1.0,
             interleaved: false,
+            delay: 0,
             long: original_context.map(|original_context| LongRope {
                 inv_freq: vec![0.5],
                 original_context,

@@ -30,6 +30,10 @@ pub struct Rope {
     /// Whether elements `2i` and `2i + 1` are rotated together instead, as in the original RoFormer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interleaved: bool,
+    /// How many positions before their own elements are rotated by; those before the first position by the
+    /// first.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub delay: usize,
     /// Frequencies for sequences longer than the original context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<LongRope>,
@@ -58,6 +62,7 @@ impl Rope {
     /// float64 and rounded, so they do not depend on a platform's reduction of large angles.
     pub fn cos_sin(&self, position: usize, length: usize, cos: &mut [f32], sin: &mut [f32]) {
         let factor = self.factor(length);
+        let position = position.saturating_sub(self.delay);
         for ((frequency, cos), sin) in self.frequencies(length).iter().zip(cos).zip(sin) {
             let angle = f64::from(position as f32 * frequency);
             *cos = angle.cos() as f32 * factor;
@@ -78,6 +83,10 @@ impl Rope {
         let long = self.long.as_ref().filter(|long| length > long.original_context);
         long.and_then(|long| long.attention_factor).unwrap_or(self.attention_factor)
     }
+}
+
+fn is_none(delay: &usize) -> bool {
+    *delay == 0
 }
 
 /// `theta^(−2i/dim)`, rounded where transformers rounds: exponent, power and reciprocal in single precision.

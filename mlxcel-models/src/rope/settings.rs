@@ -12,8 +12,8 @@ const SCALING: &str = "rope_scaling";
 const PARAMETERS: &str = "rope_parameters";
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARTIAL: &str = "partial_rotary_factor";
-/// Whether the converter of a GGUF file has put the rows of rotated elements beside each other in pairs, whatever
-/// the family.
+/// Whether the converter of a GGUF file has put the rows of rotated elements beside each other in pairs,
+/// whatever the family.
 pub(crate) const ROWS_IN_PAIRS: &str = "rotated_in_pairs";
 /// Explicit frequency divisors, as GGUF files have them instead of a formula.
 const FACTORS: &str = "freq_factors";
@@ -96,8 +96,8 @@ pub(crate) struct LayerRopes {
     pub(crate) sliding: Rope,
 }
 
-/// Whether settings describe a rotary embedding. If they do not, a family may assume one, whose original context is
-/// `original`: transformers would put what they say beside it into that one.
+/// Whether settings describe a rotary embedding. If they do not, a family may assume one, whose original
+/// context is `original`: transformers would put what they say beside it into that one.
 pub(crate) fn is_described(config: Fields<'_>, original: f64) -> Result<bool> {
     if config.object(SCALING)?.is_some() || config.get(PARAMETERS).is_some() {
         return Ok(true);
@@ -117,8 +117,9 @@ fn kind_of(scaling: Fields<'_>) -> Result<(&'static str, &str)> {
     Ok((key, scaling.text(key)?.unwrap_or("default")))
 }
 
-/// Refuses a `rope_scaling` that transformers would not read alone, because it adds it to settings of a layer type,
-/// `other`, whose kind has the newer name: these it would complete, and a kind by the older name it would not see.
+/// Refuses a `rope_scaling` that transformers would not read alone, because it adds it to settings of a layer
+/// type, `other`, whose kind has the newer name: these it would complete, and a kind by the older name it
+/// would not see.
 pub(crate) fn refuse_parts(scaling: Fields<'_>, other: Option<Fields<'_>>) -> Result<()> {
     let (key, kind) = kind_of(scaling)?;
     if key == "type" && kind != "default" {
@@ -256,6 +257,7 @@ impl<'a> RopeSettings<'a> {
             inv_freq: frequencies(theta, dim),
             attention_factor: 1.0,
             interleaved: self.config.flag(ROWS_IN_PAIRS)?.unwrap_or(self.interleaved),
+            delay: 0,
             long: None,
         };
         let Some(scaling) = scaling else { return Ok(rope) };
@@ -394,6 +396,7 @@ impl<'a> RopeSettings<'a> {
             inv_freq,
             attention_factor: 1.0,
             interleaved: self.interleaved,
+            delay: 0,
             long: None,
         })
     }

@@ -3,7 +3,13 @@
 use super::{Ops, normed, run_mlp, scaled};
 use crate::decoder::{Activation, ExpertGroups, Experts, Router, Scoring, SharedExpert};
 
-pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Result<O::Value, O::Error> {
+/// What `experts` make of `x`, which has only the wanted tokens if it `is_narrow`.
+pub(super) fn run<O: Ops>(
+    experts: &Experts,
+    x: &O::Value,
+    is_narrow: bool,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
     let Experts {
         count,
         identities,
@@ -18,7 +24,7 @@ pub(super) fn run<O: Ops>(experts: &Experts, x: &O::Value, ops: &mut O) -> Resul
         shared,
         output_bias,
     } = experts;
-    let mut choice = route(router, *chosen, x, ops)?;
+    let mut choice = route(router, *chosen, x, is_narrow, ops)?;
     let passed =
         if *identities > 0 { Some(split_identities(&mut choice, [*count, *identities], ops)?) } else { None };
     let Choice { logits: _, indices, weights } = choice;
@@ -92,6 +98,7 @@ fn route<O: Ops>(
     router: &Router,
     chosen: usize,
     x: &O::Value,
+    is_narrow: bool,
     ops: &mut O,
 ) -> Result<Choice<O::Value>, O::Error> {
     let Router {
@@ -100,6 +107,7 @@ fn route<O: Ops>(
         projection,
         scoring,
         selection_bias,
+        by_token,
         groups,
         normalised,
         normaliser,
@@ -118,6 +126,10 @@ fn route<O: Ops>(
         }
         Scoring::Softmax => ops.softmax(&logits)?,
         Scoring::Sigmoid => ops.activate(&logits, Activation::Sigmoid)?,
+        Scoring::RootSoftplus => {
+            let scores = ops.activate(&logits, Activation::Softplus)?;
+            ops.sqrt(&scores)?
+        }
     };
     let mut ranked = scores.clone();
     if let Some(bias) = selection_bias {
@@ -127,7 +139,13 @@ fn route<O: Ops>(
     if let Some(ExpertGroups { count, kept }) = groups {
         ranked = ops.keep_groups(&ranked, *count, *kept)?;
     }
-    let indices = ops.top(&ranked, chosen)?;
+    let indices = match by_token {
+        Some(table) => {
+            let experts = ops.look_up(*table)?;
+            if is_narrow { ops.select(&experts)? } else { experts }
+        }
+        None => ops.top(&ranked, chosen)?,
+    };
     let weights = ops.pick(&scores, &indices)?;
     let mut numerators = weights.clone();
     if let Some(scales) = expert_scales {

@@ -100,5 +100,5 @@ fn select_positions<O: Ops>(
     }
     let weights = ops.linear(x, weights)?;
     let weights = ops.scale(&weights, *scale)?;
-    ops.select_positions(&query, &key, &weights, *count, slot)
+    ops.select_positions(&query, &key, &weights, (*count, 1), slot)
 }

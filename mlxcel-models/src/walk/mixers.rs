@@ -1,6 +1,6 @@
 //! Mixers.
 
-use super::{Ops, latent, scaled, shifted};
+use super::{Ops, compressed, latent, scaled, shifted};
 use crate::decoder::{
     Activation, Attention, AttentionCore, Decay, DecayScope, DeltaRule, HeadNorm, HeadSharing, Linear, Mixer,
     NormScope, Projection, SelectiveScan, SharedAttention, ShortConvolution, StateSlot, StateSpace,
@@ -24,6 +24,7 @@ pub(super) fn mix<O: Ops>(
         (Mixer::Shared(mixer), &[slot]) => attend_shared(mixer, x, slot, last, ops),
         (Mixer::Latent(mixer), &[slot]) => latent::attend(mixer, x, (None, slot), last, ops),
         (Mixer::Latent(mixer), &[keys, slot]) => latent::attend(mixer, x, (Some(keys), slot), last, ops),
+        (Mixer::Compressed(mixer), slots) => compressed::attend(mixer, x, slots, last, ops),
         (Mixer::ShortConvolution(mixer), &[slot]) => convolve(mixer, x, slot, last, ops),
         (Mixer::DeltaRule(mixer), &[inputs, state]) => delta_rule(mixer, x, [inputs, state], last, ops),
         (Mixer::StateSpace(mixer), &[inputs, state]) => state_space(mixer, x, [inputs, state], last, ops),

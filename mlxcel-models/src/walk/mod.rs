@@ -2,6 +2,7 @@
 //!
 //! Engines that generate graphs and engines that compute eagerly share it; only their operations differ.
 
+mod compressed;
 mod experts;
 mod latent;
 mod mixers;
@@ -9,7 +10,7 @@ mod ops;
 mod shifted;
 mod streams;
 
-pub use ops::{DeltaRuleOperands, Ops};
+pub use ops::{DeltaRuleOperands, Entries, Ops};
 
 use crate::decoder::{
     Activation, Arrangement, Block, Decoder, Embedding, Head, InputStates, LatentAttention, Layer,
@@ -171,7 +172,12 @@ impl Walk {
                 residual_scale,
                 norm_output,
                 deferred: is_deferred,
+                connection,
             } = block;
+            let mut mixes = match connection {
+                Some(connection) => Some(streams::collapse(connection, stream, ops)?),
+                None => None,
+            };
             let input = match (norm_before, unchanged.take()) {
                 (Some(norm), Some((known, value))) if known == *norm => value,
                 _ => normed(norm_before.as_ref(), &stream.hidden, ops)?,
@@ -191,6 +197,7 @@ impl Walk {
                     let (slots, last) = self.next_mixer(stream);
                     if last {
                         stream.select(ops)?;
+                        mixes = mixes.map(|mixes| mixes.select(ops)).transpose()?;
                         deferred = deferred.map(|value| ops.select(&value)).transpose()?;
                         unchanged = None;
                         read = if laurel.is_some() { ops.select(&read)? } else { read };
@@ -198,10 +205,14 @@ impl Walk {
                     mixers::mix(mixer, &input, slots, last, &mut stream.first_values, ops)?
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
-                Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+                Operation::Experts(experts) => experts::run(experts, &input, self.is_narrow(stream), ops)?,
                 Operation::LayerInput(own) => read_input(own, &input, stream.inputs.as_ref(), ops)?,
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
+            if let Some(mixes) = mixes {
+                streams::expand(&mixes, &result, stream, ops)?;
+                continue;
+            }
             if *is_deferred {
                 deferred = Some(match deferred {
                     Some(others) => ops.add(&others, &result)?,
@@ -233,7 +244,8 @@ impl Walk {
         let mut whole = stream.hidden.clone();
         let mut normed: Option<(Norm, O::Value)> = None;
         for block in blocks {
-            // Only sequential layers have norms of the stream, residuals of low rank, and deferred results.
+            // Only sequential layers have norms of the stream, residuals of low rank, deferred results, and
+            // connections.
             let Block {
                 norm_before,
                 input_scale,
@@ -243,6 +255,7 @@ impl Walk {
                 residual_scale,
                 norm_output: _,
                 deferred: _,
+                connection: _,
             } = block;
             let input = match (norm_before, &normed) {
                 (None, _) => whole.clone(),
@@ -267,7 +280,7 @@ impl Walk {
                     mixers::mix(mixer, &input, slots, last, &mut stream.first_values, ops)?
                 }
                 Operation::Mlp(mlp) => run_mlp(mlp, &input, ops)?,
-                Operation::Experts(experts) => experts::run(experts, &input, ops)?,
+                Operation::Experts(experts) => experts::run(experts, &input, self.is_narrow(stream), ops)?,
                 Operation::LayerInput(own) => read_input(own, &input, stream.inputs.as_ref(), ops)?,
             };
             let result = finish(result, norm_after.as_ref(), *residual_scale, ops)?;
@@ -276,11 +289,16 @@ impl Walk {
         Ok(())
     }
 
+    /// Whether only the wanted tokens are left in the stream.
+    fn is_narrow<V>(&self, stream: &Stream<V>) -> bool {
+        self.selects && stream.mixers == self.slots.len()
+    }
+
     /// The states of the mixer that comes next, and whether it is the last one.
     fn next_mixer<V>(&self, stream: &mut Stream<V>) -> (&[StateSlot], bool) {
         let slots = self.slots.get(stream.mixers).map(Vec::as_slice).unwrap_or_default();
         stream.mixers += 1;
-        (slots, self.selects && stream.mixers == self.slots.len())
+        (slots, self.is_narrow(stream))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The operations of a walk.
 
 use crate::decoder::{
-    Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, PositionScale,
-    StateSlot, WeightId,
+    Activation, AttentionCore, Compressor, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm,
+    PositionScale, StateSlot, WeightId,
 };
 use crate::rope::Rope;
 
@@ -40,6 +40,9 @@ pub trait Ops {
 
     /// The rows of a table for the types of the tokens: `[tokens, width]`.
     fn embed_types(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
+
+    /// The rows of a table of whole numbers for the tokens of the pass, as integers: `[tokens, width]`.
+    fn look_up(&mut self, table: WeightId) -> Result<Self::Value, Self::Error>;
 
     /// The hidden states that a draft head reads beside the tokens of the pass: `[tokens, width]`.
     fn input_states(&mut self) -> Result<Self::Value, Self::Error>;
@@ -146,17 +149,27 @@ pub trait Ops {
                 let up = self.clamp(up, -limit, limit)?;
                 self.multiply(&gate, &up)
             }
-            Gating::ClampedSwiglu { alpha, limit } => {
+            Gating::ClampedSwiglu { alpha, limit, offset } => {
                 let gate = self.clamp(gate, f32::NEG_INFINITY, limit)?;
                 let up = self.clamp(up, -limit, limit)?;
                 let steep = self.scale(&gate, alpha)?;
                 let steep = self.activate(&steep, Activation::Sigmoid)?;
                 let gate = self.multiply(&gate, &steep)?;
-                let up = self.offset(&up, 1.0)?;
+                let up = if offset == 0.0 { up } else { self.offset(&up, offset)? };
                 self.multiply(&up, &gate)
             }
         }
     }
+
+    /// Matrices (`[tokens, n, n]`) of numbers above zero whose columns are divided by their sums plus
+    /// `epsilon` so many times, at least once, and whose rows are divided likewise between (Sinkhorn and
+    /// Knopp, 1967).
+    fn balance(
+        &mut self,
+        x: &Self::Value,
+        epsilon: f32,
+        iterations: usize,
+    ) -> Result<Self::Value, Self::Error>;
 
     /// `[tokens, heads · width]` as `[tokens, heads, width]`.
     fn split_heads(&mut self, x: &Self::Value, heads: usize) -> Result<Self::Value, Self::Error>;
@@ -174,6 +187,9 @@ pub trait Ops {
     /// rotary_dim / 2`: what turns an interleaved rotary embedding into one of halves, for queries and
     /// keys.
     fn deinterleave(&mut self, x: &Self::Value, rotary_dim: usize) -> Result<Self::Value, Self::Error>;
+
+    /// The opposite of [`deinterleave`](Self::deinterleave) for all elements of heads.
+    fn interleave(&mut self, x: &Self::Value) -> Result<Self::Value, Self::Error>;
 
     /// Queries or keys (`[tokens, heads, width]`) rotated by an embedding of the decoder's, in halves.
     fn rotate(&mut self, x: &Self::Value, rope: &Rope) -> Result<Self::Value, Self::Error>;
@@ -239,17 +255,42 @@ pub trait Ops {
         selected: Option<StateSlot>,
     ) -> Result<Self::Value, Self::Error>;
 
-    /// Selects, for each token, the `count` positions up to its own with the highest scores, or all if there
-    /// are fewer, for [`latent_attention`](Self::latent_attention) later in this pass. Equal scores are in
-    /// the order of their positions. The score of a position is the sum over the heads of `weights`
-    /// (`[tokens, heads]`) times the products of `query` (`[tokens, heads, head_dim]`) with the key at `slot`
-    /// that are above zero; `key` (`[tokens, 1, head_dim]`) goes there first.
+    /// The sum of values weighted by a softmax of gates, element by element, over the window that a token is
+    /// the last of: `[tokens, width]`. Of `x` the first half of the last dimension are values, the others
+    /// gates, to which those of `compressor` are added by the place in the window; both are of the series of
+    /// `compressor`. The state at `slot` is what lies before the tokens. Only the results of tokens that are
+    /// the last of a whole window, counted from position 0, have to be right. Nothing lies before position 0.
+    fn compress(
+        &mut self,
+        x: &Self::Value,
+        compressor: &Compressor,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Attention of rotated queries (`[tokens, query_heads, width]`) to the cache at `slot`, into which the
+    /// rotated `key` (`[tokens, 1, width]`) goes first, as a value too, and to the `entries`. Both share one
+    /// softmax, and sinks. Of `core` no rotary embedding is read. Gives `[tokens, query_heads · width]`.
+    fn compressed_attention(
+        &mut self,
+        query: &Self::Value,
+        key: &Self::Value,
+        entries: &Entries<Self::Value>,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Self::Value, Self::Error>;
+
+    /// Selects, by `(count, rate)`, for each token the `count` positions up to its own with the highest
+    /// scores, or all if there are fewer, for [`latent_attention`](Self::latent_attention) later in this
+    /// pass. Equal scores are in the order of their positions. The score of a position is the sum over the
+    /// heads of `weights` (`[tokens, heads]`) times the products of `query` (`[tokens, heads, head_dim]`)
+    /// with the key at `slot` that are above zero; `key` (`[tokens, 1, head_dim]`) goes there first. With a
+    /// `rate` above 1 only the last of each `rate` positions can be selected.
     fn select_positions(
         &mut self,
         query: &Self::Value,
         key: &Self::Value,
         weights: &Self::Value,
-        count: usize,
+        selection: (usize, usize),
         slot: StateSlot,
     ) -> Result<(), Self::Error>;
 
@@ -367,6 +408,21 @@ pub trait Ops {
         routing: &Self::Routing,
         weights: Option<&Self::Value>,
     ) -> Result<Self::Value, Self::Error>;
+}
+
+/// The entries that [`Ops::compressed_attention`] attends to beside keys.
+#[derive(Clone, Debug)]
+pub struct Entries<V> {
+    /// Those of the windows that the tokens of the pass are the last of, `[tokens, 1, width]`: keys and values.
+    pub entry: V,
+    /// The number of positions of a window. Tokens see the entries at the last position of each window up to
+    /// their own.
+    pub rate: usize,
+    /// The state that has those of earlier positions.
+    pub slot: StateSlot,
+    /// The slot of the keys that the entries were [selected](Ops::select_positions) by in this pass, if not
+    /// all are seen.
+    pub selected: Option<StateSlot>,
 }
 
 /// The operands of [`Ops::generalized_delta_rule`].

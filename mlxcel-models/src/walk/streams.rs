@@ -1,11 +1,14 @@
 //! Several residual streams.
 
 use super::{Ops, Stream, read_input, scaled};
-use crate::decoder::{Activation, AltUp, Laurel, Streams};
+use crate::decoder::{Activation, AltUp, HyperConnection, Laurel, StreamMixer, Streams};
 
 /// The streams of the embedded tokens `x`, all of them.
 pub(super) fn split<O: Ops>(streams: &Streams, x: &O::Value, ops: &mut O) -> Result<Vec<O::Value>, O::Error> {
-    let Streams { projections, merges: _, least } = streams;
+    let (projections, least) = match streams {
+        Streams::Predicted { projections, merges: _, least } => (projections, least),
+        Streams::Connected(mixer) => return Ok(vec![x.clone(); mixer.streams]),
+    };
     let mut all = vec![x.clone()];
     for projection in projections {
         let projected = ops.linear(x, projection)?;
@@ -16,7 +19,14 @@ pub(super) fn split<O: Ops>(streams: &Streams, x: &O::Value, ops: &mut O) -> Res
 
 /// What goes on of all streams behind the last layer.
 pub(super) fn merge<O: Ops>(streams: &Streams, all: &[O::Value], ops: &mut O) -> Result<O::Value, O::Error> {
-    let Streams { projections: _, merges, least } = streams;
+    let (merges, least) = match streams {
+        Streams::Predicted { projections: _, merges, least } => (merges, least),
+        Streams::Connected(mixer) => {
+            let weights = beside(mixer, all, ops)?;
+            let weights = mix(mixer, &weights, [0, 0, mixer.streams], ops)?;
+            return weighted(mixer, all, &weights, ops);
+        }
+    };
     let Some((first, others)) = all.split_first() else { unreachable!("there is a first stream") };
     let mut sum = first.clone();
     for (other, merge) in others.iter().zip(merges) {
@@ -116,4 +126,112 @@ pub(super) fn augment<O: Ops>(
     let sum = ops.add(x, read)?;
     let sum = ops.add(&sum, &normed)?;
     scaled(sum, *scale, ops)
+}
+
+/// How a block's result goes into all streams.
+pub(super) struct Mixes<V> {
+    /// A factor of the result for each stream, `[tokens, streams]`.
+    result: V,
+    /// `[tokens, streams²]`: how much of each stream goes into each, for one stream after the other.
+    streams: V,
+}
+
+impl<V> Mixes<V> {
+    /// Those of the wanted tokens.
+    pub(super) fn select<O: Ops<Value = V>>(self, ops: &mut O) -> Result<Self, O::Error> {
+        Ok(Self { result: ops.select(&self.result)?, streams: ops.select(&self.streams)? })
+    }
+}
+
+/// Lets a block read a weighted sum of all streams.
+pub(super) fn collapse<O: Ops>(
+    connection: &HyperConnection,
+    stream: &mut Stream<O::Value>,
+    ops: &mut O,
+) -> Result<Mixes<O::Value>, O::Error> {
+    let HyperConnection { mixer, iterations } = connection;
+    let count = mixer.streams;
+    let all = beside(mixer, &stream.all, ops)?;
+    let read = mix(mixer, &all, [0, 0, count], ops)?;
+    stream.hidden = weighted(mixer, &stream.all, &read, ops)?;
+    let result = mix(mixer, &all, [1, count, 2 * count], ops)?;
+    let result = ops.activate(&result, Activation::Sigmoid)?;
+    let result = ops.scale(&result, 2.0)?;
+    let streams = mix(mixer, &all, [2, 2 * count, (2 + count) * count], ops)?;
+    let streams = ops.split_heads(&streams, count)?;
+    let streams = ops.softmax(&streams)?;
+    let streams = ops.offset(&streams, mixer.epsilon)?;
+    let streams = ops.balance(&streams, mixer.epsilon, *iterations)?;
+    Ok(Mixes { result, streams: ops.join_heads(&streams)? })
+}
+
+/// Adds the `result` of a block to all streams, mixed.
+pub(super) fn expand<O: Ops>(
+    mixes: &Mixes<O::Value>,
+    result: &O::Value,
+    stream: &mut Stream<O::Value>,
+    ops: &mut O,
+) -> Result<(), O::Error> {
+    let count = stream.all.len();
+    let mut mixed = Vec::with_capacity(count);
+    for to in 0..count {
+        let factor = ops.slice(&mixes.result, to, to + 1)?;
+        let mut sum = ops.multiply(result, &factor)?;
+        for (from, other) in stream.all.iter().enumerate() {
+            let at = from * count + to;
+            let factor = ops.slice(&mixes.streams, at, at + 1)?;
+            let part = ops.multiply(other, &factor)?;
+            sum = ops.add(&sum, &part)?;
+        }
+        mixed.push(sum);
+    }
+    stream.all = mixed;
+    Ok(())
+}
+
+/// All mixes before factors and summands, `[tokens, mixes]`.
+fn beside<O: Ops>(mixer: &StreamMixer, all: &[O::Value], ops: &mut O) -> Result<O::Value, O::Error> {
+    let beside = ops.concatenate(all)?;
+    let normed = ops.norm(&beside, &mixer.norm)?;
+    ops.linear(&normed, &mixer.projection)
+}
+
+/// The mixes `start..end`, which are of the kind `kind`, of [`beside`].
+fn mix<O: Ops>(
+    mixer: &StreamMixer,
+    all: &O::Value,
+    [kind, start, end]: [usize; 3],
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let part = ops.slice(all, start, end)?;
+    let scale = ops.vector(mixer.scale)?;
+    let scale = ops.slice(&scale, kind, kind + 1)?;
+    let base = ops.vector(mixer.base)?;
+    let base = ops.slice(&base, start, end)?;
+    let scaled = ops.multiply(&part, &scale)?;
+    ops.add(&scaled, &base)
+}
+
+/// The sum of all streams, weighted by the sigmoids of `mixes`.
+fn weighted<O: Ops>(
+    mixer: &StreamMixer,
+    all: &[O::Value],
+    mixes: &O::Value,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    let weights = ops.activate(mixes, Activation::Sigmoid)?;
+    let weights = ops.offset(&weights, mixer.epsilon)?;
+    let mut sum: Option<O::Value> = None;
+    for (index, stream) in all.iter().enumerate() {
+        let weight = ops.slice(&weights, index, index + 1)?;
+        let part = ops.multiply(stream, &weight)?;
+        sum = Some(match sum {
+            Some(sum) => ops.add(&sum, &part)?,
+            None => part,
+        });
+    }
+    match sum {
+        Some(sum) => Ok(sum),
+        None => unreachable!("there is a first stream"),
+    }
 }

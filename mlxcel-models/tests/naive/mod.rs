@@ -2,16 +2,17 @@
 //! every position.
 
 mod attention;
+mod compressed;
 mod recurrent;
 mod tensor;
 
 use std::collections::HashMap;
 
 use mlxcel_core::Result;
-use mlxcel_models::walk::{DeltaRuleOperands, Hidden, Ops, Walk};
+use mlxcel_models::walk::{DeltaRuleOperands, Entries, Hidden, Ops, Walk};
 use mlxcel_models::{
-    Activation, AttentionCore, Checkpoint, Convolution, Decoder, HeadLinear, LatentAttention, Linear, Norm,
-    NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
+    Activation, AttentionCore, Checkpoint, Compressor, Convolution, Decoder, HeadLinear, LatentAttention,
+    Linear, Norm, NormKind, PositionScale, Rope, StateSlot, WeightId, WeightRef,
 };
 
 use crate::common::values::values;
@@ -149,6 +150,10 @@ impl Ops for Naive<'_> {
         Ok(self.rows(table, |at| self.types.get(at).copied().unwrap_or_default().into()))
     }
 
+    fn look_up(&mut self, table: WeightId) -> Result<Tensor> {
+        self.embed(table)
+    }
+
     fn input_states(&mut self) -> Result<Tensor> {
         let width = self.states.len() / self.tokens.len();
         Ok(Tensor::new([self.tokens.len(), width], self.states.to_vec()))
@@ -268,6 +273,10 @@ impl Ops for Naive<'_> {
         Ok(x.map_rows(|_, x| softmax(x)))
     }
 
+    fn balance(&mut self, x: &Tensor, epsilon: f32, iterations: usize) -> Result<Tensor> {
+        Ok(compressed::balanced(x, epsilon, iterations))
+    }
+
     fn split_heads(&mut self, x: &Tensor, heads: usize) -> Result<Tensor> {
         let [tokens, width] = x.shape[..] else { panic!("{:?}", x.shape) };
         Ok(Tensor { shape: vec![tokens, heads, width / heads], data: x.data.clone() })
@@ -298,6 +307,10 @@ impl Ops for Naive<'_> {
             }
             out
         }))
+    }
+
+    fn interleave(&mut self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.map_rows(|_, x| (0..x.len()).map(|at| x[at % 2 * (x.len() / 2) + at / 2]).collect()))
     }
 
     fn rotate(&mut self, x: &Tensor, rope: &Rope) -> Result<Tensor> {
@@ -364,12 +377,27 @@ impl Ops for Naive<'_> {
         Ok(self.attend_latent(query, entry, latent, selected))
     }
 
+    fn compress(&mut self, x: &Tensor, compressor: &Compressor, _: StateSlot) -> Result<Tensor> {
+        Ok(self.compressed(x, compressor))
+    }
+
+    fn compressed_attention(
+        &mut self,
+        query: &Tensor,
+        key: &Tensor,
+        entries: &Entries<Tensor>,
+        core: &AttentionCore,
+        _: StateSlot,
+    ) -> Result<Tensor> {
+        Ok(self.attend_compressed(query, key, entries, core))
+    }
+
     fn select_positions(
         &mut self,
         query: &Tensor,
         key: &Tensor,
         weights: &Tensor,
-        count: usize,
+        (count, rate): (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
         let (heads, queries) = (query.shape[1], query.rows().collect::<Vec<_>>());
@@ -379,7 +407,9 @@ impl Ops for Naive<'_> {
                 let products = queries[token * heads..][..heads].iter().map(|query| dot(query, key).max(0.0));
                 products.zip(weights).map(|(product, weight)| product * weight).sum()
             };
-            largest(&keys[..=token].iter().map(score).collect::<Vec<f32>>(), count)
+            let seen = keys[..=token].iter().skip(rate - 1).step_by(rate);
+            let best = largest(&seen.map(score).collect::<Vec<f32>>(), count);
+            best.into_iter().map(|index| index * rate + rate - 1).collect()
         };
         self.selected.insert(slot, weights.rows().enumerate().map(of).collect());
         Ok(())

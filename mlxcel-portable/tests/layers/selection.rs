@@ -38,7 +38,7 @@ fn step(rows: &[Range<usize>], count: usize, caches: Vec<Tensor>) -> (Vec<Tensor
     let mut results = run(&arguments, |b, values| {
         let [query, key, weights, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = PositionSelectionOperands { query, key, weights, positions, caches };
-        let what = PositionSelection { rows: &counts, layer: 1, count };
+        let what = PositionSelection { rows: &counts, layer: 1, count, rate: 1 };
         let Selected { masks, caches } = select_positions(b, &operands, &what)?;
         Ok([caches, masks].concat())
     });
@@ -113,7 +113,7 @@ fn operands_of_the_wrong_shape_are_rejected() {
             let cache = b.argument("cache", TensorType::new(F32, cache))?;
             let operands = PositionSelectionOperands { query, key, weights, positions, caches: &[cache] };
             let selected =
-                select_positions(b, &operands, &PositionSelection { rows: &[3], layer: 1, count })?;
+                select_positions(b, &operands, &PositionSelection { rows: &[3], layer: 1, count, rate: 1 })?;
             Ok(selected.caches)
         });
         assert!(made.unwrap_err().to_string().contains(message));

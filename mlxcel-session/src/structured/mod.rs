@@ -100,8 +100,9 @@ enum Kind {
 
 impl Grammar {
     /// JSON by a schema (draft 2020-12 or older), on one line in the style of Python's `json.dumps`. [Most
-    /// keywords are supported](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md); unsupported ones, such as
-    /// `uniqueItems` or a `oneOf` with overlapping alternatives, are errors when a generation starts.
+    /// keywords are supported](https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md);
+    /// unsupported ones, such as `uniqueItems` or a `oneOf` with overlapping alternatives, are errors when a
+    /// generation starts.
     ///
     /// Unbounded numbers may exceed an `f64`, so set `minimum` and `maximum`; strings may be long, so set
     /// `maxLength`.
@@ -121,8 +122,8 @@ impl Grammar {
     }
 
     /// Text of a context-free grammar in [llguidance's variant of
-    /// Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), with the start rule `start`. `%json
-    /// {…}` embeds a JSON schema.
+    /// Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md), with the start rule
+    /// `start`. `%json {…}` embeds a JSON schema.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self::of(Kind::Lark(grammar.into().into()))
     }

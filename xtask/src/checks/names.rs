@@ -15,6 +15,7 @@ const SHARED: &[(&str, &str)] = &[
     ("Block", "of a decoder, and of a StableHLO region"),
     ("Code", "of a packing, and the instructions that a target has"),
     ("Comparison", "StableHLO's attribute; elsewhere a result"),
+    ("CompressedAttention", "the description, and the layer that computes it"),
     ("ElementType", "mlxcel-stablehlo depends on no other crate"),
     ("Error", "mlxcel-stablehlo depends on no other crate"),
     ("ErrorKind", "mlxcel-stablehlo depends on no other crate"),

@@ -139,7 +139,7 @@ impl PassOps<'_> {
     }
 
     /// How scores become weights.
-    fn scoring(&self, core: &AttentionCore) -> Result<Scoring> {
+    pub(super) fn scoring(&self, core: &AttentionCore) -> Result<Scoring> {
         let sinks = core.sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         Ok(Scoring { scale: core.scale, soft_cap: core.soft_cap, sinks })
     }

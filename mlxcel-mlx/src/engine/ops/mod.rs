@@ -4,6 +4,7 @@
 //! recurrences) run row by row over each row's states; all others process the tokens of all rows at once.
 
 mod attention;
+mod compressed;
 mod experts;
 mod recurrent;
 mod selection;
@@ -12,10 +13,10 @@ pub(super) mod triangles;
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, Result};
-use mlxcel_models::walk::{DeltaRuleOperands, Ops};
+use mlxcel_models::walk::{DeltaRuleOperands, Entries, Ops};
 use mlxcel_models::{
-    Activation, AttentionCore, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm, NormKind,
-    PositionScale, Rope, StateSlot, WeightId,
+    Activation, AttentionCore, Compressor, Convolution, Gating, HeadLinear, LatentAttention, Linear, Norm,
+    NormKind, PositionScale, Rope, StateSlot, WeightId,
 };
 
 use self::experts::Routing;
@@ -100,6 +101,10 @@ impl Ops for PassOps<'_> {
             // The row of type 0, for all tokens.
             None => embed(table, &Array::from_slice(&[0u32], &[1])?, self.network.numerics.activation),
         }
+    }
+
+    fn look_up(&mut self, table: WeightId) -> Result<Array> {
+        self.network.weights.dense(table)?.take(self.inputs.tokens, 0)?.astype(DType::U32)
     }
 
     fn input_states(&mut self) -> Result<Array> {
@@ -232,13 +237,19 @@ impl Ops for PassOps<'_> {
                 let gate = clamp(&self.activate(gate, activation)?, f32::NEG_INFINITY, limit)?;
                 clamp(up, -limit, limit)?.multiply(&gate)
             }
-            Gating::ClampedSwiglu { alpha, limit } => {
+            Gating::ClampedSwiglu { alpha, limit, offset } => {
                 let gate = clamp(gate, f32::NEG_INFINITY, limit)?;
-                let up = clamp(up, -limit, limit)?.add_scalar(1.0)?;
+                let up = clamp(up, -limit, limit)?.add_scalar(offset)?;
                 let gate = gate.multiply(&gate.multiply_scalar(alpha)?.sigmoid()?)?;
                 up.multiply(&gate)
             }
         }
+    }
+
+    fn balance(&mut self, x: &Array, epsilon: f32, iterations: usize) -> Result<Array> {
+        let divided = |x: &Array, axis| x.divide(&x.sum(&[axis], true)?.add_scalar(epsilon)?);
+        let columns = divided(&x.astype(DType::F32)?, 1)?;
+        (1..iterations).try_fold(columns, |x, _| divided(&divided(&x, 2)?, 1))
     }
 
     fn split_heads(&mut self, x: &Array, heads: usize) -> Result<Array> {
@@ -265,6 +276,11 @@ impl Ops for PassOps<'_> {
             return Ok(halves);
         }
         concatenate([&halves, &x.slice_axis(-1, rotary_dim, width)?], -1)
+    }
+
+    fn interleave(&mut self, x: &Array) -> Result<Array> {
+        let (tokens, heads, width) = (x.dim(0), x.dim(1), x.dim(2));
+        x.reshape(&[tokens, heads, 2, width / 2])?.transpose(&[0, 1, 3, 2])?.reshape(&[tokens, heads, width])
     }
 
     fn rotate(&mut self, x: &Array, rope: &Rope) -> Result<Array> {
@@ -331,15 +347,30 @@ impl Ops for PassOps<'_> {
         self.attend_latent(query, entry, latent, slot, selected)
     }
 
+    fn compress(&mut self, x: &Array, compressor: &Compressor, slot: StateSlot) -> Result<Array> {
+        self.compress_rows(x, compressor, slot)
+    }
+
+    fn compressed_attention(
+        &mut self,
+        query: &Array,
+        key: &Array,
+        entries: &Entries<Array>,
+        core: &AttentionCore,
+        slot: StateSlot,
+    ) -> Result<Array> {
+        self.attend_compressed([query, key], entries, core, slot)
+    }
+
     fn select_positions(
         &mut self,
         query: &Array,
         key: &Array,
         weights: &Array,
-        count: usize,
+        selection: (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
-        self.select_by_index([query, key, weights], count, slot)
+        self.select_by_index([query, key, weights], selection, slot)
     }
 
     fn convolve(&mut self, x: &Array, convolution: &Convolution, slot: StateSlot) -> Result<Array> {

@@ -30,7 +30,7 @@ impl PassOps<'_> {
 
     /// Runs `step(own inputs, state)` for each span, which returns outputs (`[tokens, …]`) and the next
     /// state.
-    fn each_row<const N: usize>(
+    pub(super) fn each_row<const N: usize>(
         &mut self,
         inputs: [&Array; N],
         slot: StateSlot,

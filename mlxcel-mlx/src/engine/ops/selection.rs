@@ -7,7 +7,6 @@ use super::PassOps;
 use super::attention::heads_first;
 use super::experts::top;
 use crate::array::{Array, DType, concatenate};
-use crate::engine::compute::Masks;
 use crate::engine::network::{Span, inconsistent};
 use crate::engine::state::{LayerState, StateLayout};
 
@@ -30,7 +29,7 @@ impl PassOps<'_> {
     pub(super) fn select_by_index(
         &mut self,
         [query, key, weights]: [&Array; 3],
-        count: usize,
+        (count, rate): (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
         let network = self.network;
@@ -48,11 +47,14 @@ impl PassOps<'_> {
             let (cache, visible) =
                 layout.extend(before, span.position, &own, None, network.layout.element)?;
             self.filled[number].push(slot, LayerState::Cache(cache))?;
-            selected.push(if visible.keys.dim(2) <= count {
+            let keys = visible.keys.squeeze(&[0, 1])?;
+            selected.push(if keys.dim(0) / rate <= count {
                 Selected::All
+            } else if rate == 1 {
+                highest(query, weights, &keys, span, count, self.masks.causal(span.count, keys.dim(0))?)?
             } else {
-                let keys = visible.keys.squeeze(&[0, 1])?;
-                highest(query, weights, &keys, span, count, &mut self.masks)?
+                let seen = closed(span, rate)?;
+                highest(query, weights, &closing(&keys, rate)?, span, count, &seen)?
             });
         }
         self.selected.insert(slot, selected);
@@ -60,14 +62,33 @@ impl PassOps<'_> {
     }
 }
 
-/// What is selected for the tokens of `span`, which see more `keys` (`[seen, width]`) than `count`.
+/// Of what is kept for each position (`[seen, width]`) that for the last of each `rate` positions.
+pub(super) fn closing(x: &Array, rate: usize) -> Result<Array> {
+    x.slice_by(&[rate - 1, 0], &[x.dim(0), x.dim(1)], &[rate, 1])
+}
+
+/// Which windows of `rate` positions end at the positions of the tokens of `span`, or before: `[tokens,
+/// windows]` booleans.
+pub(super) fn closed(span: &Span, rate: usize) -> Result<Array> {
+    let count = |n: usize| {
+        i32::try_from(n).map_err(|_| inconsistent("a sequence is too long for windows of positions"))
+    };
+    let end = span.position + span.count;
+    let windows = Array::arange(0, count(end / rate)?, DType::I32)?.expand_dims(&[0])?;
+    let whole: Vec<i32> =
+        span.positions().map(|position| count((position + 1) / rate)).collect::<Result<_>>()?;
+    Array::from_slice(&whole, &[whole.len(), 1])?.greater(&windows)
+}
+
+/// What is selected for the tokens of `span`, which see more `keys` (`[seen, width]`) than `count`, those
+/// that are true for them in `visible` (`[tokens, seen]`).
 fn highest(
     query: &Array,
     weights: &Array,
     keys: &Array,
     span: &Span,
     count: usize,
-    masks: &mut Masks,
+    visible: &Array,
 ) -> Result<Selected> {
     let (heads, seen) = (query.dim(1), keys.dim(0));
     let keys = keys.astype(DType::F32)?.transpose(&[1, 0])?;
@@ -84,10 +105,9 @@ fn highest(
     if span.count == 1 {
         return Ok(Selected::Positions(top(&scores, count)?.reshape(&[count])?));
     }
-    let causal = masks.causal(span.count, seen)?;
-    let scores = causal.select(&scores, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?;
+    let scores = visible.select(&scores, &Array::scalar(f32::NEG_INFINITY, DType::F32)?)?;
     let ones = Array::full(&[span.count, count], 1.0, DType::F32)?;
     let chosen = Array::zeros(&[span.count, seen], DType::F32)?;
     let chosen = chosen.put_along_axis(&top(&scores, count)?, &ones, -1)?.astype(DType::Bool)?;
-    Ok(Selected::Mask(chosen.logical_and(causal)?))
+    Ok(Selected::Mask(chosen.logical_and(visible)?))
 }

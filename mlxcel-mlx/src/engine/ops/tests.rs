@@ -39,6 +39,7 @@ fn network(mixer: Mixer, weight: Array) -> Network {
         residual_scale: 1.0,
         norm_output: None,
         deferred: false,
+        connection: None,
     };
     let decoder = Decoder {
         model_type: "hand-made".into(),

@@ -6,6 +6,7 @@ mod fp8;
 pub(in crate::read) mod gguf;
 pub(in crate::read) mod gptq;
 pub(in crate::read) mod grid;
+pub(crate) mod integers;
 mod mlx;
 mod module;
 pub(crate) mod mxfp4;
