@@ -5,7 +5,7 @@ use mlxcel_models::walk::Ops;
 use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot, alibi_slopes};
 
 use super::Naive;
-use super::tensor::{Tensor, dot, rotated, softmax};
+use super::tensor::{Tensor, dot, largest, rotated, softmax};
 
 impl Naive<'_> {
     pub(super) fn attend(
@@ -85,4 +85,25 @@ impl Naive<'_> {
             (0..rank).map(sum).collect()
         })
     }
+}
+
+/// The `count` positions up to each token's own, of the last ones of each `rate`, with the highest scores of
+/// their keys.
+pub(super) fn best_positions(
+    [query, key, weights]: [&Tensor; 3],
+    count: usize,
+    rate: usize,
+) -> Vec<Vec<usize>> {
+    let (heads, queries) = (query.shape[1], query.rows().collect::<Vec<_>>());
+    let keys = key.rows().collect::<Vec<_>>();
+    let of = |(token, weights): (usize, &[f32])| {
+        let score = |key: &&[f32]| {
+            let products = queries[token * heads..][..heads].iter().map(|query| dot(query, key).max(0.0));
+            products.zip(weights).map(|(product, weight)| product * weight).sum()
+        };
+        let seen = keys[..=token].iter().skip(rate - 1).step_by(rate);
+        let best = largest(&seen.map(score).collect::<Vec<f32>>(), count);
+        best.into_iter().map(|index| index * rate + rate - 1).collect()
+    };
+    weights.rows().enumerate().map(of).collect()
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod compressed;
+mod experts;
 mod recurrent;
 mod tensor;
 
@@ -16,6 +17,7 @@ use mlxcel_models::{
 };
 
 use crate::common::values::values;
+use experts::Routing;
 use tensor::{Tensor, activated, dot, largest, rotated, softmax};
 
 pub(crate) struct Naive<'a> {
@@ -29,12 +31,6 @@ pub(crate) struct Naive<'a> {
     kept: HashMap<StateSlot, [Tensor; 2]>,
     /// The positions that each token attends to, by the slots of the keys that selected them.
     selected: HashMap<StateSlot, Vec<Vec<usize>>>,
-}
-
-/// Which expert each row of a dispatched tensor is for.
-pub(crate) struct Routing {
-    experts: Vec<usize>,
-    chosen: usize,
 }
 
 /// The logits at every position of `tokens`, which are the start of a sequence.
@@ -400,38 +396,12 @@ impl Ops for Naive<'_> {
         (count, rate): (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
-        let (heads, queries) = (query.shape[1], query.rows().collect::<Vec<_>>());
-        let keys = key.rows().collect::<Vec<_>>();
-        let of = |(token, weights): (usize, &[f32])| {
-            let score = |key: &&[f32]| {
-                let products = queries[token * heads..][..heads].iter().map(|query| dot(query, key).max(0.0));
-                products.zip(weights).map(|(product, weight)| product * weight).sum()
-            };
-            let seen = keys[..=token].iter().skip(rate - 1).step_by(rate);
-            let best = largest(&seen.map(score).collect::<Vec<f32>>(), count);
-            best.into_iter().map(|index| index * rate + rate - 1).collect()
-        };
-        self.selected.insert(slot, weights.rows().enumerate().map(of).collect());
+        self.selected.insert(slot, attention::best_positions([query, key, weights], count, rate));
         Ok(())
     }
 
     fn convolve(&mut self, x: &Tensor, convolution: &Convolution, _: StateSlot) -> Result<Tensor> {
-        let &Convolution { weight, bias, channels, taps, activation } = convolution;
-        let weight = self.weight(weight);
-        assert_eq!(weight.shape, [channels, taps]);
-        let bias = bias.map(|bias| self.weight(bias));
-        let rows = x.rows().collect::<Vec<_>>();
-        Ok(x.map_rows(|index, _| {
-            let channel = |channel: usize| {
-                let tap = |tap: usize| match (index + tap + 1).checked_sub(taps) {
-                    Some(at) => weight.data[channel * taps + tap] * rows[at][channel],
-                    None => 0.0,
-                };
-                let sum = (0..taps).map(tap).sum::<f32>() + bias.map_or(0.0, |bias| bias.data[channel]);
-                activation.map_or(sum, |activation| activated(sum, activation))
-            };
-            (0..channels).map(channel).collect()
-        }))
+        Ok(self.convolved(x, convolution))
     }
 
     fn delta_rule(
@@ -475,38 +445,11 @@ impl Ops for Naive<'_> {
     }
 
     fn keep_groups(&mut self, scores: &Tensor, groups: usize, kept: usize) -> Result<Tensor> {
-        let size = scores.width() / groups;
-        Ok(scores.map_rows(|_, scores| {
-            let score = |group: &[f32]| {
-                let mut sorted = group.to_vec();
-                sorted.sort_by(|a, b| b.total_cmp(a));
-                sorted[0] + sorted[1]
-            };
-            let of_groups = scores.chunks_exact(size).map(score).collect::<Vec<_>>();
-            let best = largest(&of_groups, kept);
-            let keep =
-                |(index, &score)| if best.contains(&(index / size)) { score } else { f32::NEG_INFINITY };
-            scores.iter().enumerate().map(keep).collect()
-        }))
+        Ok(experts::of_best_groups(scores, groups, kept))
     }
 
     fn sparse_mixer(&mut self, logits: &Tensor, tolerance: f32) -> Result<(Tensor, Tensor)> {
-        let rows = logits.rows().map(|logits| {
-            let best = largest(logits, 2);
-            let weight = |place: usize| {
-                let most = logits[best[place]];
-                let close = |(index, logit): &(usize, &f32)| {
-                    let far = (most - **logit) / logit.abs().max(most) > tolerance;
-                    !best[..place].contains(index) && !far
-                };
-                let powers = logits.iter().enumerate().filter(close).map(|(_, logit)| (logit - most).exp());
-                powers.sum::<f32>().recip()
-            };
-            ([best[0] as f32, best[1] as f32], [weight(0), weight(1)])
-        });
-        let (indices, weights): (Vec<_>, Vec<_>) = rows.unzip();
-        let tokens = logits.shape[0];
-        Ok((Tensor::new([tokens, 2], indices.concat()), Tensor::new([tokens, 2], weights.concat())))
+        Ok(experts::sparse_mixer(logits, tolerance))
     }
 
     fn top(&mut self, x: &Tensor, count: usize) -> Result<Tensor> {
@@ -523,12 +466,7 @@ impl Ops for Naive<'_> {
     }
 
     fn dispatch(&mut self, x: &Tensor, chosen: &Tensor, experts: usize) -> Result<(Tensor, Routing)> {
-        let routing =
-            Routing { experts: chosen.data.iter().map(|&x| x as usize).collect(), chosen: chosen.width() };
-        assert!(routing.experts.iter().all(|&expert| expert < experts));
-        let copies =
-            x.rows().flat_map(|row| std::iter::repeat_n(row, routing.chosen)).flatten().copied().collect();
-        Ok((Tensor::new([routing.experts.len(), x.width()], copies), routing))
+        Ok(Routing::dispatch(x, chosen, experts))
     }
 
     fn expert_linear(&mut self, x: &Tensor, routing: &Routing, linear: &Linear) -> Result<Tensor> {
@@ -537,7 +475,7 @@ impl Ops for Naive<'_> {
         assert_eq!(weight.shape[1..], [outputs, inputs]);
         let bias = bias.map(|bias| self.weight(bias));
         Ok(x.map_rows(|row, x| {
-            let expert = routing.experts[row];
+            let expert = routing.expert(row);
             let matrix = &weight.data[expert * inputs * outputs..][..inputs * outputs];
             Self::project(x, matrix, bias.map(|bias| &bias.data[expert * outputs..][..outputs]))
         }))
@@ -548,13 +486,6 @@ impl Ops for Naive<'_> {
     }
 
     fn combine(&mut self, x: &Tensor, routing: &Routing, weights: Option<&Tensor>) -> Result<Tensor> {
-        let rows = x.rows().collect::<Vec<_>>();
-        let ones = Tensor::new([rows.len() / routing.chosen, routing.chosen], vec![1.0; rows.len()]);
-        Ok(weights.unwrap_or(&ones).map_rows(|token, weights| {
-            let own = &rows[token * routing.chosen..][..routing.chosen];
-            let sum =
-                |element: usize| own.iter().zip(weights).map(|(row, weight)| weight * row[element]).sum();
-            (0..x.width()).map(sum).collect()
-        }))
+        Ok(routing.combine(x, weights))
     }
 }

@@ -1,8 +1,32 @@
 //! Recurrences over the tokens of a text, token by token.
 
+use mlxcel_models::Convolution;
 use mlxcel_models::walk::DeltaRuleOperands;
 
-use super::tensor::{Tensor, dot};
+use super::Naive;
+use super::tensor::{Tensor, activated, dot};
+
+impl Naive<'_> {
+    /// A causal convolution of each channel.
+    pub(super) fn convolved(&self, x: &Tensor, convolution: &Convolution) -> Tensor {
+        let &Convolution { weight, bias, channels, taps, activation } = convolution;
+        let weight = self.weight(weight);
+        assert_eq!(weight.shape, [channels, taps]);
+        let bias = bias.map(|bias| self.weight(bias));
+        let rows = x.rows().collect::<Vec<_>>();
+        x.map_rows(|index, _| {
+            let channel = |channel: usize| {
+                let tap = |tap: usize| match (index + tap + 1).checked_sub(taps) {
+                    Some(at) => weight.data[channel * taps + tap] * rows[at][channel],
+                    None => 0.0,
+                };
+                let sum = (0..taps).map(tap).sum::<f32>() + bias.map_or(0.0, |bias| bias.data[channel]);
+                activation.map_or(sum, |activation| activated(sum, activation))
+            };
+            (0..channels).map(channel).collect()
+        })
+    }
+}
 
 pub(super) fn delta_rule([query, key, value, decay, beta]: [&Tensor; 5]) -> Tensor {
     let [tokens, key_heads, key_dim] = query.shape[..] else { panic!() };
