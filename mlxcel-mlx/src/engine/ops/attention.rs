@@ -168,22 +168,11 @@ impl PassOps<'_> {
         (slot, selected): (StateSlot, &[Selected]),
     ) -> Result<Array> {
         let network = self.network;
-        let StateLayout::Cache(layout) = network.layout.at(slot)? else {
-            return Err(inconsistent("attention got a state that is not a cache"));
-        };
         let is_shared = network.is_shared(slot);
         let mut mixed = Vec::with_capacity(self.spans.len());
         let mut seen = Vec::new();
-        for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {
-            let before = match states.and_then(|states| states.get(slot)) {
-                Some(LayerState::Cache(cache)) => Some(cache),
-                Some(LayerState::Fixed(_)) | None => None,
-            };
-            let key = heads_first(key, span)?;
-            let value = value.map(|value| heads_first(value, span)).transpose()?;
-            let (cache, visible) =
-                layout.extend(before, span.position, &key, value.as_ref(), network.layout.element)?;
-            self.filled[number].push(slot, LayerState::Cache(cache))?;
+        for (number, span) in self.spans.iter().enumerate() {
+            let visible = self.extended(number, span, (key, value), slot)?;
             let parts = match chunk {
                 Some(chunk) => visible.in_chunks(span.position, span.count, chunk)?,
                 None => vec![(span.count, visible)],
@@ -212,6 +201,29 @@ impl PassOps<'_> {
             self.visible.insert(slot, seen);
         }
         concatenate(&mixed, 0)
+    }
+
+    /// What the tokens of a span see of the cache at `slot`, after theirs of `key` and `value` were added.
+    pub(super) fn extended(
+        &mut self,
+        number: usize,
+        span: &Span,
+        (key, value): (&Array, Option<&Array>),
+        slot: StateSlot,
+    ) -> Result<Visible> {
+        let layout = &self.network.layout;
+        let StateLayout::Cache(own) = layout.at(slot)? else {
+            return Err(inconsistent("attention got a state that is not a cache"));
+        };
+        let before = match self.states[number].and_then(|states| states.get(slot)) {
+            Some(LayerState::Cache(cache)) => Some(cache),
+            Some(LayerState::Fixed(_)) | None => None,
+        };
+        let key = heads_first(key, span)?;
+        let value = value.map(|value| heads_first(value, span)).transpose()?;
+        let (cache, visible) = own.extend(before, span.position, &key, value.as_ref(), layout.element)?;
+        self.filled[number].push(slot, LayerState::Cache(cache))?;
+        Ok(visible)
     }
 }
 

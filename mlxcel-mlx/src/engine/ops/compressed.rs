@@ -5,12 +5,10 @@ use mlxcel_models::walk::Entries;
 use mlxcel_models::{AttentionCore, Compressor, StateSlot};
 
 use super::PassOps;
-use super::attention::heads_first;
 use super::selection::{Selected, closed, closing};
 use crate::array::{Array, DType, concatenate};
-use crate::engine::cache::{LayerCache, Order, Visible};
-use crate::engine::network::{Span, inconsistent};
-use crate::engine::state::{LayerState, StateLayout};
+use crate::engine::cache::{Order, Visible};
+use crate::engine::network::inconsistent;
 
 impl PassOps<'_> {
     /// [`Ops::compress`](mlxcel_models::walk::Ops::compress).
@@ -85,8 +83,8 @@ impl PassOps<'_> {
         };
         let mut mixed = Vec::with_capacity(self.spans.len());
         for (number, span) in self.spans.iter().enumerate() {
-            let near = self.extended(number, span, &key, slot, true)?;
-            let far = self.extended(number, span, &entry, *entry_slot, false)?;
+            let near = self.extended(number, span, (&key, Some(&key)), slot)?;
+            let far = self.extended(number, span, (&entry, None), *entry_slot)?;
             let far = closing(&far.keys.squeeze(&[0, 1])?, *rate)?;
             let own = query.slice_axis(0, span.start, span.start + span.count)?;
             let compute = self.network.compute;
@@ -112,30 +110,5 @@ impl PassOps<'_> {
             });
         }
         concatenate(&mixed, 0)
-    }
-
-    /// What the tokens of a span see of the cache at `slot`, after theirs of `keys` were added, as values too
-    /// if it `has_values`.
-    fn extended(
-        &mut self,
-        number: usize,
-        span: &Span,
-        keys: &Array,
-        slot: StateSlot,
-        has_values: bool,
-    ) -> Result<Visible> {
-        let layout = &self.network.layout;
-        let StateLayout::Cache(own) = layout.at(slot)? else {
-            return Err(inconsistent("attention got a state that is not a cache"));
-        };
-        let before: Option<&LayerCache> = match self.states[number].and_then(|states| states.get(slot)) {
-            Some(LayerState::Cache(cache)) => Some(cache),
-            Some(LayerState::Fixed(_)) | None => None,
-        };
-        let keys = heads_first(keys, span)?;
-        let values = has_values.then_some(&keys);
-        let (cache, visible) = own.extend(before, span.position, &keys, values, layout.element)?;
-        self.filled[number].push(slot, LayerState::Cache(cache))?;
-        Ok(visible)
     }
 }

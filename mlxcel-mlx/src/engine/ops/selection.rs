@@ -4,11 +4,9 @@ use mlxcel_core::Result;
 use mlxcel_models::StateSlot;
 
 use super::PassOps;
-use super::attention::heads_first;
 use super::experts::top;
 use crate::array::{Array, DType, concatenate};
 use crate::engine::network::{Span, inconsistent};
-use crate::engine::state::{LayerState, StateLayout};
 
 /// The most products of queries and keys that are computed together.
 const MOST_PRODUCTS: usize = 1 << 26;
@@ -32,21 +30,10 @@ impl PassOps<'_> {
         (count, rate): (usize, usize),
         slot: StateSlot,
     ) -> Result<()> {
-        let network = self.network;
-        let StateLayout::Cache(layout) = network.layout.at(slot)? else {
-            return Err(inconsistent("an indexer got a state that is not a cache"));
-        };
-        let key = key.astype(network.numerics.kv)?;
+        let key = key.astype(self.network.numerics.kv)?;
         let mut selected = Vec::with_capacity(self.spans.len());
-        for (number, (span, states)) in self.spans.iter().zip(self.states).enumerate() {
-            let before = match states.and_then(|states| states.get(slot)) {
-                Some(LayerState::Cache(cache)) => Some(cache),
-                Some(LayerState::Fixed(_)) | None => None,
-            };
-            let own = heads_first(&key, span)?;
-            let (cache, visible) =
-                layout.extend(before, span.position, &own, None, network.layout.element)?;
-            self.filled[number].push(slot, LayerState::Cache(cache))?;
+        for (number, span) in self.spans.iter().enumerate() {
+            let visible = self.extended(number, span, (&key, None), slot)?;
             let keys = visible.keys.squeeze(&[0, 1])?;
             selected.push(if keys.dim(0) / rate <= count {
                 Selected::All
