@@ -105,9 +105,7 @@ pub(super) fn visible<'d>(
     }
     let grid = TensorType::new(ElementType::I32, [tokens, length]);
     let seen = b.iota(grid.clone(), 1)?;
-    let token = b.iota(grid.clone(), 0)?;
-    let first = b.broadcast_in_dim(position, &grid.shape, &[])?;
-    let own = b.add(token, first)?;
+    let own = own_positions(b, position, &grid)?;
     let causal = b.compare(seen, own, Comparison::LessOrEqual)?;
     // A window as long as the cache hides nothing; a shorter one is within what positions count up to.
     let Some(window) = window.filter(|&window| window < length) else { return Ok(causal) };
@@ -134,9 +132,7 @@ pub(super) fn closed<'d>(
 ) -> Result<Value<'d>> {
     let grid = TensorType::new(ElementType::I32, [tokens, windows]);
     let window = b.iota(grid.clone(), 1)?;
-    let token = b.iota(grid.clone(), 0)?;
-    let first = b.broadcast_scalar(position, &grid.shape)?;
-    let own = b.add(token, first)?;
+    let own = own_positions(b, position, &grid)?;
     let one = b.splat(ElementType::I32, 1.0, &grid.shape)?;
     let seen = b.add(own, one)?;
     let rate = b.splat(ElementType::I32, rate as f64, &grid.shape)?;
@@ -158,6 +154,13 @@ pub(super) fn closing<'d>(
     b.reshape(entries, &[length / rate, width])
 }
 
+/// The position of token t, which is `position` + t, in each place of `grid`, whose dimension 0 are tokens.
+fn own_positions<'d>(b: &mut Builder<'d>, position: Value<'d>, grid: &TensorType) -> Result<Value<'d>> {
+    let token = b.iota(grid.clone(), 0)?;
+    let first = b.broadcast_scalar(position, &grid.shape)?;
+    b.add(token, first)
+}
+
 /// [`visible`] where slot `s` holds, for a token at position q, the position `q - ((q - s) mod length)`, if
 /// that is not negative.
 fn visible_in_ring<'d>(
@@ -167,10 +170,8 @@ fn visible_in_ring<'d>(
     length: usize,
     (window, chunked): (usize, bool),
 ) -> Result<Value<'d>> {
-    let (of_token, grid) = ([tokens], [tokens, length]);
-    let token = b.iota(TensorType::new(ElementType::I32, of_token), 0)?;
-    let first = b.broadcast_scalar(position, &of_token)?;
-    let own = b.add(token, first)?;
+    let grid = [tokens, length];
+    let own = own_positions(b, position, &TensorType::new(ElementType::I32, [tokens]))?;
     let slot = modulo(b, own, length)?;
     let own = b.expand(own, &grid, &[1])?;
     let slot = b.expand(slot, &grid, &[1])?;

@@ -109,8 +109,7 @@ fn rotate_last<O: Ops>(
     rope: Option<&Rope>,
     ops: &mut O,
 ) -> Result<O::Value, O::Error> {
-    let Some(rope) = rope else { return Ok(x.clone()) };
-    turn_last(x, width, rope, ops, |last, ops| {
+    turn_last(x, width, rope, ops, |last, rope, ops| {
         let last = if rope.interleaved { ops.deinterleave(&last, rope.rotary_dim)? } else { last };
         ops.rotate(&last, rope)
     })
@@ -123,8 +122,7 @@ fn rotate_back<O: Ops>(
     rope: Option<&Rope>,
     ops: &mut O,
 ) -> Result<O::Value, O::Error> {
-    let Some(rope) = rope else { return Ok(x.clone()) };
-    turn_last(x, width, rope, ops, |last, ops| {
+    turn_last(x, width, rope, ops, |last, rope, ops| {
         let swapped = swap_halves(&last, rope, ops)?;
         let rotated = ops.rotate(&swapped, rope)?;
         let last = swap_halves(&rotated, rope, ops)?;
@@ -136,16 +134,17 @@ fn rotate_back<O: Ops>(
 fn turn_last<O: Ops>(
     x: &O::Value,
     width: usize,
-    rope: &Rope,
+    rope: Option<&Rope>,
     ops: &mut O,
-    turn: impl FnOnce(O::Value, &mut O) -> Result<O::Value, O::Error>,
+    turn: impl FnOnce(O::Value, &Rope, &mut O) -> Result<O::Value, O::Error>,
 ) -> Result<O::Value, O::Error> {
+    let Some(rope) = rope else { return Ok(x.clone()) };
     let first = width - rope.rotary_dim;
     if first == 0 {
-        return turn(x.clone(), ops);
+        return turn(x.clone(), rope, ops);
     }
     let last = ops.slice(x, first, width)?;
-    let last = turn(last, ops)?;
+    let last = turn(last, rope, ops)?;
     let first = ops.slice(x, 0, first)?;
     ops.concatenate(&[first, last])
 }

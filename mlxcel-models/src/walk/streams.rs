@@ -69,14 +69,8 @@ pub(super) fn predict<O: Ops>(
     let factors = ops.linear(&own, &altup.prediction)?;
     let mut predicted = Vec::with_capacity(count);
     for (to, before) in stream.all.iter().enumerate() {
-        let mut sum = before.clone();
-        for (from, other) in stream.all.iter().enumerate() {
-            let at = to * count + from;
-            let factor = ops.slice(&factors, at, at + 1)?;
-            let part = ops.multiply(other, &factor)?;
-            sum = ops.add(&sum, &part)?;
-        }
-        predicted.push(sum);
+        let places = to * count..;
+        predicted.push(add_weighted(before.clone(), &stream.all, &factors, places, ops)?);
     }
     stream.hidden = predicted[altup.active].clone();
     stream.all = predicted;
@@ -176,14 +170,9 @@ pub(super) fn expand<O: Ops>(
     let mut mixed = Vec::with_capacity(count);
     for to in 0..count {
         let factor = ops.slice(&mixes.result, to, to + 1)?;
-        let mut sum = ops.multiply(result, &factor)?;
-        for (from, other) in stream.all.iter().enumerate() {
-            let at = from * count + to;
-            let factor = ops.slice(&mixes.streams, at, at + 1)?;
-            let part = ops.multiply(other, &factor)?;
-            sum = ops.add(&sum, &part)?;
-        }
-        mixed.push(sum);
+        let result = ops.multiply(result, &factor)?;
+        let places = (to..).step_by(count);
+        mixed.push(add_weighted(result, &stream.all, &mixes.streams, places, ops)?);
     }
     stream.all = mixed;
     Ok(())
@@ -221,17 +210,23 @@ fn weighted<O: Ops>(
 ) -> Result<O::Value, O::Error> {
     let weights = ops.activate(mixes, Activation::Sigmoid)?;
     let weights = ops.offset(&weights, mixer.epsilon)?;
-    let mut sum: Option<O::Value> = None;
-    for (index, stream) in all.iter().enumerate() {
-        let weight = ops.slice(&weights, index, index + 1)?;
-        let part = ops.multiply(stream, &weight)?;
-        sum = Some(match sum {
-            Some(sum) => ops.add(&sum, &part)?,
-            None => part,
-        });
-    }
-    match sum {
-        Some(sum) => Ok(sum),
-        None => unreachable!("there is a first stream"),
-    }
+    let Some((first, others)) = all.split_first() else { unreachable!("there is a first stream") };
+    let weight = ops.slice(&weights, 0, 1)?;
+    let first = ops.multiply(first, &weight)?;
+    add_weighted(first, others, &weights, 1.., ops)
+}
+
+/// `sum` plus the `streams`, each times the element of `factors` at its place.
+fn add_weighted<O: Ops>(
+    sum: O::Value,
+    streams: &[O::Value],
+    factors: &O::Value,
+    places: impl Iterator<Item = usize>,
+    ops: &mut O,
+) -> Result<O::Value, O::Error> {
+    streams.iter().zip(places).try_fold(sum, |sum, (stream, at)| {
+        let factor = ops.slice(factors, at, at + 1)?;
+        let part = ops.multiply(stream, &factor)?;
+        ops.add(&sum, &part)
+    })
 }
