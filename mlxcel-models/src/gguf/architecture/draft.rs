@@ -39,7 +39,7 @@ impl<'g> Draft<'g> {
         self.set("torch_dtype", self.element_type());
         for &(key, setting) in known::COMMON.iter().chain(architecture.settings.iter().copied().flatten()) {
             self.copy(key, setting)?;
-            // Converters leave it out where it is not so, and llama.cpp reads files accordingly.
+            // Converters write it only if it is true, and llama.cpp takes an absent one for false.
             if key == NORMALISED && !self.fields.contains_key(setting) {
                 self.set(setting, false);
             }
