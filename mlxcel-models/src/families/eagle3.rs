@@ -21,7 +21,7 @@ use crate::decoder::{
     Activation, Attention, Block, Decoder, Embedding, Head, InputStates, Layer, Linear, Norm, OutputStates,
 };
 use crate::element::ElementType;
-use crate::rope::RopeSettings;
+use crate::read::formats::integers;
 
 /// The projection of the model's states to the width of the head.
 const FUSION: &str = "fc";
@@ -295,7 +295,7 @@ impl HeadFile<'_> {
     fn layer(&self, name: &str, sizes: &Sizes, norm: Option<Norm>, count: usize) -> Result<Layer> {
         let roles = &self.roles;
         let module = format!("{name}.self_attn");
-        let rope = RopeSettings::new(roles.config, sizes.head_dim, sizes.context).read()?;
+        let rope = sizes.rope(roles.config).read()?;
         let head_norm = |part: &str| {
             let name = format!("{module}.{part}");
             let has = roles.has(&format!("{name}.weight"));
@@ -358,11 +358,10 @@ fn tokens(head: &Checkpoint, name: &'static str, count: usize, vocabulary: usize
     let wrong = |message: &'static str| {
         Error::new(ErrorKind::Corrupt, OPERATION, message).with_context("tensor", name)
     };
-    if view.element_type != ElementType::I64 || view.shape != [count] {
-        return Err(wrong("the tokens of a draft head's logits should be as many 64-bit integers"));
-    }
-    let numbers =
-        view.bytes.chunks_exact(8).map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+    let is_fitting = view.element_type == ElementType::I64 && view.shape == [count];
+    let numbers = integers::numbers(&view).filter(|_| is_fitting);
+    let numbers = numbers
+        .ok_or_else(|| wrong("the tokens of a draft head's logits should be as many 64-bit integers"))?;
     let mut is_known = vec![false; vocabulary];
     let token = |(index, number): (usize, i64)| {
         let first = if name == DIFFERENCES { index as i64 } else { 0 };
@@ -373,5 +372,5 @@ fn tokens(head: &Checkpoint, name: &'static str, count: usize, vocabulary: usize
         }
         Ok(token as TokenId)
     };
-    numbers.enumerate().map(token).collect()
+    numbers.into_iter().enumerate().map(token).collect()
 }

@@ -51,7 +51,7 @@ pub(in crate::read) fn read(
 }
 
 /// The elements of a tensor of whole numbers.
-fn numbers(view: &TensorView<'_>) -> Option<Vec<i64>> {
+pub(crate) fn numbers(view: &TensorView<'_>) -> Option<Vec<i64>> {
     match view.element_type {
         ElementType::I64 => {
             Some(view.bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
