@@ -1,9 +1,11 @@
 """Writes the pictures of the documentation: `python docs/pictures/draw.py`, with Python's own modules alone.
 
-The arrows between crates are read from their Cargo.toml. A test compares the files with what this writes.
+The arrows between crates are read from their Cargo.toml, and the rates of decoding from the tables of the
+benchmark. A test compares the files with the output of this script.
 """
 
 import pathlib
+import re
 import sys
 import tomllib
 
@@ -146,8 +148,8 @@ def step():
     picture.box("a", 20, 20, 210, 60, BLUE, "request A", "a prompt of 300 tokens")
     picture.box("b", 20, 110, 210, 60, BLUE, "request B", "its text is at token 57")
     picture.box("step", 320, 20, 250, 150, YELLOW, "one step", "A: 128 tokens of the prompt", "B: 1 token")
-    picture.box("pass", 660, 20, 320, 150, GREEN, "one pass over the weights", "the program of this shape:", "products for 129 tokens,", "attention over each own cache,", "sampling on the device")
-    picture.box("caches", 660, 250, 320, 60, VIOLET, "KV caches", "one a sequence; A +128, B +1 positions")
+    picture.box("pass", 660, 20, 320, 150, GREEN, "one pass over the weights", "the program of this shape:", "products for 129 tokens,", "attention over each cache,", "sampling on the device")
+    picture.box("caches", 660, 250, 320, 60, VIOLET, "KV caches", "one per sequence; A +128, B +1 positions")
     picture.box("results", 320, 250, 250, 60, YELLOW, "results", "A: none yet; B: token, log probability")
     picture.box("text", 20, 250, 210, 60, BLUE, "B's next piece of text", "A's next chunk is in the next step")
     picture.arrow("a", "step", "row")
@@ -182,7 +184,7 @@ def bundle():
     picture.box("weights", 20, 160, 260, 110, BLUE, "weights as kernels read them", "with one target; mapped,", "pages shared by processes")
     picture.box("programs", 300, 30, 260, 110, GREEN, "programs", "machine code for each target and", "each shape that can be reached")
     picture.box("manifest", 300, 160, 260, 110, VIOLET, "manifest", "options, targets, and the", "SHA-256 of every other file")
-    picture.box("machine", 650, 30, 230, 240, GREY, "the machine that opens it", "has no compiler;", "takes the best target that it can run;", "runs code that it wrote itself,", "or that its user trusts")
+    picture.box("machine", 650, 30, 230, 240, GREY, "the machine that opens it", "has no compiler;", "runs the best target that it can,", "if it wrote the bundle itself", "or its user trusts it")
     picture.arrow("programs", "machine", "run")
     picture.arrow("manifest", "machine", "checked")
     return picture
@@ -192,7 +194,7 @@ def sequence():
     picture = Picture("sequence", "The life of a sequence", 1000, 270)
     picture.box("open", 20, 30, 170, 60, BLUE, "open", "empty, with its options")
     picture.box("prompt", 280, 30, 200, 60, YELLOW, "reads its prompt", "in chunks")
-    picture.box("decode", 570, 30, 200, 60, GREEN, "decodes", "a token a step")
+    picture.box("decode", 570, 30, 200, 60, GREEN, "decodes", "one token per step")
     picture.box("closed", 860, 30, 120, 60, GREY, "closed")
     picture.box("fork", 280, 180, 200, 60, BLUE, "fork, snapshot", "another sequence like it")
     picture.box("poisoned", 570, 180, 200, 60, VIOLET, "poisoned", "a fault, or logits with NaN")
@@ -208,9 +210,40 @@ def sequence():
     return picture
 
 
+def decoding():
+    """Bars of one table of the benchmark, with the minimum and maximum of its rounds."""
+    text = (HERE.parent / "internals/benchmarks-llama-3.2-1b.txt").read_text()
+    table = text[text.index("Decoding one sequence") :].split("\n\n")[0]
+    groups = [
+        ("bfloat16", "mlxcel bf16 native", "llama.cpp bf16"),
+        ("8 bits", "mlxcel 8bit native", "llama.cpp q8_0"),
+        ("4 bits", "mlxcel 4bit native", "llama.cpp q4_0-pure"),
+    ]
+    machine, rounds = re.search(r" on ([^,]+), ", text)[1], re.search(r"of (\d+) rounds", text)[1]
+    title = f"Decoding, Llama-3.2-1B shapes, {machine}), tok/s: median, minimum and maximum of {rounds} rounds"
+    picture = Picture("decoding", title, 760, 240)
+    scale, left, y = 10, 190, 44
+    picture.text(20, 24, title)
+    for name, *rows in groups:
+        picture.lines.append(label(20, y + 23, name, 14, anchor="start", weight=600))
+        for row, colour in zip(rows, ("#7aa6d8", "#f0b871")):
+            figures = re.search(rf"^{re.escape(row)} +([\d.]+) \(([\d.]+) to ([\d.]+)\)", table, re.M)
+            median, least, greatest = (float(figure) for figure in figures.groups())
+            start, end, middle = left + scale * least, left + scale * greatest, y + 9
+            picture.lines += [
+                label(left - 8, y + 13, row.split()[0], anchor="end"),
+                f'<rect x="{left}" y="{y}" width="{scale * median:g}" height="18" fill="{colour}"/>',
+                f'<path d="M{start:g},{middle - 4} v8 M{start:g},{middle} H{end:g} M{end:g},{middle - 4} v8" stroke="{INK}"/>',
+                label(end + 8, y + 13, f"{median:g}", anchor="start"),
+            ]
+            y += 22
+        y += 18
+    return picture
+
+
 def main():
     stale = []
-    for picture in (crates(), step(), weight(), bundle(), sequence()):
+    for picture in (crates(), step(), weight(), bundle(), sequence(), decoding()):
         path, text = HERE / f"{picture.name}.svg", picture.write()
         if "--check" not in sys.argv:
             path.write_text(text)
