@@ -32,8 +32,8 @@ pub(crate) struct ModelArguments {
     /// for a folder whose writer you trust. Not needed for bundles that this machine wrote
     #[arg(long, requires = "model")]
     pub(crate) trust_bundle: bool,
-    /// The engine: iree (or xla), mlx, pjrt, portable; defaults to MLXCEL_BACKEND, else the first of these
-    /// that is compiled in
+    /// The engine: iree (or xla), mlx, portable, pjrt; defaults to MLXCEL_BACKEND, else the first of these
+    /// that is compiled in (on macOS mlx comes first)
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
     /// The precision: exact (float32), native (the checkpoint's own type), fast
@@ -50,7 +50,7 @@ pub(crate) struct ModelArguments {
     /// only
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_cache: Option<String>,
-    /// Where threads run: system, pinned (each on a physical core of its own), or CPUs such as 0,2,4-7;
+    /// The placement of threads: system, pinned (one thread per physical core), or CPUs such as 0,2,4-7;
     /// engine iree only
     #[arg(long, value_name = "WHERE")]
     pub(crate) affinity: Option<String>,

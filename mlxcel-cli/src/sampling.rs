@@ -116,7 +116,7 @@ pub(crate) struct SamplingArguments {
     /// Never choose these tokens
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     forbidden_tokens: Vec<TokenId>,
-    /// What draws depend on: the same seed gives the same text; `random` takes another one for each text
+    /// The seed of random draws: the same seed produces the same text; `random` draws a new one for each text
     #[arg(long, value_name = "SEED", value_parser = seed, default_value = "random")]
     seed: Seed,
 }

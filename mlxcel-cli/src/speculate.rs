@@ -11,9 +11,9 @@ use crate::report::Failure;
 /// What drafts tokens.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SpeculateArgument {
-    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (tokens
-    /// that prompt and text have after the same tokens), auto (lookup, then earlier texts), head (the
-    /// checkpoint's own layer for multi-token prediction, such as that of Qwen3.5 and GLM-4.5)
+    /// Draft tokens ahead, and verify several in one pass; the text stays the same: none, lookup (the
+    /// continuation of the same tokens earlier in prompt and text), auto (lookup, then earlier texts), head
+    /// (the checkpoint's layer for multi-token prediction, such as that of Qwen3.5 and GLM-4.5)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub(crate) speculate: Speculate,
     /// Draft with an EAGLE-3 head that was trained for the model, instead of one in its checkpoint: the head's

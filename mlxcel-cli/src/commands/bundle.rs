@@ -24,11 +24,11 @@ use crate::report::{Failure, expect_new, print};
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// What to compile for: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text
+    /// Compile targets: `llvm-cpu:x86-64-v3`, `cuda:sm_89`, `rocm:gfx942`, …; `stablehlo` for plain text
     /// for other compilers
     ///
-    /// Several are separated by commas; features of a target stand behind commas too, with their signs:
-    /// `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89`. `llvm-cpu:host` is this machine's processor.
+    /// Separate several by commas; features of a target follow it with commas and signs:
+    /// `llvm-cpu:x86-64-v3,+avx512f,cuda:sm_89`. `llvm-cpu:host` is this machine's CPU.
     #[arg(long, value_name = "T[,T]", default_value = "llvm-cpu:host")]
     target: String,
     /// The folder to write
@@ -40,21 +40,22 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "no_weights", "no_laid_out_weights", "force", "every_position", "verification", "hidden_states", "sequences", "adapter", "adapter_slots", "adapter_rank"])]
     inspect: Option<PathBuf>,
     /// First measure which schedule of kernels is fastest on this machine, as `mlxcel tune` does, and keep
-    /// it: takes some seconds, in which nothing else should load the machine; needs the target
+    /// it: some seconds, in which nothing else should load the machine; needs the target
     /// `llvm-cpu:host`
     #[arg(long, conflicts_with = "inspect")]
     tune: bool,
     /// Leave the weights out: the bundle then goes with the checkpoint's own folder
     #[arg(long)]
     no_weights: bool,
-    /// Write the weights once, as the checkpoint has them, and not as the programs take them too: half the
-    /// disk; opening the bundle then puts them into that order, in memory of the process's own
+    /// Write the weights only as the checkpoint has them, without a copy in the programs' layout: half the
+    /// disk; opening the bundle then copies them into private memory
     #[arg(long)]
     no_laid_out_weights: bool,
-    /// How many sequences a session may hold at once
+    /// How many sequences a session can have
     #[arg(long, value_name = "N", default_value_t = 1)]
     sequences: usize,
-    /// The most tokens that prompt and text may have together; defaults to the model's own limit
+    /// The maximum number of tokens of a sequence: prompt and text together; defaults to the model's own
+    /// limit
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Numeric precision: exact (float32), native (the checkpoint's own type), fast

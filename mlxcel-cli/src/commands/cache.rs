@@ -24,18 +24,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", global = true)]
     dir: Option<PathBuf>,
     /// Print one JSON object: folder, limit, entries (key, bytes, target, program, compiler, last_used in
-    /// seconds since 1970; problem where verified), and removed (entries, bytes) where pruned
+    /// seconds since 1970; problem if verified), and removed (entries, bytes) if pruned
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Work {
-    /// Show what the cache holds, most recently used first; the default
+    /// List the contents, most recently used first; the default
     List,
-    /// Read every program and check that it is what it was when it was made
+    /// Read every program and compare its checksum
     Verify {
-        /// Remove what is damaged; it is made again when a model needs it
+        /// Remove damaged programs; they are compiled again when a model needs them
         #[arg(long)]
         remove: bool,
     },
@@ -49,7 +49,7 @@ struct Prune {
     /// Keep up to this many bytes: 500M, 2GiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
-    /// Remove everything, also what killed processes left behind
+    /// Remove everything, also unfinished files of killed processes
     #[arg(long)]
     all: bool,
 }

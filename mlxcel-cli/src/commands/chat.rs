@@ -35,11 +35,10 @@ pub(crate) struct Arguments {
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Where the context is full, forget the oldest turns without asking
+    /// If the context is full, forget the oldest turns without asking
     #[arg(long)]
     forget: bool,
-    /// Show what the model thinks before it answers, where it marks that; on a terminal it is shown in any
-    /// case
+    /// Show the model's reasoning before its answer, if it marks it; on a terminal it is always shown
     #[arg(long)]
     show_reasoning: bool,
     /// The maximum number of tokens of an answer

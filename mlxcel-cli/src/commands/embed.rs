@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// The texts; defaults to the lines of standard input but for blank ones
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// Which hidden states make the vector; defaults to what the model's files say, or to their mean
+    /// The hidden states that make the vector; defaults to the model's configuration, or to their mean
     #[arg(long, value_enum)]
     pooling: Option<Pool>,
     /// Leave vectors at the length that they have; they are scaled to length 1 otherwise

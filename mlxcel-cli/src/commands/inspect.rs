@@ -15,21 +15,21 @@ use crate::report::{Failure, json_line};
 
 /// Describe a checkpoint: network, weights, quantization, memory, and the engines that run it
 ///
-/// An engine is asked by loading the checkpoint, which is the only answer that holds; the first time the
-/// engine iree compiles for that. `--no-load` leaves engines out and reads the configuration and shapes only,
-/// whatever the size. The exit status is 0 whatever engines say.
+/// Each engine loads the checkpoint, which is the only reliable answer; the engine iree compiles for this the
+/// first time. `--no-load` leaves engines out and reads only the configuration and shapes. The exit status is
+/// 0 even if no engine can run it.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// The positions of a sequence to state memory and to load for; defaults to the model's context
+    /// The tokens per sequence to compute memory for; defaults to the model's context
     #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     context: Option<usize>,
-    /// How many sequences to state memory for
+    /// The number of sequences to compute memory for
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sequences: u16,
-    /// What caches are kept in to state memory: f32, bf16, f16 or int8; defaults to the checkpoint's own
-    /// type of activations
+    /// The cache type to compute memory for: f32, bf16, f16 or int8; defaults to the checkpoint's type of
+    /// activations
     #[arg(long, value_name = "TYPE", value_parser = cache_type)]
     kv_cache: Option<CacheType>,
     /// An engine to ask; may be given more than once; defaults to every one that is compiled in
@@ -46,7 +46,6 @@ pub(crate) struct Arguments {
     trust_bundle: bool,
     /// Also report how the model is distributed over this many devices of the PJRT plugin, and the
     /// collectives of its programs, which are compiled for that
-    /// between them
     #[cfg(feature = "pjrt")]
     #[arg(long, value_name = "N", conflicts_with = "json")]
     mesh: Option<usize>,

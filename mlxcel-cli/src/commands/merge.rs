@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// How many values of a row have a scale in common; only with --bits, defaults to 64
     #[arg(long, value_name = "N", requires = "bits")]
     group_size: Option<usize>,
-    /// Discard what another run left unfinished in the same place
+    /// Discard the unfinished files of an earlier run in the same place
     #[arg(long)]
     restart: bool,
     /// How many threads compute; defaults to one for each core

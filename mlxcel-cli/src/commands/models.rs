@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", requires = "load")]
     backend: Vec<String>,
     /// Print one JSON object: folder, models (name, commit, path, bytes, missing; model_type, parameters,
-    /// packing, context where it is supported, adapter_rank where it is an adapter, else error; engines where
+    /// packing, context if it is supported, adapter_rank if it is an adapter, else error; engines if
     /// they were asked)
     #[arg(long)]
     json: bool,

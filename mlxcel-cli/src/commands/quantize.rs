@@ -36,43 +36,43 @@ pub(crate) struct Arguments {
     /// Quantization mode: affine, mxfp4, mxfp8, nvfp4
     #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
     mode: String,
-    /// Bits of a value: 2, 3, 4, 5, 6 or 8; defaults to 4, or what the mode or the recipe has
+    /// Bits per weight: 2, 3, 4, 5, 6 or 8; defaults to 4, or the bits of the mode or recipe
     #[arg(long, value_name = "N", conflicts_with = "recipe")]
     bits: Option<usize>,
-    /// How many values share a scale: 32, 64 or 128; defaults to 64, or what the mode has
+    /// How many weights share a scale: 32, 64 or 128; defaults to 64, or the size of the mode
     #[arg(long, value_name = "N")]
     group_size: Option<usize>,
-    /// Widths that differ by module, more for what matters more: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
+    /// More bits for sensitive modules: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6
     #[arg(long, value_name = "NAME")]
     recipe: Option<Recipe>,
     /// Pack the modules whose path fits PATTERN, in which * matches any text, in affine mode with this many
-    /// bits; may be given more than once, and the last that fits holds
+    /// bits; can be repeated, and the last one that fits applies
     #[arg(long, value_name = "PATTERN=BITS[/GROUP]")]
     tensor: Vec<Override>,
-    /// The most megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes
+    /// The maximum megabytes of a file of weights; larger checkpoints are sharded. An interrupted run resumes
     /// after the last complete file
     #[arg(long, value_name = "MB", value_parser = positive::<u64>)]
     shard_size: Option<u64>,
-    /// Discard what another run left unfinished in the same place
+    /// Discard the unfinished files of an earlier run in the same place
     #[arg(long)]
     restart: bool,
     /// How many threads compute; defaults to one for each core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Tell the perplexity of the text in FILE before and after
+    /// Print the perplexity of the text in FILE before and after
     #[arg(long, value_name = "FILE")]
     perplexity: Option<PathBuf>,
-    /// The most tokens of the text that count
+    /// The maximum number of tokens of the text
     #[arg(long, value_name = "N", default_value_t = 8192, requires = "perplexity")]
     perplexity_tokens: usize,
-    /// The most tokens of a window of the text
+    /// The maximum number of tokens of a window of the text
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "perplexity", value_parser = window)]
     context: usize,
-    /// The engine that computes it: iree (or xla), mlx, portable; else what MLXCEL_BACKEND names, else the
+    /// The engine that computes it: iree (or xla), mlx, portable, pjrt; defaults to MLXCEL_BACKEND, else the
     /// first of these that is compiled in
     #[arg(long, value_name = "NAME", requires = "perplexity")]
     backend: Option<String>,
-    /// Print how each matrix is packed, and how far its values are from the originals
+    /// Print the packing of each matrix, and its error
     #[arg(long)]
     verbose: bool,
     /// Print one JSON object

@@ -16,7 +16,7 @@ use crate::report::{Failure, Likely, print};
 /// Score a text: the log probability of each token after those before it, and the perplexity of all
 ///
 /// A text that is longer than the context is scored in windows that overlap. With `--continuation` the text
-/// is a prompt, and each continuation is scored behind it, the most likely one marked.
+/// is a prompt, each continuation is scored after it, and the most likely one is marked.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -27,13 +27,14 @@ pub(crate) struct Arguments {
     /// A file with the text
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What may follow the text; may be given more than once
+    /// A continuation of the text; can be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["top", "stride"])]
     continuation: Vec<String>,
-    /// Report the N most likely tokens at each place too
+    /// Also report the N most likely tokens at each position
     #[arg(long, value_name = "N", default_value_t = 0)]
     top: u16,
-    /// By how many tokens the window moves over a text beyond the context; defaults to half of the context
+    /// The distance in tokens between windows of a text longer than the context; defaults to half of the
+    /// context
     #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     stride: Option<usize>,
     /// Print one JSON object

@@ -40,16 +40,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The server listens from the beginning: while the model is loading and --prepare is at work, `/health/live`
 /// answers 200, and `/health/ready` and requests 503. The first line on standard output is the address, such
 /// as `http://127.0.0.1:8080`; it is printed when the server is ready. SIGINT and SIGTERM end the server: it
-/// takes no more requests and lets those that run finish.
+/// accepts no more requests and lets running ones finish.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// What the API calls the model; defaults to the folder's name
+    /// The model's name in the API; defaults to the folder's name
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: Option<String>,
-    /// The address to listen on, or `localhost`. Others than those of this machine itself let anyone on the
-    /// network in: give --api-key then
+    /// The address to listen on, or `localhost`. With any other than a loopback address, anyone on the
+    /// network can send requests: set --api-key
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST),
         value_parser = numbers::address)]
     host: IpAddr,
@@ -64,44 +64,43 @@ pub(crate) struct Arguments {
     /// repeated
     #[arg(long, value_name = "ORIGIN", value_parser = numbers::origin)]
     allow_origin: Vec<String>,
-    /// What clients must send as `Authorization: Bearer KEY`
+    /// The key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`
     #[arg(long, value_name = "KEY", env = "MLXCEL_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// How many requests are computed at once; defaults to as many as the engine holds
+    /// How many requests are computed at once; defaults to the engine's number of sequences
     #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     sequences: Option<usize>,
-    /// Compile all that requests can need before the first one comes, and not when it is needed
+    /// Compile all programs before the first request
     #[arg(long)]
     prepare: bool,
-    /// How many requests may wait; a further one is refused with status 429
+    /// The maximum number of waiting requests; the answer to a further one is 429
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     /// The maximum number of tokens of an answer; defaults to the context
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = positive::<usize>)]
     max_tokens: Option<usize>,
-    /// The most seconds that a request may take, waiting included
+    /// The maximum time of a request, waiting included
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = numbers::seconds)]
     time_limit: Duration,
-    /// The most bytes of a request's body
+    /// The maximum size of a request's body
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     max_body: usize,
-    /// How many connections may be open; a further one ends the one that has been idle the longest, and waits
-    /// while all have a request
+    /// The maximum number of connections; a further one closes the one that has been idle the longest, and
+    /// waits while all have a request
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive::<usize>)]
     max_connections: usize,
-    /// The most seconds that a connection may be silent: the next request must come whole in that time, and
-    /// answers must be read
+    /// The maximum silence of a connection: the whole next request must arrive in that time, and answers must
+    /// be read
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     idle_limit: u64,
-    /// The mebibytes of memory for prefixes of earlier prompts, to be reused by prompts that share them; 0
-    /// for none
+    /// The mebibytes of memory for prefixes of earlier prompts, which later prompts reuse; 0 disables it
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
     #[command(flatten)]
     adapters: AdapterArguments,
     #[command(flatten)]
     speculate: SpeculateArgument,
-    /// The most seconds that running requests have to end after a signal
+    /// The maximum time for running requests after a signal
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
 }

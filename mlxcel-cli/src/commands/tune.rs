@@ -14,7 +14,7 @@ use crate::report::{Failure, print};
 
 /// Measure which schedule of kernels is fastest for a model on this machine, and keep it
 ///
-/// It takes some seconds, in which nothing else should load the machine. Models with the same matrices, and
+/// This lasts some seconds, in which nothing else should load the machine. Models with the same matrices, and
 /// bundles of them for this CPU, use the schedule from then on; it is kept in the cache of compiled programs,
 /// and `mlxcel cache prune --all` forgets it.
 #[derive(Args)]

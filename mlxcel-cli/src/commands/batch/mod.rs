@@ -25,8 +25,8 @@ use answers::{Answers, Existing, Sink};
 /// Each line of the file is a prompt: a text, or a JSON object with `prompt` (a text) or `messages` (a
 /// conversation, for the chat template). The answers come as JSON lines in the order of the prompts: index,
 /// text, finish_reason, prompt_tokens, reused_tokens, generated_tokens; or index, error and kind for a prompt
-/// that could not be continued. The last line on standard error reports the throughput. It failed if no prompt
-/// could be continued.
+/// that could not be continued. The last line on standard error reports the throughput. The command fails if
+/// no prompt could be continued.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -34,22 +34,22 @@ pub(crate) struct Arguments {
     /// The prompts; `-` reads them from standard input
     #[arg(value_name = "FILE")]
     prompts: PathBuf,
-    /// Where the answers go; defaults to standard output
+    /// The file for the answers; defaults to standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Continue after the answers in the file of --out, of an interrupted run over the same prompts. Errors of
-    /// the prompts, such as one that is too long, are kept; from the first other error on, such as a fault of
+    /// Continue after the answers in the file of --out, of an interrupted run over the same prompts. Errors
+    /// of the prompts, such as one that is too long, are kept; from the first other error on, such as a fault of
     /// the device, prompts are tried again
     #[arg(long, requires = "out")]
     resume: bool,
     /// Replace the file of --out if it has content
     #[arg(long, requires = "out", conflicts_with = "resume")]
     force: bool,
-    /// The most tokens of each answer
+    /// The maximum number of tokens of each answer
     #[arg(short = 'n', long = "max-tokens", visible_alias = "n-predict", value_name = "N",
         default_value_t = 256, value_parser = positive::<usize>)]
     max_tokens: usize,
-    /// The mebibytes of memory for beginnings that prompts share; 0 computes each prompt whole
+    /// The mebibytes of memory for prefixes that prompts share; 0 disables it
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     prefix_cache: u64,
     #[command(flatten)]
