@@ -222,7 +222,7 @@ def decoding():
     machine, rounds = re.search(r" on ([^,]+), ", text)[1], re.search(r"of (\d+) rounds", text)[1]
     title = f"Decoding, Llama-3.2-1B shapes, {machine}), tok/s: median, minimum and maximum of {rounds} rounds"
     picture = Picture("decoding", title, 760, 240)
-    scale, left, y = 10, 190, 44
+    scale, left, y = 6, 190, 44
     picture.text(20, 24, title)
     for name, *rows in groups:
         picture.lines.append(label(20, y + 23, name, 14, anchor="start", weight=600))

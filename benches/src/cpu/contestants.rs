@@ -212,7 +212,10 @@ impl Common<'_> {
     ) -> Result<Entry> {
         let file = self.gguf(program, which)?;
         let bits = self.stored_bits(&file)?;
-        self.engine(Engine::Iree, &name(&which), precision, file, bits, None)
+        let mut entry = self.engine(Engine::Iree, &name(&which), precision, file, bits, None)?;
+        // A checkpoint of ours may hold the same type.
+        entry.result.name = format!("mlxcel {}.gguf {precision}", name(&which));
+        Ok(entry)
     }
 
     /// The bits per value in a file.

@@ -325,7 +325,7 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
             for precision in &arguments.same_files {
                 let precision = precision.name();
                 let entry = common.ours_of_llama_cpp(program, which, precision);
-                add(format!("mlxcel {kind} {precision}"), entry);
+                add(format!("mlxcel {kind}.gguf {precision}"), entry);
             }
         }
     }
