@@ -8,65 +8,39 @@ use std::sync::Arc;
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an [`Error`]. Match on this, not on its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// An invalid argument: an empty prompt, a token outside the vocabulary, an option out of range.
-    InvalidInput,
-    /// A folder, file, tensor, sequence or backend does not exist.
-    NotFound,
-    /// The content of a file or handle is invalid.
-    Corrupt,
-    /// A grammar or JSON schema would take more time or memory than allowed; a simpler one is accepted.
-    TooComplex,
-    /// The engine does not support the request for this model; see its capabilities.
-    Unsupported,
-    /// The sequence or session is full; nothing was computed.
-    CapacityExceeded,
-    /// A device fault left the sequence in an unknown state; it can only be closed.
-    Poisoned,
-    /// The work was cancelled by a [`CancelToken`](crate::CancelToken); the sequence is usable.
-    Cancelled,
-    /// A native tool is missing or has the wrong version.
-    Toolchain,
-    /// The compiler rejected a program, crashed or was killed.
-    Compile,
-    /// The device or its runtime reported a fault.
-    Device,
-    /// Memory or disk space ran out.
-    ResourceExhausted,
-    /// The operating system failed to read or write.
-    Io,
-    /// A bug in the library; please report it.
-    Internal,
-}
-
-impl ErrorKind {
-    /// The kind in words, as [`Error`] prints it without a message.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidInput => "invalid input",
-            Self::NotFound => "not found",
-            Self::Corrupt => "corrupt data",
-            Self::TooComplex => "too complex",
-            Self::Unsupported => "unsupported",
-            Self::CapacityExceeded => "capacity exceeded",
-            Self::Poisoned => "poisoned sequence",
-            Self::Cancelled => "cancelled",
-            Self::Toolchain => "toolchain problem",
-            Self::Compile => "compile failure",
-            Self::Device => "device fault",
-            Self::ResourceExhausted => "out of resources",
-            Self::Io => "input or output failure",
-            Self::Internal => "internal error",
-        }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+named! {
+    /// The kind of an [`Error`]. Match on this, not on its text.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum ErrorKind {
+        /// An invalid argument: an empty prompt, a token outside the vocabulary, an option out of range.
+        InvalidInput = "invalid input",
+        /// A folder, file, tensor, sequence or backend does not exist.
+        NotFound = "not found",
+        /// The content of a file or handle is invalid.
+        Corrupt = "corrupt data",
+        /// A grammar or JSON schema would take more time or memory than allowed; a simpler one is accepted.
+        TooComplex = "too complex",
+        /// The engine does not support the request for this model; see its capabilities.
+        Unsupported = "unsupported",
+        /// The sequence or session is full; nothing was computed.
+        CapacityExceeded = "capacity exceeded",
+        /// A device fault left the sequence in an unknown state; it can only be closed.
+        Poisoned = "poisoned sequence",
+        /// The work was cancelled by a [`CancelToken`](crate::CancelToken); the sequence is usable.
+        Cancelled = "cancelled",
+        /// A native tool is missing or has the wrong version.
+        Toolchain = "toolchain problem",
+        /// The compiler rejected a program, crashed or was killed.
+        Compile = "compile failure",
+        /// The device or its runtime reported a fault.
+        Device = "device fault",
+        /// Memory or disk space ran out.
+        ResourceExhausted = "out of resources",
+        /// The operating system failed to read or write.
+        Io = "input or output failure",
+        /// A bug in the library; please report it.
+        Internal = "internal error",
     }
 }
 

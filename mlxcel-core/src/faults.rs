@@ -1,31 +1,29 @@
 //! Fault injection: lets an engine's tests fail where a device would.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A point where an engine depends on a device that can fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FaultPoint {
-    /// Allocating memory for weights, sequence state or the inputs of a step.
-    Allocation,
-    /// Compiling or loading a program.
-    Compile,
-    /// Copying to or within the device, as when a sequence grows or is forked or restored.
-    Copy,
-    /// Running a program. It may have written to the state of the pass's sequences.
-    Dispatch,
-    /// Copying back to the host: results of a step, or the payload of a snapshot.
-    ReadBack,
+named! {
+    /// A point where an engine depends on a device that can fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum FaultPoint {
+        /// Allocating memory for weights, sequence state or the inputs of a step.
+        Allocation = "allocation",
+        /// Compiling or loading a program.
+        Compile = "compile",
+        /// Copying to or within the device, as when a sequence grows or is forked or restored.
+        Copy = "copy",
+        /// Running a program. It may have written to the state of the pass's sequences.
+        Dispatch = "dispatch",
+        /// Copying back to the host: results of a step, or the payload of a snapshot.
+        ReadBack = "read-back",
+    }
 }
 
 impl FaultPoint {
-    /// All points.
-    pub const ALL: [Self; 5] = [Self::Allocation, Self::Compile, Self::Copy, Self::Dispatch, Self::ReadBack];
-
     /// The kind of error that a failure here returns.
     pub fn kind(self) -> ErrorKind {
         match self {
@@ -33,18 +31,6 @@ impl FaultPoint {
             Self::Compile => ErrorKind::Compile,
             Self::Copy | Self::Dispatch | Self::ReadBack => ErrorKind::Device,
         }
-    }
-}
-
-impl fmt::Display for FaultPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allocation => "allocation",
-            Self::Compile => "compile",
-            Self::Copy => "copy",
-            Self::Dispatch => "dispatch",
-            Self::ReadBack => "read-back",
-        })
     }
 }
 

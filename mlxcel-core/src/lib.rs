@@ -69,6 +69,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+#[macro_use]
+mod named;
+#[macro_use]
+mod setters;
+
 mod adapter;
 mod advice;
 mod backend;

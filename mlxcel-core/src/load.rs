@@ -58,34 +58,19 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// The numeric precision that a model runs with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Precision {
-    /// float32 activations and accumulation, for any weight type: the precision that oracles are compared
-    /// with.
-    Exact,
-    /// Activations in the checkpoint's own type, accumulation in float32: as the model's authors run it.
-    #[default]
-    Native,
-    /// Engine-specific and faster; the engine documents the measured error.
-    Fast,
-}
-
-impl Precision {
-    /// The lower-case name: `exact`, `native`, `fast`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Native => "native",
-            Self::Fast => "fast",
-        }
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+named! {
+    /// The numeric precision that a model runs with.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum Precision {
+        /// float32 activations and accumulation, for any weight type: the precision that oracles are compared
+        /// with.
+        Exact = "exact",
+        /// Activations in the checkpoint's own type, accumulation in float32: as the model's authors run it.
+        #[default]
+        Native = "native",
+        /// Engine-specific and faster; the engine documents the measured error.
+        Fast = "fast",
     }
 }
 
@@ -93,56 +78,35 @@ impl FromStr for Precision {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Exact, Self::Native, Self::Fast]
-            .into_iter()
-            .find(|precision| precision.as_str().eq_ignore_ascii_case(text))
-            .ok_or_else(|| {
-                Error::new(ErrorKind::InvalidInput, "choose precision", "use exact, native or fast")
-                    .with_context("field", "precision")
-                    .with_context("value", text)
-            })
+        Self::ALL.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "choose precision", "use exact, native or fast")
+                .with_context("field", "precision")
+                .with_context("value", text)
+        })
     }
 }
 
-/// Which programs an engine compiles while it loads a model. Ignored by engines that compile nothing.
-///
-/// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the
-/// length of the KV cache. A program that is not ready when a step needs it is compiled then, which takes
-/// seconds the first time and milliseconds from the engine's cache. Engines document the number of programs
-/// and their cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Prepare {
-    /// Only the programs that a short prompt and the text after it need. Those for longer prompts are
-    /// compiled in the background or on first use, others on first use. Loads fastest.
-    #[default]
-    OnDemand,
-    /// Every program that generation with these options can use, for all batch sizes and lengths, with
-    /// results at the last token of each row. A server then never compiles while serving. Fewer sequences
-    /// and a lower capacity need fewer programs.
-    Generation,
-    /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and
-    /// hidden states (embeddings).
-    Everything,
-}
-
-impl Prepare {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::OnDemand, Self::Generation, Self::Everything];
-
-    /// The lower-case name: `on-demand`, `generation`, `everything`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OnDemand => "on-demand",
-            Self::Generation => "generation",
-            Self::Everything => "everything",
-        }
-    }
-}
-
-impl fmt::Display for Prepare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+named! {
+    /// Which programs an engine compiles while it loads a model. Ignored by engines that compile nothing.
+    ///
+    /// Programs have static shapes: the number of rows that share a pass, the tokens of a prompt chunk, the
+    /// length of the KV cache. A program that is not ready when a step needs it is compiled then, which takes
+    /// seconds the first time and milliseconds from the engine's cache. Engines document the number of
+    /// programs and their cost.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Prepare {
+        /// Only the programs that a short prompt and the text after it need. Those for longer prompts are
+        /// compiled in the background or on first use, others on first use. Loads fastest.
+        #[default]
+        OnDemand = "on-demand",
+        /// Every program that generation with these options can use, for all batch sizes and lengths, with
+        /// results at the last token of each row. A server then never compiles while serving. Fewer sequences
+        /// and a lower capacity need fewer programs.
+        Generation = "generation",
+        /// As [`Generation`](Self::Generation), and the programs for results at every position (scoring) and
+        /// hidden states (embeddings).
+        Everything = "everything",
     }
 }
 
@@ -247,88 +211,32 @@ impl LoadOptions {
     /// The maximum of [`threads`](Self::threads).
     pub const MAX_THREADS: usize = 256;
 
-    /// Sets the precision.
-    #[must_use]
-    pub fn with_precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
-    }
-
-    /// Sets the maximum number of tokens per sequence.
-    #[must_use]
-    pub fn with_capacity(mut self, tokens: usize) -> Self {
-        self.capacity = Some(tokens);
-        self
-    }
-
-    /// Sets the maximum number of concurrent sequences per session.
-    #[must_use]
-    pub fn with_sequences(mut self, sequences: usize) -> Self {
-        self.sequences = Some(sequences);
-        self
-    }
-
-    /// Sets the number of compute threads.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Sets the device.
-    #[must_use]
-    pub fn with_device(mut self, device: impl Into<String>) -> Self {
-        self.device = Some(device.into());
-        self
-    }
-
-    /// Sets the room for adapters.
-    #[must_use]
-    pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
-        self.adapters = Some(room);
-        self
-    }
-
-    /// Sets what of the checkpoint is loaded.
-    #[must_use]
-    pub fn with_part(mut self, part: ModelPart) -> Self {
-        self.part = part;
-        self
-    }
-
-    /// Sets whether rows can return the hidden states of their tokens.
-    #[must_use]
-    pub fn with_output_states(mut self, output_states: bool) -> Self {
-        self.output_states = output_states;
-        self
-    }
-
-    /// Sets the checkpoint of the draft head.
-    #[must_use]
-    pub fn with_draft_head(mut self, source: impl Into<ModelSource>) -> Self {
-        self.draft_head = Some(source.into());
-        self
-    }
-
-    /// Sets which programs are compiled while loading.
-    #[must_use]
-    pub fn with_prepare(mut self, prepare: Prepare) -> Self {
-        self.prepare = prepare;
-        self
-    }
-
-    /// Sets the progress callback.
-    #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(LoadProgress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(progress));
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    setters! {
+        /// Sets the precision.
+        with_precision(precision: Precision) => precision = precision;
+        /// Sets the maximum number of tokens per sequence.
+        with_capacity(tokens: usize) => capacity = Some(tokens);
+        /// Sets the maximum number of concurrent sequences per session.
+        with_sequences(sequences: usize) => sequences = Some(sequences);
+        /// Sets the number of compute threads.
+        with_threads(threads: usize) => threads = Some(threads);
+        /// Sets the device.
+        with_device(device: impl Into<String>) => device = Some(device.into());
+        /// Sets the room for adapters.
+        with_adapters(room: AdapterLimits) => adapters = Some(room);
+        /// Sets what of the checkpoint is loaded.
+        with_part(part: ModelPart) => part = part;
+        /// Sets whether rows can return the hidden states of their tokens.
+        with_output_states(output_states: bool) => output_states = output_states;
+        /// Sets the checkpoint of the draft head.
+        with_draft_head(source: impl Into<ModelSource>) => draft_head = Some(source.into());
+        /// Sets which programs are compiled while loading.
+        with_prepare(prepare: Prepare) => prepare = prepare;
+        /// Sets the progress callback.
+        with_progress(progress: impl Fn(LoadProgress) + Send + Sync + 'static) =>
+            progress = Some(Arc::new(progress));
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 

@@ -30,25 +30,13 @@ pub struct SamplingNeeds {
 }
 
 impl SamplingNeeds {
-    /// Sets whether tokens are masked.
-    #[must_use]
-    pub fn with_mask(mut self, needed: bool) -> Self {
-        self.mask = needed;
-        self
-    }
-
-    /// Sets how many of the most likely tokens are reported.
-    #[must_use]
-    pub fn with_top(mut self, most: u16) -> Self {
-        self.top = most;
-        self
-    }
-
-    /// Sets whether the application has custom steps.
-    #[must_use]
-    pub fn with_steps(mut self, needed: bool) -> Self {
-        self.steps = needed;
-        self
+    setters! {
+        /// Sets whether tokens are masked.
+        with_mask(needed: bool) => mask = needed;
+        /// Sets how many of the most likely tokens are reported.
+        with_top(most: u16) => top = most;
+        /// Sets whether the application has custom steps.
+        with_steps(needed: bool) => steps = needed;
     }
 }
 

@@ -70,25 +70,13 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::hidden(pooling))
     }
 
-    /// Sets the types of the tokens.
-    #[must_use]
-    pub fn with_token_types(mut self, types: &'a [u8]) -> Self {
-        self.token_types = types;
-        self
-    }
-
-    /// Sets the hidden states that a draft head reads beside the tokens.
-    #[must_use]
-    pub fn with_states(mut self, states: &'a [f32]) -> Self {
-        self.states = states;
-        self
-    }
-
-    /// Sets the row's cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: &'a CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    setters! {
+        /// Sets the types of the tokens.
+        with_token_types(types: &'a [u8]) => token_types = types;
+        /// Sets the hidden states that a draft head reads beside the tokens.
+        with_states(states: &'a [f32]) => states = states;
+        /// Sets the row's cancel token.
+        with_cancel(cancel: &'a CancelToken) => cancel = Some(cancel);
     }
 
     /// For engines: checks whether this row was cancelled.
@@ -122,18 +110,11 @@ impl<'a> Control<'a> {
         Self { cancel: Some(cancel), ..Self::default() }
     }
 
-    /// Sets the deadline.
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Instant) -> Self {
-        self.deadline = Some(deadline);
-        self
-    }
-
-    /// Sets whether the step should rather take several passes than wait for a compilation.
-    #[must_use]
-    pub fn with_prefer_ready(mut self, prefer_ready: bool) -> Self {
-        self.prefer_ready = prefer_ready;
-        self
+    setters! {
+        /// Sets the deadline.
+        with_deadline(deadline: Instant) => deadline = Some(deadline);
+        /// Sets whether the step should rather take several passes than wait for a compilation.
+        with_prefer_ready(prefer_ready: bool) => prefer_ready = prefer_ready;
     }
 
     /// Checks whether the step was cancelled or its deadline has passed; the error names `operation`.
@@ -189,18 +170,11 @@ impl SampledToken {
         Self { token, logprob, top: Vec::new(), drawn_logprob: None }
     }
 
-    /// Sets its log probability under the distribution it was sampled from.
-    #[must_use]
-    pub fn with_drawn_logprob(mut self, logprob: f32) -> Self {
-        self.drawn_logprob = Some(logprob);
-        self
-    }
-
-    /// Sets the most likely tokens, most likely first.
-    #[must_use]
-    pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
-        self.top = top;
-        self
+    setters! {
+        /// Sets its log probability under the distribution it was sampled from.
+        with_drawn_logprob(logprob: f32) => drawn_logprob = Some(logprob);
+        /// Sets the most likely tokens, most likely first.
+        with_top(top: Vec<TokenLogprob>) => top = top;
     }
 }
 

@@ -66,7 +66,7 @@ impl<'a> OptionSupport<'a> {
             most_sequences: usize::MAX,
             threads: LoadOptions::MAX_THREADS,
             devices: &[],
-            precisions: &[Precision::Exact, Precision::Native, Precision::Fast],
+            precisions: &Precision::ALL,
             adapters: false,
             output_states: false,
             draft_heads: false,
@@ -81,39 +81,18 @@ impl<'a> OptionSupport<'a> {
         self
     }
 
-    /// Sets the maximum number of threads; 1 for an engine that computes on the caller's thread.
-    #[must_use]
-    pub fn with_threads(mut self, most: usize) -> Self {
-        self.threads = most;
-        self
-    }
-
-    /// Sets the names of supported devices.
-    #[must_use]
-    pub fn with_devices(mut self, names: &'a [&'a str]) -> Self {
-        self.devices = names;
-        self
-    }
-
-    /// Sets the supported precisions.
-    #[must_use]
-    pub fn with_precisions(mut self, precisions: &'a [Precision]) -> Self {
-        self.precisions = precisions;
-        self
-    }
-
-    /// Supports adapters, in up to [`AdapterLimits::MAX_SLOTS`] slots of up to [`AdapterLimits::MAX_RANK`].
-    #[must_use]
-    pub fn with_adapters(mut self) -> Self {
-        self.adapters = true;
-        self
-    }
-
-    /// Supports [`LoadOptions::output_states`].
-    #[must_use]
-    pub fn with_output_states(mut self) -> Self {
-        self.output_states = true;
-        self
+    setters! {
+        /// Sets the maximum number of threads; 1 for an engine that computes on the caller's thread.
+        with_threads(most: usize) => threads = most;
+        /// Sets the names of supported devices.
+        with_devices(names: &'a [&'a str]) => devices = names;
+        /// Sets the supported precisions.
+        with_precisions(precisions: &'a [Precision]) => precisions = precisions;
+        /// Supports adapters, in up to [`AdapterLimits::MAX_SLOTS`] slots of up to
+        /// [`AdapterLimits::MAX_RANK`].
+        with_adapters() => adapters = true;
+        /// Supports [`LoadOptions::output_states`].
+        with_output_states() => output_states = true;
     }
 
     /// Supports [draft heads](ModelPart::DraftHead), those of [other checkpoints](LoadOptions::draft_head)

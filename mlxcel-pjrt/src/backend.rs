@@ -103,48 +103,25 @@ impl PjrtBackend {
         self
     }
 
-    /// Keeps keys and values in another type than that of the precision.
-    #[must_use]
-    pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
-        self.kv_cache = kv_cache;
-        self
-    }
-
-    /// Sets whether matrices are kept on the devices in the type that they are multiplied in, float32 for
-    /// `Exact`, else that of the checkpoint's activations; off by default: they stay as they are stored,
-    /// and the program unpacks and converts them in each pass. That takes less memory, and is slower
-    /// where the plugin's compiler writes what it has unpacked to memory, as XLA's for CPUs does.
-    #[must_use]
-    pub fn with_expanded_weights(mut self, on: bool) -> Self {
-        self.is_expanded = on;
-        self
-    }
-
-    /// Computes up to this many tokens of a prompt in one pass, by default 128 on CPUs and 512 elsewhere;
-    /// what remains of it goes in passes of a quarter of that where
-    /// padding it would cost more. Where programs unpack or convert weights in each pass, longer ones do it
-    /// less often.
-    #[must_use]
-    pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
-        self.prefill_chunk = Some(tokens);
-        self
-    }
-
-    /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights, by
-    /// the plugin's own partitioner. What does not divide is on each of them.
-    ///
-    /// Loading a model is an error where the plugin has fewer devices.
-    #[must_use]
-    pub fn with_mesh(mut self, devices: usize) -> Self {
-        self.mesh = Some(devices);
-        self
-    }
-
-    /// Notes in `profiler` how long passes take and what they move between devices.
-    #[must_use]
-    pub fn with_profiler(mut self, profiler: &Profiler) -> Self {
-        self.profiler = Some(profiler.clone());
-        self
+    mlxcel_core::setters! {
+        /// Keeps keys and values in another type than that of the precision.
+        with_kv_cache(kv_cache: KvCacheType) => kv_cache = kv_cache;
+        /// Sets whether matrices are kept on the devices in the type that they are multiplied in, float32 for
+        /// `Exact`, else that of the checkpoint's activations; off by default: they stay as they are stored,
+        /// and the program unpacks and converts them in each pass. That takes less memory, and is slower
+        /// where the plugin's compiler writes what it has unpacked to memory, as XLA's for CPUs does.
+        with_expanded_weights(on: bool) => is_expanded = on;
+        /// Computes up to this many tokens of a prompt in one pass, by default 128 on CPUs and 512 elsewhere;
+        /// what remains of it goes in passes of a quarter of that where padding it would cost more. Where
+        /// programs unpack or convert weights in each pass, longer ones do it less often.
+        with_prefill_chunk(tokens: usize) => prefill_chunk = Some(tokens);
+        /// Spreads a model over `devices` devices of the plugin: tensor-parallel by the roles of its weights,
+        /// by the plugin's own partitioner. What does not divide is on each of them.
+        ///
+        /// Loading a model is an error where the plugin has fewer devices.
+        with_mesh(devices: usize) => mesh = Some(devices);
+        /// Notes in `profiler` how long passes take and what they move between devices.
+        with_profiler(profiler: &Profiler) => profiler = Some(profiler.clone());
     }
 
     /// Has the device fail as `faults` say, for tests.

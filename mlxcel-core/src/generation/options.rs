@@ -5,32 +5,21 @@ use std::time::Instant;
 use crate::cancel::CancelToken;
 use crate::token::TokenId;
 
-/// Why a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The model generated a stop token.
-    Stop,
-    /// The text reached a stop string.
-    StopString,
-    /// The token limit was reached, or the sequence is full.
-    Length,
-    /// The time limit has passed.
-    TimeLimit,
-    /// A [`CancelToken`] or the caller stopped it.
-    Cancelled,
-}
-
-impl FinishReason {
-    /// The lower-case name: `stop`, `stop_string`, `length`, `time_limit`, `cancelled`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-            Self::TimeLimit => "time_limit",
-            Self::Cancelled => "cancelled",
-        }
+named! {
+    /// Why a generation ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum FinishReason {
+        /// The model generated a stop token.
+        Stop = "stop",
+        /// The text reached a stop string.
+        StopString = "stop_string",
+        /// The token limit was reached, or the sequence is full.
+        Length = "length",
+        /// The time limit has passed.
+        TimeLimit = "time_limit",
+        /// A [`CancelToken`] or the caller stopped it.
+        Cancelled = "cancelled",
     }
 }
 
@@ -57,32 +46,15 @@ impl GenerateOptions {
         Self { max_tokens, stop_tokens: Vec::new(), cancel: None, deadline: None, top: 0 }
     }
 
-    /// Sets the tokens that end the text.
-    #[must_use]
-    pub fn with_stop_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
-        self.stop_tokens = tokens.into();
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
-    }
-
-    /// Sets the deadline.
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Instant) -> Self {
-        self.deadline = Some(deadline);
-        self
-    }
-
-    /// Sets how many of the most likely tokens are reported with each token.
-    #[must_use]
-    pub fn with_top(mut self, top: u16) -> Self {
-        self.top = top;
-        self
+    setters! {
+        /// Sets the tokens that end the text.
+        with_stop_tokens(tokens: impl Into<Vec<TokenId>>) => stop_tokens = tokens.into();
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
+        /// Sets the deadline.
+        with_deadline(deadline: Instant) => deadline = Some(deadline);
+        /// Sets how many of the most likely tokens are reported with each token.
+        with_top(top: u16) => top = top;
     }
 }
 

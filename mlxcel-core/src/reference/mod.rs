@@ -139,78 +139,31 @@ impl ReferenceBackend {
         self.load(&Self::source(), &LoadOptions::default())
     }
 
-    /// Sets the size of the vocabulary; at least 2.
-    #[must_use]
-    pub fn with_vocabulary(mut self, tokens: usize) -> Self {
-        self.vocabulary = tokens;
-        self
-    }
-
-    /// Sets the tokens that end a text; each within the vocabulary.
-    #[must_use]
-    pub fn with_stop_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
-        self.stop_tokens = tokens.into();
-        self
-    }
-
-    /// Sets the seed of the weights. Another seed is another model, with another fingerprint.
-    #[must_use]
-    pub fn with_weights_seed(mut self, seed: u64) -> Self {
-        self.weights_seed = seed;
-        self
-    }
-
-    /// Sets the prompt chunk: how many tokens of a prompt are computed per pass, and so how often
-    /// cancellation is checked; at least 1.
-    #[must_use]
-    pub fn with_chunk(mut self, tokens: usize) -> Self {
-        self.chunk = tokens;
-        self
-    }
-
-    /// Sets the minimum duration of a pass.
-    #[must_use]
-    pub fn with_delay(mut self, pass: Duration) -> Self {
-        self.delay = pass;
-        self
-    }
-
-    /// Sets the fault to inject.
-    #[must_use]
-    pub fn with_faults(mut self, faults: Faults) -> Self {
-        self.faults = Some(faults);
-        self
-    }
-
-    /// Limits attention to a sliding window of the last `positions` positions, including the current one; at
-    /// least 1. Memory per sequence is bounded by the window, and rewind is claimed only for sessions
-    /// whose capacity does not exceed it.
-    #[must_use]
-    pub fn with_window(mut self, positions: usize) -> Self {
-        self.memory = Memory::Window(positions);
-        self
-    }
-
-    /// Replaces the KV cache with a recurrent state of one number. Output still depends on every token;
-    /// memory per sequence is constant, and rewind is not claimed.
-    #[must_use]
-    pub fn with_recurrence(mut self) -> Self {
-        self.memory = Memory::Recurrent;
-        self
-    }
-
-    /// Computes NaN logits, like a checkpoint with a NaN weight.
-    #[must_use]
-    pub fn with_broken_weights(mut self) -> Self {
-        self.broken = true;
-        self
-    }
-
-    /// Limits the capabilities to `most`: others return [`ErrorKind::Unsupported`].
-    #[must_use]
-    pub fn with_capabilities(mut self, most: Capabilities) -> Self {
-        self.limits = Some(most);
-        self
+    setters! {
+        /// Sets the size of the vocabulary; at least 2.
+        with_vocabulary(tokens: usize) => vocabulary = tokens;
+        /// Sets the tokens that end a text; each within the vocabulary.
+        with_stop_tokens(tokens: impl Into<Vec<TokenId>>) => stop_tokens = tokens.into();
+        /// Sets the seed of the weights. Another seed is another model, with another fingerprint.
+        with_weights_seed(seed: u64) => weights_seed = seed;
+        /// Sets the prompt chunk: how many tokens of a prompt are computed per pass, and so how often
+        /// cancellation is checked; at least 1.
+        with_chunk(tokens: usize) => chunk = tokens;
+        /// Sets the minimum duration of a pass.
+        with_delay(pass: Duration) => delay = pass;
+        /// Sets the fault to inject.
+        with_faults(faults: Faults) => faults = Some(faults);
+        /// Limits attention to a sliding window of the last `positions` positions, including the current one;
+        /// at least 1. Memory per sequence is bounded by the window, and rewind is claimed only for sessions
+        /// whose capacity does not exceed it.
+        with_window(positions: usize) => memory = Memory::Window(positions);
+        /// Replaces the KV cache with a recurrent state of one number. Output still depends on every token;
+        /// memory per sequence is constant, and rewind is not claimed.
+        with_recurrence() => memory = Memory::Recurrent;
+        /// Computes NaN logits, like a checkpoint with a NaN weight.
+        with_broken_weights() => broken = true;
+        /// Limits the capabilities to `most`: others return [`ErrorKind::Unsupported`].
+        with_capabilities(most: Capabilities) => limits = Some(most);
     }
 
     /// What is claimed for sessions of a model with these options.

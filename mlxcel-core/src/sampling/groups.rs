@@ -60,32 +60,15 @@ impl Dry {
         Self { multiplier, base: 1.75, allowed_length: 2, window: None, breakers: Vec::new() }
     }
 
-    /// Sets [`base`](Self::base).
-    #[must_use]
-    pub fn with_base(mut self, base: f32) -> Self {
-        self.base = base;
-        self
-    }
-
-    /// Sets [`allowed_length`](Self::allowed_length).
-    #[must_use]
-    pub fn with_allowed_length(mut self, tokens: u32) -> Self {
-        self.allowed_length = tokens;
-        self
-    }
-
-    /// Sets [`window`](Self::window).
-    #[must_use]
-    pub fn with_window(mut self, tokens: u32) -> Self {
-        self.window = Some(tokens);
-        self
-    }
-
-    /// Sets [`breakers`](Self::breakers).
-    #[must_use]
-    pub fn with_breakers(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
-        self.breakers = tokens.into();
-        self
+    setters! {
+        /// Sets [`base`](Self::base).
+        with_base(base: f32) => base = base;
+        /// Sets [`allowed_length`](Self::allowed_length).
+        with_allowed_length(tokens: u32) => allowed_length = tokens;
+        /// Sets [`window`](Self::window).
+        with_window(tokens: u32) => window = Some(tokens);
+        /// Sets [`breakers`](Self::breakers).
+        with_breakers(tokens: impl Into<Vec<TokenId>>) => breakers = tokens.into();
     }
 }
 

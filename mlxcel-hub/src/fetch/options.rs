@@ -82,32 +82,15 @@ impl FetchOptions {
         }
     }
 
-    /// Sets the access token.
-    #[must_use]
-    pub fn with_token(mut self, token: impl Into<Option<String>>) -> Self {
-        self.token = token.into();
-        self
-    }
-
-    /// Sets the maximum total size of a checkpoint.
-    #[must_use]
-    pub fn with_max_bytes(mut self, bytes: u64) -> Self {
-        self.max_bytes = bytes;
-        self
-    }
-
-    /// Sets the progress function.
-    #[must_use]
-    pub fn with_progress(mut self, progress: ProgressFn) -> Self {
-        self.progress = Some(progress);
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    mlxcel_core::setters! {
+        /// Sets the access token.
+        with_token(token: impl Into<Option<String>>) => token = token.into();
+        /// Sets the maximum total size of a checkpoint.
+        with_max_bytes(bytes: u64) => max_bytes = bytes;
+        /// Sets the progress function.
+        with_progress(progress: ProgressFn) => progress = Some(progress);
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 

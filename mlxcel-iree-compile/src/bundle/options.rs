@@ -73,32 +73,15 @@ impl Default for BundleOptions {
 }
 
 impl BundleOptions {
-    /// Sets the compile targets.
-    #[must_use]
-    pub fn with_targets(mut self, targets: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.targets = targets.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Sets whether to support results at every position.
-    #[must_use]
-    pub fn with_every_position(mut self, every_position: bool) -> Self {
-        self.every_position = every_position;
-        self
-    }
-
-    /// Sets whether to support verification of draft tokens.
-    #[must_use]
-    pub fn with_verification(mut self, verification: bool) -> Self {
-        self.verification = verification;
-        self
-    }
-
-    /// Sets whether to support hidden states.
-    #[must_use]
-    pub fn with_hidden_states(mut self, hidden_states: bool) -> Self {
-        self.hidden_states = hidden_states;
-        self
+    mlxcel_core::setters! {
+        /// Sets the compile targets.
+        with_targets(targets: impl IntoIterator<Item = impl Into<String>>) => targets = targets.into_iter().map(Into::into).collect();
+        /// Sets whether to support results at every position.
+        with_every_position(every_position: bool) => every_position = every_position;
+        /// Sets whether to support verification of draft tokens.
+        with_verification(verification: bool) => verification = verification;
+        /// Sets whether to support hidden states.
+        with_hidden_states(hidden_states: bool) => hidden_states = hidden_states;
     }
 
     /// Puts an adapter into the bundle.
@@ -135,26 +118,14 @@ impl BundleOptions {
         }
     }
 
-    /// Sets whether the bundle contains the weights.
-    #[must_use]
-    pub fn with_weights(mut self, weights: bool) -> Self {
-        self.weights = weights;
-        self
-    }
-
-    /// Sets whether to also write the weights in the layout of the programs, which doubles their size on
-    /// disk.
-    #[must_use]
-    pub fn with_laid_out_weights(mut self, laid_out_weights: bool) -> Self {
-        self.laid_out_weights = laid_out_weights;
-        self
-    }
-
-    /// Sets whether to replace an existing bundle.
-    #[must_use]
-    pub fn with_replace(mut self, replace: bool) -> Self {
-        self.replace = replace;
-        self
+    mlxcel_core::setters! {
+        /// Sets whether the bundle contains the weights.
+        with_weights(weights: bool) => weights = weights;
+        /// Sets whether to also write the weights in the layout of the programs, which doubles their size on
+        /// disk.
+        with_laid_out_weights(laid_out_weights: bool) => laid_out_weights = laid_out_weights;
+        /// Sets whether to replace an existing bundle.
+        with_replace(replace: bool) => replace = replace;
     }
 }
 

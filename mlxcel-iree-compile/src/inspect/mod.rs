@@ -75,18 +75,11 @@ impl From<LoadOptions> for InspectOptions {
 }
 
 impl InspectOptions {
-    /// Sets the compile target.
-    #[must_use]
-    pub fn with_target(mut self, target: CompileTarget) -> Self {
-        self.target = Some(target);
-        self
-    }
-
-    /// Sets whether to compile every program.
-    #[must_use]
-    pub fn with_all_programs(mut self, all: bool) -> Self {
-        self.all_programs = all;
-        self
+    mlxcel_core::setters! {
+        /// Sets the compile target.
+        with_target(target: CompileTarget) => target = Some(target);
+        /// Sets whether to compile every program.
+        with_all_programs(all: bool) => all_programs = all;
     }
 }
 

@@ -184,7 +184,7 @@ impl Requirements {
         };
         for (feature, enabled) in target.features() {
             let capability =
-                VulkanCapability::ALL.into_iter().find(|capability| capability.name() == feature);
+                VulkanCapability::ALL.into_iter().find(|capability| capability.as_str() == feature);
             let maker = MAKERS.iter().find(|maker| maker.feature == feature);
             match (capability, number(feature, SUBGROUP), number(feature, THREADS)) {
                 _ if !enabled => {
@@ -200,7 +200,7 @@ impl Requirements {
                     requirements.threads = threads;
                 }
                 _ => {
-                    let known: Vec<_> = VulkanCapability::ALL.map(VulkanCapability::name).into();
+                    let known: Vec<_> = VulkanCapability::ALL.map(VulkanCapability::as_str).into();
                     let makers: Vec<_> = MAKERS.iter().map(|maker| maker.feature).collect();
                     let known = format!(
                         "{}, {SUBGROUP}N, {THREADS}N, one of {}",
@@ -219,7 +219,7 @@ impl Requirements {
         let missing: Vec<&str> = REQUIRED
             .iter()
             .filter(|capability| !requirements.capabilities.contains(capability))
-            .map(|capability| capability.name())
+            .map(|capability| capability.as_str())
             .collect();
         if missing.is_empty() {
             return Ok(requirements);
@@ -328,7 +328,7 @@ impl CompileBackend for Vulkan {
         let Some(properties) = &device.vulkan else { return self.detect_target() };
         let mut target = CompileTarget::new(NAME, BY_PROPERTIES)?;
         for capability in &properties.capabilities {
-            target = target.with_feature(capability.name(), true)?;
+            target = target.with_feature(capability.as_str(), true)?;
         }
         // If the driver chooses the size, code has to do without subgroup operations. It then sums through
         // shared memory, of which larger workgroups take more than every device has.

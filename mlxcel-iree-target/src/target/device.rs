@@ -39,18 +39,11 @@ impl DeviceDescription {
         Self { driver: VULKAN.to_owned(), processor: None, architecture: None, vulkan: Some(properties) }
     }
 
-    /// The same with another processor: for checking what would run on another machine.
-    #[must_use]
-    pub fn with_processor(mut self, processor: Processor) -> Self {
-        self.processor = Some(processor);
-        self
-    }
-
-    /// The same with the architecture of the accelerator.
-    #[must_use]
-    pub fn with_architecture(mut self, architecture: impl Into<String>) -> Self {
-        self.architecture = Some(architecture.into());
-        self
+    mlxcel_core::setters! {
+        /// The same with another processor: for checking what would run on another machine.
+        with_processor(processor: Processor) => processor = Some(processor);
+        /// The same with the architecture of the accelerator.
+        with_architecture(architecture: impl Into<String>) => architecture = Some(architecture.into());
     }
 }
 

@@ -1,62 +1,29 @@
 //! Vulkan devices, as far as code for them depends on them.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
-/// An optional capability of Vulkan devices that generated code uses. It prints as the feature of a target
-/// that says that code uses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum VulkanCapability {
-    /// Integer dot products (`shaderIntegerDotProduct`).
-    DotProduct,
-    /// Arithmetic in 16-bit floats (`shaderFloat16`).
-    Float16,
-    /// Arithmetic in 64-bit floats (`shaderFloat64`).
-    Float64,
-    /// Arithmetic in 8-bit integers (`shaderInt8`).
-    Int8,
-    /// Arithmetic in 16-bit integers (`shaderInt16`).
-    Int16,
-    /// Arithmetic in 64-bit integers (`shaderInt64`).
-    Int64,
-    /// Reads and writes of single 8-bit values (`storageBuffer8BitAccess`).
-    Storage8,
-    /// Reads and writes of single 16-bit values (`storageBuffer16BitAccess`).
-    Storage16,
-}
-
-impl VulkanCapability {
-    /// Every capability.
-    pub const ALL: [Self; 8] = [
-        Self::DotProduct,
-        Self::Float16,
-        Self::Float64,
-        Self::Int8,
-        Self::Int16,
-        Self::Int64,
-        Self::Storage8,
-        Self::Storage16,
-    ];
-
-    /// The feature of a target.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::DotProduct => "dot-product",
-            Self::Float16 => "float16",
-            Self::Float64 => "float64",
-            Self::Int8 => "int8",
-            Self::Int16 => "int16",
-            Self::Int64 => "int64",
-            Self::Storage8 => "storage8",
-            Self::Storage16 => "storage16",
-        }
-    }
-}
-
-impl fmt::Display for VulkanCapability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+mlxcel_core::named! {
+    /// An optional capability of Vulkan devices that generated code uses. Its name is the feature of a target
+    /// that says that code uses it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum VulkanCapability {
+        /// Integer dot products (`shaderIntegerDotProduct`).
+        DotProduct = "dot-product",
+        /// Arithmetic in 16-bit floats (`shaderFloat16`).
+        Float16 = "float16",
+        /// Arithmetic in 64-bit floats (`shaderFloat64`).
+        Float64 = "float64",
+        /// Arithmetic in 8-bit integers (`shaderInt8`).
+        Int8 = "int8",
+        /// Arithmetic in 16-bit integers (`shaderInt16`).
+        Int16 = "int16",
+        /// Arithmetic in 64-bit integers (`shaderInt64`).
+        Int64 = "int64",
+        /// Reads and writes of single 8-bit values (`storageBuffer8BitAccess`).
+        Storage8 = "storage8",
+        /// Reads and writes of single 16-bit values (`storageBuffer16BitAccess`).
+        Storage16 = "storage16",
     }
 }
 
