@@ -113,7 +113,7 @@ impl Snapshot {
         let position = usize::try_from(position)
             .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
         // Exactly as it is written, so that bytes that are read are those that are written again.
-        let precision = [Precision::Exact, Precision::Native, Precision::Fast]
+        let precision = Precision::ALL
             .into_iter()
             .find(|known| known.as_str() == precision)
             .ok_or_else(|| corrupt("it has an unknown precision").with_context("precision", &precision))?;

@@ -1,5 +1,7 @@
 //! Generation in one call.
 
+use std::ops::ControlFlow;
+
 use super::{FinishReason, GenerateOptions, Generated, TokenChoice, TokenStream};
 use crate::error::Result;
 use crate::plan::SamplingPlan;
@@ -15,7 +17,9 @@ pub trait GenerateExt: InferenceSession {
     /// # Errors
     ///
     /// The errors of [`TokenStream::new`], [`InferenceSession::open`] and [`InferenceSession::step`].
-    fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated>;
+    fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated> {
+        self.generate_streaming_greedy(prompt, options, &mut |_| ControlFlow::Continue(()))
+    }
 
     /// As [`generate_greedy`](Self::generate_greedy), but calls `on_token` with each token. If it returns
     /// `Break`, the generation ends with [`FinishReason::Cancelled`].
@@ -27,39 +31,27 @@ pub trait GenerateExt: InferenceSession {
         &mut self,
         prompt: &[TokenId],
         options: &GenerateOptions,
-        on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
-    ) -> Result<Generated>;
-}
-
-impl<S: InferenceSession + ?Sized> GenerateExt for S {
-    fn generate_greedy(&mut self, prompt: &[TokenId], options: &GenerateOptions) -> Result<Generated> {
-        self.generate_streaming_greedy(prompt, options, &mut |_| std::ops::ControlFlow::Continue(()))
-    }
-
-    fn generate_streaming_greedy(
-        &mut self,
-        prompt: &[TokenId],
-        options: &GenerateOptions,
-        on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
+        on_token: &mut dyn FnMut(&SampledToken) -> ControlFlow<()>,
     ) -> Result<Generated> {
-        let session = self;
-        let sequence = session.open()?;
-        let result = run_greedy(session, sequence, prompt, options, on_token);
+        let sequence = self.open()?;
+        let result = run_greedy(self, sequence, prompt, options, on_token);
         // The sequence was opened here, so closing fails only if the engine is broken; the first error is
         // returned.
-        let closed = session.close(sequence);
+        let closed = self.close(sequence);
         let generation = result?;
         closed?;
         Ok(generation)
     }
 }
 
+impl<S: InferenceSession + ?Sized> GenerateExt for S {}
+
 fn run_greedy<S: InferenceSession + ?Sized>(
     session: &mut S,
     sequence: SequenceId,
     prompt: &[TokenId],
     options: &GenerateOptions,
-    on_token: &mut dyn FnMut(&SampledToken) -> std::ops::ControlFlow<()>,
+    on_token: &mut dyn FnMut(&SampledToken) -> ControlFlow<()>,
 ) -> Result<Generated> {
     let choice = TokenChoice::Engine(SamplingPlan::greedy());
     let mut stream = TokenStream::new(session, sequence, prompt, options.clone(), choice)?;

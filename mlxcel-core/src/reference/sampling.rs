@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::language::{Entry, mix};
+use crate::distribution::most_likely;
 use crate::error::Result;
 use crate::plan::SamplingPlan;
 use crate::sampling::{SamplingField, SamplingParams, TokenMask};
@@ -23,7 +24,7 @@ pub(super) const FIELDS: [SamplingField; 8] = [
     SamplingField::MinP,
 ];
 
-/// A token that may be drawn, and its weight relative to the most likely.
+/// A token that may be drawn, and its score or its weight relative to the most likely.
 type Candidate = (TokenId, f64);
 
 /// The token that `plan` chooses after `cache`, among those that `mask` allows; `None` if there are none.
@@ -35,12 +36,13 @@ pub(super) fn choose(
 ) -> Result<Option<TokenId>> {
     let params = plan.params();
     let scores = scores(plan, &params.biases(logits.len())?, mask, logits, cache);
-    let order = most_likely_first(&scores);
-    let Some(&best) = order.first() else { return Ok(None) };
+    let allowed = (0..).zip(scores).filter(|&(_, score)| score > f64::NEG_INFINITY);
+    let order = most_likely(allowed, logits.len());
+    let Some(&(best, _)) = order.first() else { return Ok(None) };
     if params.temperature == 0.0 {
         return Ok(Some(best));
     }
-    Ok(draw(&candidates(params, &scores, &order), uniform(params.seed, cache.len())))
+    Ok(draw(&candidates(params, &order), uniform(params.seed, cache.len())))
 }
 
 /// The logits after mask, bias and penalties.
@@ -74,24 +76,15 @@ fn scores(
         .collect()
 }
 
-/// The tokens that may be chosen at all, most likely first, ties go to the lowest id.
-fn most_likely_first(scores: &[f64]) -> Vec<TokenId> {
-    let mut order: Vec<TokenId> =
-        (0..).zip(scores).filter(|&(_, &score)| score > f64::NEG_INFINITY).map(|(token, _)| token).collect();
-    order.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]));
-    order
-}
-
-/// The tokens that may be drawn, in the order of their ids.
-fn candidates(params: &SamplingParams, scores: &[f64], order: &[TokenId]) -> Vec<Candidate> {
-    let best = order.first().map_or(0.0, |&token| scores[token as usize]);
+/// The tokens that may be drawn, of those that may be `chosen` by their scores, in the order of their ids.
+fn candidates(params: &SamplingParams, chosen: &[Candidate]) -> Vec<Candidate> {
+    let best = chosen.first().map_or(0.0, |&(_, score)| score);
     let temperature = f64::from(params.temperature);
     let weight = |score: f64| {
         // An infinite bias leaves nothing beside it.
         if score == best { 1.0 } else { ((score - best) / temperature).exp() }
     };
-    let mut kept: Vec<Candidate> =
-        order.iter().map(|&token| (token, weight(scores[token as usize]))).collect();
+    let mut kept: Vec<Candidate> = chosen.iter().map(|&(token, score)| (token, weight(score))).collect();
     if let Some(k) = params.top_k {
         kept.truncate(k as usize);
     }
