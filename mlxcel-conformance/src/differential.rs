@@ -304,12 +304,9 @@ pub fn differential(
 ) -> Result<Differential> {
     let sizes = [a, b].map(|model| model.info().vocabulary_size);
     if sizes[0] != sizes[1] {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "compare engines",
-            "the vocabularies differ in size",
-        )
-        .with_context("vocabulary_size", format_args!("{} and {}", sizes[0], sizes[1])));
+        let message = "the vocabularies differ in size";
+        return Err(Error::new(ErrorKind::InvalidInput, "compare engines", message)
+            .with_context("vocabulary_size", format_args!("{} and {}", sizes[0], sizes[1])));
     }
     let comparisons = prompts
         .iter()

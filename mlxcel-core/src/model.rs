@@ -93,14 +93,11 @@ impl SessionOptions {
     pub fn capacity_within(&self, limit: usize) -> Result<usize> {
         let capacity = self.capacity.unwrap_or(limit);
         if capacity == 0 || capacity > limit {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "open session",
-                "the capacity must be from 1 to the model's",
-            )
-            .with_context("field", "capacity")
-            .with_context("value", capacity)
-            .with_context("limit", limit));
+            let message = "the capacity must be from 1 to the model's";
+            return Err(Error::new(ErrorKind::InvalidInput, "open session", message)
+                .with_context("field", "capacity")
+                .with_context("value", capacity)
+                .with_context("limit", limit));
         }
         Ok(capacity)
     }

@@ -178,14 +178,11 @@ impl GraphModelOptions {
     pub fn capacity_for(&self, decoder: &Decoder) -> Result<usize> {
         let capacity = self.capacity.unwrap_or(decoder.context_length);
         if capacity == 0 || capacity > decoder.context_length {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "load model",
-                "the capacity must be from 1 to the model's own limit",
-            )
-            .with_context("field", "capacity")
-            .with_context("value", capacity)
-            .with_context("limit", decoder.context_length));
+            let message = "the capacity must be from 1 to the model's own limit";
+            return Err(Error::new(ErrorKind::InvalidInput, "load model", message)
+                .with_context("field", "capacity")
+                .with_context("value", capacity)
+                .with_context("limit", decoder.context_length));
         }
         Ok(capacity)
     }
@@ -212,15 +209,12 @@ impl GraphModelOptions {
             });
         };
         if lengths.holding(needed).is_none() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "load model",
-                "the KV-length buckets are too short for the capacity and a chunk",
-            )
-            .with_context("field", "lengths")
-            .with_context("lengths", format_args!("{:?}", lengths.buckets()))
-            .with_context("capacity", capacity)
-            .with_context("chunk", chunk));
+            let message = "the KV-length buckets are too short for the capacity and a chunk";
+            return Err(Error::new(ErrorKind::InvalidInput, "load model", message)
+                .with_context("field", "lengths")
+                .with_context("lengths", format_args!("{:?}", lengths.buckets()))
+                .with_context("capacity", capacity)
+                .with_context("chunk", chunk));
         }
         Ok(lengths.clone())
     }

@@ -134,12 +134,9 @@ impl Lengths {
         if buckets.first().is_none_or(|&first| first == 0)
             || buckets.windows(2).any(|pair| pair[0] >= pair[1])
         {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "choose cache lengths",
-                "lengths must be positive and ascending",
-            )
-            .with_context("lengths", format_args!("{buckets:?}")));
+            let message = "lengths must be positive and ascending";
+            return Err(Error::new(ErrorKind::InvalidInput, "choose cache lengths", message)
+                .with_context("lengths", format_args!("{buckets:?}")));
         }
         Ok(Self(buckets))
     }

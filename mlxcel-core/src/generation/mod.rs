@@ -114,14 +114,11 @@ impl Generation {
             return Err(Error::new(ErrorKind::InvalidInput, "generate", "the prompt is empty"));
         }
         if prompt.len() > capacity.saturating_sub(history.len()) {
-            return Err(Error::new(
-                ErrorKind::CapacityExceeded,
-                "generate",
-                "the prompt does not fit into the context",
-            )
-            .with_context("prompt_tokens", prompt.len())
-            .with_context("context", capacity)
-            .with_context("used", history.len()));
+            let message = "the prompt does not fit into the context";
+            return Err(Error::new(ErrorKind::CapacityExceeded, "generate", message)
+                .with_context("prompt_tokens", prompt.len())
+                .with_context("context", capacity)
+                .with_context("used", history.len()));
         }
         let prompt_length = history.len() + prompt.len();
         let choice = match choice {

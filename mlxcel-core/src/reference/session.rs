@@ -146,13 +146,10 @@ impl InferenceSession for ReferenceSession {
                 && *entry == language.entry(entry.token, position, salt)
         });
         if !sound || cache.len() != snapshot.position() || !chunks.remainder().is_empty() {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "restore",
-                "the payload is not a cache of this model",
-            )
-            .with_context("bytes", snapshot.payload().len())
-            .with_context("tokens", snapshot.position()));
+            let message = "the payload is not a cache of this model";
+            return Err(Error::new(ErrorKind::Corrupt, "restore", message)
+                .with_context("bytes", snapshot.payload().len())
+                .with_context("tokens", snapshot.position()));
         }
         self.check_fault(FaultPoint::Allocation, "restore")?;
         let mut held = Cache::with_options(options);

@@ -118,7 +118,12 @@ impl Checks<'_> {
         let check_top = |top: u16| Capabilities::require(top <= claimed.top_logprobs, STEP, "top_logprobs");
         if let Positions::Drafts(drafts) = want.positions {
             Capabilities::require(claimed.verification, STEP, "verification")?;
-            drafts_fit(drafts, tokens)?;
+            if drafts >= tokens {
+                let message = "a row must have a token before its draft tokens";
+                return Err(Error::new(ErrorKind::InvalidInput, STEP, message)
+                    .with_context("drafts", drafts)
+                    .with_context("tokens", tokens));
+            }
         }
         match (want.answer, want.positions) {
             (Answer::Hidden, _) if want.states => {
@@ -182,13 +187,10 @@ impl Checks<'_> {
         if mask.vocabulary_size() == self.vocabulary_size && !mask.is_empty() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::InvalidInput,
-            STEP,
-            "a token mask must be made for this vocabulary and allow a token",
-        )
-        .with_context("field", "mask")
-        .with_context("vocabulary_size", self.vocabulary_size))
+        let message = "a token mask must be made for this vocabulary and allow a token";
+        Err(Error::new(ErrorKind::InvalidInput, STEP, message)
+            .with_context("field", "mask")
+            .with_context("vocabulary_size", self.vocabulary_size))
     }
 
     /// Whether biases leave something of what `mask` allows.
@@ -202,16 +204,6 @@ impl Checks<'_> {
         }
         Err(Error::new(ErrorKind::InvalidInput, STEP, "mask and biases leave no token to choose from"))
     }
-}
-
-/// Whether a row of `tokens` tokens has one before its `drafts` draft tokens.
-fn drafts_fit(drafts: usize, tokens: usize) -> Result<()> {
-    if drafts < tokens {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidInput, STEP, "a row must have a token before its draft tokens")
-        .with_context("drafts", drafts)
-        .with_context("tokens", tokens))
 }
 
 #[cfg(test)]

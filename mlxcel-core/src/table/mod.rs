@@ -112,12 +112,9 @@ impl<S> SequenceTable<S> {
         if self.slots.len() < self.capabilities.sequences {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::CapacityExceeded,
-            operation,
-            "the session has no room for another sequence; close one",
-        )
-        .with_context("sequences", self.capabilities.sequences))
+        let message = "the session has no room for another sequence; close one";
+        Err(Error::new(ErrorKind::CapacityExceeded, operation, message)
+            .with_context("sequences", self.capabilities.sequences))
     }
 
     /// Closes a sequence and returns the engine's state; `None` if it was poisoned.
@@ -274,13 +271,10 @@ impl<S> SequenceTable<S> {
         self.check_room("restore")?;
         let (tokens, capacity) = (snapshot.position(), self.capabilities.context);
         if tokens > capacity {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "restore",
-                "the snapshot is longer than this session's capacity",
-            )
-            .with_context("tokens", tokens)
-            .with_context("capacity", capacity));
+            let message = "the snapshot is longer than this session's capacity";
+            return Err(Error::new(ErrorKind::InvalidInput, "restore", message)
+                .with_context("tokens", tokens)
+                .with_context("capacity", capacity));
         }
         Ok(())
     }

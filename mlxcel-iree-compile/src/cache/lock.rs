@@ -55,11 +55,8 @@ impl Lock {
                 }
             }
             if cancel.is_some_and(CancelToken::is_cancelled) {
-                return Err(Error::new(
-                    ErrorKind::Cancelled,
-                    "wait for a program to be compiled",
-                    "the operation was cancelled",
-                ));
+                let message = "the operation was cancelled";
+                return Err(Error::new(ErrorKind::Cancelled, "wait for a program to be compiled", message));
             }
             if !told && started.elapsed() > TELL {
                 told = true;

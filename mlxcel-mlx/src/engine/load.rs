@@ -163,12 +163,9 @@ fn device(name: Option<&str>) -> Result<Device> {
         Some(_) => Device::Cpu,
     };
     if device.count()? == 0 {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            OPERATION,
-            "this MLX does not have the device on this machine",
-        )
-        .with_context("device", name.unwrap_or_default()));
+        let message = "this MLX does not have the device on this machine";
+        return Err(Error::new(ErrorKind::NotFound, OPERATION, message)
+            .with_context("device", name.unwrap_or_default()));
     }
     Ok(device)
 }

@@ -206,11 +206,8 @@ impl States {
                 }
                 (LayerState::Fixed(array), StateLayout::Fixed(_)) => bytes.extend(array.to_bytes()?),
                 _ => {
-                    return Err(Error::new(
-                        ErrorKind::Internal,
-                        "snapshot",
-                        "the states have another layout",
-                    ));
+                    let message = "the states have another layout";
+                    return Err(Error::new(ErrorKind::Internal, "snapshot", message));
                 }
             }
         }
@@ -224,13 +221,10 @@ impl States {
     /// [`ErrorKind::Corrupt`] if the number of bytes does not match `position` positions.
     pub(super) fn from_bytes(layout: &Layout, position: usize, bytes: &[u8]) -> Result<Self> {
         if layout.kept_bytes(position) != Some(bytes.len()) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "restore",
-                "the snapshot's payload has the wrong size",
-            )
-            .with_context("bytes", bytes.len())
-            .with_context("tokens", position));
+            let message = "the snapshot's payload has the wrong size";
+            return Err(Error::new(ErrorKind::Corrupt, "restore", message)
+                .with_context("bytes", bytes.len())
+                .with_context("tokens", position));
         }
         if position == 0 {
             return Ok(Self::default());

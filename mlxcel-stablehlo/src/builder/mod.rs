@@ -213,11 +213,8 @@ impl<'f> Builder<'f> {
     pub fn alias(&mut self, argument: Value<'f>, result: usize) -> Result<()> {
         let found = self.arguments.iter_mut().find(|candidate| candidate.value == argument.id);
         let Some(found) = found else {
-            return Err(Error::new(
-                ErrorKind::Structure,
-                "alias",
-                "only an argument can share storage with a result",
-            ));
+            let message = "only an argument can share storage with a result";
+            return Err(Error::new(ErrorKind::Structure, "alias", message));
         };
         if let Some(other) = found.aliases_result {
             let detail = format!("the argument `{}` shares storage with result {other} already", found.name);
