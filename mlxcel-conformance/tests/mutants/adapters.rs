@@ -1,38 +1,35 @@
 //! Mutants with defects of adapters.
 
+use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    AdapterLimits, Control, InferenceSessionExt, Result, Row, SequenceId, SequenceOptions, Snapshot,
-    StateIdentity,
+    AdapterLimits, Control, InferenceSessionExt, LoadOptions, Result, Row, SequenceId, SequenceOptions,
+    Snapshot, StateIdentity,
 };
 
-use crate::mutants::Break;
+use crate::mutants::Mutants;
 use crate::mutants::twist::{Broken, Inner, Twist, tokens_of};
 
-pub(crate) const ALL: &[(&str, Break)] = &[
-    ("ignores_adapters", |reference| Broken::new(reference).with_twist(|| Box::new(IgnoresAdapters))),
-    ("ignores_load_adapters", |reference| {
-        Broken::new(reference).with_load(|options| options.adapters = None)
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("ignores_adapters", || Box::new(IgnoresAdapters)),
+    ("adapters_leak", || Box::new(Leaks)),
+    ("one_adapter_for_all", || Box::new(OneForAll(None))),
+    ("forks_lose_their_adapter", || Box::new(ForksLoseAdapters)),
+    ("restores_with_any_adapter", || Box::new(RestoresWithAny)),
+    ("snapshots_forget_their_adapter", || Box::new(SnapshotsForgetAdapters)),
+];
+
+pub(crate) const LOADS: Mutants<fn(&mut LoadOptions)> = &[
+    ("ignores_load_adapters", |options| options.adapters = None),
+    ("has_a_fixed_room_for_adapters", |options| options.adapters = Some(AdapterLimits::new(3, 4))),
+];
+
+pub(crate) const OTHERS: Mutants<fn(ReferenceBackend) -> Broken> = &[
+    ("has_more_slots_than_it_claims", |reference| Broken {
+        load: |options| options.adapters = options.adapters.map(|own| with_slots(own, 1)),
+        claims: |claims| claims.adapters = claims.adapters.map(|own| with_slots(own, -1)),
+        ..Broken::new(reference)
     }),
-    ("has_a_fixed_room_for_adapters", |reference| {
-        Broken::new(reference).with_load(|options| options.adapters = Some(AdapterLimits::new(3, 4)))
-    }),
-    ("adapters_leak", |reference| Broken::new(reference).with_twist(|| Box::new(Leaks))),
-    ("one_adapter_for_all", |reference| Broken::new(reference).with_twist(|| Box::new(OneForAll(None)))),
-    ("forks_lose_their_adapter", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(ForksLoseAdapters))
-    }),
-    ("restores_with_any_adapter", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(RestoresWithAny))
-    }),
-    ("snapshots_forget_their_adapter", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(SnapshotsForgetAdapters))
-    }),
-    ("has_more_slots_than_it_claims", |reference| {
-        Broken::new(reference)
-            .with_load(|options| options.adapters = options.adapters.map(|own| with_slots(own, 1)))
-            .with_claims(|claims| claims.adapters = claims.adapters.map(|own| with_slots(own, -1)))
-    }),
-    ("stale_adapters", |reference| Broken::new(reference).with_stale_adapters()),
+    ("stale_adapters", |reference| Broken { stale_adapters: true, ..Broken::new(reference) }),
 ];
 
 /// Room with more or fewer slots.

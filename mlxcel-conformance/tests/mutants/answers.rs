@@ -5,225 +5,149 @@ use mlxcel_core::{
     SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Want,
 };
 
+use crate::mutants::Mutants;
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Broken, Inner, Results, Twist, text};
+use crate::mutants::twist::{Inner, Results, Twist, text};
 
-macro_rules! replanned {
-    ($reference:expr, $change:expr) => {
-        Broken::new($reference).with_twist(|| Box::new(Replan { change: $change, counter: 0 }))
-    };
-}
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
     // The second most likely token, where it comes close.
-    ("picks_the_second", |reference| Broken::new(reference).with_twist(|| Box::new(PicksTheSecond))),
-    ("rounds_in_batches", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, rows, result| {
-                if let RowResult::Logits(logits) = result {
-                    logits.iter_mut().flatten().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
-                }
-            }))
-        })
+    ("picks_the_second", || Box::new(PicksTheSecond)),
+    ("samples_from_nan", || {
+        Box::new(Unrefuses(|want| {
+            let chosen = RowResult::Tokens(vec![SampledToken::new(0, f32::NAN)]);
+            matches!(want.answer, Answer::Token { .. }).then_some(chosen)
+        }))
     }),
-    ("samples_from_nan", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Unrefuses(|want| {
-                let chosen = RowResult::Tokens(vec![SampledToken::new(0, f32::NAN)]);
-                matches!(want.answer, Answer::Token { .. }).then_some(chosen)
-            }))
-        })
+    ("returns_nan_logits", || {
+        Box::new(Unrefuses(|want| {
+            matches!(want.answer, Answer::Logits).then(|| RowResult::Logits(vec![vec![f32::NAN; 64]]))
+        }))
     }),
-    ("returns_nan_logits", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Unrefuses(|want| {
-                matches!(want.answer, Answer::Logits).then(|| RowResult::Logits(vec![vec![f32::NAN; 64]]))
-            }))
-        })
+    ("takes_the_mask_of_another_position", || Box::new(RotatesMasks)),
+    ("answers_by_sequence", || Box::new(AnswersBySequence)),
+    ("ignores_masks", || Box::new(Remask(|_| false))),
+    ("accepts_any_mask", || Box::new(Remask(|mask| !mask.is_empty() && mask.vocabulary_size() == 64))),
+    ("samples_for_the_host", || Box::new(SamplesForTheHost)),
+];
+
+pub(crate) const REANSWERS: Mutants<Reanswering> = &[
+    ("rounds_in_batches", |_, rows, result| {
+        if let RowResult::Logits(logits) = result {
+            logits.iter_mut().flatten().for_each(|logit| *logit *= 1.0 + 1e-6 * (rows - 1) as f32);
+        }
     }),
-    ("leaves_logits_out", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Logits(rows) = result {
-                    rows.iter_mut().for_each(|logits| logits.truncate(logits.len() - 1));
-                }
-            }))
-        })
+    ("leaves_logits_out", |_, _, result| {
+        if let RowResult::Logits(rows) = result {
+            rows.iter_mut().for_each(|logits| logits.truncate(logits.len() - 1));
+        }
     }),
-    ("logprobs_are_logits", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let Some(token) = only_token(result) {
-                    token.logprob += 4.0;
-                    token.top.iter_mut().for_each(|entry| entry.logprob += 4.0);
-                }
-            }))
-        })
+    ("logprobs_are_logits", |_, _, result| {
+        if let Some(token) = only_token(result) {
+            token.logprob += 4.0;
+            token.top.iter_mut().for_each(|entry| entry.logprob += 4.0);
+        }
     }),
-    ("top_is_unsorted", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let Some(token) = only_token(result)
-                    && token.top.len() > 2
-                {
-                    token.top.swap(1, 2);
-                }
-            }))
-        })
+    ("top_is_unsorted", |_, _, result| {
+        if let Some(token) = only_token(result)
+            && token.top.len() > 2
+        {
+            token.top.swap(1, 2);
+        }
     }),
-    ("top_is_one_short", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let Some(token) = only_token(result) {
-                    token.top.pop();
-                }
-            }))
-        })
+    ("top_is_one_short", |_, _, result| {
+        if let Some(token) = only_token(result) {
+            token.top.pop();
+        }
     }),
-    ("scores_are_shifted", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Likelihoods(positions) = result {
-                    let best: Vec<_> = positions.iter().map(|position| position.best).collect();
-                    positions.iter_mut().skip(1).zip(best).for_each(|(position, best)| position.best = best);
-                }
-            }))
-        })
+    ("scores_are_shifted", |_, _, result| {
+        if let RowResult::Likelihoods(positions) = result {
+            let best: Vec<_> = positions.iter().map(|position| position.best).collect();
+            positions.iter_mut().skip(1).zip(best).for_each(|(position, best)| position.best = best);
+        }
     }),
     // Every position is claimed, and answered with what is known of the last one.
-    ("scores_the_last_everywhere", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Likelihoods(positions) = result
-                    && let Some(last) = positions.last().map(|position| position.best)
-                {
-                    positions.iter_mut().for_each(|position| position.best = last);
-                }
-            }))
-        })
+    ("scores_the_last_everywhere", |_, _, result| {
+        if let RowResult::Likelihoods(positions) = result
+            && let Some(last) = positions.last().map(|position| position.best)
+        {
+            positions.iter_mut().for_each(|position| position.best = last);
+        }
     }),
     // Draft tokens are answered with what is chosen behind the last of them.
-    ("verifies_the_last_everywhere", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Tokens(tokens) = result
-                    && let Some(last) = tokens.last().cloned()
-                {
-                    tokens.iter_mut().for_each(|token| *token = last.clone());
-                }
-            }))
-        })
+    ("verifies_the_last_everywhere", |_, _, result| {
+        if let RowResult::Tokens(tokens) = result
+            && let Some(last) = tokens.last().cloned()
+        {
+            tokens.iter_mut().for_each(|token| *token = last.clone());
+        }
     }),
-    ("verification_is_shifted", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Tokens(tokens) = result {
-                    tokens.rotate_right(1);
-                }
-            }))
-        })
+    ("verification_is_shifted", |_, _, result| {
+        if let RowResult::Tokens(tokens) = result {
+            tokens.rotate_right(1);
+        }
     }),
     // The answers are right, and stand at the wrong positions.
-    ("swaps_positions", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| match result {
-                RowResult::Tokens(tokens) => tokens.reverse(),
-                RowResult::Logits(rows) => rows.reverse(),
-                _ => {}
-            }))
-        })
+    ("swaps_positions", |_, _, result| match result {
+        RowResult::Tokens(tokens) => tokens.reverse(),
+        RowResult::Logits(rows) => rows.reverse(),
+        _ => {}
     }),
-    ("takes_the_mask_of_another_position", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(RotatesMasks))
+    ("verifies_by_the_last_logits", |_, _, result| {
+        if let RowResult::Logits(rows) = result
+            && let Some(last) = rows.last().cloned()
+        {
+            rows.iter_mut().for_each(|row| row.clone_from(&last));
+        }
     }),
-    ("verifies_by_the_last_logits", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Logits(rows) = result
-                    && let Some(last) = rows.last().cloned()
-                {
-                    rows.iter_mut().for_each(|row| row.clone_from(&last));
-                }
-            }))
-        })
-    }),
-    ("verifies_by_the_first_mask", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|row, _, result| {
-                if let (Answer::Token { masks: [_, ..], .. }, RowResult::Tokens(tokens)) =
-                    (row.want.answer, result)
-                    && let Some(first) = tokens.first().cloned()
-                {
-                    tokens.iter_mut().for_each(|token| *token = first.clone());
-                }
-            }))
-        })
+    ("verifies_by_the_first_mask", |row, _, result| {
+        if let (Answer::Token { masks: [_, ..], .. }, RowResult::Tokens(tokens)) = (row.want.answer, result)
+            && let Some(first) = tokens.first().cloned()
+        {
+            tokens.iter_mut().for_each(|token| *token = first.clone());
+        }
     }),
     // Every draft token of a row is drawn with the number of its first.
-    ("verification_draws_by_the_row", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|row, _, result| {
-                if let (Answer::Token { plan, .. }, RowResult::Tokens(tokens)) = (row.want.answer, result)
-                    && plan.params().temperature > 0.0
-                {
-                    tokens.iter_mut().skip(1).for_each(|token| token.token = (token.token + 1) % 64);
-                }
-            }))
-        })
+    ("verification_draws_by_the_row", |row, _, result| {
+        if let (Answer::Token { plan, .. }, RowResult::Tokens(tokens)) = (row.want.answer, result)
+            && plan.params().temperature > 0.0
+        {
+            tokens.iter_mut().skip(1).for_each(|token| token.token = (token.token + 1) % 64);
+        }
     }),
-    ("mask_changes_probabilities", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|row, _, result| {
-                if let (Answer::Token { masks: [_], .. }, Some(token)) = (row.want.answer, only_token(result))
-                {
-                    token.logprob *= 0.5;
-                }
-            }))
-        })
+    ("mask_changes_probabilities", |row, _, result| {
+        if let (Answer::Token { masks: [_], .. }, Some(token)) = (row.want.answer, only_token(result)) {
+            token.logprob *= 0.5;
+        }
     }),
-    ("swallows_stop_tokens", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let Some(token) = only_token(result)
-                    && token.token == 0
-                {
-                    token.token = 1;
-                }
-            }))
-        })
+    ("swallows_stop_tokens", |_, _, result| {
+        if let Some(token) = only_token(result)
+            && token.token == 0
+        {
+            token.token = 1;
+        }
     }),
-    ("answers_by_sequence", |reference| Broken::new(reference).with_twist(|| Box::new(AnswersBySequence))),
-    ("ignores_masks", |reference| Broken::new(reference).with_twist(|| Box::new(Remask(|_| false)))),
-    ("accepts_any_mask", |reference| {
-        Broken::new(reference)
-            .with_twist(|| Box::new(Remask(|mask| !mask.is_empty() && mask.vocabulary_size() == 64)))
-    }),
-    ("ignores_seeds", |reference| replanned!(reference, |params, _| params.seed = 0)),
-    ("draws_from_a_counter", |reference| replanned!(reference, |params, steps| params.seed ^= steps.counter)),
+];
+
+pub(crate) const REPLANS: Mutants<Replanning> = &[
+    ("ignores_seeds", |params, _| params.seed = 0),
+    ("draws_from_a_counter", |params, steps| params.seed ^= steps.counter),
     // What it makes of a seed depends on how many rows were in the step.
-    ("draws_count_steps", |reference| replanned!(reference, |params, steps| params.seed ^= steps.rows - 1)),
-    ("draws_ignore_temperature", |reference| {
-        replanned!(reference, |params, _| params.temperature =
-            if params.temperature > 0.0 { 1.0 } else { 0.0 })
-    }),
-    ("ignores_top_k", |reference| replanned!(reference, |params, _| params.top_k = None)),
-    ("ignores_top_p", |reference| replanned!(reference, |params, _| params.top_p = None)),
-    ("ignores_min_p", |reference| replanned!(reference, |params, _| params.min_p = None)),
-    ("ignores_biases", |reference| replanned!(reference, |params, _| params.logit_bias.clear())),
-    ("ignores_repetition_penalties", |reference| {
-        replanned!(reference, |params, _| params.repetition_penalty = None)
-    }),
-    ("ignores_presence_penalties", |reference| {
-        replanned!(reference, |params, _| params.presence_penalty = None)
-    }),
-    ("ignores_frequency_penalties", |reference| {
-        replanned!(reference, |params, _| params.frequency_penalty = None)
-    }),
-    ("penalises_the_prompt", |reference| replanned!(reference, |_, steps| steps.prompt_length = 0)),
-    ("samples_for_the_host", |reference| Broken::new(reference).with_twist(|| Box::new(SamplesForTheHost))),
+    ("draws_count_steps", |params, steps| params.seed ^= steps.rows - 1),
+    ("draws_ignore_temperature", |params, _| params.temperature = params.temperature.min(1.0).ceil()),
+    ("ignores_top_k", |params, _| params.top_k = None),
+    ("ignores_top_p", |params, _| params.top_p = None),
+    ("ignores_min_p", |params, _| params.min_p = None),
+    ("ignores_biases", |params, _| params.logit_bias.clear()),
+    ("ignores_repetition_penalties", |params, _| params.repetition_penalty = None),
+    ("ignores_presence_penalties", |params, _| params.presence_penalty = None),
+    ("ignores_frequency_penalties", |params, _| params.frequency_penalty = None),
+    ("penalises_the_prompt", |_, steps| steps.prompt_length = 0),
 ];
 
 /// Changes each result; the function gets the row's index and the number of rows.
-pub(crate) struct Reanswer(pub(crate) fn(row: &Row<'_>, rows: usize, result: &mut RowResult));
+pub(crate) struct Reanswer(pub(crate) Reanswering);
+
+pub(crate) type Reanswering = fn(row: &Row<'_>, rows: usize, result: &mut RowResult);
 
 impl Twist for Reanswer {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
@@ -321,17 +245,19 @@ impl Twist for RotatesMasks {
 }
 
 /// What a plan may be mistaken by.
-struct Steps {
+pub(crate) struct Steps {
     counter: u64,
     rows: u64,
     prompt_length: usize,
 }
 
 /// Chooses by another plan.
-struct Replan {
-    change: fn(&mut SamplingParams, &mut Steps),
-    counter: u64,
+pub(crate) struct Replan {
+    pub(crate) change: Replanning,
+    pub(crate) counter: u64,
 }
+
+type Replanning = fn(&mut SamplingParams, &mut Steps);
 
 /// A plan by an engine that applies everything.
 fn device_plan(params: &SamplingParams) -> SamplingPlan {

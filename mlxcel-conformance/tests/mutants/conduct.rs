@@ -1,7 +1,7 @@
 //! Mutants that misbehave as a whole: threads, sessions and models, cancellation, faults, methods of their
 //! own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::thread::ThreadId;
 
 use mlxcel_core::{
@@ -141,9 +141,9 @@ impl Twist for NoticesAtTheStart {
     }
 }
 
-/// Whether a row was cancelled.
-fn cancelled(result: &Result<RowResult>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Cancelled)
+/// Whether a row was answered by an error of this kind.
+fn is(kind: ErrorKind, result: &Result<RowResult>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == kind)
 }
 
 /// A cancelled row takes a token back too many.
@@ -152,7 +152,7 @@ pub(crate) struct CancelLoses;
 impl Twist for CancelLoses {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| cancelled(result)) {
+        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::Cancelled, result)) {
             let position = inner.session.state(row.sequence)?.position;
             inner.session.rewind(row.sequence, position.saturating_sub(1))?;
         }
@@ -174,7 +174,7 @@ impl Twist for CancelOverstates {
     }
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        let stopped = rows.iter().zip(&results).filter(|(_, result)| cancelled(result));
+        let stopped = rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::Cancelled, result));
         self.sequences.extend(stopped.map(|(row, _)| row.sequence));
         Ok(results)
     }
@@ -192,7 +192,8 @@ impl Twist for CancelSticks {
             return Ok(rows.iter().map(|_| Err(error.clone())).collect());
         }
         let results = inner.step(rows, control)?;
-        self.error = results.iter().find(|result| cancelled(result)).and_then(|row| row.clone().err());
+        self.error =
+            results.iter().find(|result| is(ErrorKind::Cancelled, result)).and_then(|row| row.clone().err());
         Ok(results)
     }
 }
@@ -208,43 +209,24 @@ impl Twist for PoisonStays {
     }
 }
 
-/// A fault of one sequence is that of all that are open.
-#[derive(Default)]
-pub(crate) struct PoisonsAll {
-    poisoned: BTreeMap<SequenceId, ()>,
-}
-
-impl Twist for PoisonsAll {
-    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
-        let mut state = inner.session.state(sequence)?;
-        state.poisoned |= self.poisoned.contains_key(&sequence);
-        Ok(state)
-    }
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let results = inner.step(rows, control)?;
-        let fault = |result: &Result<RowResult>| {
-            result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device)
-        };
-        if results.iter().any(fault) {
-            let open = (0..64).map(SequenceId::new).filter(|id| inner.session.state(*id).is_ok());
-            self.poisoned.extend(open.map(|id| (id, ())));
-        }
-        Ok(results)
-    }
-}
-
-/// Whether a row was answered that there is no memory.
-fn is_short(result: &Result<RowResult>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted)
-}
-
-/// A sequence without memory is closed.
-#[derive(Default)]
-pub(crate) struct ShortMemoryPoisons {
+/// After an error of a kind, its row or everything that is open says that it is poisoned.
+pub(crate) struct Poisons {
+    kind: ErrorKind,
+    all: bool,
     poisoned: BTreeSet<SequenceId>,
 }
 
-impl Twist for ShortMemoryPoisons {
+impl Poisons {
+    pub(crate) fn all_by(kind: ErrorKind) -> Self {
+        Self { kind, all: true, poisoned: BTreeSet::new() }
+    }
+
+    pub(crate) fn rows_by(kind: ErrorKind) -> Self {
+        Self { kind, all: false, poisoned: BTreeSet::new() }
+    }
+}
+
+impl Twist for Poisons {
     fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
         let mut state = inner.session.state(sequence)?;
         state.poisoned |= self.poisoned.contains(&sequence);
@@ -252,8 +234,13 @@ impl Twist for ShortMemoryPoisons {
     }
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        let short = rows.iter().zip(&results).filter(|(_, result)| is_short(result));
-        self.poisoned.extend(short.map(|(row, _)| row.sequence));
+        let failed = rows.iter().zip(&results).filter(|(_, result)| is(self.kind, result));
+        let failed: Vec<SequenceId> = failed.map(|(row, _)| row.sequence).collect();
+        if self.all && !failed.is_empty() {
+            let known = (0..64).map(SequenceId::new);
+            self.poisoned.extend(known.filter(|id| inner.session.state(*id).is_ok()));
+        }
+        self.poisoned.extend(failed);
         Ok(results)
     }
 }
@@ -264,7 +251,9 @@ pub(crate) struct ShortMemoryFeeds;
 impl Twist for ShortMemoryFeeds {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| is_short(result)) {
+        for (row, _) in
+            rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::ResourceExhausted, result))
+        {
             let fed = Row::extend(row.sequence, row.tokens);
             inner.step(&[fed], control)?;
         }

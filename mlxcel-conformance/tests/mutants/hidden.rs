@@ -2,68 +2,49 @@
 
 use mlxcel_core::{Answer, Control, Pooling, Positions, Row, RowResult, TokenId};
 
-use crate::mutants::answers::Reanswer;
-use crate::mutants::twist::{Broken, Inner, Results, Twist, step, text};
+use crate::mutants::Mutants;
+use crate::mutants::answers::Reanswering;
+use crate::mutants::twist::{Inner, Results, Twist, step, text};
 
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
-    ("cuts_hidden_states", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Hidden(state) = result {
-                    state.pop();
-                }
-            }))
-        })
+pub(crate) const REANSWERS: Mutants<Reanswering> = &[
+    ("cuts_hidden_states", |_, _, result| {
+        if let RowResult::Hidden(state) = result {
+            state.pop();
+        }
     }),
-    ("returns_one_hidden_state", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Reanswer(|_, _, result| {
-                if let RowResult::Hidden(state) = result {
-                    state.fill(0.5);
-                }
-            }))
-        })
-    }),
-    ("means_are_last", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Recompute(|_, own, pooling| {
-                (pooling == Pooling::Mean).then(|| (own.to_vec(), Pooling::Last))
-            }))
-        })
-    }),
-    ("means_include_earlier_tokens", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Recompute(|held, _, pooling| {
-                (pooling == Pooling::Mean).then(|| (held.to_vec(), Pooling::Mean))
-            }))
-        })
-    }),
-    // A row is embedded as if it were the start of the sequence.
-    ("hidden_states_forget", |reference| {
-        Broken::new(reference)
-            .with_twist(|| Box::new(Recompute(|_, own, pooling| Some((own.to_vec(), pooling)))))
-    }),
-    ("swaps_hidden_states", |reference| Broken::new(reference).with_twist(|| Box::new(Swaps))),
-    ("one_state_for_all_tokens", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Restate(|states, width| {
-                let last = states.split_off(states.len() - width);
-                *states = last.repeat(states.len() / width + 1);
-            }))
-        })
-    }),
-    ("states_of_the_last_chunk", |reference| {
-        Broken::new(reference).with_twist(|| {
-            Box::new(Restate(|states, width| drop(states.drain(..states.len().saturating_sub(16 * width)))))
-        })
-    }),
-    ("answers_without_states", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(Restate(|states, _| states.clear())))
+    ("returns_one_hidden_state", |_, _, result| {
+        if let RowResult::Hidden(state) = result {
+            state.fill(0.5);
+        }
     }),
 ];
 
+pub(crate) const RECOMPUTES: Mutants<Instead> = &[
+    ("means_are_last", |_, own, pooling| (pooling == Pooling::Mean).then(|| (own.to_vec(), Pooling::Last))),
+    ("means_include_earlier_tokens", |held, _, pooling| {
+        (pooling == Pooling::Mean).then(|| (held.to_vec(), Pooling::Mean))
+    }),
+    // A row is embedded as if it were the start of the sequence.
+    ("hidden_states_forget", |_, own, pooling| Some((own.to_vec(), pooling))),
+];
+
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[("swaps_hidden_states", || Box::new(Swaps))];
+
+pub(crate) const RESTATES: Mutants<Restating> = &[
+    ("one_state_for_all_tokens", |states, width| {
+        let last = states.split_off(states.len() - width);
+        *states = last.repeat(states.len() / width + 1);
+    }),
+    ("states_of_the_last_chunk", |states, width| {
+        states.drain(..states.len().saturating_sub(16 * width));
+    }),
+    ("answers_without_states", |states, _| states.clear()),
+];
+
 /// Returns other states beside answers.
-struct Restate(fn(states: &mut Vec<f32>, width: usize));
+pub(crate) struct Restate(pub(crate) Restating);
+
+type Restating = fn(states: &mut Vec<f32>, width: usize);
 
 impl Twist for Restate {
     fn states(&mut self, states: &mut Vec<f32>, width: usize) {
@@ -76,7 +57,7 @@ impl Twist for Restate {
 type Instead = fn(held: &[TokenId], own: &[TokenId], pooling: Pooling) -> Option<(Vec<TokenId>, Pooling)>;
 
 /// Answers a row with the states of another text.
-struct Recompute(Instead);
+pub(crate) struct Recompute(pub(crate) Instead);
 
 impl Twist for Recompute {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {

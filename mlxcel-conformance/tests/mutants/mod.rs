@@ -14,30 +14,75 @@ mod twist;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::{Arc, LazyLock};
 
 use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks, run, run_all};
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{AdapterLimits, Backend, FaultPoint, LoadOptions};
-use twist::Broken;
+
+use answers::{Reanswer, Replan};
+use context::Misread;
+use hidden::{Recompute, Restate};
+use rules::Panics;
+use twist::{Broken, Twist};
+
+/// Mutants by name, each with what it alone does.
+pub(crate) type Mutants<C> = &'static [(&'static str, C)];
 
 /// A way to break an engine.
-type Break = fn(ReferenceBackend) -> Broken;
+type Break = dyn Fn(ReferenceBackend) -> Broken + Send + Sync;
 
-fn catalogue() -> BTreeMap<&'static str, Break> {
-    let all: Vec<_> = [
-        context::ALL,
-        state::ALL,
-        snapshots::ALL,
-        answers::ALL,
-        hidden::ALL,
-        rounding::ALL,
-        rules::ALL,
-        adapters::ALL,
-    ]
-    .concat();
-    let catalogue: BTreeMap<_, _> = all.iter().copied().collect();
-    assert_eq!(catalogue.len(), all.len(), "two mutants share a name");
+/// The mutants by name.
+static CATALOGUE: LazyLock<BTreeMap<&str, Box<Break>>> = LazyLock::new(|| {
+    let twists = [
+        state::TWISTS,
+        snapshots::TWISTS,
+        answers::TWISTS,
+        hidden::TWISTS,
+        rounding::TWISTS,
+        rules::TWISTS,
+        adapters::TWISTS,
+    ];
+    let all: Vec<_> = twists
+        .into_iter()
+        .flat_map(|twists| twisted(twists, |twist| twist()))
+        .chain(twisted(context::MISREADS, |misread| Box::new(Misread(misread))))
+        .chain(twisted(answers::REANSWERS, |change| Box::new(Reanswer(change))))
+        .chain(twisted(hidden::REANSWERS, |change| Box::new(Reanswer(change))))
+        .chain(twisted(hidden::RECOMPUTES, |instead| Box::new(Recompute(instead))))
+        .chain(twisted(hidden::RESTATES, |change| Box::new(Restate(change))))
+        .chain(twisted(answers::REPLANS, |change| Box::new(Replan { change, counter: 0 })))
+        .chain(broken(rules::LOADS, |reference, load| Broken { load, ..Broken::new(reference) }))
+        .chain(broken(adapters::LOADS, |reference, load| Broken { load, ..Broken::new(reference) }))
+        .chain(broken(rules::CLAIMS, |reference, claims| Broken { claims, ..Broken::new(reference) }))
+        .chain(broken(rules::OTHERS, |reference, other| other(reference)))
+        .chain(broken(adapters::OTHERS, |reference, other| other(reference)))
+        .collect();
+    let count = all.len();
+    let catalogue: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(catalogue.len(), count, "two mutants share a name");
     catalogue
+});
+
+/// Mutants that are broken in the same way, each by a change of its own.
+fn broken<C: Copy + Send + Sync>(
+    changes: Mutants<C>,
+    breaking: fn(ReferenceBackend, C) -> Broken,
+) -> impl Iterator<Item = (&'static str, Box<Break>)> {
+    let mutant = move |change| Box::new(move |reference| breaking(reference, change)) as Box<Break>;
+    changes.iter().map(move |&(name, change)| (name, mutant(change)))
+}
+
+/// Mutants whose sessions have the same twist, each with a change of its own.
+fn twisted<C: Copy + Send + Sync>(
+    changes: Mutants<C>,
+    twist: fn(C) -> Box<dyn Twist>,
+) -> impl Iterator<Item = (&'static str, Box<Break>)> {
+    changes.iter().map(move |&(name, change)| {
+        let breaking =
+            move |reference| Broken { twist: Arc::new(move || twist(change)), ..Broken::new(reference) };
+        (name, Box::new(breaking) as Box<Break>)
+    })
 }
 
 /// The window whose borders the mutants are tried at.
@@ -45,7 +90,7 @@ const WINDOW: usize = 16;
 
 /// The mutant of an engine that keeps everything, or, where the check is about what does not grow, of one
 /// with a window.
-fn subject_of(check: &Check, breaking: Break) -> Subject<'static> {
+fn subject_of(check: &Check, breaking: &'static Break) -> Subject<'static> {
     if !check.needs.contains(&Need::BoundedState) {
         return subject(breaking);
     }
@@ -55,7 +100,7 @@ fn subject_of(check: &Check, breaking: Break) -> Subject<'static> {
         .with_bounded_state(WINDOW)
 }
 
-fn subject(breaking: Break) -> Subject<'static> {
+fn subject(breaking: &'static Break) -> Subject<'static> {
     let options = LoadOptions::default().with_capacity(160);
     let (other_options, broken_options) = (options.clone(), options.clone());
     Subject::new(breaking(ReferenceBackend::new()), ReferenceBackend::source())
@@ -101,16 +146,16 @@ fn named_in_docs() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn every_check_kills_the_mutants_that_its_docs_name() {
-    let (catalogue, named) = (catalogue(), named_in_docs());
+    let named = named_in_docs();
     let mut survivors = Vec::new();
     for check in checks::ALL {
         let mutants = &named[check.name];
         assert!(!mutants.is_empty(), "the docs of `{}` name no mutant", check.name);
         for mutant in mutants {
-            let breaking = catalogue.get(mutant.as_str());
+            let breaking = CATALOGUE.get(mutant.as_str());
             let breaking =
                 breaking.unwrap_or_else(|| panic!("`{}` names `{mutant}`, which is not there", check.name));
-            if !run(check, &subject_of(check, *breaking), &Expectations::none()).is_failure() {
+            if !run(check, &subject_of(check, breaking), &Expectations::none()).is_failure() {
                 survivors.push((check.name, mutant.clone()));
             }
         }
@@ -121,15 +166,14 @@ fn every_check_kills_the_mutants_that_its_docs_name() {
 #[test]
 fn every_mutant_is_named_by_a_check() {
     let named: BTreeSet<String> = named_in_docs().into_values().flatten().collect();
-    let mutants = catalogue();
-    let unnamed: Vec<_> = mutants.keys().filter(|name| !named.contains(**name)).collect();
+    let unnamed: Vec<_> = CATALOGUE.keys().filter(|name| !named.contains(**name)).collect();
     assert!(unnamed.is_empty(), "no check's docs name {unnamed:?}");
-    assert!(mutants.len() >= 20);
+    assert!(CATALOGUE.len() >= 20);
 }
 
 #[test]
 fn the_unmodified_reference_engine_passes_behind_the_mutant_wrapper() {
-    let report = run_all(&subject(Broken::new), &Expectations::none());
+    let report = run_all(&subject(&Broken::new), &Expectations::none());
     assert!(report.passed(), "{report}");
 }
 
@@ -148,7 +192,7 @@ fn an_engine_without_capabilities_passes_and_the_report_lists_skipped_checks() {
 
 #[test]
 fn an_expected_failure_passes_and_a_stale_one_fails() {
-    let subject = subject(catalogue()["ignores_seeds"]);
+    let subject = subject(&*CATALOGUE["ignores_seeds"]);
     let seeds = Check::named("seeds_differ").unwrap();
     let known = Expectations::none().expect_failure("seeds_differ", "it was broken for this test");
     assert!(matches!(run(seeds, &subject, &known), CheckResult::ExpectedFailure(..)));
@@ -158,12 +202,13 @@ fn an_expected_failure_passes_and_a_stale_one_fails() {
     let repeat = Check::named("seeds_repeat").unwrap();
     assert!(run(repeat, &subject, &stale).is_failure());
     let unknown = Expectations::none().skip("seeds_differ_now", "a name that is not there");
-    assert!(!run_all(&self::subject(Broken::new), &unknown).passed());
+    assert!(!run_all(&self::subject(&Broken::new), &unknown).passed());
 }
 
 #[test]
 fn a_panic_of_the_engine_is_a_failure_of_its_check() {
-    let subject = subject(|reference| Broken::new(reference).with_twist(|| Box::new(rules::Panics)));
+    let subject =
+        subject(&|reference| Broken { twist: Arc::new(|| Box::new(Panics)), ..Broken::new(reference) });
     let check = Check::named("positions_count_tokens").unwrap();
     let CheckResult::Failed(failure) = run(check, &subject, &Expectations::none()) else {
         panic!("it did not fail");

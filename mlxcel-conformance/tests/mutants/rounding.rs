@@ -1,23 +1,21 @@
 //! Mutants that compute what they should, and not as exactly as their precision says: such as an error in the
 //! last layer would make of it.
 
+use std::sync::Arc;
+
 use mlxcel_conformance::{Tolerance, differential};
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Answer, Backend, Control, LoadOptions, Positions, Precision, Row, RowResult, SampledToken, TokenId,
-    TokenLogprob, Want,
+    Answer, Backend, Control, Distribution, LoadOptions, Positions, Precision, Row, RowResult, Want,
 };
 
+use crate::mutants::Mutants;
 use crate::mutants::context::misread;
 use crate::mutants::twist::{Broken, Inner, Results, Twist, text};
 
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
-    ("rounds_to_four_bits_in_batches", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(Inexact { change: four_bits, in_batches: true }))
-    }),
-    ("drops_a_term_in_batches", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(Inexact { change: dropped_term, in_batches: true }))
-    }),
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("rounds_to_four_bits_in_batches", || Box::new(Inexact { change: four_bits, in_batches: true })),
+    ("drops_a_term_in_batches", || Box::new(Inexact { change: dropped_term, in_batches: true })),
 ];
 
 /// Changes logits, and everything that follows from them.
@@ -62,22 +60,6 @@ fn dropped_large_term(logits: &mut [f32]) {
     (0..5).for_each(|_| dropped_term(logits));
 }
 
-/// The token with the largest logit, and the most likely ones.
-fn chosen(logits: &[f32], top: usize) -> SampledToken {
-    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let total = most + logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum::<f64>().ln();
-    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
-    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
-    let entry = |&token: &TokenId| {
-        let logprob = (f64::from(logits[token as usize]) - total) as f32;
-        TokenLogprob { token, logprob }
-    };
-    let first = entry(&order[0]);
-    let mut token = SampledToken::new(first.token, first.logprob);
-    token.top = order[..top].iter().map(entry).collect();
-    token
-}
-
 impl Twist for Inexact {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let mut results = inner.step(rows, control)?;
@@ -94,7 +76,7 @@ impl Twist for Inexact {
                     let wanted = Row::new(row.sequence, row.tokens, Want::logits());
                     let mut logits = misread(inner, &held, &wanted)?.into_logits()?;
                     (self.change)(&mut logits);
-                    *tokens = vec![chosen(&logits, usize::from(top))];
+                    *tokens = vec![Distribution::new(&logits)?.choose(None, top)?];
                 }
                 _ => {}
             }
@@ -104,35 +86,25 @@ impl Twist for Inexact {
 }
 
 /// Whether an engine with this error agrees with one without at `precision`.
-fn agrees(twist: fn() -> Box<dyn Twist>, precision: Precision) -> bool {
+fn agrees(change: fn(&mut [f32]), precision: Precision) -> bool {
     let (source, options) = (ReferenceBackend::source(), LoadOptions::default());
     let sound = ReferenceBackend::new().load(&source, &options).unwrap();
-    let other = Broken::new(ReferenceBackend::new()).with_twist(twist).load(&source, &options).unwrap();
+    let twist = Arc::new(move || Box::new(Inexact { change, in_batches: false }) as Box<dyn Twist>);
+    let other = Broken { twist, ..Broken::new(ReferenceBackend::new()) }.load(&source, &options).unwrap();
     let prompts = [vec![1, 2, 3], vec![9, 8, 7, 6, 5], vec![33; 12]];
     differential(&*sound, &*other, &prompts, 24, &Tolerance::of(precision)).unwrap().passed()
 }
 
 #[test]
 fn the_tolerance_of_a_precision_tells_its_rounding_from_errors() {
-    macro_rules! inexact {
-        ($change:ident) => {
-            || Box::new(Inexact { change: $change, in_batches: false }) as Box<dyn Twist>
-        };
-    }
-    assert!(agrees(inexact!(bfloat16), Precision::Native), "bfloat16 is what it is native to");
-    assert!(agrees(inexact!(eight_bits), Precision::Fast));
-    for precision in [Precision::Exact, Precision::Native, Precision::Fast] {
-        assert!(!agrees(inexact!(four_bits), precision), "four bits pass for {precision}");
-        assert!(
-            !agrees(inexact!(dropped_large_term), precision),
-            "a term that is missing passes for {precision}"
-        );
+    assert!(agrees(bfloat16, Precision::Native), "bfloat16 is what it is native to");
+    assert!(agrees(eight_bits, Precision::Fast));
+    for precision in Precision::ALL {
+        assert!(!agrees(four_bits, precision), "four bits pass for {precision}");
+        assert!(!agrees(dropped_large_term, precision), "a missing term passes for {precision}");
     }
     for precision in [Precision::Exact, Precision::Native] {
-        assert!(
-            !agrees(inexact!(dropped_term), precision),
-            "a small term that is missing passes for {precision}"
-        );
+        assert!(!agrees(dropped_term, precision), "a small missing term passes for {precision}");
     }
-    assert!(!agrees(inexact!(bfloat16), Precision::Exact), "bfloat16 passes for exact");
+    assert!(!agrees(bfloat16, Precision::Exact), "bfloat16 passes for exact");
 }

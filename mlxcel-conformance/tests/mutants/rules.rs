@@ -1,118 +1,119 @@
 //! Mutants that break the rules of rows, limits and counters.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
+use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
-    Control, Error, ErrorKind, Result, Row, RowResult, SequenceId, SequenceState, SessionStats, Snapshot,
-    TokenId,
+    Capabilities, Control, Error, ErrorKind, LoadOptions, Result, Row, RowResult, SequenceId, SequenceState,
+    SessionStats, Snapshot, TokenId,
 };
 
+use crate::mutants::Mutants;
 use crate::mutants::conduct::{
     BoundToThread, CancelLoses, CancelOverstates, CancelSticks, CancelledRowStopsAll, DiesWithModel,
-    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, PoisonsAll, ServesOneThread,
-    SessionsAreOne, ShortMemoryFeeds, ShortMemoryPoisons,
+    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, Poisons, ServesOneThread,
+    SessionsAreOne, ShortMemoryFeeds,
 };
+use crate::mutants::state::ForksBeyond;
 use crate::mutants::twist::{Broken, Inner, Results, Twist, step};
 
-macro_rules! stepping {
-    ($reference:expr, $twist:expr) => {
-        Broken::new($reference).with_twist(|| Box::new($twist))
-    };
-}
+pub(crate) const LOADS: Mutants<fn(&mut LoadOptions)> = &[
+    ("ignores_load_capacity", |options| options.capacity = None),
+    ("ignores_cancelled_load", |options| options.cancel = None),
+];
 
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
-    ("misstates_capacity", |reference| Broken::new(reference).with_info(|info| info.capacity -= 1)),
-    ("ignores_load_capacity", |reference| {
-        Broken::new(reference).with_load(|options| options.capacity = None)
+pub(crate) const CLAIMS: Mutants<fn(&mut Capabilities)> = &[
+    ("overstates_prompt_chunk", |claimed| claimed.prompt_chunk += 1),
+    ("understates_prompt_chunk", |claimed| claimed.prompt_chunk -= 1),
+    ("understates_snapshot_bytes", |claimed| {
+        claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| most - 1);
     }),
-    ("ignores_cancelled_load", |reference| Broken::new(reference).with_load(|options| options.cancel = None)),
-    ("ignores_session_capacity", |reference| {
-        Broken::new(reference).with_session(|options, _| options.capacity = None)
+    ("overstates_snapshot_bytes", |claimed| {
+        claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| 3 * most);
     }),
-    ("capacity_one_short", |reference| {
-        Broken::new(reference)
-            .with_session(|options, info| {
-                options.capacity = Some(options.capacity.unwrap_or(info.capacity) - 1);
-            })
-            .with_twist(|| Box::new(OtherCapacity(1)))
+    ("performs_unclaimed_operations", |claimed| {
+        (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);
+        claimed.hidden_states = None;
     }),
-    ("capacity_one_beyond", |reference| {
-        Broken::new(reference)
-            .with_session(|options, info| {
-                options.capacity = options.capacity.map(|capacity| info.capacity.min(capacity + 1));
-            })
-            .with_twist(|| Box::new(OtherCapacity(-1)))
+];
+
+pub(crate) const OTHERS: Mutants<fn(ReferenceBackend) -> Broken> = &[
+    ("misstates_capacity", |reference| Broken { info: |info| info.capacity -= 1, ..Broken::new(reference) }),
+    ("ignores_session_capacity", |reference| Broken {
+        session: |options, _| options.capacity = None,
+        ..Broken::new(reference)
     }),
-    ("opens_one_too_many", |reference| {
-        Broken::new(reference)
-            .with_load(|options| options.sequences = Some(options.sequences.unwrap_or(4) + 1))
-            .with_claims(|claimed| claimed.sequences -= 1)
+    ("capacity_one_short", |reference| Broken {
+        session: |options, info| options.capacity = Some(options.capacity.unwrap_or(info.capacity) - 1),
+        twist: Arc::new(|| Box::new(OtherCapacity(1))),
+        ..Broken::new(reference)
     }),
-    ("overstates_prompt_chunk", |reference| {
-        Broken::new(reference).with_claims(|claimed| claimed.prompt_chunk += 1)
+    ("capacity_one_beyond", |reference| Broken {
+        session: |options, info| {
+            options.capacity = options.capacity.map(|capacity| info.capacity.min(capacity + 1));
+        },
+        twist: Arc::new(|| Box::new(OtherCapacity(-1))),
+        ..Broken::new(reference)
     }),
-    ("understates_prompt_chunk", |reference| {
-        Broken::new(reference).with_claims(|claimed| claimed.prompt_chunk -= 1)
+    ("opens_one_too_many", one_too_many),
+    ("forks_beyond_the_limit", |reference| Broken {
+        twist: Arc::new(|| Box::new(ForksBeyond::default())),
+        ..one_too_many(reference)
     }),
-    ("understates_snapshot_bytes", |reference| {
-        Broken::new(reference).with_claims(|claimed| {
-            claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| most - 1);
-        })
-    }),
-    ("overstates_snapshot_bytes", |reference| {
-        Broken::new(reference).with_claims(|claimed| {
-            claimed.snapshot_bytes = claimed.snapshot_bytes.map(|most| 3 * most);
-        })
-    }),
-    ("performs_unclaimed_operations", |reference| {
-        Broken::new(reference).with_claims(|claimed| {
-            (claimed.rewind, claimed.every_position, claimed.token_masks) = (false, false, false);
-            claimed.hidden_states = None;
-        })
-    }),
-    ("keeps_closed_sequences", |reference| stepping!(reference, KeepsClosed)),
-    ("reuses_ids", |reference| stepping!(reference, ReusesIds::default())),
-    ("session_dies_with_model", |reference| stepping!(reference, DiesWithModel)),
-    ("bound_to_thread", |reference| stepping!(reference, BoundToThread::default())),
-    ("serves_one_thread", |reference| stepping!(reference, ServesOneThread)),
-    ("sessions_are_one", |reference| stepping!(reference, SessionsAreOne)),
-    ("counts_rows_as_tokens", |reference| stepping!(reference, CountsRows::default())),
-    ("takes_rows_in_turns", |reference| stepping!(reference, TakesTurns)),
-    ("miscounts_passes", |reference| {
-        stepping!(reference, Miscounts(|stats| stats.passes += stats.passes / 3))
-    }),
-    ("miscounts_tokens", |reference| stepping!(reference, Miscounts(|stats| stats.tokens = stats.passes))),
-    ("stats_fall", |reference| stepping!(reference, StatsFall::default())),
-    ("fills_up_before_rejecting", |reference| stepping!(reference, Overfull { refuses: true })),
-    ("truncates_rows_at_the_capacity", |reference| stepping!(reference, Overfull { refuses: false })),
-    ("accepts_no_rows", |reference| stepping!(reference, AcceptsNoRows)),
-    ("accepts_empty_rows", |reference| stepping!(reference, AcceptsEmptyRows)),
-    ("wraps_tokens", |reference| stepping!(reference, WrapsTokens)),
-    ("accepts_duplicates", |reference| stepping!(reference, AcceptsDuplicates)),
-    ("one_bad_row_fails_all", |reference| stepping!(reference, BadRows { fail_all: true })),
-    ("omits_bad_rows", |reference| stepping!(reference, BadRows { fail_all: false })),
-    ("ignores_cancel", |reference| stepping!(reference, IgnoresCancel)),
-    ("ignores_cancelled_rows", |reference| stepping!(reference, IgnoresCancelledRows)),
-    ("cancelled_row_stops_the_others", |reference| stepping!(reference, CancelledRowStopsAll)),
-    ("cancel_loses_a_token", |reference| stepping!(reference, CancelLoses)),
-    ("cancel_overstates_the_position", |reference| {
-        // So slow that a prompt is cancelled under way, however busy the machine is.
-        let slow = reference.with_delay(std::time::Duration::from_millis(5));
-        stepping!(slow, CancelOverstates::default())
-    }),
+    ("cancel_overstates_the_position", |reference| slow(reference, || Box::new(CancelOverstates::default()))),
     ("notices_cancel_before_steps_alone", |reference| {
-        let slow = reference.with_delay(std::time::Duration::from_millis(5));
-        stepping!(slow, NoticesAtTheStart { steps: true })
+        slow(reference, || Box::new(NoticesAtTheStart { steps: true }))
     }),
     ("notices_cancelled_rows_before_steps_alone", |reference| {
-        let slow = reference.with_delay(std::time::Duration::from_millis(5));
-        stepping!(slow, NoticesAtTheStart { steps: false })
+        slow(reference, || Box::new(NoticesAtTheStart { steps: false }))
     }),
-    ("cancel_sticks", |reference| stepping!(reference, CancelSticks::default())),
-    ("poison_cannot_be_closed", |reference| stepping!(reference, PoisonStays)),
-    ("faults_poison_all", |reference| stepping!(reference, PoisonsAll::default())),
-    ("short_memory_poisons", |reference| stepping!(reference, ShortMemoryPoisons::default())),
-    ("short_memory_feeds", |reference| stepping!(reference, ShortMemoryFeeds)),
+];
+
+/// An engine with room for a sequence more than it claims.
+fn one_too_many(reference: ReferenceBackend) -> Broken {
+    Broken {
+        load: |options| options.sequences = Some(options.sequences.unwrap_or(4) + 1),
+        claims: |claimed| claimed.sequences -= 1,
+        ..Broken::new(reference)
+    }
+}
+
+/// An engine so slow that a prompt is cancelled under way, however busy the machine is.
+fn slow(reference: ReferenceBackend, twist: fn() -> Box<dyn Twist>) -> Broken {
+    Broken { twist: Arc::new(twist), ..Broken::new(reference.with_delay(Duration::from_millis(5))) }
+}
+
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("keeps_closed_sequences", || Box::new(KeepsClosed)),
+    ("reuses_ids", || Box::new(ReusesIds::default())),
+    ("session_dies_with_model", || Box::new(DiesWithModel)),
+    ("bound_to_thread", || Box::new(BoundToThread::default())),
+    ("serves_one_thread", || Box::new(ServesOneThread)),
+    ("sessions_are_one", || Box::new(SessionsAreOne)),
+    ("counts_rows_as_tokens", || Box::new(CountsRows::default())),
+    ("takes_rows_in_turns", || Box::new(TakesTurns)),
+    ("miscounts_passes", || Box::new(Miscounts(|stats| stats.passes += stats.passes / 3))),
+    ("miscounts_tokens", || Box::new(Miscounts(|stats| stats.tokens = stats.passes))),
+    ("stats_fall", || Box::new(StatsFall::default())),
+    ("fills_up_before_rejecting", || Box::new(Overfull { refuses: true })),
+    ("truncates_rows_at_the_capacity", || Box::new(Overfull { refuses: false })),
+    ("accepts_no_rows", || Box::new(AcceptsNoRows)),
+    ("accepts_empty_rows", || Box::new(AcceptsEmptyRows)),
+    ("wraps_tokens", || Box::new(WrapsTokens)),
+    ("accepts_duplicates", || Box::new(AcceptsDuplicates)),
+    ("one_bad_row_fails_all", || Box::new(BadRows { fail_all: true })),
+    ("omits_bad_rows", || Box::new(BadRows { fail_all: false })),
+    ("ignores_cancel", || Box::new(IgnoresCancel)),
+    ("ignores_cancelled_rows", || Box::new(IgnoresCancelledRows)),
+    ("cancelled_row_stops_the_others", || Box::new(CancelledRowStopsAll)),
+    ("cancel_loses_a_token", || Box::new(CancelLoses)),
+    ("cancel_sticks", || Box::new(CancelSticks::default())),
+    ("poison_cannot_be_closed", || Box::new(PoisonStays)),
+    ("faults_poison_all", || Box::new(Poisons::all_by(ErrorKind::Device))),
+    ("short_memory_poisons", || Box::new(Poisons::rows_by(ErrorKind::ResourceExhausted))),
+    ("short_memory_feeds", || Box::new(ShortMemoryFeeds)),
 ];
 
 /// Says that a sequence holds more or less than it does.

@@ -4,33 +4,24 @@ use std::collections::BTreeMap;
 
 use mlxcel_core::{Error, ErrorKind, Result, SequenceId, Snapshot, StateIdentity, TokenId};
 
+use crate::mutants::Mutants;
 use crate::mutants::state::{misremembered, recompute};
-use crate::mutants::twist::{Broken, Inner, Twist, rewrite, text, tokens_of};
+use crate::mutants::twist::{Inner, Twist, rewrite, text, tokens_of};
 
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
-    ("snapshot_forgets_a_token", |reference| Broken::new(reference).with_twist(|| Box::new(RestoreForgets))),
-    ("snapshot_is_an_alias", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(SnapshotAlias::default()))
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("snapshot_forgets_a_token", || Box::new(RestoreForgets)),
+    ("snapshot_is_an_alias", || Box::new(SnapshotAlias::default())),
+    ("snapshot_is_a_handle", || Box::new(SnapshotHandle::default())),
+    ("restores_anything", || Box::new(RestoresAnything)),
+    ("identity_forgets_the_adapter", || {
+        Box::new(ForgetsPart(|found, own| found.adapter.clone_from(&own.adapter)))
     }),
-    ("snapshot_is_a_handle", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(SnapshotHandle::default()))
+    ("identity_forgets_the_precision", || {
+        Box::new(ForgetsPart(|found, own| found.precision = own.precision))
     }),
-    ("restores_anything", |reference| Broken::new(reference).with_twist(|| Box::new(RestoresAnything))),
-    ("identity_forgets_the_adapter", |reference| {
-        Broken::new(reference)
-            .with_twist(|| Box::new(ForgetsPart(|found, own| found.adapter.clone_from(&own.adapter))))
-    }),
-    ("identity_forgets_the_precision", |reference| {
-        Broken::new(reference)
-            .with_twist(|| Box::new(ForgetsPart(|found, own| found.precision = own.precision)))
-    }),
-    ("restores_oversized_snapshots", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(RestoresTooLong))
-    }),
-    ("restores_corrupt_snapshots", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(RestoresDamage))
-    }),
-    ("restore_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RestoreComputes))),
+    ("restores_oversized_snapshots", || Box::new(RestoresTooLong)),
+    ("restores_corrupt_snapshots", || Box::new(RestoresDamage)),
+    ("restore_computes_again", || Box::new(RestoreComputes)),
 ];
 
 struct RestoreForgets;

@@ -6,42 +6,25 @@ use mlxcel_core::{
     Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, TokenId,
 };
 
-use crate::mutants::twist::{Broken, Inner, Results, Twist, rewrite, step, text, tokens_of};
+use crate::mutants::Mutants;
+use crate::mutants::twist::{Inner, Results, Twist, rewrite, step, text, tokens_of};
 
-pub(crate) const ALL: &[(&str, crate::mutants::Break)] = &[
-    ("close_harms_a_neighbour", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(CloseHarmsNeighbours))
-    }),
-    ("rewinds_in_name_only", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|_, held| held)))
-    }),
-    ("rewinds_one_short", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(Rewinds::new(|to, held| (to + 1).min(held))))
-    }),
-    ("rewinds_well_once", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsOnce::default()))),
-    ("rewinds_a_window", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsWindow))),
-    ("fork_loses_wrapped_positions", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(ForkLosesWrapped))
-    }),
-    ("snapshot_loses_wrapped_positions", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(RestoreLosesWrapped))
-    }),
-    ("windows_grow", |reference| Broken::new(reference).with_twist(|| Box::new(WindowsGrow::default()))),
-    ("rewinds_forward", |reference| Broken::new(reference).with_twist(|| Box::new(RewindsForward))),
-    ("rewind_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(RewindComputes))),
-    ("fork_forgets_a_token", |reference| Broken::new(reference).with_twist(|| Box::new(ForkForgets))),
-    ("fork_computes_again", |reference| Broken::new(reference).with_twist(|| Box::new(ForkComputes))),
-    ("fork_shares_state", |reference| Broken::new(reference).with_twist(|| Box::new(ForkShares::default()))),
-    ("unforks_on_rewind", |reference| {
-        Broken::new(reference).with_twist(|| Box::new(UnforksOnRewind::default()))
-    }),
-    ("forks_beyond_the_limit", |reference| {
-        Broken::new(reference)
-            .with_load(|options| options.sequences = Some(options.sequences.unwrap_or(4) + 1))
-            .with_claims(|claimed| claimed.sequences -= 1)
-            .with_twist(|| Box::new(ForksBeyond::default()))
-    }),
-    ("forgets_poison", |reference| Broken::new(reference).with_twist(|| Box::new(ForgetsPoison::default()))),
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("close_harms_a_neighbour", || Box::new(CloseHarmsNeighbours)),
+    ("rewinds_in_name_only", || Box::new(Rewinds::new(|_, held| held))),
+    ("rewinds_one_short", || Box::new(Rewinds::new(|to, held| (to + 1).min(held)))),
+    ("rewinds_well_once", || Box::new(RewindsOnce::default())),
+    ("rewinds_a_window", || Box::new(RewindsWindow)),
+    ("fork_loses_wrapped_positions", || Box::new(ForkLosesWrapped)),
+    ("snapshot_loses_wrapped_positions", || Box::new(RestoreLosesWrapped)),
+    ("windows_grow", || Box::new(WindowsGrow::default())),
+    ("rewinds_forward", || Box::new(RewindsForward)),
+    ("rewind_computes_again", || Box::new(RewindComputes)),
+    ("fork_forgets_a_token", || Box::new(ForkForgets)),
+    ("fork_computes_again", || Box::new(ForkComputes)),
+    ("fork_shares_state", || Box::new(ForkShares::default())),
+    ("unforks_on_rewind", || Box::new(UnforksOnRewind::default())),
+    ("forgets_poison", || Box::new(ForgetsPoison::default())),
 ];
 
 /// `tokens` with another one at the end.
@@ -289,14 +272,11 @@ impl Twist for UnforksOnRewind {
         }
         Ok(())
     }
-    fn stats(&self, inner: &Inner) -> SessionStats {
-        inner.session.stats()
-    }
 }
 
 /// There is one place more than it says, and forks take it.
 #[derive(Default)]
-struct ForksBeyond {
+pub(crate) struct ForksBeyond {
     open: usize,
 }
 

@@ -104,13 +104,18 @@ impl Twist for Straight {}
 /// An engine that is broken in one way.
 #[derive(Clone)]
 pub(crate) struct Broken {
-    reference: ReferenceBackend,
-    twist: fn() -> Box<dyn Twist>,
-    load: fn(&mut LoadOptions),
-    session: fn(&mut SessionOptions, &ModelInfo),
-    info: fn(&mut ModelInfo),
-    claims: fn(&mut Capabilities),
-    stale_adapters: bool,
+    pub(crate) reference: ReferenceBackend,
+    /// Makes the twist of each session.
+    pub(crate) twist: Arc<dyn Fn() -> Box<dyn Twist> + Send + Sync>,
+    /// Changes the options before they are loaded with.
+    pub(crate) load: fn(&mut LoadOptions),
+    /// Changes the options before a session is opened with them.
+    pub(crate) session: fn(&mut SessionOptions, &ModelInfo),
+    pub(crate) info: fn(&mut ModelInfo),
+    /// Changes what it says that it can.
+    pub(crate) claims: fn(&mut Capabilities),
+    /// Leaves what a slot held before in it.
+    pub(crate) stale_adapters: bool,
 }
 
 impl Broken {
@@ -118,49 +123,13 @@ impl Broken {
     pub(crate) fn new(reference: ReferenceBackend) -> Self {
         Self {
             reference,
-            twist: || Box::new(Straight),
+            twist: Arc::new(|| Box::new(Straight)),
             load: |_| {},
             session: |_, _| {},
             info: |_| {},
             claims: |_| {},
             stale_adapters: false,
         }
-    }
-
-    pub(crate) fn with_twist(mut self, twist: fn() -> Box<dyn Twist>) -> Self {
-        self.twist = twist;
-        self
-    }
-
-    /// Changes the options before they are loaded with.
-    pub(crate) fn with_load(mut self, change: fn(&mut LoadOptions)) -> Self {
-        self.load = change;
-        self
-    }
-
-    /// Changes the options before a session is opened with them.
-    pub(crate) fn with_session(mut self, change: fn(&mut SessionOptions, &ModelInfo)) -> Self {
-        self.session = change;
-        self
-    }
-
-    pub(crate) fn with_info(mut self, change: fn(&mut ModelInfo)) -> Self {
-        self.info = change;
-        self
-    }
-
-    /// Changes what it says that it can.
-    pub(crate) fn with_claims(mut self, change: fn(&mut Capabilities)) -> Self {
-        self.claims = change;
-        self
-    }
-}
-
-impl Broken {
-    /// Leaves what a slot held before in it.
-    pub(crate) fn with_stale_adapters(mut self) -> Self {
-        self.stale_adapters = true;
-        self
     }
 }
 
