@@ -62,7 +62,7 @@ pub use unclaimed::*;
 pub use verification::*;
 
 /// A property that every engine must have.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check {
     /// The name of its function and test.
@@ -95,16 +95,6 @@ impl Check {
     }
 }
 
-impl fmt::Debug for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Check")
-            .field("name", &self.name)
-            .field("property", &self.property)
-            .field("needs", &self.needs)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A requirement of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -132,20 +122,12 @@ pub enum Need {
 impl Need {
     /// Whether the subject, not the engine, provides it.
     pub(crate) fn is_of_subject(self) -> bool {
-        matches!(
-            self,
-            Self::Faults
-                | Self::OtherModel
-                | Self::BrokenWeights
-                | Self::BoundedState
-                | Self::Adapters
-                | Self::OutputStates
-        )
+        !matches!(self, Self::Claimed(_) | Self::TwoSequences | Self::Sampling(_))
     }
 
     /// Whether every subject can provide it, so that a check without it was not skipped deliberately.
     pub(crate) fn is_of_every_subject(self) -> bool {
-        self.is_of_subject() && !matches!(self, Self::BoundedState | Self::Adapters | Self::OutputStates)
+        matches!(self, Self::Faults | Self::OtherModel | Self::BrokenWeights)
     }
 
     fn is_met(self, subject: &Subject<'_>, claimed: &Capabilities) -> bool {
@@ -154,11 +136,11 @@ impl Need {
             Self::TwoSequences => claimed.sequences >= 2,
             Self::Sampling(field) => claimed.sampling.contains(field),
             Self::Faults => !subject.fault_points().is_empty(),
-            Self::OtherModel => subject.has_other_model(),
-            Self::BrokenWeights => subject.has_broken_weights(),
-            Self::BoundedState => subject.bounded_state().is_some(),
-            Self::Adapters => subject.has_adapters(),
-            Self::OutputStates => subject.has_output_states(),
+            Self::OtherModel => subject.other.is_some(),
+            Self::BrokenWeights => subject.broken.is_some(),
+            Self::BoundedState => subject.bounded.is_some(),
+            Self::Adapters => subject.adapters.is_some(),
+            Self::OutputStates => subject.output_states,
         }
     }
 }
@@ -179,34 +161,16 @@ impl fmt::Display for Need {
     }
 }
 
-/// One [`Need`] in the table: one of the subject's, a sampling field, or else a [`Capability`] by its name.
+/// One [`Need`] in the table.
 macro_rules! need {
-    (TwoSequences) => {
-        Need::TwoSequences
+    (Claimed $capability:ident) => {
+        Need::Claimed(Capability::$capability)
     };
-    (Faults) => {
-        Need::Faults
-    };
-    (OtherModel) => {
-        Need::OtherModel
-    };
-    (BrokenWeights) => {
-        Need::BrokenWeights
-    };
-    (BoundedState) => {
-        Need::BoundedState
-    };
-    (Adapters) => {
-        Need::Adapters
-    };
-    (OutputStates) => {
-        Need::OutputStates
-    };
-    (Sampling($field:ident)) => {
+    (Sampling $field:ident) => {
         Need::Sampling(SamplingField::$field)
     };
-    ($capability:ident) => {
-        Need::Claimed(Capability::$capability)
+    ($need:ident) => {
+        Need::$need
     };
 }
 
@@ -216,7 +180,7 @@ macro_rules! checks {
     ($d:tt $($name:ident [$($need:ident $(($of:ident))?),*] $property:literal)*) => {
         /// Every check, in the order of a report.
         pub const ALL: &[Check] = &[$(
-            Check { name: stringify!($name), property: $property, needs: &[$(need!($need $(($of))?)),*], run: $name }
+            Check { name: stringify!($name), property: $property, needs: &[$(need!($need $($of)?)),*], run: $name }
         ),*];
 
         /// Generates the tests of [`suite!`](crate::suite).
@@ -244,70 +208,70 @@ checks! { $
     sessions_move_between_threads [] "a session moves between threads"
     chunked_prefill [] "a chunked prompt equals the whole prompt"
     token_by_token [] "a prompt token by token equals the whole prompt"
-    logits_do_not_depend_on_chunks [Logits] "logits do not depend on chunking"
+    logits_do_not_depend_on_chunks [Claimed(Logits)] "logits do not depend on chunking"
     positions_count_tokens [] "positions count tokens"
-    greedy_is_argmax [Logits] "the greedy token is the largest logit"
+    greedy_is_argmax [Claimed(Logits)] "the greedy token is the largest logit"
     batch_equals_single [TwoSequences] "batched sequences equal single ones"
     mixed_steps [TwoSequences] "prompt chunks and decoding rows mix; rows join and leave"
     results_are_in_row_order [TwoSequences] "results are in the order of rows"
     batches_take_one_pass [] "a claimed batch is one pass"
     prompt_chunks_take_one_pass [] "a claimed prompt chunk is one pass"
-    bitwise_invariance [BitwiseBatchInvariance] "bitwise equal in any batch"
+    bitwise_invariance [Claimed(BitwiseBatchInvariance)] "bitwise equal in any batch"
     sequences_are_isolated [TwoSequences] "sequences do not affect each other"
     sessions_are_isolated [] "sessions do not affect each other"
     threads_share_only_weights [] "sessions run on several threads concurrently"
     stale_ids_are_rejected [] "the id of a closed sequence is rejected"
     fills_exactly [] "correct up to the last token of the capacity"
     one_beyond_is_refused [] "one token beyond the capacity is rejected before any work"
-    rewind_forgets [Rewind] "rewind forgets later tokens"
-    rewind_has_bounds [Rewind] "rewinding past the current position is rejected"
-    rewind_computes_nothing [Rewind] "rewind computes nothing"
-    fork_continues [Fork, TwoSequences] "a fork continues as its source would"
-    fork_is_independent [Fork, TwoSequences] "source and fork are independent"
-    fork_takes_a_slot [Fork, TwoSequences] "a fork needs a free sequence slot"
-    fork_computes_nothing [Fork, TwoSequences] "fork computes nothing"
-    snapshot_round_trip [Snapshot] "a restored sequence continues"
-    snapshot_outlives_its_session [Snapshot] "a snapshot outlives its session and model"
-    snapshot_rejects_foreign [Snapshot] "foreign and oversized snapshots are rejected"
-    snapshot_rejects_other_models [Snapshot, OtherModel] "snapshots of another model are rejected"
-    snapshot_rejects_corruption [Snapshot] "a corrupt snapshot is detected"
-    snapshot_size_is_bounded [Snapshot] "a snapshot has at most the claimed size"
-    snapshot_computes_nothing [Snapshot] "snapshot and restore compute nothing"
+    rewind_forgets [Claimed(Rewind)] "rewind forgets later tokens"
+    rewind_has_bounds [Claimed(Rewind)] "rewinding past the current position is rejected"
+    rewind_computes_nothing [Claimed(Rewind)] "rewind computes nothing"
+    fork_continues [Claimed(Fork), TwoSequences] "a fork continues as its source would"
+    fork_is_independent [Claimed(Fork), TwoSequences] "source and fork are independent"
+    fork_takes_a_slot [Claimed(Fork), TwoSequences] "a fork needs a free sequence slot"
+    fork_computes_nothing [Claimed(Fork), TwoSequences] "fork computes nothing"
+    snapshot_round_trip [Claimed(Snapshot)] "a restored sequence continues"
+    snapshot_outlives_its_session [Claimed(Snapshot)] "a snapshot outlives its session and model"
+    snapshot_rejects_foreign [Claimed(Snapshot)] "foreign and oversized snapshots are rejected"
+    snapshot_rejects_other_models [Claimed(Snapshot), OtherModel] "snapshots of another model are rejected"
+    snapshot_rejects_corruption [Claimed(Snapshot)] "a corrupt snapshot is detected"
+    snapshot_size_is_bounded [Claimed(Snapshot)] "a snapshot has at most the claimed size"
+    snapshot_computes_nothing [Claimed(Snapshot)] "snapshot and restore compute nothing"
     adapters_change_their_sequences [Adapters] "an adapter changes its sequences and no others"
     adapters_share_a_pass [Adapters, TwoSequences] "sequences with different adapters share passes"
-    forks_keep_their_adapter [Adapters, Fork] "a fork has the adapter of its sequence"
-    snapshots_belong_to_their_adapter [Adapters, Snapshot] "a snapshot belongs to an adapter"
+    forks_keep_their_adapter [Adapters, Claimed(Fork)] "a fork has the adapter of its sequence"
+    snapshots_belong_to_their_adapter [Adapters, Claimed(Snapshot)] "a snapshot belongs to an adapter"
     adapter_slots_are_reused [Adapters] "slots of adapters are limited, kept while used, and clean"
     bounded_states_stop_growing [BoundedState] "memory of windows and recurrences stops growing"
-    logits_are_complete [Logits] "a finite logit for every token"
-    logprobs_sum_to_one [TopLogprobs] "log probabilities sum to one"
-    top_is_sorted [TopLogprobs] "top log probabilities are sorted, in the requested number"
-    every_position_is_step_by_step [EveryPosition] "scoring a text at once equals scoring it step by step"
-    scored_drafts_can_be_rewound [EveryPosition, Rewind] "drafts scored at every position can be rewound"
-    drafts_are_verified_in_one_row [Verification] "drafts are verified in one row"
-    drafts_follow_dropped_drafts [Verification] "drafts follow draft tokens that were dropped"
-    drafts_return_logits [Verification, Logits] "logits after each draft token"
-    drafts_are_masked_individually [Verification, TokenMasks] "each draft token has its own mask"
-    drafts_are_sampled_as_single_tokens [Verification, Sampling(Temperature)] "tokens after drafts are sampled as single tokens are"
-    hidden_states_are_complete [HiddenStates] "a finite hidden state of the claimed size"
-    hidden_states_do_not_depend_on_chunks [HiddenStates] "hidden states do not depend on chunking"
-    mean_pooling_covers_the_row [HiddenStates] "mean pooling covers all tokens of the row"
+    logits_are_complete [Claimed(Logits)] "a finite logit for every token"
+    logprobs_sum_to_one [Claimed(TopLogprobs)] "log probabilities sum to one"
+    top_is_sorted [Claimed(TopLogprobs)] "top log probabilities are sorted, in the requested number"
+    every_position_is_step_by_step [Claimed(EveryPosition)] "scoring a text at once equals scoring it step by step"
+    scored_drafts_can_be_rewound [Claimed(EveryPosition), Claimed(Rewind)] "drafts scored at every position can be rewound"
+    drafts_are_verified_in_one_row [Claimed(Verification)] "drafts are verified in one row"
+    drafts_follow_dropped_drafts [Claimed(Verification)] "drafts follow draft tokens that were dropped"
+    drafts_return_logits [Claimed(Verification), Claimed(Logits)] "logits after each draft token"
+    drafts_are_masked_individually [Claimed(Verification), Claimed(TokenMasks)] "each draft token has its own mask"
+    drafts_are_sampled_as_single_tokens [Claimed(Verification), Sampling(Temperature)] "tokens after drafts are sampled as single tokens are"
+    hidden_states_are_complete [Claimed(HiddenStates)] "a finite hidden state of the claimed size"
+    hidden_states_do_not_depend_on_chunks [Claimed(HiddenStates)] "hidden states do not depend on chunking"
+    mean_pooling_covers_the_row [Claimed(HiddenStates)] "mean pooling covers all tokens of the row"
     states_accompany_answers [OutputStates] "the hidden states of a row's tokens come beside its answer"
-    hidden_states_mix_with_other_wants [HiddenStates, TwoSequences] "hidden states mix with other wants in a step"
-    masks_are_honoured [TokenMasks] "a mask limits the choice and nothing else"
-    bad_masks_are_refused [TokenMasks] "empty masks are rejected"
-    stop_tokens_are_tokens [TokenMasks] "stop tokens are ordinary tokens"
+    hidden_states_mix_with_other_wants [Claimed(HiddenStates), TwoSequences] "hidden states mix with other wants in a step"
+    masks_are_honoured [Claimed(TokenMasks)] "a mask limits the choice and nothing else"
+    bad_masks_are_refused [Claimed(TokenMasks)] "empty masks are rejected"
+    stop_tokens_are_tokens [Claimed(TokenMasks)] "stop tokens are ordinary tokens"
     seeds_repeat [Sampling(Temperature)] "equal seeds give equal texts"
     seeds_differ [Sampling(Temperature)] "other seeds give other texts"
     draws_are_stateless [Sampling(Temperature)] "batching, chunking, rewind and fork change no draw"
-    draws_follow_probabilities [Sampling(Temperature), Logits] "draws follow the probabilities"
-    top_k_is_honoured [Sampling(Temperature), Sampling(TopK), Logits] "draws stay within top-k"
-    top_p_is_honoured [Sampling(Temperature), Sampling(TopP), Logits] "draws stay within top-p"
-    min_p_is_honoured [Sampling(Temperature), Sampling(MinP), Logits] "draws stay within min-p"
-    biases_are_added [Sampling(LogitBias), Logits] "logit biases are added"
-    repetition_penalty_is_applied [Sampling(RepetitionPenalty), Logits] "repetition is penalised"
-    presence_penalty_is_applied [Sampling(PresencePenalty), Logits] "presence is penalised"
-    frequency_penalty_is_applied [Sampling(FrequencyPenalty), Logits] "frequency is penalised"
+    draws_follow_probabilities [Sampling(Temperature), Claimed(Logits)] "draws follow the probabilities"
+    top_k_is_honoured [Sampling(Temperature), Sampling(TopK), Claimed(Logits)] "draws stay within top-k"
+    top_p_is_honoured [Sampling(Temperature), Sampling(TopP), Claimed(Logits)] "draws stay within top-p"
+    min_p_is_honoured [Sampling(Temperature), Sampling(MinP), Claimed(Logits)] "draws stay within min-p"
+    biases_are_added [Sampling(LogitBias), Claimed(Logits)] "logit biases are added"
+    repetition_penalty_is_applied [Sampling(RepetitionPenalty), Claimed(Logits)] "repetition is penalised"
+    presence_penalty_is_applied [Sampling(PresencePenalty), Claimed(Logits)] "presence is penalised"
+    frequency_penalty_is_applied [Sampling(FrequencyPenalty), Claimed(Logits)] "frequency is penalised"
     streams_are_steps [] "streams are steps, and withhold stop tokens"
     generation_ends_when_full [] "a generation ends when its sequence is full"
     generation_leaves_nothing_open [] "a generation closes what it opened"

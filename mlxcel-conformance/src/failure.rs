@@ -73,9 +73,9 @@ pub(crate) fn refused<T: fmt::Debug>(
     result: mlxcel_core::Result<T>,
     kind: ErrorKind,
     what: impl fmt::Display,
-) -> Outcome<Error> {
+) -> Outcome {
     match result {
-        Err(error) if error.kind() == kind => Ok(error),
+        Err(error) if error.kind() == kind => Ok(()),
         Err(error) => Err(Failure {
             message: format!("{what}: expected an error of kind `{kind}`, not `{}`: {error}", error.kind()),
             error: Some(error),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use mlxcel_core::{
     AdapterLimits, Backend, Error, ErrorKind, FaultPoint, Faults, InferenceSession, LoadOptions, Model,
@@ -39,16 +39,16 @@ pub struct Subject<'a> {
     backend: Box<dyn Backend + 'a>,
     source: ModelSource,
     load: LoadOptions,
-    other: Option<OtherModel<'a>>,
+    pub(crate) other: Option<OtherModel<'a>>,
     tolerance: Option<Tolerance>,
     prompts: Vec<Vec<TokenId>>,
-    cases: u32,
+    pub(crate) cases: u32,
     faulty: Option<Faulty<'a>>,
-    broken: Option<OtherModel<'a>>,
-    window: Option<usize>,
-    bounded: Option<usize>,
-    adapters: Option<(AdapterLimits, [ModelSource; 3])>,
-    output_states: bool,
+    pub(crate) broken: Option<OtherModel<'a>>,
+    pub(crate) window: Option<usize>,
+    pub(crate) bounded: Option<usize>,
+    pub(crate) adapters: Option<(AdapterLimits, [ModelSource; 3])>,
+    pub(crate) output_states: bool,
     model: OnceLock<Arc<dyn Model>>,
     /// The expected results after these tokens in a fresh sequence: computed once, used by many checks.
     pub(crate) outlooks: Mutex<HashMap<Vec<TokenId>, Outlook>>,
@@ -76,43 +76,24 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a sequence
-    /// quick; it must be at least 32 tokens, and should exceed one prefill chunk of the engine.
-    #[must_use]
-    pub fn with_load(mut self, load: LoadOptions) -> Self {
-        self.load = load;
-        self
-    }
-
-    /// Sets a function that loads another model with the same engine. Its sessions must reject this model's
-    /// snapshots.
-    #[must_use]
-    pub fn with_other_model(mut self, load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a) -> Self {
-        self.other = Some(Box::new(load));
-        self
-    }
-
-    /// Sets the tolerance for differences by rounding; defaults to [`Tolerance::of`] the model's precision.
-    #[must_use]
-    pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
-        self.tolerance = Some(tolerance);
-        self
-    }
-
-    /// Sets prompts to use instead of arbitrary tokens: on text like its training data, a model has clearer
-    /// margins.
-    #[must_use]
-    pub fn with_prompts(mut self, prompts: impl IntoIterator<Item = Vec<TokenId>>) -> Self {
-        self.prompts = prompts.into_iter().filter(|prompt| !prompt.is_empty()).collect();
-        self
-    }
-
-    /// Sets how many random sequences of operations [`operations`](crate::checks::operations) tries; 16 by
-    /// default.
-    #[must_use]
-    pub fn with_cases(mut self, cases: u32) -> Self {
-        self.cases = cases;
-        self
+    mlxcel_core::setters! {
+        /// Sets the options to load with. A small [`LoadOptions::capacity`] makes the checks that fill a
+        /// sequence quick; it must be at least 32 tokens, and should exceed one prefill chunk of the engine.
+        with_load(load: LoadOptions) => load = load;
+        /// Sets a function that loads another model with the same engine. Its sessions must reject this
+        /// model's snapshots.
+        with_other_model(load: impl Fn() -> Result<Arc<dyn Model>> + Send + Sync + 'a) =>
+            other = Some(Box::new(load));
+        /// Sets the tolerance for differences by rounding; defaults to [`Tolerance::of`] the model's
+        /// precision.
+        with_tolerance(tolerance: Tolerance) => tolerance = Some(tolerance);
+        /// Sets prompts to use instead of arbitrary tokens: on text like its training data, a model has
+        /// clearer margins.
+        with_prompts(prompts: impl IntoIterator<Item = Vec<TokenId>>) =>
+            prompts = prompts.into_iter().filter(|prompt| !prompt.is_empty()).collect();
+        /// Sets how many random sequences of operations [`operations`](crate::checks::operations) tries; 16
+        /// by default.
+        with_cases(cases: u32) => cases = cases;
     }
 
     /// Sets a function that creates the same engine with fault injection by [`Faults`], at these `points`.
@@ -136,35 +117,18 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// Declares that some layers have a sliding window of `positions` positions. Tests then use texts longer
-    /// than the window, if the capacity allows, and split prompts near its border.
-    #[must_use]
-    pub fn with_window(mut self, positions: usize) -> Self {
-        self.window = Some(positions);
-        self
-    }
-
-    /// Declares that the state of a sequence stops growing at `positions` tokens, because all layers have
-    /// windows or recurrences.
-    #[must_use]
-    pub fn with_bounded_state(mut self, positions: usize) -> Self {
-        self.bounded = Some(positions);
-        self
-    }
-
-    /// Declares that the model can be loaded with [`LoadOptions::output_states`].
-    #[must_use]
-    pub fn with_output_states(mut self) -> Self {
-        self.output_states = true;
-        self
-    }
-
-    /// Declares that the engine supports adapters: the model can be loaded with this room, of at least two
-    /// slots, and these are adapters for it: one that changes nothing, and two others.
-    #[must_use]
-    pub fn with_adapters(mut self, room: AdapterLimits, sources: [ModelSource; 3]) -> Self {
-        self.adapters = Some((room, sources));
-        self
+    mlxcel_core::setters! {
+        /// Declares that some layers have a sliding window of `positions` positions. Tests then use texts
+        /// longer than the window, if the capacity allows, and split prompts near its border.
+        with_window(positions: usize) => window = Some(positions);
+        /// Declares that the state of a sequence stops growing at `positions` tokens, because all layers have
+        /// windows or recurrences.
+        with_bounded_state(positions: usize) => bounded = Some(positions);
+        /// Declares that the model can be loaded with [`LoadOptions::output_states`].
+        with_output_states() => output_states = true;
+        /// Declares that the engine supports adapters: the model can be loaded with this room, of at least
+        /// two slots, and these are adapters for it: one that changes nothing, and two others.
+        with_adapters(room: AdapterLimits, sources: [ModelSource; 3]) => adapters = Some((room, sources));
     }
 
     /// The engine.
@@ -191,21 +155,6 @@ impl<'a> Subject<'a> {
         self.other.as_ref().map(|load| load()).transpose()
     }
 
-    /// Whether there is another model.
-    pub fn has_other_model(&self) -> bool {
-        self.other.is_some()
-    }
-
-    /// How many random sequences of operations are tried.
-    pub fn cases(&self) -> u32 {
-        self.cases
-    }
-
-    /// Whether [`with_broken_weights`](Self::with_broken_weights) is set.
-    pub fn has_broken_weights(&self) -> bool {
-        self.broken.is_some()
-    }
-
     /// The model of [`with_broken_weights`](Self::with_broken_weights), if set.
     ///
     /// # Errors
@@ -213,26 +162,6 @@ impl<'a> Subject<'a> {
     /// The errors of [`Backend::load`].
     pub fn broken_model(&self) -> Result<Option<Arc<dyn Model>>> {
         self.broken.as_ref().map(|load| load()).transpose()
-    }
-
-    /// The window of [`with_window`](Self::with_window), if set.
-    pub fn window(&self) -> Option<usize> {
-        self.window
-    }
-
-    /// The bound of [`with_bounded_state`](Self::with_bounded_state), if set.
-    pub fn bounded_state(&self) -> Option<usize> {
-        self.bounded
-    }
-
-    /// Whether [`with_adapters`](Self::with_adapters) is set.
-    pub fn has_adapters(&self) -> bool {
-        self.adapters.is_some()
-    }
-
-    /// Whether [`with_output_states`](Self::with_output_states) is set.
-    pub fn has_output_states(&self) -> bool {
-        self.output_states
     }
 
     /// The model, loaded with output states.
@@ -322,15 +251,6 @@ impl<'a> Subject<'a> {
         seed[..8].copy_from_slice(&(number as u64).to_le_bytes());
         let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
         Ok((0..length).map(|_| (random.next_u64() % vocabulary) as TokenId).collect())
-    }
-
-    /// The expected result of a fresh sequence after these tokens, if already computed.
-    pub(crate) fn known_outlook(&self, tokens: &[TokenId]) -> Option<Outlook> {
-        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(tokens).cloned()
-    }
-
-    pub(crate) fn learn_outlook(&self, tokens: &[TokenId], outlook: Outlook) {
-        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).insert(tokens.to_vec(), outlook);
     }
 }
 

@@ -1,25 +1,27 @@
 //! Sequences that are generated step by step and compared with the reference result.
 
 use std::fmt;
+use std::sync::PoisonError;
 
 use mlxcel_core::{InferenceSession, Row, SampledToken, SamplingPlan, SequenceId, TokenId};
 
-use crate::failure::Outcome;
-use crate::outlook::{Outlook, expect_token, greedy, outlook_in, step};
+use crate::failure::{Outcome, ensure};
+use crate::outlook::{Outlook, expect_token, extend, greedy, outlook_in, step};
 use crate::subject::Subject;
 
 impl Subject<'_> {
     /// The model's expected result after `tokens`: that of a fresh session with one sequence, fed all at
     /// once.
     pub(crate) fn outlook(&self, tokens: &[TokenId]) -> Outcome<Outlook> {
-        if let Some(known) = self.known_outlook(tokens) {
-            return Ok(known);
+        let outlooks = || self.outlooks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = outlooks().get(tokens) {
+            return Ok(known.clone());
         }
         let mut session = self.session()?;
         let sequence = session.open()?;
         let outlook = outlook_in(&mut *session, sequence, tokens)?;
         session.close(sequence)?;
-        self.learn_outlook(tokens, outlook.clone());
+        outlooks().insert(tokens.to_vec(), outlook.clone());
         Ok(outlook)
     }
 
@@ -92,5 +94,26 @@ pub(crate) fn step_together(
     for (i, (walk, result)) in walks.iter_mut().zip(results).enumerate() {
         walk.take(subject, &expect_token(result?)?, format_args!("{what}, row {i}"))?;
     }
+    Ok(())
+}
+
+/// Checks that `act` on a sequence of nine tokens counts no pass and no token; `what` names it.
+pub(crate) fn computes_nothing(
+    subject: &Subject<'_>,
+    what: &str,
+    act: impl FnOnce(&mut dyn InferenceSession, SequenceId) -> mlxcel_core::Result<()>,
+) -> Outcome {
+    let mut session = subject.session()?;
+    let sequence = session.open()?;
+    extend(&mut *session, sequence, &subject.tokens(3, 9)?)?;
+    let before = session.stats();
+    act(&mut *session, sequence)?;
+    let after = session.stats();
+    ensure!(
+        (after.tokens, after.passes) == (before.tokens, before.passes),
+        "{what} took {} passes over {} tokens",
+        after.passes.wrapping_sub(before.passes),
+        after.tokens.wrapping_sub(before.tokens)
+    );
     Ok(())
 }

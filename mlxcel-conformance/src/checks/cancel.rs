@@ -62,27 +62,21 @@ pub fn cancelled_prompts_resume(subject: &Subject<'_>) -> Outcome {
         if attempt >= 4 && (!long || *stopped) {
             continue;
         }
-        let reached = stop_under_way(&mut *session, &text, *delay, by_row)?;
+        let (sequence, position) = stop_under_way(&mut *session, &text, *delay, by_row)?;
         // The machine's load varies: cancel later if it was too early, and earlier if it was too late.
-        *delay = if reached.position == 0 { *delay * 2 } else { *delay / 2 };
-        *stopped |= (1..text.len()).contains(&reached.position);
+        *delay = if position == 0 { *delay * 2 } else { *delay / 2 };
+        *stopped |= (1..text.len()).contains(&position);
         // The remainder of the text, or one more token if all of it was fed.
-        let (held, pending) = text.split_at(reached.position);
+        let (held, pending) = text.split_at(position);
         let pending = if pending.is_empty() { subject.tokens(3, 1)? } else { pending.to_vec() };
-        let mut walk = Walk { sequence: reached.sequence, held: held.to_vec(), pending };
-        let place = format!("continued from {} of {}", reached.position, text.len());
-        walk.run(subject, &mut *session, 1, format_args!("{place}"))?;
+        let mut walk = Walk { sequence, held: held.to_vec(), pending };
+        let place = format!("continued from {position} of {}", text.len());
+        walk.run(subject, &mut *session, 1, place)?;
         session.close(walk.sequence)?;
     }
     ensure!(!long || stopped[0], "a prompt of {passes} passes in {whole:?} was never stopped by its step");
     ensure!(!long || stopped[1], "a prompt of {passes} passes in {whole:?} was never stopped by its row");
     Ok(())
-}
-
-/// The state of a stopped prompt.
-struct Reached {
-    sequence: SequenceId,
-    position: usize,
 }
 
 /// Feeds `text` to a new sequence, and stops its step or its row after `delay`.
@@ -91,14 +85,14 @@ fn stop_under_way(
     text: &[TokenId],
     delay: Duration,
     by_row: bool,
-) -> Outcome<Reached> {
+) -> Outcome<(SequenceId, usize)> {
     let cancel = CancelToken::new();
     let sequence = session.open()?;
-    let (row, mut control) = (Row::extend(sequence, text), Control::default());
-    let row = if by_row { row.with_cancel(&cancel) } else { row };
-    if !by_row {
-        control = Control::cancelled_by(&cancel);
-    }
+    let row = Row::extend(sequence, text);
+    let (row, control) = match by_row {
+        true => (row.with_cancel(&cancel), Control::default()),
+        false => (row, Control::cancelled_by(&cancel)),
+    };
     let mut out = StepOutput::new();
     std::thread::scope(|scope| {
         let elsewhere = cancel.clone();
@@ -118,7 +112,7 @@ fn stop_under_way(
         }
         _ => return Err(Failure::new("a prompt returned another kind of result")),
     }
-    Ok(Reached { sequence, position })
+    Ok((sequence, position))
 }
 
 /// A row that is cancelled before its step computes nothing, and the other rows run. Needs two sequences.
@@ -147,9 +141,8 @@ pub fn cancelled_rows_spare_the_others(subject: &Subject<'_>) -> Outcome {
         }
         let computed = (session.stats().tokens - before) as usize;
         let fed = other.pending.len();
-        let [own, others] = <[_; 2]>::try_from(results)
-            .map_err(|results| Failure::new(format!("2 rows had {} results", results.len())))?;
-        refused(own, ErrorKind::Cancelled, "a row that was cancelled before its step")?;
+        let others = results.remove(1);
+        refused(results.remove(0), ErrorKind::Cancelled, "a row that was cancelled before its step")?;
         ensure!(computed == fed, "a row of {fed} tokens beside a cancelled one computed {computed}");
         other.take(subject, &expect_token(others?)?, "beside a cancelled row")?;
         stopped.run(subject, &mut *session, 2, "after its row was cancelled")?;

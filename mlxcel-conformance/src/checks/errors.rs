@@ -2,7 +2,7 @@
 
 use mlxcel_core::{Control, ErrorKind, Row, RowResult, SamplingPlan, SequenceId, StepOutput};
 
-use crate::failure::{Failure, Outcome, ensure, refused};
+use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{expect_token, extend, stands_at, step};
 use crate::subject::Subject;
 use crate::walk::Walk;
@@ -13,7 +13,7 @@ use crate::walk::Walk;
 pub fn no_rows_are_refused(subject: &Subject<'_>) -> Outcome {
     let mut session = subject.session()?;
     let result = session.step(&[], &Control::default(), &mut StepOutput::new());
-    refused(result, ErrorKind::InvalidInput, "a step without rows").map(drop)
+    refused(result, ErrorKind::InvalidInput, "a step without rows")
 }
 
 /// Rows without tokens, with a token outside the vocabulary or of an unknown sequence return the right kinds
@@ -82,10 +82,9 @@ pub fn bad_rows_harm_no_others(subject: &Subject<'_>) -> Outcome {
             Row::extend(unknown, &[]),
         ];
         let mut results = step(&mut *session, &rows)?;
-        ensure!(results.pop().is_some_and(|row| row.is_err()), "the third row is invalid and ran");
-        let good = results.pop().ok_or_else(|| Failure::new("the second row has no result"))?;
-        let first = results.pop().ok_or_else(|| Failure::new("the first row has no result"))?;
-        refused(first, ErrorKind::NotFound, "an unknown sequence beside a known one")?;
+        ensure!(results.remove(2).is_err(), "the third row is invalid and ran");
+        let good = results.remove(1);
+        refused(results.remove(0), ErrorKind::NotFound, "an unknown sequence beside a known one")?;
         walk.take(subject, &expect_token(good?)?, format_args!("between invalid rows, turn {turn}"))?;
     }
     // Results left in a reused output do not reach the next step.

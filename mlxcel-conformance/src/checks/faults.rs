@@ -29,8 +29,7 @@ fn feed_until_it_fails(session: &mut dyn InferenceSession, sequence: SequenceId)
     for _ in 0..8 {
         let result = step(session, &[Row::next(sequence, &[0], &SamplingPlan::greedy())])?.remove(0);
         if result.is_err() {
-            refused(result, ErrorKind::Device, "a step whose device fails")?;
-            return Ok(());
+            return refused(result, ErrorKind::Device, "a step whose device fails");
         }
     }
     Err(Failure::new("the device did not fail as injected"))
@@ -100,9 +99,8 @@ fn spare_the_others(subject: &Subject<'_>, point: FaultPoint) -> Outcome {
     // A poisoned row and a healthy one.
     let rows = [Row::next(running, &[0], &plan), Row::next(idle.sequence, &idle.pending, &plan)];
     let mut results = step(&mut *session, &rows)?;
-    let healthy = results.pop().ok_or_else(|| Failure::new("the healthy row has no result"))??;
-    let poisoned = results.pop().ok_or_else(|| Failure::new("the poisoned row has no result"))?;
-    refused(poisoned, ErrorKind::Poisoned, "a poisoned row beside a healthy one")?;
+    let healthy = results.remove(1)?;
+    refused(results.remove(0), ErrorKind::Poisoned, "a poisoned row beside a healthy one")?;
     idle.take(subject, &expect_token(healthy)?, "beside a poisoned row")
 }
 

@@ -5,7 +5,7 @@ use mlxcel_core::{ErrorKind, InferenceSession};
 use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
-use crate::walk::{Walk, step_together};
+use crate::walk::{Walk, computes_nothing, step_together};
 
 /// A walk over a text, and a fork of it with other pending tokens.
 fn forked(subject: &Subject<'_>, session: &mut dyn InferenceSession, length: usize) -> Outcome<(Walk, Walk)> {
@@ -82,17 +82,5 @@ pub fn fork_takes_a_slot(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `fork_computes_again`.
 pub fn fork_computes_nothing(subject: &Subject<'_>) -> Outcome {
-    let mut session = subject.session()?;
-    let sequence = session.open()?;
-    extend(&mut *session, sequence, &subject.tokens(3, 9)?)?;
-    let before = session.stats();
-    session.fork(sequence)?;
-    let after = session.stats();
-    ensure!(
-        (after.tokens, after.passes) == (before.tokens, before.passes),
-        "fork took {} passes over {} tokens",
-        after.passes.wrapping_sub(before.passes),
-        after.tokens.wrapping_sub(before.tokens)
-    );
-    Ok(())
+    computes_nothing(subject, "fork", |session, sequence| session.fork(sequence).map(drop))
 }

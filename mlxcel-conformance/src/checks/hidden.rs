@@ -7,7 +7,7 @@ use crate::outlook::{expect_token, extend, logits_error, step, unexpected};
 use crate::subject::Subject;
 
 /// Feeds `tokens` and returns their pooled hidden state.
-fn hidden(
+pub(super) fn hidden(
     session: &mut dyn InferenceSession,
     sequence: SequenceId,
     tokens: &[TokenId],

@@ -74,7 +74,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
             ensure!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported), "{error}");
         }
     }
-    for precision in [Precision::Exact, Precision::Native, Precision::Fast] {
+    for precision in Precision::ALL {
         match load(&given.clone().with_precision(precision)) {
             Ok(model) => ensure!(
                 model.info().precision == precision,
@@ -101,7 +101,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
         }
         Err(error) => {
             refused(Err::<(), _>(error), ErrorKind::Unsupported, "room for adapters")?;
-            ensure!(!subject.has_adapters(), "an engine with adapters refuses room for others");
+            ensure!(subject.adapters.is_none(), "an engine with adapters refuses room for others");
         }
     }
     let device = load(&given.clone().with_device("no-such-device"));
@@ -112,8 +112,7 @@ pub fn load_options_are_honoured(subject: &Subject<'_>) -> Outcome {
         load(&given.clone().with_cancel(cancel)).map(drop),
         ErrorKind::Cancelled,
         "loading that was cancelled before it started",
-    )?;
-    Ok(())
+    )
 }
 
 /// A session honours its own capacity, up to the model's.
@@ -133,8 +132,7 @@ pub fn session_options_are_honoured(subject: &Subject<'_>) -> Outcome {
         session.capabilities().context
     );
     refused(open(0).map(drop), ErrorKind::InvalidInput, "a session for no token")?;
-    refused(open(capacity + 1).map(drop), ErrorKind::InvalidInput, "a session beyond the model's capacity")?;
-    Ok(())
+    refused(open(capacity + 1).map(drop), ErrorKind::InvalidInput, "a session beyond the model's capacity")
 }
 
 /// A new sequence is empty; a closed one is gone and makes room.

@@ -129,7 +129,7 @@ fn operations_of(claimed: &Capabilities) -> impl Strategy<Value = Vec<Operation>
 pub fn operations(subject: &Subject<'_>) -> Outcome {
     let model = subject.model()?;
     let config = Config {
-        cases: subject.cases(),
+        cases: subject.cases,
         max_shrink_iters: 512,
         failure_persistence: None,
         ..Config::default()
@@ -207,7 +207,6 @@ impl Machine<'_> {
                     true => refused(result, ErrorKind::CapacityExceeded, "a token for a full sequence"),
                     false => refused(result, ErrorKind::Cancelled, "a cancelled step"),
                 }
-                .map(drop)
             }
             Operation::Rewind(index, to) => {
                 let Some(sequence) = self.choose(index) else { return Ok(()) };
@@ -215,7 +214,7 @@ impl Machine<'_> {
                 let position = to.index(held.len() + 1);
                 let result = self.session.rewind(sequence, position);
                 if !self.claimed.rewind {
-                    return refused(result, ErrorKind::Unsupported, "rewind").map(drop);
+                    return refused(result, ErrorKind::Unsupported, "rewind");
                 }
                 held.truncate(position);
                 Ok(result?)
@@ -224,7 +223,7 @@ impl Machine<'_> {
                 let Some(sequence) = self.choose(index) else { return Ok(()) };
                 let forked = self.session.fork(sequence);
                 if !self.claimed.fork {
-                    return refused(forked, ErrorKind::Unsupported, "fork").map(drop);
+                    return refused(forked, ErrorKind::Unsupported, "fork");
                 }
                 self.opened(forked, self.open[&sequence].clone(), "fork")
             }
@@ -232,7 +231,7 @@ impl Machine<'_> {
                 let Some(sequence) = self.choose(index) else { return Ok(()) };
                 let snapshot = self.session.snapshot(sequence);
                 if !self.claimed.snapshot {
-                    return refused(snapshot, ErrorKind::Unsupported, "snapshot").map(drop);
+                    return refused(snapshot, ErrorKind::Unsupported, "snapshot");
                 }
                 self.snapshots.push((snapshot?, self.open[&sequence].clone()));
                 Ok(())
@@ -257,7 +256,7 @@ impl Machine<'_> {
     /// Records a sequence that was opened with the tokens of `held`, or should not have been.
     fn opened(&mut self, opened: mlxcel_core::Result<SequenceId>, held: Vec<TokenId>, what: &str) -> Outcome {
         if self.open.len() == self.claimed.sequences {
-            return refused(opened, ErrorKind::CapacityExceeded, what).map(drop);
+            return refused(opened, ErrorKind::CapacityExceeded, what);
         }
         let sequence = opened?;
         ensure!(

@@ -4,7 +4,8 @@ use mlxcel_core::{
     Control, ErrorKind, InferenceSession, Pooling, Row, RowResult, SamplingPlan, StepOutput, Want,
 };
 
-use crate::failure::{Outcome, ensure, refused};
+use crate::checks::hidden::hidden;
+use crate::failure::{Failure, Outcome, ensure, refused};
 use crate::outlook::{expect_token, logits_error, step};
 use crate::subject::Subject;
 
@@ -12,10 +13,9 @@ use crate::subject::Subject;
 fn with_states(session: &mut dyn InferenceSession, row: Row<'_>) -> Outcome<(Vec<f32>, RowResult)> {
     let mut out = StepOutput::new();
     session.step(&[row], &Control::default(), &mut out)?;
-    let states = out.take_states(0);
+    let states = out.take_states(0).ok_or_else(|| Failure::new("a row that wants states has none"));
     let result = out.take_only("step")?;
-    ensure!(states.is_some(), "a row that wants states has none");
-    Ok((states.unwrap_or_default(), result))
+    Ok((states?, result))
 }
 
 /// A row that wants states gets that of each of its tokens beside its answer, whether the text comes whole, in
@@ -27,20 +27,14 @@ pub fn states_accompany_answers(subject: &Subject<'_>) -> Outcome {
     let (model, plan) = (subject.model_with_states()?, SamplingPlan::greedy());
     let claimed = model.capabilities().clone();
     let Some(width) = claimed.output_states else {
-        ensure!(false, "a model that was loaded with output states does not claim them");
-        return Ok(());
+        return Err(Failure::new("a model that was loaded with output states does not claim them"));
     };
     let mut session = model.open_session(&Default::default())?;
     let text = subject.tokens(4, subject.length(40)?)?;
     let expected = if claimed.hidden_states.is_some() {
         let sequence = session.open()?;
-        let state = |token| -> Outcome<Vec<f32>> {
-            match step(&mut *session, &[Row::hidden(sequence, &[token], Pooling::Last)])?.remove(0)? {
-                RowResult::Hidden(state) => Ok(state),
-                other => Err(crate::outlook::unexpected("hidden states", &other)),
-            }
-        };
-        let states = text.iter().copied().map(state).collect::<Outcome<Vec<_>>>()?;
+        let state = |token: &_| hidden(&mut *session, sequence, std::slice::from_ref(token), Pooling::Last);
+        let states = text.iter().map(state).collect::<Outcome<Vec<_>>>()?;
         session.close(sequence)?;
         states.concat()
     } else {
@@ -108,6 +102,5 @@ pub fn states_accompany_answers(subject: &Subject<'_>) -> Outcome {
         step(&mut *plain, &[row])?.remove(0),
         ErrorKind::Unsupported,
         "states that the model does not claim",
-    )?;
-    Ok(())
+    )
 }

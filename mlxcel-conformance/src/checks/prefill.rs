@@ -14,7 +14,7 @@ pub fn chunked_prefill(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(0, subject.long()?)?;
     let mut session = subject.session()?;
     let borders =
-        subject.window().into_iter().flat_map(|window| [window.saturating_sub(1), window, window + 1]);
+        subject.window.into_iter().flat_map(|window| [window.saturating_sub(1), window, window + 1]);
     // Near a window, all chunks have the same length.
     let whole = |size: usize| (size, prompt.len() - prompt.len() % size.max(1));
     let cuts = [2, 7, 33, 64, 65].map(|size| (size, prompt.len())).into_iter().chain(borders.map(whole));

@@ -2,10 +2,10 @@
 
 use mlxcel_core::ErrorKind;
 
-use crate::failure::{Outcome, ensure, refused};
+use crate::failure::{Outcome, refused};
 use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
-use crate::walk::Walk;
+use crate::walk::{Walk, computes_nothing};
 
 /// After a rewind, a sequence continues as if the removed tokens had never been fed.
 ///
@@ -53,17 +53,5 @@ pub fn rewind_has_bounds(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `rewind_computes_again`.
 pub fn rewind_computes_nothing(subject: &Subject<'_>) -> Outcome {
-    let mut session = subject.session()?;
-    let sequence = session.open()?;
-    extend(&mut *session, sequence, &subject.tokens(4, 9)?)?;
-    let before = session.stats();
-    session.rewind(sequence, 4)?;
-    let after = session.stats();
-    ensure!(
-        (after.tokens, after.passes) == (before.tokens, before.passes),
-        "rewind took {} passes over {} tokens",
-        after.passes.wrapping_sub(before.passes),
-        after.tokens.wrapping_sub(before.tokens)
-    );
-    Ok(())
+    computes_nothing(subject, "rewind", |session, sequence| session.rewind(sequence, 4))
 }

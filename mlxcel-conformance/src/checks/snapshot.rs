@@ -5,7 +5,7 @@ use mlxcel_core::{ErrorKind, Precision, SessionOptions, Snapshot, StateIdentity}
 use crate::failure::{Outcome, ensure, refused};
 use crate::outlook::{extend, stands_at};
 use crate::subject::Subject;
-use crate::walk::Walk;
+use crate::walk::{Walk, computes_nothing};
 
 /// A restored sequence continues as the original, also via bytes and from an empty sequence.
 ///
@@ -102,7 +102,7 @@ pub fn snapshot_rejects_foreign(subject: &Subject<'_>) -> Outcome {
     for _ in 0..session.capabilities().sequences {
         session.open()?;
     }
-    refused(session.restore(&own), ErrorKind::CapacityExceeded, "restoring with all slots taken").map(drop)
+    refused(session.restore(&own), ErrorKind::CapacityExceeded, "restoring with all slots taken")
 }
 
 /// A snapshot of another model of the same engine is rejected. Needs another model.
@@ -120,7 +120,7 @@ pub fn snapshot_rejects_other_models(subject: &Subject<'_>) -> Outcome {
         snapshot.identity().model
     );
     let mut session = other.open_session(&SessionOptions::default())?;
-    refused(session.restore(&snapshot), ErrorKind::InvalidInput, "a snapshot of the first model").map(drop)
+    refused(session.restore(&snapshot), ErrorKind::InvalidInput, "a snapshot of the first model")
 }
 
 /// A snapshot with a truncated or extended payload, or with a wrong position, is corrupt.
@@ -172,19 +172,9 @@ pub fn snapshot_size_is_bounded(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `restore_computes_again`.
 pub fn snapshot_computes_nothing(subject: &Subject<'_>) -> Outcome {
-    let mut session = subject.session()?;
-    let sequence = session.open()?;
-    extend(&mut *session, sequence, &subject.tokens(7, 9)?)?;
-    let before = session.stats();
-    let snapshot = session.snapshot(sequence)?;
-    session.close(sequence)?;
-    session.restore(&snapshot)?;
-    let after = session.stats();
-    ensure!(
-        (after.tokens, after.passes) == (before.tokens, before.passes),
-        "snapshot and restore took {} passes over {} tokens",
-        after.passes.wrapping_sub(before.passes),
-        after.tokens.wrapping_sub(before.tokens)
-    );
-    Ok(())
+    computes_nothing(subject, "snapshot and restore", |session, sequence| {
+        let snapshot = session.snapshot(sequence)?;
+        session.close(sequence)?;
+        session.restore(&snapshot).map(drop)
+    })
 }

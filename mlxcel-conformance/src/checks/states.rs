@@ -9,7 +9,7 @@ use crate::walk::Walk;
 ///
 /// Kills: `windows_grow`.
 pub fn bounded_states_stop_growing(subject: &Subject<'_>) -> Outcome {
-    let bounded = subject.bounded_state().ok_or_else(|| Failure::new("the subject has no bounded state"))?;
+    let bounded = subject.bounded.ok_or_else(|| Failure::new("the subject has no bounded state"))?;
     let mut session = subject.session()?;
     let claimed = session.capabilities().clone();
     let most = claimed.context.saturating_sub(8);
