@@ -10,9 +10,6 @@ use std::time::Instant;
 use crate::outcome::Outcome;
 use crate::target::{Part, Target};
 
-/// How long a reply is, in bytes.
-const REPLY: usize = 24;
-
 /// What a run gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
@@ -25,22 +22,17 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn to_bytes(self) -> [u8; REPLY] {
-        let mut bytes = [0; REPLY];
-        bytes[..8].copy_from_slice(&self.outcome.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.allocated.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.microseconds.to_le_bytes());
-        bytes
+    fn write(self, to: &mut impl Write) -> io::Result<()> {
+        let numbers = [self.outcome, self.allocated, self.microseconds].map(u64::to_le_bytes);
+        to.write_all(numbers.as_flattened())
     }
 
     /// Reads a reply; none at the end.
     pub(crate) fn read(from: &mut impl Read) -> Option<Self> {
-        let mut bytes = [0; REPLY];
-        from.read_exact(&mut bytes).ok()?;
-        let number = |range: std::ops::Range<usize>| {
-            bytes[range].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
-        };
-        Some(Self { outcome: number(0..8), allocated: number(8..16), microseconds: number(16..24) })
+        let mut numbers = [[0; 8]; 3];
+        from.read_exact(numbers.as_flattened_mut()).ok()?;
+        let [outcome, allocated, microseconds] = numbers.map(u64::from_le_bytes);
+        Some(Self { outcome, allocated, microseconds })
     }
 }
 
@@ -107,7 +99,7 @@ fn serve_here(target: &Target, memory: &dyn Memory) -> io::Result<()> {
         memory.limit(usize::MAX);
         drop(input);
         // At once, so that an input that ends the process is known to be the first without a reply.
-        to.write_all(&Reply { outcome, allocated: memory.allocated() as u64, microseconds }.to_bytes())?;
+        Reply { outcome, allocated: memory.allocated() as u64, microseconds }.write(&mut to)?;
         to.flush()?;
     }
 }

@@ -98,16 +98,15 @@ fn start(task: Task) -> io::Result<bool> {
             Ok(true)
         }
         Task::Child { target } => child::serve(find(&target)?, &Limit).map(|()| true),
-        Task::Once { target, input } => match run::once(find(&target)?, &run::read_input(&input)?)? {
-            Ok(()) => {
-                println!("{}", (find(&target)?.run)(&run::read_input(&input)?).words());
-                Ok(true)
+        Task::Once { target, input } => {
+            let (target, input) = (find(&target)?, std::fs::read(input)?);
+            let ended = run::once(target, &input)?;
+            match &ended {
+                Ok(()) => println!("{}", (target.run)(&input).words()),
+                Err(death) => eprintln!("{}: {}", death.kind, death.words),
             }
-            Err(death) => {
-                eprintln!("{}: {}", death.kind, death.words);
-                Ok(false)
-            }
-        },
+            Ok(ended.is_ok())
+        }
         Task::Run(arguments) => run_all(&arguments),
     }
 }

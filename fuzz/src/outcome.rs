@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use mlxcel_core::Error;
+use mlxcel_core::{Error, Result};
 
 /// What a target found out about an input. Inputs whose outcome is new are worth changing further.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,11 @@ impl Outcome {
         Self::new(format!("{field} {words}"))
     }
 
+    /// The outcome, or that of the error.
+    pub fn of(result: Result<Self>) -> Self {
+        result.unwrap_or_else(|error| Self::refused(&error))
+    }
+
     /// The outcome, then what came next.
     #[must_use]
     pub fn then(mut self, next: Self) -> Self {
@@ -54,12 +59,6 @@ impl Outcome {
     /// The words.
     pub fn words(&self) -> &str {
         &self.0
-    }
-}
-
-impl From<&Error> for Outcome {
-    fn from(error: &Error) -> Self {
-        Self::refused(error)
     }
 }
 

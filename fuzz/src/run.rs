@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -255,13 +255,4 @@ fn shown(input: &[u8]) -> String {
     let most = 4096;
     let escaped = input.get(..input.len().min(most)).unwrap_or_default().escape_ascii();
     format!("b\"{escaped}\"{}", if input.len() > most { "…" } else { "" })
-}
-
-/// Reads the input in a file.
-///
-/// # Errors
-///
-/// Those of reading.
-pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
-    fs::read(path)
 }

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::fs;
 
-use mlxcel_core::{AdapterLimits, ModelSource};
+use mlxcel_core::{AdapterLimits, ModelSource, Result};
 use mlxcel_models::{
     AdapterChanges, AdapterWeights, Checkpoint, Decoder, ElementType, LowRank, ModuleChange,
 };
@@ -102,18 +102,15 @@ fn read(files: &[(&str, &[u8])]) -> Outcome {
             [CONFIG_FILE, PEFT_FILE, MLX_FILE, GGUF_FILE].into_iter().for_each(|name| place.remove(name));
             files.iter().for_each(|(name, content)| place.put(name, content));
             let source = ModelSource::Folder(place.path().to_owned());
-            read_for(decoder, &source).then(merged(checkpoint, decoder, &source))
+            Outcome::of(read_for(decoder, &source)).then(Outcome::of(merged(checkpoint, decoder, &source)))
         }),
         None => Outcome::new("no fixture"),
     })
 }
 
 /// What merging would change.
-fn merged(checkpoint: &Checkpoint, decoder: &Decoder, source: &ModelSource) -> Outcome {
-    let changes = match AdapterChanges::read(source, checkpoint, decoder) {
-        Ok(changes) => changes,
-        Err(error) => return Outcome::refused(&error),
-    };
+fn merged(checkpoint: &Checkpoint, decoder: &Decoder, source: &ModelSource) -> Result<Outcome> {
+    let changes = AdapterChanges::read(source, checkpoint, decoder)?;
     for (name, change) in &changes.modules {
         let ModuleChange { outputs, inputs, product, replaced, magnitude, .. } = change;
         let fits = product.as_ref().is_none_or(|LowRank { rank, a, b }| {
@@ -124,15 +121,11 @@ fn merged(checkpoint: &Checkpoint, decoder: &Decoder, source: &ModelSource) -> O
         assert!(magnitude.as_ref().is_none_or(|values| values.len() == *outputs), "{name:?}");
         change.apply(outputs - 1, &mut vec![1.0; *inputs]);
     }
-    Outcome::new(format_args!("merged {}", changes.modules.len()))
+    Ok(Outcome::new(format_args!("merged {}", changes.modules.len())))
 }
 
-fn read_for(decoder: &Decoder, source: &ModelSource) -> Outcome {
-    let read = AdapterWeights::read(source, decoder, AdapterLimits::new(1, RANK));
-    let adapter = match read {
-        Ok(adapter) => adapter,
-        Err(error) => return Outcome::refused(&error),
-    };
+fn read_for(decoder: &Decoder, source: &ModelSource) -> Result<Outcome> {
+    let adapter = AdapterWeights::read(source, decoder, AdapterLimits::new(1, RANK))?;
     for linear in decoder.adaptable() {
         let Some(product) = adapter.products.get(&linear.weight) else { continue };
         assert!(product.rank <= RANK);
@@ -144,5 +137,5 @@ fn read_for(decoder: &Decoder, source: &ModelSource) -> Outcome {
         let sizes = product.padded(ElementType::F32, RANK).map(|padded| padded.map(|bytes| bytes.len()));
         assert_eq!(sizes.ok(), Some([linear.inputs, linear.outputs].map(|size| 4 * RANK * size)));
     }
-    Outcome::new(format_args!("read {}", adapter.products.len()))
+    Ok(Outcome::new(format_args!("read {}", adapter.products.len())))
 }

@@ -66,9 +66,7 @@ fn run(input: &[u8]) -> Outcome {
             .iter()
             .map(|engine| engine.load(&folder.as_path().into(), &options).map(|_| Outcome::new("loaded")));
         let all = std::iter::once(opened).chain(loads);
-        all.map(|result| result.unwrap_or_else(|error| Outcome::refused(&error)))
-            .reduce(Outcome::then)
-            .unwrap_or_default()
+        all.map(Outcome::of).reduce(Outcome::then).unwrap_or_default()
     })
 }
 

@@ -41,9 +41,8 @@ fn run(input: &[u8]) -> Outcome {
         };
         let mut options = ChatOptions::default();
         options.variables = conversation;
-        let outcomes = parsed.iter().map(|template| match template.render(&messages, &options) {
-            Ok(_) => Outcome::new("rendered"),
-            Err(error) => Outcome::refused(&error),
+        let outcomes = parsed.iter().map(|template| {
+            Outcome::of(template.render(&messages, &options).map(|_| Outcome::new("rendered")))
         });
         outcomes.reduce(Outcome::then).unwrap_or_default()
     })

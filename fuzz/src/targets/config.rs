@@ -6,11 +6,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use mlxcel_core::{Backend, Control, InferenceSessionExt, LoadOptions, Result, Row, SessionOptions};
-use mlxcel_models::{Checkpoint, WeightRef};
+use mlxcel_models::Checkpoint;
 use mlxcel_portable::PortableBackend;
 use serde_json::Value;
 
-use super::place::{Place, QUANTIZED, fixture, fixtures, quantized};
+use super::place::{Place, QUANTIZED, describe, fixture, fixtures, quantized};
 use crate::outcome::Outcome;
 use crate::target::{Format, Target};
 
@@ -83,27 +83,20 @@ fn beside_weights(input: &[u8], use_it: impl Fn(&Place) -> Result<Outcome>) -> O
             place
         });
         place.put("config.json", input);
-        Outcome::new(family).then(use_it(place).unwrap_or_else(|error| Outcome::refused(&error)))
+        Outcome::new(family).then(Outcome::of(use_it(place)))
     })
 }
 
 fn described(input: &[u8]) -> Outcome {
-    beside_weights(input, describe)
+    beside_weights(input, read)
 }
 
 fn config(input: &[u8]) -> Outcome {
-    beside_weights(input, |place| Ok(describe(place)?.then(run(place)?)))
+    beside_weights(input, |place| Ok(read(place)?.then(run(place)?)))
 }
 
-fn describe(place: &Place) -> Result<Outcome> {
-    let checkpoint = Checkpoint::open(place.path())?;
-    let decoder = checkpoint.decoder()?;
-    for weight in decoder.weights().flat_map(WeightRef::tensors) {
-        let view = checkpoint.weight(weight)?;
-        assert_eq!(view.bytes.len(), weight.byte_len(), "{weight:?}");
-    }
-    checkpoint.fingerprint();
-    Ok(Outcome::new(decoder))
+fn read(place: &Place) -> Result<Outcome> {
+    describe(&Checkpoint::open(place.path())?)
 }
 
 /// A prompt and a token.
@@ -116,11 +109,8 @@ fn run(place: &Place) -> Result<Outcome> {
     let control = Control::default();
     let first = session.run_row(Row::logits(sequence, &tokens), &control);
     let second = session.run_row(Row::logits(sequence, &tokens[..1]), &control);
-    let words = |result: Result<mlxcel_core::RowResult>| match result {
-        Ok(_) => Outcome::new("logits"),
-        Err(error) => Outcome::refused(&error),
-    };
-    Ok(words(first).then(words(second)))
+    let [first, second] = [first, second].map(|row| Outcome::of(row.map(|_| Outcome::new("logits"))));
+    Ok(first.then(second))
 }
 
 fn index(input: &[u8]) -> Outcome {
@@ -134,7 +124,7 @@ fn index(input: &[u8]) -> Outcome {
             );
             place.put("config.json", &fs::read(fixture("olmo2").join("config.json")).unwrap_or_default());
         }
-        describe(place).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(read(place))
     })
 }
 

@@ -34,7 +34,7 @@ fn run(input: &[u8]) -> Outcome {
         let Some(tokenizer) = tokenizer.get_or_init(|| Tokenizer::open(storyteller()).ok()) else {
             return Outcome::new("no tokenizer");
         };
-        stream(tokenizer, input).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(stream(tokenizer, input))
     })
 }
 

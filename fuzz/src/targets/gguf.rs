@@ -6,7 +6,7 @@ use mlxcel_core::Result;
 use mlxcel_models::Checkpoint;
 use mlxcel_session::Tokenizer;
 
-use super::place::Place;
+use super::place::{Place, describe};
 use super::tokenizer::use_it;
 use crate::corpus::repository;
 use crate::outcome::Outcome;
@@ -34,18 +34,16 @@ const FILE: &str = "model.gguf";
 fn run(input: &[u8]) -> Outcome {
     PLACE.with(|place| {
         place.put(FILE, input);
-        let opened = open(place).unwrap_or_else(|error| Outcome::refused(&error));
-        opened.then(match Tokenizer::open(place.path().join(FILE)) {
-            Ok(tokenizer) => Outcome::new("tokenizer").then(use_it(&tokenizer)),
-            Err(error) => Outcome::refused(&error),
-        })
+        let tokenizer = Tokenizer::open(place.path().join(FILE));
+        let tokenizer = tokenizer.map(|tokenizer| Outcome::new("tokenizer").then(use_it(&tokenizer)));
+        Outcome::of(open(place)).then(Outcome::of(tokenizer))
     })
 }
 
 fn described(input: &[u8]) -> Outcome {
     PLACE.with(|place| {
         place.put(FILE, input);
-        open(place).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(open(place))
     })
 }
 
@@ -55,17 +53,7 @@ fn open(place: &Place) -> Result<Outcome> {
         let elements = view.shape.iter().product::<usize>();
         assert_eq!(view.element_type.byte_len(elements), Some(view.bytes.len()), "{name:?}");
     }
-    checkpoint.fingerprint();
-    let outcome = Outcome::new("opened");
-    Ok(outcome.then(match checkpoint.decoder() {
-        Ok(decoder) => {
-            for weight in decoder.weights().flat_map(mlxcel_models::WeightRef::tensors) {
-                assert_eq!(checkpoint.weight(weight)?.bytes.len(), weight.byte_len());
-            }
-            Outcome::new(decoder)
-        }
-        Err(error) => Outcome::refused(&error),
-    }))
+    Ok(Outcome::new("opened").then(Outcome::of(describe(&checkpoint))))
 }
 
 /// Tokenizers of both kinds; models are among the committed inputs.

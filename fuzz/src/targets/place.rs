@@ -4,9 +4,12 @@ use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mlxcel_core::Result;
+use mlxcel_models::{Checkpoint, WeightRef};
 use tempfile::TempDir;
 
 use crate::corpus::repository;
+use crate::outcome::Outcome;
 
 /// A checkpoint of the fixtures, by its name: one of each architecture, or of each packed form.
 pub(super) fn fixture(name: &str) -> PathBuf {
@@ -90,4 +93,14 @@ impl Place {
         #[cfg(not(unix))]
         drop(fs::copy(target, self.path().join(name)).expect("a copy"));
     }
+}
+
+/// What a model's file or folder describes, whose tensors are all as long as their types say.
+pub(super) fn describe(checkpoint: &Checkpoint) -> Result<Outcome> {
+    checkpoint.fingerprint();
+    let decoder = checkpoint.decoder()?;
+    for weight in decoder.weights().flat_map(WeightRef::tensors) {
+        assert_eq!(checkpoint.weight(weight)?.bytes.len(), weight.byte_len(), "{weight:?}");
+    }
+    Ok(Outcome::new(decoder))
 }

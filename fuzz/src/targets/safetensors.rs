@@ -3,11 +3,11 @@
 use std::fs;
 
 use mlxcel_core::Result;
-use mlxcel_models::{Checkpoint, WeightRef};
+use mlxcel_models::Checkpoint;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::place::{Place, fixture};
+use super::place::{Place, describe, fixture};
 use crate::outcome::Outcome;
 use crate::target::{Format, Target};
 
@@ -50,7 +50,7 @@ fn run(input: &[u8]) -> Outcome {
     PLACE.with(|place| {
         place.put("config.json", config(input).as_bytes());
         place.put("model.safetensors", input);
-        open(place, input).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(open(place, input))
     })
 }
 
@@ -68,17 +68,7 @@ fn open(place: &Place, input: &[u8]) -> Result<Outcome> {
         count += 1;
     }
     assert_eq!(count, theirs.len());
-    checkpoint.fingerprint();
-    let outcome = Outcome::new("opened");
-    Ok(outcome.then(match checkpoint.decoder() {
-        Ok(decoder) => {
-            for weight in decoder.weights().flat_map(WeightRef::tensors) {
-                assert_eq!(checkpoint.weight(weight)?.bytes.len(), weight.byte_len());
-            }
-            Outcome::new(decoder)
-        }
-        Err(error) => Outcome::refused(&error),
-    }))
+    Ok(Outcome::new("opened").then(Outcome::of(describe(&checkpoint))))
 }
 
 /// A tensor of a seed.

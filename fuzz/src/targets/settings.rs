@@ -58,7 +58,7 @@ fn run(input: &[u8]) -> Outcome {
                 Some(value) => place.put(name, value.to_string().as_bytes()),
             }
         }
-        open(place).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(open(place))
     })
 }
 
@@ -70,28 +70,17 @@ fn open(place: &Place) -> Result<Outcome> {
     let vocabulary = model.info().vocabulary_size as u32;
     let mut outcome = Outcome::new(format!("{} ends", model.stop_tokens().len().min(3)));
     for prompt in [[1, 2], [vocabulary - 1, 0]] {
-        outcome = outcome.then(match model.generate_tokens(&prompt, &options) {
-            Ok(mut stream) => {
-                let mut words = Outcome::new("generated");
-                while let Some(token) = stream.next_token() {
-                    match token {
-                        Ok(_) => {}
-                        Err(error) => {
-                            words = Outcome::refused(&error);
-                            break;
-                        }
-                    }
-                }
-                words
+        let generated = model.generate_tokens(&prompt, &options).and_then(|mut stream| {
+            while let Some(token) = stream.next_token() {
+                token?;
             }
-            Err(error) => Outcome::refused(&error),
+            Ok(Outcome::new("generated"))
         });
+        outcome = outcome.then(Outcome::of(generated));
     }
     let messages = [Message::system("a"), Message::user("b")];
-    Ok(outcome.then(match model.tokenizer()?.render_chat(&messages, &ChatOptions::default()) {
-        Ok(_) => Outcome::new("rendered"),
-        Err(error) => Outcome::refused(&error),
-    }))
+    let chat = model.tokenizer()?.render_chat(&messages, &ChatOptions::default());
+    Ok(outcome.then(Outcome::of(chat.map(|_| Outcome::new("rendered")))))
 }
 
 fn seeds() -> Vec<Vec<u8>> {

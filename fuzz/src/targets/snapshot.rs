@@ -48,17 +48,15 @@ fn models<T>(with: impl FnOnce(&[Arc<dyn Model>]) -> T) -> T {
 }
 
 fn run(input: &[u8]) -> Outcome {
-    let snapshot = match Snapshot::from_bytes(input) {
-        Ok(snapshot) => snapshot,
-        Err(error) => return Outcome::refused(&error),
-    };
+    Outcome::of(Snapshot::from_bytes(input).map(|snapshot| resumed(input, &snapshot)))
+}
+
+fn resumed(input: &[u8], snapshot: &Snapshot) -> Outcome {
     assert_eq!(snapshot.to_bytes(), input);
     models(|models| {
         let outcomes = models.iter().map(|model| {
-            let outcome = model
-                .open_session(&SessionOptions::default())
-                .and_then(|mut session| resume(&mut *session, &snapshot));
-            outcome.unwrap_or_else(|error| Outcome::refused(&error))
+            let session = model.open_session(&SessionOptions::default());
+            Outcome::of(session.and_then(|mut session| resume(&mut *session, snapshot)))
         });
         outcomes.reduce(Outcome::then).unwrap_or_default()
     })
@@ -68,12 +66,9 @@ fn resume(session: &mut dyn InferenceSession, snapshot: &Snapshot) -> Result<Out
     let sequence = session.restore(snapshot)?;
     let state = session.state(sequence)?;
     assert!(state.position == snapshot.position() && state.position <= state.capacity && !state.poisoned);
-    let outcome = match session.run_row(Row::logits(sequence, &[1]), &Control::default()) {
-        Ok(_) => Outcome::new("restored"),
-        Err(error) => Outcome::refused(&error),
-    };
+    let result = session.run_row(Row::logits(sequence, &[1]), &Control::default());
     session.close(sequence)?;
-    Ok(outcome)
+    result.map(|_| Outcome::new("restored"))
 }
 
 fn seeds() -> Vec<Vec<u8>> {

@@ -41,7 +41,7 @@ fn model() -> Result<Model> {
 fn run(input: &[u8]) -> Outcome {
     MODEL.with(|loaded| {
         let Some(model) = loaded.get_or_init(|| model().ok()) else { return Outcome::new("no model") };
-        end(model, input).unwrap_or_else(|error| Outcome::refused(&error))
+        Outcome::of(end(model, input))
     })
 }
 

@@ -46,10 +46,9 @@ fn run(input: &[u8]) -> Outcome {
         .with_generation_prompt(false);
     let rendered =
         [(plain, ChatOptions::default().with_variable("x", json!({"a": [1]}))), (turns, with_tools)];
-    let outcomes = rendered.iter().map(|(messages, options)| match template.render(messages, options) {
-        Ok(text) => Outcome::new(format!("{} bytes", text.len().min(64).next_power_of_two())),
-        Err(error) => Outcome::refused(&error),
-    });
+    let words = |text: String| Outcome::new(format!("{} bytes", text.len().min(64).next_power_of_two()));
+    let outcomes =
+        rendered.iter().map(|(messages, options)| Outcome::of(template.render(messages, options).map(words)));
     outcomes.reduce(Outcome::then).unwrap_or_default()
 }
 

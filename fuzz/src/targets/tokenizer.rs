@@ -63,10 +63,8 @@ fn run_world(input: &[u8]) -> Outcome {
 fn open(place: &'static LocalKey<Place>, name: &str, input: &[u8]) -> Outcome {
     place.with(|place| {
         place.put(name, input);
-        match Tokenizer::open(place.path()) {
-            Ok(tokenizer) => Outcome::new("opened").then(use_it(&tokenizer)),
-            Err(error) => Outcome::refused(&error),
-        }
+        let opened = Tokenizer::open(place.path());
+        Outcome::of(opened.map(|tokenizer| Outcome::new("opened").then(use_it(&tokenizer))))
     })
 }
 
@@ -74,20 +72,11 @@ pub(super) fn use_it(tokenizer: &Tokenizer) -> Outcome {
     let mut outcome = Outcome::default();
     let long = "ab hello ".repeat(100);
     for text in TEXTS.into_iter().chain([&*long]) {
-        let words = match tokenizer.encode(text, true) {
-            Ok(tokens) => {
-                let decoded =
-                    tokenizer.decode(&tokens, false).and_then(|text| Ok((text, stream(tokenizer, &tokens)?)));
-                match decoded {
-                    Ok((decoded, streamed)) => {
-                        Outcome::new(decoded == text).then(Outcome::new(streamed == decoded))
-                    }
-                    Err(error) => Outcome::refused(&error),
-                }
-            }
-            Err(error) => Outcome::refused(&error),
-        };
-        outcome = outcome.then(words);
+        let words = tokenizer.encode(text, true).and_then(|tokens| {
+            let (decoded, streamed) = (tokenizer.decode(&tokens, false)?, stream(tokenizer, &tokens)?);
+            Ok(Outcome::new(decoded == text).then(Outcome::new(streamed == decoded)))
+        });
+        outcome = outcome.then(Outcome::of(words));
     }
     for tokens in [&[][..], &[0], &[0, 1, 2, 3, 4, 5], &[u32::MAX], &[255, 256, 257]] {
         for skip in [false, true] {
