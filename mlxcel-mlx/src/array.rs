@@ -48,134 +48,82 @@ pub(crate) use evaluate::{eval, eval_async};
 pub(crate) use fused::{Mask, Rope};
 pub(crate) use packed::{Mode, Packed};
 
-/// The type of an array's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum DType {
-    /// A boolean in one byte.
-    Bool,
-    /// Unsigned integers.
-    U8,
-    U16,
-    U32,
-    U64,
-    /// Signed integers.
-    I8,
-    I16,
-    I32,
-    I64,
-    /// IEEE 754 half precision.
-    F16,
-    /// The upper half of an `F32`.
-    BF16,
-    /// IEEE 754 single precision.
-    F32,
-    /// IEEE 754 double precision; CPU only.
-    F64,
-}
-
-impl DType {
-    /// The size of an element in bytes.
-    pub(crate) fn size(self) -> usize {
-        match self {
-            Self::Bool | Self::U8 | Self::I8 => 1,
-            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
-            Self::U32 | Self::I32 | Self::F32 => 4,
-            Self::U64 | Self::I64 | Self::F64 => 8,
-        }
-    }
-
-    /// The type of a checkpoint's elements in MLX; none for those that MLX lacks. 8-bit floats are bytes to
-    /// MLX.
-    pub(crate) fn of(element: ElementType) -> Option<Self> {
-        Some(match element {
-            ElementType::Bool => Self::Bool,
-            ElementType::U8 | ElementType::F8E4M3 | ElementType::F8E8M0 => Self::U8,
-            ElementType::U16 => Self::U16,
-            ElementType::U32 => Self::U32,
-            ElementType::U64 => Self::U64,
-            ElementType::I8 => Self::I8,
-            ElementType::I16 => Self::I16,
-            ElementType::I32 => Self::I32,
-            ElementType::I64 => Self::I64,
-            ElementType::F16 => Self::F16,
-            ElementType::BF16 => Self::BF16,
-            ElementType::F32 => Self::F32,
-            ElementType::F64 => Self::F64,
-            _ => return None,
-        })
-    }
-
-    /// The bridge's name for it.
-    pub(crate) fn code(self) -> sys::ElementCode {
-        match self {
-            Self::Bool => sys::ElementCode::Bool,
-            Self::U8 => sys::ElementCode::U8,
-            Self::U16 => sys::ElementCode::U16,
-            Self::U32 => sys::ElementCode::U32,
-            Self::U64 => sys::ElementCode::U64,
-            Self::I8 => sys::ElementCode::I8,
-            Self::I16 => sys::ElementCode::I16,
-            Self::I32 => sys::ElementCode::I32,
-            Self::I64 => sys::ElementCode::I64,
-            Self::F16 => sys::ElementCode::F16,
-            Self::BF16 => sys::ElementCode::BF16,
-            Self::F32 => sys::ElementCode::F32,
-            Self::F64 => sys::ElementCode::F64,
-        }
-    }
-
-    fn from_code(code: sys::ElementCode) -> Option<Self> {
-        const ALL: [DType; 13] = [
-            DType::Bool,
-            DType::U8,
-            DType::U16,
-            DType::U32,
-            DType::U64,
-            DType::I8,
-            DType::I16,
-            DType::I32,
-            DType::I64,
-            DType::F16,
-            DType::BF16,
-            DType::F32,
-            DType::F64,
-        ];
-        ALL.into_iter().find(|dtype| dtype.code() == code)
-    }
-}
-
 /// A Rust type that is an array's element.
 pub(crate) trait Element: bytemuck::Pod {
     /// The array's type.
     const DTYPE: DType;
 }
 
-impl Element for u8 {
-    const DTYPE: DType = DType::U8;
+/// Declares the types of elements, called the same in checkpoints and in the bridge, with their sizes in
+/// bytes; and the Rust types that are such elements.
+macro_rules! element_types {
+    ($($(#[$doc:meta])* $name:ident: $size:literal $(= $rust:ty)?;)*) => {
+        /// The type of an array's elements.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum DType {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl DType {
+            /// The size of an element in bytes.
+            pub(crate) fn size(self) -> usize {
+                match self {
+                    $(Self::$name => $size,)*
+                }
+            }
+
+            /// The type of a checkpoint's elements in MLX; none for those that MLX lacks. 8-bit floats are
+            /// bytes to MLX.
+            pub(crate) fn of(element: ElementType) -> Option<Self> {
+                match element {
+                    $(ElementType::$name => Some(Self::$name),)*
+                    ElementType::F8E4M3 | ElementType::F8E8M0 => Some(Self::U8),
+                    _ => None,
+                }
+            }
+
+            /// The bridge's name for it.
+            pub(crate) fn code(self) -> sys::ElementCode {
+                match self {
+                    $(Self::$name => sys::ElementCode::$name,)*
+                }
+            }
+
+            fn from_code(code: sys::ElementCode) -> Option<Self> {
+                match code {
+                    $(sys::ElementCode::$name => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        $($(impl Element for $rust {
+            const DTYPE: DType = DType::$name;
+        })?)*
+    };
 }
-impl Element for u16 {
-    const DTYPE: DType = DType::U16;
-}
-impl Element for u32 {
-    const DTYPE: DType = DType::U32;
-}
-impl Element for u64 {
-    const DTYPE: DType = DType::U64;
-}
-impl Element for i32 {
-    const DTYPE: DType = DType::I32;
-}
-impl Element for i64 {
-    const DTYPE: DType = DType::I64;
-}
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
-}
-impl Element for half::f16 {
-    const DTYPE: DType = DType::F16;
-}
-impl Element for half::bf16 {
-    const DTYPE: DType = DType::BF16;
+
+element_types! {
+    /// A boolean in one byte.
+    Bool: 1;
+    /// Unsigned integers.
+    U8: 1 = u8;
+    U16: 2 = u16;
+    U32: 4 = u32;
+    U64: 8 = u64;
+    /// Signed integers.
+    I8: 1;
+    I16: 2;
+    I32: 4 = i32;
+    I64: 8 = i64;
+    /// IEEE 754 half precision.
+    F16: 2 = half::f16;
+    /// The upper half of an `F32`.
+    BF16: 2 = half::bf16;
+    /// IEEE 754 single precision.
+    F32: 4 = f32;
+    /// IEEE 754 double precision; CPU only.
+    F64: 8;
 }
 
 /// A handle on an MLX array or on the operation that computes it. See the [module](self).

@@ -2,80 +2,64 @@
 
 use std::fmt;
 
-/// The type of one element of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum ElementType {
+/// Declares the types of elements, each with its name in MLIR text and its width in bits.
+macro_rules! element_types {
+    ($($(#[$doc:meta])* $type:ident = $name:literal, $bits:literal;)*) => {
+        /// The type of one element of a tensor.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum ElementType {
+            $($(#[$doc])* $type,)*
+        }
+
+        impl ElementType {
+            /// Every element type.
+            pub const ALL: [Self; [$($bits),*].len()] = [$(Self::$type),*];
+
+            /// The name in MLIR text: `f32`, `bf16`, `i32`, `ui8`.
+            pub fn mlir(self) -> &'static str {
+                match self {
+                    $(Self::$type => $name,)*
+                }
+            }
+
+            /// The width in bits; a boolean counts as 1.
+            #[inline]
+            pub fn bits(self) -> usize {
+                match self {
+                    $(Self::$type => $bits,)*
+                }
+            }
+        }
+    };
+}
+
+element_types! {
     /// IEEE 754 binary32.
-    F32,
+    F32 = "f32", 32;
     /// IEEE 754 binary16.
-    F16,
+    F16 = "f16", 16;
     /// bfloat16: the upper half of a binary32.
-    BF16,
+    BF16 = "bf16", 16;
     /// Signed 64-bit integer.
-    I64,
+    I64 = "i64", 64;
     /// Signed 32-bit integer.
-    I32,
+    I32 = "i32", 32;
     /// Signed 8-bit integer.
-    I8,
+    I8 = "i8", 8;
     /// Signed 4-bit integer, two to a byte with the first in the low bits.
-    I4,
+    I4 = "i4", 4;
     /// Boolean.
-    I1,
+    I1 = "i1", 1;
     /// Unsigned 32-bit integer.
-    U32,
+    U32 = "ui32", 32;
     /// Unsigned 8-bit integer.
-    U8,
+    U8 = "ui8", 8;
     /// Unsigned 4-bit integer, two to a byte with the first in the low bits.
-    U4,
+    U4 = "ui4", 4;
 }
 
 impl ElementType {
-    /// Every element type.
-    pub const ALL: [Self; 11] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::I64,
-        Self::I32,
-        Self::I8,
-        Self::I4,
-        Self::I1,
-        Self::U32,
-        Self::U8,
-        Self::U4,
-    ];
-
-    /// The name in MLIR text: `f32`, `bf16`, `i32`, `ui8`.
-    pub fn mlir(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::I64 => "i64",
-            Self::I32 => "i32",
-            Self::I8 => "i8",
-            Self::I4 => "i4",
-            Self::I1 => "i1",
-            Self::U32 => "ui32",
-            Self::U8 => "ui8",
-            Self::U4 => "ui4",
-        }
-    }
-
-    /// The width in bits; a boolean counts as 1.
-    #[inline]
-    pub fn bits(self) -> usize {
-        match self {
-            Self::I64 => 64,
-            Self::F32 | Self::I32 | Self::U32 => 32,
-            Self::F16 | Self::BF16 => 16,
-            Self::I8 | Self::U8 => 8,
-            Self::I4 | Self::U4 => 4,
-            Self::I1 => 1,
-        }
-    }
-
     /// The bytes of `count` dense elements: 4-bit elements share bytes, a boolean takes a whole one.
     /// Saturates at `usize::MAX`.
     #[inline]

@@ -148,14 +148,9 @@ impl Registers {
         match &instruction.code {
             Code::Load { source, element, linear } => {
                 rounds = false;
-                linear.runs(start, lanes.len(), |position, first, stride, length| {
-                    load_f32(
-                        sources[*source],
-                        *element,
-                        first,
-                        stride,
-                        &mut lanes[position..position + length],
-                    );
+                linear.runs(start, count, |position, first, stride, length| {
+                    let lanes = &mut lanes[position..position + length];
+                    load_f32(sources[*source], *element, first, stride, lanes);
                 });
             }
             Code::Splat(scalar) => {
@@ -189,15 +184,9 @@ impl Registers {
                     Class::F32 => lanes.copy_from_slice(argument(0)),
                     Class::I64 => {
                         rounds = false;
-                        for (lane, &value) in lanes.iter_mut().zip(&self.i64[from.index]) {
-                            *lane = float_of(value, instruction.element);
-                        }
+                        convert(&self.i64[from.index], lanes, |value| float_of(value, instruction.element));
                     }
-                    Class::Bool => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.bool[from.index]) {
-                            *lane = f32::from(value);
-                        }
-                    }
+                    Class::Bool => convert(&self.bool[from.index], lanes, f32::from),
                 }
             }
             Code::Compare(_) => debug_assert!(false, "comparisons make truth values"),
@@ -213,14 +202,9 @@ impl Registers {
         let own = instruction.element;
         match &instruction.code {
             Code::Load { source, element, linear } => {
-                linear.runs(start, lanes.len(), |position, first, stride, length| {
-                    load_i64(
-                        sources[*source],
-                        *element,
-                        first,
-                        stride,
-                        &mut lanes[position..position + length],
-                    );
+                linear.runs(start, count, |position, first, stride, length| {
+                    let lanes = &mut lanes[position..position + length];
+                    load_i64(sources[*source], *element, first, stride, lanes);
                 });
             }
             Code::Splat(scalar) => {
@@ -248,21 +232,9 @@ impl Registers {
             Code::Convert => {
                 let from = instruction.arguments[0];
                 match from.class {
-                    Class::F32 => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.f32[from.index]) {
-                            *lane = integer_of(value, own);
-                        }
-                    }
-                    Class::I64 => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.i64[from.index]) {
-                            *lane = wrap(value, own);
-                        }
-                    }
-                    Class::Bool => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.bool[from.index]) {
-                            *lane = i64::from(value);
-                        }
-                    }
+                    Class::F32 => convert(&self.f32[from.index], lanes, |value| integer_of(value, own)),
+                    Class::I64 => convert(&self.i64[from.index], lanes, |value| wrap(value, own)),
+                    Class::Bool => convert(&self.bool[from.index], lanes, i64::from),
                 }
             }
             Code::Compare(_) => debug_assert!(false, "comparisons make truth values"),
@@ -298,20 +270,18 @@ impl Registers {
             Code::Convert => {
                 let from = instruction.arguments[0];
                 match from.class {
-                    Class::F32 => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.f32[from.index]) {
-                            *lane = u8::from(value != 0.0);
-                        }
-                    }
-                    Class::I64 => {
-                        for (lane, &value) in lanes.iter_mut().zip(&self.i64[from.index]) {
-                            *lane = u8::from(value != 0);
-                        }
-                    }
+                    Class::F32 => convert(&self.f32[from.index], lanes, |value| u8::from(value != 0.0)),
+                    Class::I64 => convert(&self.i64[from.index], lanes, |value| u8::from(value != 0)),
                     Class::Bool => lanes.copy_from_slice(argument(0)),
                 }
             }
         }
+    }
+}
+
+fn convert<F: Copy, T>(from: &[F], lanes: &mut [T], of: impl Fn(F) -> T) {
+    for (lane, &value) in lanes.iter_mut().zip(from) {
+        *lane = of(value);
     }
 }
 

@@ -90,31 +90,14 @@ pub fn first_lines(text: &str) -> String {
 /// The name of every operation.
 pub fn every_operation() -> impl Iterator<Item = &'static str> {
     let names = [
-        "constant",
-        "iota",
-        "reshape",
-        "broadcast_in_dim",
-        "transpose",
-        "convert",
-        "bitcast_convert",
-        "slice",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "concatenate",
-        "pad",
-        "gather",
-        "scatter",
-        "compare",
-        "select",
-        "clamp",
-        "reduce",
-        "reduce_argmax",
-        "dot_general",
-        "while",
-        "composite",
-        "call",
-        "custom_call",
+        "constant", "iota", "reshape", "broadcast_in_dim", "transpose", "convert", "bitcast_convert",
+        "slice", "dynamic_slice", "concatenate", "pad", "gather", "scatter", "compare", "select", "clamp",
+        "reduce", "reduce_argmax", "dot_general", "while", "composite", "call", "custom_call",
     ];
     let unary = UnaryOp::ALL.into_iter().map(UnaryOp::name);
-    names.into_iter().chain(unary).chain(BinaryOp::ALL.into_iter().map(BinaryOp::name))
+    names
+        .into_iter()
+        .chain(["dynamic_update_slice"])
+        .chain(unary)
+        .chain(BinaryOp::ALL.into_iter().map(BinaryOp::name))
 }
