@@ -84,63 +84,41 @@ impl MlxBackend {
         }
     }
 
-    /// Sets the maximum number of prompt tokens per pass; defaults to 256, at least 1.
-    ///
-    /// Cancellation takes effect between passes, and decoding rows in a step with a prompt wait for its
-    /// passes.
-    #[must_use]
-    pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
-        self.prefill_chunk = tokens;
-        self
-    }
-
-    /// Sets whether the next decoding step starts before the current token is returned. Defaults to on for
-    /// GPUs and off for CPUs.
-    ///
-    /// The precomputed step is used if the next row feeds the chosen token with the same sampling plan, and
-    /// discarded otherwise; results do not depend on it. It hides the time between steps (of the
-    /// application, and of preparing a step) at the cost of one discarded step per text. On a CPU there
-    /// is nothing to gain, since the same processor does both.
-    #[must_use]
-    pub fn with_look_ahead(mut self, on: bool) -> Self {
-        self.look_ahead = Some(on);
-        self
-    }
-
-    /// Sets whether this crate's own kernels compute matrix products, attention, norms and rotary embeddings
-    /// on a CPU. Defaults to on.
-    ///
-    /// MLX's CPU kernels are single-threaded and slow for any type but float32; on a GPU the engine always
-    /// uses MLX's kernels. Results are the same up to rounding.
-    #[must_use]
-    pub fn with_cpu_kernels(mut self, on: bool) -> Self {
-        self.cpu_kernels = on;
-        self
-    }
-
-    /// Sets whether quantized weights of a checkpoint are dequantized while loading. Defaults to off: kernels
-    /// compute with packed weights.
-    ///
-    /// Dequantized weights are float32 at `Exact` precision and of the checkpoint's type otherwise, so 4-bit
-    /// weights in groups of 64 take 7.1 or 3.6 times the memory. Weights quantized by
-    /// [`with_quantization`](Self::with_quantization) are dequantized too, with the values that quantization
-    /// left.
-    #[must_use]
-    pub fn with_expanded_weights(mut self, on: bool) -> Self {
-        self.expand_quantized = on;
-        self
-    }
-
-    /// Quantizes the floating-point matrices of a checkpoint (projections, embedding and head) while loading.
-    /// Off by default.
-    ///
-    /// Matrices whose row length is not a multiple of the group size, and those that are already quantized,
-    /// are left unchanged. The quantized copies are private memory of the process. The model's
-    /// [fingerprint](mlxcel_core::ModelInfo::fingerprint) includes the quantization.
-    #[must_use]
-    pub fn with_quantization(mut self, quantization: WeightQuantization) -> Self {
-        self.quantization = Some(quantization);
-        self
+    mlxcel_core::setters! {
+        /// Sets the maximum number of prompt tokens per pass; defaults to 256, at least 1.
+        ///
+        /// Cancellation takes effect between passes, and decoding rows in a step with a prompt wait for its
+        /// passes.
+        with_prefill_chunk(tokens: usize) => prefill_chunk = tokens;
+        /// Sets whether the next decoding step starts before the current token is returned. Defaults to on
+        /// for GPUs and off for CPUs.
+        ///
+        /// The precomputed step is used if the next row feeds the chosen token with the same sampling plan,
+        /// and discarded otherwise; results do not depend on it. It hides the time between steps (of the
+        /// application, and of preparing a step) at the cost of one discarded step per text. On a CPU there
+        /// is nothing to gain, since the same processor does both.
+        with_look_ahead(on: bool) => look_ahead = Some(on);
+        /// Sets whether this crate's own kernels compute matrix products, attention, norms and rotary
+        /// embeddings on a CPU. Defaults to on.
+        ///
+        /// MLX's CPU kernels are single-threaded and slow for any type but float32; on a GPU the engine
+        /// always uses MLX's kernels. Results are the same up to rounding.
+        with_cpu_kernels(on: bool) => cpu_kernels = on;
+        /// Sets whether quantized weights of a checkpoint are dequantized while loading. Defaults to off:
+        /// kernels compute with packed weights.
+        ///
+        /// Dequantized weights are float32 at `Exact` precision and of the checkpoint's type otherwise, so
+        /// 4-bit weights in groups of 64 take 7.1 or 3.6 times the memory. Weights quantized by
+        /// [`with_quantization`](Self::with_quantization) are dequantized too, with the values that
+        /// quantization left.
+        with_expanded_weights(on: bool) => expand_quantized = on;
+        /// Quantizes the floating-point matrices of a checkpoint (projections, embedding and head) while
+        /// loading. Off by default.
+        ///
+        /// Matrices whose row length is not a multiple of the group size, and those that are already
+        /// quantized, are left unchanged. The quantized copies are private memory of the process. The model's
+        /// [fingerprint](mlxcel_core::ModelInfo::fingerprint) includes the quantization.
+        with_quantization(quantization: WeightQuantization) => quantization = Some(quantization);
     }
 
     /// Injects device faults by `faults`, for tests.
