@@ -1,11 +1,12 @@
 //! Attention over caches, against attention over all tokens at once.
 
-use half::{bf16, f16};
+use std::ops::Range;
+
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, ErrorKind, Module, TensorType};
 
-use crate::layers::support::{numbers, run};
+use crate::layers::support::{Rows, near, numbers, run_cached, zeros};
 
 use ElementType::{BF16, F16, F32, I8, I32};
 
@@ -16,50 +17,26 @@ const PAIRS: usize = 2;
 const LAYERS: usize = 2;
 const LENGTH: usize = 12;
 
-fn cache_type(element: ElementType) -> TensorType {
-    let width = if element == I8 { WIDTH + 4 } else { WIDTH };
-    TensorType::new(element, [LAYERS, 2, GROUPS, LENGTH, width])
-}
-
 fn empty_cache(element: ElementType) -> Tensor {
-    let (ty, count) = (cache_type(element), cache_type(element).elements());
-    let shape = ty.shape.clone();
-    match element {
-        BF16 => Tensor::from_slice(shape, &vec![bf16::ZERO; count]),
-        F16 => Tensor::from_slice(shape, &vec![f16::ZERO; count]),
-        I8 => Tensor::from_slice(shape, &vec![0i8; count]),
-        _ => Tensor::from_slice(shape, &vec![0f32; count]),
-    }
-    .unwrap()
+    let width = if element == I8 { WIDTH + 4 } else { WIDTH };
+    zeros(element, &[LAYERS, 2, GROUPS, LENGTH, width])
 }
 
-/// Tokens `tokens` of a sequence that starts at position 0, fed as rows to the caches.
-fn step(
-    rows: &[std::ops::Range<usize>],
-    caches: Vec<Tensor>,
-    window: Option<usize>,
-) -> (Vec<f32>, Vec<Tensor>) {
+/// Tokens of a sequence that starts at position 0, fed as rows to the caches.
+fn step(rows: &[Range<usize>], caches: Vec<Tensor>, window: Option<usize>) -> (Vec<f32>, Vec<Tensor>) {
     let element = caches[0].ty().element;
-    let part = |size: usize, seed: u32| -> Vec<f32> {
-        let all = numbers(LENGTH * size, seed);
-        rows.iter().flat_map(|row| all[row.start * size..row.end * size].to_vec()).collect()
-    };
-    let counts: Vec<usize> = rows.iter().map(ExactSizeIterator::len).collect();
-    let tokens: usize = counts.iter().sum();
-    let positions: Vec<i32> = rows.iter().map(|row| row.start as i32).collect();
-    let tensor =
-        |shape: [usize; 3], seed| Tensor::from_slice(shape, &part(shape[1] * shape[2], seed)).unwrap();
-    let table = |seed| Tensor::from_slice([tokens, PAIRS], &part(PAIRS, seed)).unwrap();
-    let mut arguments = vec![
-        tensor([tokens, HEADS, WIDTH], 1),
-        tensor([tokens, GROUPS, WIDTH], 2),
-        tensor([tokens, GROUPS, WIDTH], 3),
-        table(4),
-        table(5),
-        Tensor::from_slice([rows.len()], &positions).unwrap(),
+    let rows = Rows(rows);
+    let part =
+        |shape: &[usize], seed| rows.part(shape, &numbers(LENGTH * shape.iter().product::<usize>(), seed));
+    let arguments = [
+        part(&[HEADS, WIDTH], 1),
+        part(&[GROUPS, WIDTH], 2),
+        part(&[GROUPS, WIDTH], 3),
+        part(&[PAIRS], 4),
+        part(&[PAIRS], 5),
+        rows.positions(),
     ];
-    arguments.extend(caches);
-    let mut results = run(&arguments, |b, values| {
+    run_cached(&arguments, caches, |b, values| {
         let [query, key, value, cos, sin, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = CachedAttentionOperands {
             query,
@@ -72,7 +49,7 @@ fn step(
         };
         assert_eq!(b.ty(caches[0]).element, element);
         let what = CachedAttention {
-            rows: &counts,
+            rows: &rows.counts(),
             layer: 1,
             scale: 0.7,
             soft_cap: None,
@@ -80,18 +57,8 @@ fn step(
             chunked: false,
             out: F32,
         };
-        let (mixed, caches) = cached_attention(b, &operands, &what)?;
-        Ok([mixed].into_iter().chain(caches).collect())
-    });
-    let caches = results.split_off(1);
-    (results[0].as_slice::<f32>().unwrap().to_vec(), caches)
-}
-
-fn near(got: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), wanted.len());
-    for (got, wanted) in got.iter().zip(wanted) {
-        assert!((got - wanted).abs() <= tolerance, "{got}, not {wanted}");
-    }
+        cached_attention(b, &operands, &what)
+    })
 }
 
 #[test]

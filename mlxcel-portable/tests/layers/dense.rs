@@ -4,28 +4,9 @@ use half::bf16;
 use mlxcel_graph::layers;
 use mlxcel_stablehlo::{Comparison, ElementType, TensorType};
 
-use crate::layers::support::{halves, run, tensor};
+use crate::layers::support::{halves, near, numbers, run, tensor};
 
 use ElementType::{BF16, F32, I1, I32};
-
-/// Numbers between -1 and 1 that look like nothing in particular.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_769).wrapping_add(1);
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-fn near(got: &[f32], wanted: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), wanted.len());
-    for (i, (&got, &wanted)) in got.iter().zip(wanted).enumerate() {
-        assert!((f64::from(got) - wanted).abs() <= tolerance, "element {i}: {got}, not {wanted}");
-    }
-}
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()

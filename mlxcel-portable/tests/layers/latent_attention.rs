@@ -1,11 +1,13 @@
 //! Latent attention, and pairs of neighbours for rotary embedding, against plain computations.
 
+use std::ops::Range;
+
 use mlxcel_graph::cached::{LatentAttention, LatentAttentionOperands, latent_attention};
 use mlxcel_graph::layers;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use crate::layers::support::{numbers, run};
+use crate::layers::support::{Rows, near, numbers, run, run_cached, zeros};
 
 use ElementType::{BF16, F32, I32};
 
@@ -17,31 +19,18 @@ const LENGTH: usize = 12;
 const SCALE: f32 = 0.8;
 
 /// Tokens of a sequence, fed as rows to the caches.
-fn step(rows: &[std::ops::Range<usize>], caches: Vec<Tensor>) -> (Vec<f32>, Vec<Tensor>) {
-    let part = |size: usize, seed: u32| -> Vec<f32> {
-        let all = numbers(LENGTH * size, seed);
-        rows.iter().flat_map(|row| all[row.start * size..row.end * size].to_vec()).collect()
-    };
-    let counts: Vec<usize> = rows.iter().map(ExactSizeIterator::len).collect();
-    let tokens: usize = counts.iter().sum();
-    let positions: Vec<i32> = rows.iter().map(|row| row.start as i32).collect();
-    let mut arguments = vec![
-        Tensor::from_slice([tokens, HEADS, WIDTH], &part(HEADS * WIDTH, 1)).unwrap(),
-        Tensor::from_slice([tokens, WIDTH], &part(WIDTH, 2)).unwrap(),
-        Tensor::from_slice([tokens, PAIRS], &part(PAIRS, 3)).unwrap(),
-        Tensor::from_slice([tokens, PAIRS], &part(PAIRS, 4)).unwrap(),
-        Tensor::from_slice([rows.len()], &positions).unwrap(),
-    ];
-    arguments.extend(caches);
-    let mut results = run(&arguments, |b, values| {
+fn step(rows: &[Range<usize>], caches: Vec<Tensor>) -> (Vec<f32>, Vec<Tensor>) {
+    let rows = Rows(rows);
+    let part =
+        |shape: &[usize], seed| rows.part(shape, &numbers(LENGTH * shape.iter().product::<usize>(), seed));
+    let arguments =
+        [part(&[HEADS, WIDTH], 1), part(&[WIDTH], 2), part(&[PAIRS], 3), part(&[PAIRS], 4), rows.positions()];
+    run_cached(&arguments, caches, |b, values| {
         let [query, entry, cos, sin, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected: &[] };
-        let what = LatentAttention { rows: &counts, layer: 1, scale: SCALE, out: F32 };
-        let (mixed, caches) = latent_attention(b, &operands, &what)?;
-        Ok([mixed].into_iter().chain(caches).collect())
-    });
-    let caches = results.split_off(1);
-    (results[0].as_slice::<f32>().unwrap().to_vec(), caches)
+        let what = LatentAttention { rows: &rows.counts(), layer: 1, scale: SCALE, out: F32 };
+        latent_attention(b, &operands, &what)
+    })
 }
 
 fn rotated(entry: &[f32], token: usize) -> Vec<f64> {
@@ -57,7 +46,7 @@ fn rotated(entry: &[f32], token: usize) -> Vec<f64> {
 }
 
 /// What the tokens get, by the formula.
-fn plain(tokens: std::ops::Range<usize>) -> Vec<f32> {
+fn plain(tokens: Range<usize>) -> Vec<f32> {
     let (queries, entries) = (numbers(LENGTH * HEADS * WIDTH, 1), numbers(LENGTH * WIDTH, 2));
     let mut out = Vec::new();
     for token in tokens {
@@ -78,20 +67,8 @@ fn plain(tokens: std::ops::Range<usize>) -> Vec<f32> {
     out
 }
 
-fn near(got: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), wanted.len());
-    for (got, wanted) in got.iter().zip(wanted) {
-        assert!((got - wanted).abs() <= tolerance, "{got}, not {wanted}");
-    }
-}
-
 fn empty(element: ElementType) -> Tensor {
-    let count = 2 * LENGTH * WIDTH;
-    let shape = [2, LENGTH, WIDTH];
-    match element {
-        BF16 => Tensor::from_slice(shape, &vec![half::bf16::ZERO; count]).unwrap(),
-        _ => Tensor::from_slice(shape, &vec![0f32; count]).unwrap(),
-    }
+    zeros(element, &[2, LENGTH, WIDTH])
 }
 
 #[test]

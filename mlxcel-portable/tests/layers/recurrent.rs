@@ -3,63 +3,47 @@
 use mlxcel_graph::layers::{self, RecurrentRows};
 use mlxcel_stablehlo::{Builder, Result, Value};
 
-use crate::layers::support::{numbers, run, tensor};
-
-fn assert_close(actual: &[f32], expected: &[f32]) {
-    assert_eq!(actual.len(), expected.len());
-    for (index, (a, b)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - b).abs() < 1e-5, "element {index}: {a}, not {b}");
-    }
-}
-
-struct Case<'a> {
-    inputs: Vec<(Vec<usize>, &'a [f32])>,
-    /// Of each row, two layers.
-    states: Vec<(Vec<usize>, Vec<f32>)>,
-    rows: &'a [usize],
-    counts: &'a [i32],
-}
-
-impl Case<'_> {
-    /// Results, then the states.
-    fn run<F>(&self, body: F) -> Vec<Vec<f32>>
-    where
-        F: for<'f> Fn(
-            &mut Builder<'f>,
-            &[Value<'f>],
-            &RecurrentRows<'_, 'f>,
-        ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
-    {
-        let mut arguments: Vec<_> = self.inputs.iter().map(|(shape, values)| tensor(shape, values)).collect();
-        arguments.push(tensor(&[self.rows.len()], self.counts));
-        arguments.extend(self.states.iter().map(|(shape, values)| tensor(shape, values)));
-        let results = run(&arguments, |b, values| {
-            let (inputs, others) = values.split_at(self.inputs.len());
-            let rows = RecurrentRows { rows: self.rows, counts: others[0], layer: 1, states: &others[1..] };
-            let (y, states) = body(b, inputs, &rows)?;
-            Ok([y].into_iter().chain(states).collect())
-        });
-        results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect()
-    }
-}
+use crate::layers::support::{near, numbers, run, tensor};
 
 const ROWS: [usize; 2] = [4, 1];
 /// The first row has one token of padding.
 const COUNTS: [i32; 2] = [3, 1];
+
+fn assert_close(actual: &[f32], expected: &[f32]) {
+    near(actual, expected, 1e-5);
+}
+
+/// The results for the rows' inputs, then their states; each row's state of this shape has two layers.
+fn recur<F>(inputs: &[(&[usize], &[f32])], shape: &[usize], stored: &[Vec<f32>; 2], body: F) -> Vec<Vec<f32>>
+where
+    F: for<'f> Fn(
+        &mut Builder<'f>,
+        &[Value<'f>],
+        &RecurrentRows<'_, 'f>,
+    ) -> Result<(Value<'f>, Vec<Value<'f>>)>,
+{
+    let mut arguments: Vec<_> = inputs.iter().map(|(shape, values)| tensor(shape, values)).collect();
+    arguments.push(tensor(&[2], &COUNTS));
+    arguments.extend(stored.iter().map(|state| tensor(&[&[2], shape].concat(), state)));
+    let results = run(&arguments, |b, values| {
+        let (inputs, others) = values.split_at(inputs.len());
+        let rows = RecurrentRows { rows: &ROWS, counts: others[0], layer: 1, states: &others[1..] };
+        let (y, states) = body(b, inputs, &rows)?;
+        Ok([vec![y], states].concat())
+    });
+    results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect()
+}
 
 #[test]
 fn a_convolution_continues_from_its_state_and_leaves_padding_out() {
     let (channels, taps) = (3, 4);
     let (x, weight, bias) = (numbers(5 * channels, 1), numbers(channels * taps, 2), numbers(channels, 3));
     let stored = [numbers(2 * channels * (taps - 1), 4), numbers(2 * channels * (taps - 1), 5)];
-    let case = Case {
-        inputs: vec![(vec![5, channels], &x), (vec![channels, taps], &weight), (vec![channels], &bias)],
-        states: stored.iter().map(|state| (vec![2, channels, taps - 1], state.clone())).collect(),
-        rows: &ROWS,
-        counts: &COUNTS,
-    };
-    let results = case
-        .run(|b, inputs, rows| layers::causal_convolution(b, inputs[0], inputs[1], Some(inputs[2]), rows));
+    let inputs: &[(&[usize], &[f32])] =
+        &[(&[5, channels], &x), (&[channels, taps], &weight), (&[channels], &bias)];
+    let results = recur(inputs, &[channels, taps - 1], &stored, |b, inputs, rows| {
+        layers::causal_convolution(b, inputs[0], inputs[1], Some(inputs[2]), rows)
+    });
     for (row, (start, tokens, count)) in [(0, 4, 3), (4, 1, 1)].into_iter().enumerate() {
         for c in 0..channels {
             let layer = channels * (taps - 1);
@@ -86,19 +70,14 @@ fn the_delta_rule_matches_its_formula() {
     let decay: Vec<f32> = numbers(5 * heads, 5).iter().map(|x| -x.abs()).collect();
     let size = heads * k * v;
     let stored = [numbers(2 * size, 6), numbers(2 * size, 7)];
-    let case = Case {
-        inputs: vec![
-            (vec![5, key_heads, k], &query),
-            (vec![5, key_heads, k], &key),
-            (vec![5, heads, v], &value),
-            (vec![5, heads], &decay),
-            (vec![5, heads], &beta),
-        ],
-        states: stored.iter().map(|state| (vec![2, heads, k, v], state.clone())).collect(),
-        rows: &ROWS,
-        counts: &COUNTS,
-    };
-    let results = case.run(|b, inputs, rows| {
+    let inputs: &[(&[usize], &[f32])] = &[
+        (&[5, key_heads, k], &query),
+        (&[5, key_heads, k], &key),
+        (&[5, heads, v], &value),
+        (&[5, heads], &decay),
+        (&[5, heads], &beta),
+    ];
+    let results = recur(inputs, &[heads, k, v], &stored, |b, inputs, rows| {
         layers::gated_delta_rule(b, [inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]], rows)
     });
     for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {
@@ -131,22 +110,18 @@ fn the_generalised_delta_rule_matches_its_formula() {
     let decay: Vec<f32> = numbers(5 * heads * k, 6).iter().map(|x| -x.abs()).collect();
     let size = heads * k * v;
     let stored = [numbers(2 * size, 7), numbers(2 * size, 8)];
-    let keys = || vec![5, heads, k];
-    let case = Case {
-        inputs: vec![
-            (keys(), &query),
-            (keys(), &key),
-            (vec![5, heads, v], &value),
-            (keys(), &decay),
-            (keys(), &removal),
-            (keys(), &rewrite),
-        ],
-        states: stored.iter().map(|state| (vec![2, heads, k, v], state.clone())).collect(),
-        rows: &ROWS,
-        counts: &COUNTS,
-    };
-    let results =
-        case.run(|b, inputs, rows| layers::generalized_delta_rule(b, inputs.try_into().unwrap(), rows));
+    let keys = [5, heads, k];
+    let inputs: &[(&[usize], &[f32])] = &[
+        (&keys, &query),
+        (&keys, &key),
+        (&[5, heads, v], &value),
+        (&keys, &decay),
+        (&keys, &removal),
+        (&keys, &rewrite),
+    ];
+    let results = recur(inputs, &[heads, k, v], &stored, |b, inputs, rows| {
+        layers::generalized_delta_rule(b, inputs.try_into().unwrap(), rows)
+    });
     for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {
         let mut state = stored[row][size..].to_vec();
         for at in (start * heads)..(start + count) * heads {
@@ -173,13 +148,9 @@ fn previous_tokens_begin_with_the_state_and_leave_padding_out() {
     let channels = 3;
     let x = numbers(5 * channels, 1);
     let stored = [numbers(2 * channels, 2), numbers(2 * channels, 3)];
-    let case = Case {
-        inputs: vec![(vec![5, channels], &x)],
-        states: stored.iter().map(|state| (vec![2, channels, 1], state.clone())).collect(),
-        rows: &ROWS,
-        counts: &COUNTS,
-    };
-    let results = case.run(|b, inputs, rows| layers::previous_tokens(b, inputs[0], rows));
+    let inputs: &[(&[usize], &[f32])] = &[(&[5, channels], &x)];
+    let results =
+        recur(inputs, &[channels, 1], &stored, |b, inputs, rows| layers::previous_tokens(b, inputs[0], rows));
     let expected = [&stored[0][channels..], &x[..3 * channels], &stored[1][channels..]].concat();
     assert_close(&results[0], &expected);
     for (row, last) in [2, 4].into_iter().enumerate() {
@@ -196,19 +167,14 @@ fn the_state_space_scan_matches_its_formula() {
     let (input, output) = (numbers(5 * groups * n, 4), numbers(5 * groups * n, 5));
     let size = heads * p * n;
     let stored = [numbers(2 * size, 6), numbers(2 * size, 7)];
-    let case = Case {
-        inputs: vec![
-            (vec![5, heads, p], &x),
-            (vec![5, heads], &dt),
-            (vec![1, heads], &rate),
-            (vec![5, groups, n], &input),
-            (vec![5, groups, n], &output),
-        ],
-        states: stored.iter().map(|state| (vec![2, heads, p, n], state.clone())).collect(),
-        rows: &ROWS,
-        counts: &COUNTS,
-    };
-    let results = case.run(|b, inputs, rows| {
+    let inputs: &[(&[usize], &[f32])] = &[
+        (&[5, heads, p], &x),
+        (&[5, heads], &dt),
+        (&[1, heads], &rate),
+        (&[5, groups, n], &input),
+        (&[5, groups, n], &output),
+    ];
+    let results = recur(inputs, &[heads, p, n], &stored, |b, inputs, rows| {
         layers::selective_state_space(b, [inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]], rows)
     });
     for (row, (start, count)) in [(0, 3), (4, 1)].into_iter().enumerate() {

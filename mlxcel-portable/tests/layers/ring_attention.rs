@@ -7,7 +7,7 @@ use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_atte
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, ErrorKind, Module, TensorType};
 
-use crate::layers::support::{numbers, run};
+use crate::layers::support::{near, numbers, run_cached, zeros};
 
 use ElementType::{BF16, F32, I8, I32};
 
@@ -65,14 +65,7 @@ const SINKS: [f32; HEADS] = [0.5, -2.0, 1.5, 3.0];
 impl Kind {
     fn cache(&self, length: usize) -> Tensor {
         let width = if self.element == I8 { WIDTH + 4 } else { WIDTH };
-        let shape = [2, 2, GROUPS, length, width];
-        let count = shape.iter().product();
-        match self.element {
-            BF16 => Tensor::from_slice(shape, &vec![bf16::ZERO; count]),
-            I8 => Tensor::from_slice(shape, &vec![0i8; count]),
-            _ => Tensor::from_slice(shape, &vec![0f32; count]),
-        }
-        .unwrap()
+        zeros(self.element, &[2, 2, GROUPS, length, width])
     }
 
     /// What the rows' own tokens get, and the caches.
@@ -95,8 +88,7 @@ impl Kind {
         arguments.extend(tables);
         arguments.push(Tensor::from_slice([rows.len()], &positions).unwrap());
         arguments.push(Tensor::from_slice([HEADS], &SINKS.map(bf16::from_f32)).unwrap());
-        arguments.extend(caches);
-        let mut results = run(&arguments, |b, values| {
+        let (mixed, caches) = run_cached(&arguments, caches, |b, values| {
             let [query, key, value, cos, sin, positions, sinks, ref caches @ ..] = *values else {
                 unreachable!()
             };
@@ -118,12 +110,9 @@ impl Kind {
                 chunked: self.chunked,
                 out: F32,
             };
-            let (mixed, caches) = cached_attention(b, &operands, &what)?;
-            Ok([mixed].into_iter().chain(caches).collect())
+            cached_attention(b, &operands, &what)
         });
-        let caches = results.split_off(1);
-        let mut mixed = results[0].as_slice::<f32>().unwrap();
-        let mut own = Vec::new();
+        let (mut mixed, mut own) = (&mixed[..], Vec::new());
         for row in rows {
             let (tokens, rest) = mixed.split_at((row.tokens.len() + row.padding) * HEADS * WIDTH);
             own.extend_from_slice(&tokens[..row.tokens.len() * HEADS * WIDTH]);
@@ -193,15 +182,8 @@ impl Kind {
     }
 }
 
-fn near(got: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(got.len(), wanted.len());
-    for (i, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-        assert!((got - wanted).abs() <= tolerance, "{got}, not {wanted} at {i}");
-    }
-}
-
 /// Chunks, single tokens and padding, around the ring several times.
-const STEPS: [(usize, usize); 14] = [
+const STEPS: &[(usize, usize)] = &[
     (4, 0),
     (1, 0),
     (3, 1),
@@ -236,7 +218,7 @@ fn every_kind_of_attention_matches_its_formula() {
     for kind in kinds {
         // 5 - 1 + 4 slots are just enough.
         let length = if kind.window.is_some() { 8 } else { 40 };
-        near(&kind.fed(&STEPS, length), &kind.plain(0..tokens()), 3e-6);
+        near(&kind.fed(STEPS, length), &kind.plain(0..tokens()), 3e-6);
     }
 }
 
@@ -244,9 +226,9 @@ fn every_kind_of_attention_matches_its_formula() {
 fn a_ring_cache_matches_a_full_cache() {
     for (window, element) in [(5, F32), (5, BF16), (5, I8), (1, F32), (7, BF16)] {
         let kind = Kind { window: Some(window), element, ..PLAIN };
-        let whole = kind.fed(&STEPS, SEQUENCE);
+        let whole = kind.fed(STEPS, SEQUENCE);
         for length in [window + 3, window + 4, 13, 16] {
-            near(&kind.fed(&STEPS, length), &whole, 1e-6);
+            near(&kind.fed(STEPS, length), &whole, 1e-6);
         }
         near(&whole, &kind.plain(0..tokens()), if element == F32 { 3e-6 } else { 6e-2 });
     }
@@ -257,7 +239,7 @@ fn a_ring_matches_a_full_cache_for_chunks() {
     for window in [1, 4, 5, 7] {
         let kind = Kind { window: Some(window), chunked: true, ..PLAIN };
         for length in [window + 3, 13, SEQUENCE] {
-            near(&kind.fed(&STEPS, length), &kind.plain(0..tokens()), 3e-6);
+            near(&kind.fed(STEPS, length), &kind.plain(0..tokens()), 3e-6);
         }
     }
 }

@@ -6,7 +6,7 @@ use mlxcel_graph::cached::{PositionSelection, PositionSelectionOperands, Selecte
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use crate::layers::support::{numbers, run};
+use crate::layers::support::{Rows, numbers, run, zeros};
 
 use ElementType::{F32, I32};
 
@@ -21,28 +21,20 @@ fn coarse(count: usize, seed: u32) -> Vec<f32> {
 
 /// Tokens of a sequence, fed as rows to the caches: the masks of the rows, if there are any, and the caches.
 fn step(rows: &[Range<usize>], count: usize, caches: Vec<Tensor>) -> (Vec<Tensor>, Vec<Tensor>) {
-    let part = |size: usize, seed: u32| -> Vec<f32> {
-        let all = coarse(LENGTH * size, seed);
-        rows.iter().flat_map(|row| all[row.start * size..row.end * size].to_vec()).collect()
-    };
-    let counts: Vec<usize> = rows.iter().map(ExactSizeIterator::len).collect();
-    let tokens: usize = counts.iter().sum();
-    let positions: Vec<i32> = rows.iter().map(|row| row.start as i32).collect();
-    let mut arguments = vec![
-        Tensor::from_slice([tokens, HEADS, WIDTH], &part(HEADS * WIDTH, 1)).unwrap(),
-        Tensor::from_slice([tokens, WIDTH], &part(WIDTH, 2)).unwrap(),
-        Tensor::from_slice([tokens, HEADS], &part(HEADS, 3)).unwrap(),
-        Tensor::from_slice([rows.len()], &positions).unwrap(),
-    ];
+    let rows = Rows(rows);
+    let part =
+        |shape: &[usize], seed| rows.part(shape, &coarse(LENGTH * shape.iter().product::<usize>(), seed));
+    let mut arguments =
+        vec![part(&[HEADS, WIDTH], 1), part(&[WIDTH], 2), part(&[HEADS], 3), rows.positions()];
     arguments.extend(caches);
     let mut results = run(&arguments, |b, values| {
         let [query, key, weights, positions, ref caches @ ..] = *values else { unreachable!() };
         let operands = PositionSelectionOperands { query, key, weights, positions, caches };
-        let what = PositionSelection { rows: &counts, layer: 1, count, rate: 1 };
+        let what = PositionSelection { rows: &rows.counts(), layer: 1, count, rate: 1 };
         let Selected { masks, caches } = select_positions(b, &operands, &what)?;
         Ok([caches, masks].concat())
     });
-    (results.split_off(rows.len()), results)
+    (results.split_off(rows.0.len()), results)
 }
 
 /// What is selected for the tokens, by sorting.
@@ -70,7 +62,7 @@ fn sorted(tokens: Range<usize>, count: usize, length: usize) -> Vec<bool> {
 }
 
 fn empty(length: usize) -> Tensor {
-    Tensor::from_slice([2, length, WIDTH], &vec![0f32; 2 * length * WIDTH]).unwrap()
+    zeros(F32, &[2, length, WIDTH])
 }
 
 #[test]

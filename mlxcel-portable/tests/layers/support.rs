@@ -1,6 +1,10 @@
 //! Running a function on tensors, and numbers to run it on.
 
+use std::ops::Range;
+
 use half::bf16;
+use mlxcel_portable::eval::Tensor;
+use mlxcel_stablehlo::{Builder, ElementType, Result, TensorType, Value};
 
 pub(crate) use crate::eval_programs::support::{elements, eval as run, noise as random, tensor};
 
@@ -16,4 +20,51 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..count).map(|_| next()).collect()
+}
+
+pub(crate) fn near<T: Copy + Into<f64>>(got: &[f32], wanted: &[T], tolerance: f64) {
+    assert_eq!(got.len(), wanted.len());
+    for (i, (&got, &wanted)) in got.iter().zip(wanted).enumerate() {
+        let (got, wanted): (f64, f64) = (got.into(), wanted.into());
+        assert!((got - wanted).abs() <= tolerance, "element {i}: {got}, not {wanted}");
+    }
+}
+
+pub(crate) fn zeros(element: ElementType, shape: &[usize]) -> Tensor {
+    Tensor::zeros(TensorType::new(element, shape)).unwrap()
+}
+
+/// Tokens of one sequence, fed as rows that start at the tokens' positions.
+pub(crate) struct Rows<'a>(pub(crate) &'a [Range<usize>]);
+
+impl Rows<'_> {
+    pub(crate) fn counts(&self) -> Vec<usize> {
+        self.0.iter().map(ExactSizeIterator::len).collect()
+    }
+
+    pub(crate) fn positions(&self) -> Tensor {
+        let positions: Vec<i32> = self.0.iter().map(|row| row.start as i32).collect();
+        tensor(&[positions.len()], &positions)
+    }
+
+    /// Of numbers of this shape for each token of the sequence, those of the tokens in the rows.
+    pub(crate) fn part(&self, shape: &[usize], all: &[f32]) -> Tensor {
+        let size: usize = shape.iter().product();
+        let part: Vec<f32> =
+            self.0.iter().flat_map(|row| &all[row.start * size..row.end * size]).copied().collect();
+        tensor(&[&[part.len() / size], shape].concat(), &part)
+    }
+}
+
+/// Runs a function of one result and of the caches, and answers both.
+pub(crate) fn run_cached<F>(arguments: &[Tensor], caches: Vec<Tensor>, body: F) -> (Vec<f32>, Vec<Tensor>)
+where
+    F: for<'f> FnOnce(&mut Builder<'f>, &[Value<'f>]) -> Result<(Value<'f>, Vec<Value<'f>>)>,
+{
+    let mut results = run(&[arguments, &caches].concat(), |b, values| {
+        let (result, caches) = body(b, values)?;
+        Ok([vec![result], caches].concat())
+    });
+    let caches = results.split_off(1);
+    (results[0].as_slice::<f32>().unwrap().to_vec(), caches)
 }
