@@ -227,7 +227,13 @@ fn windows(length: usize, context: usize, stride: Option<usize>) -> Result<Vec<W
     if length <= context {
         return Ok(vec![Window { begin: 0, scored: 1, end: length }]);
     }
-    let stride = stride.unwrap_or((context / 2).max(1));
+    if context < 2 {
+        let message = "scoring needs a capacity of at least two tokens";
+        return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+            .with_context("field", "capacity")
+            .with_context("value", context));
+    }
+    let stride = stride.unwrap_or(context / 2);
     if stride == 0 || stride >= context {
         return Err(Error::new(
             ErrorKind::InvalidInput,
@@ -340,5 +346,6 @@ mod tests {
         for stride in [0, 8] {
             assert_eq!(windows(9, 8, Some(stride)).unwrap_err().context("field"), Some("stride"));
         }
+        assert_eq!(windows(9, 1, None).unwrap_err().context("field"), Some("capacity"));
     }
 }
