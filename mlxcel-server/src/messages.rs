@@ -124,6 +124,9 @@ impl MessageRequest {
 impl Conversation {
     /// The fields of a chat that make the prompt.
     fn chat(&self) -> Result<Map<String, Value>, ApiError> {
+        if self.messages.is_empty() {
+            return Err(ApiError::invalid("messages", "at least one message, beside the system's"));
+        }
         let mut messages = Vec::new();
         if let Some(system) = &self.system {
             messages.push(json!({ "role": "system", "content": text_of(system, "system")? }));

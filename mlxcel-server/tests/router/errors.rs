@@ -106,7 +106,9 @@ async fn errors_of_counts_have_the_names_of_the_api() {
     let router = Server::new("pip", engine()).router().unwrap();
     let format = json!({ "type": "json_schema", "schema": 5 });
     let said = json!([{ "role": "user", "content": "Hi" }]);
+    let system = json!({ "system": "Be brief.", "messages": [] });
     for (path, body, named) in [
+        ("/v1/messages/count_tokens", system, "at least one message"),
         (
             "/v1/messages/count_tokens",
             json!({ "messages": said, "output_config": { "format": format } }),
