@@ -79,13 +79,6 @@ pub struct Compressed {
     pub(crate) ordered: bool,
 }
 
-impl Derived {
-    /// The rows of one stored tensor, all leading dimensions counted.
-    pub(crate) fn rows(&self) -> usize {
-        self.shape.iter().rev().skip(1).product()
-    }
-}
-
 const F16: ElementType = ElementType::F16;
 
 impl BlockType {

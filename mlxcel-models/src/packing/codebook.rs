@@ -74,6 +74,7 @@ mod tests {
         assert_eq!(Code::E4M3.number(0x7e), 448.0);
         assert_eq!(Code::E5M2.number(0x7b), 57344.0);
         assert_eq!(Code::E2M1.numbers(4)[7..10], [6.0, -0.0, -0.5]);
+        assert_eq!([2, 4, 8].map(|bits| Code::Iq4Nl.numbers(bits).len()), [4, 16, 256]);
         assert_eq!([e8m0(0), e8m0(127), e8m0(128)], [2f32.powi(-127), 1.0, 2.0]);
         assert_eq!(Code::Integer { zero: 8 }.numbers(4)[0], -8.0);
     }

@@ -112,6 +112,28 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_of_scale_and_offset_applies() {
+        const TWO: [u8; 4] = 2f32.to_le_bytes();
+        const HALF: [u8; 2] = 0x3800u16.to_le_bytes();
+        const SIX: [u8; 2] = 0x40c0u16.to_le_bytes();
+        // The codes are 3.
+        for (packing, scales, wanted) in [
+            ("u4/8 f32", &[&TWO[..]][..], 6.0),
+            ("u4/8 f16 - u8*scale", &[&HALF, &[2]], 0.5),
+            ("u4/8 bf16 + bf16", &[&SIX, &SIX], 24.0),
+            ("u4/8 e8m0", &[&[128]], 6.0),
+            ("u4/8 e4m3", &[&[0x40]], 6.0),
+            ("u4/8 i8*f32/1", &[&[0xff], &TWO], -6.0),
+            ("u4/8 u8*f32/1 - u8*f16/1", &[&[0xff], &TWO, &[3], &HALF], 1528.5),
+        ] {
+            let mut values = [0.0; 8];
+            let parts = [&[&[0x33; 4][..]], scales].concat();
+            decode_row(&packing.parse().unwrap(), &parts, &mut values).unwrap();
+            assert_eq!(values, [wanted; 8], "{packing}");
+        }
+    }
+
+    #[test]
     fn two_levels_of_scales_multiply() {
         let packing = Packing {
             bits: 4,

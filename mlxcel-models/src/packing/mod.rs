@@ -220,7 +220,7 @@ impl Packing {
     pub fn bits_per_value(&self) -> f64 {
         let rows = self.parts().filter(|part| *part != Part::Order);
         // A row of a length that all parts divide.
-        let columns = self.group_size * 32 * 16;
+        let columns = self.group_size * 512;
         let bits = rows.map(|part| self.width(part, columns) * self.element(part).bits()).sum::<usize>();
         bits as f64 / columns as f64
     }
@@ -312,6 +312,7 @@ mod tests {
                 (Part::Order, ElementType::I32, 512)
             ]
         );
+        assert_eq!(BlockType::Q6K.packing().element(Part::Scales), ElementType::I8);
         assert_eq!(Q4_K.bits_per_value(), 4.625);
         assert_eq!(Packing::affine(4, 64, ElementType::BF16).bits_per_value(), 4.5);
     }
@@ -319,14 +320,28 @@ mod tests {
     #[test]
     fn rows_that_do_not_fit_are_refused() {
         let affine = Packing::affine(3, 32, ElementType::F16);
-        affine.check(96).unwrap();
+        let scales = |groups, factor| Scale::Bytes { signed: false, groups, factor };
+        let offsets = |groups, factor| Offset::Bytes { groups, factor };
+        for (packing, columns) in [(affine, 96), (Q4_K, 256), (Packing::MXFP8, 32), (Packing::NVFP4, 32)] {
+            packing.check(columns).unwrap();
+        }
         for (packing, columns) in [
             (affine, 48),
-            (Packing { bits: 7, ..affine }, 96),
+            (Packing { group_size: 16, ..affine }, 16),
+            (Packing { group_size: 64, ..affine }, 96),
             (Packing { group_size: 0, ..affine }, 96),
+            (Packing { group_size: 0, ..affine }, 0),
+            (Packing { bits: 7, ..affine }, 96),
             (Packing { code: Code::E2M1, ..affine }, 96),
+            (Packing { bits: 4, ..Packing::MXFP8 }, 96),
             (Packing { scale: Scale::Float(ElementType::U8), ..affine }, 96),
-            (Q4_K, 128),
+            (Packing { scale: scales(1, ElementType::U8), ..affine }, 96),
+            (Packing { scale: scales(2, ElementType::F16), ..affine }, 96),
+            (Packing { scale: scales(0, ElementType::F16), ..affine }, 0),
+            (Packing { offset: Offset::Float(ElementType::U8), ..affine }, 96),
+            (Packing { offset: offsets(1, ElementType::U8), ..affine }, 96),
+            (Packing { offset: offsets(2, ElementType::F16), ..affine }, 96),
+            (Packing { offset: offsets(0, ElementType::F16), ..affine }, 0),
         ] {
             let error = packing.check(columns).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -162,14 +162,28 @@ mod tests {
             "e2m1/32 e8m0",
             "e2m1/16 e4m3",
             "e4m3/128 f32",
+            "e5m2/32 e8m0",
             "iq4nl/32 i8*f16/8",
             "u4-8/128 f16 ordered",
             "u4/128 f16 - u8*scale ordered",
             "u4/128 f16 + f32",
         ] {
-            assert_eq!(text.parse::<Packing>().unwrap().to_string(), text);
+            let packing: Packing = text.parse().unwrap();
+            assert_eq!(packing.to_string(), text);
+            let json = serde_json::to_string(&packing).unwrap();
+            assert_eq!((&*json, serde_json::from_str(&json).unwrap()), (&*format!("\"{text}\""), packing));
         }
-        assert_eq!(Packing::MXFP8.to_string(), "e4m3/32 e8m0");
+        for (text, packing) in [
+            ("e2m1/32 e8m0", Packing::MXFP4),
+            ("e4m3/32 e8m0", Packing::MXFP8),
+            ("e2m1/16 e4m3", Packing::NVFP4),
+        ] {
+            assert_eq!(text.parse::<Packing>().unwrap(), packing);
+        }
+        for part in Part::ALL {
+            assert_eq!(serde_json::from_str::<Part>(&format!("\"{part}\"")).unwrap(), part);
+        }
+        assert_eq!(Part::ScaleFactors.to_string(), "scale factors");
     }
 
     #[test]
@@ -181,6 +195,11 @@ mod tests {
             "u4/64 f64",
             "u4/64 f16 +",
             "u4/64 f16 + f16 - u8*f16/8",
+            "u4/64 f16 + f16 + f16",
+            "u4/64 f16 - u8*scale + f16",
+            "u4/64 f16 - u8*f16",
+            "u4/64 s8*f16/8",
+            "u4/64 f16 ordered ordered",
             "x/2 f16",
             "u4/64 f16 x",
         ] {
