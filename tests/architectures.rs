@@ -9,13 +9,13 @@ use crate::support::{
     FOLDER_VARIABLE, Fixture, STATES, covering, engines_and_plugin, load, parts, runs, spares,
 };
 use mlxcel_conformance::{Outcome, Tolerance};
-use mlxcel_core::{Backend, ErrorKind, LoadOptions, Precision, SessionOptions};
+use mlxcel_core::{Backend, Precision, SessionOptions};
 
 /// How many further folders are drawn for IREE.
 const DRAWN: usize = 1;
 /// Folders that these engines run in batches, which are programs of their own: conformance holds batches of
 /// the other kinds of state.
-const BATCHED: [&str; 4] = ["gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_next"];
+const BATCHED: [&str; 5] = ["deepseek_v4", "gemma3n_text", "gpt_oss", "kimi_linear", "qwen3_next"];
 
 pub(crate) fn folders() -> Vec<Fixture> {
     let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
@@ -78,13 +78,4 @@ fn every_family_is_exact_on_every_engine() {
         failures.extend(halves.into_iter().flat_map(|half| half.join().unwrap()));
     });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-#[cfg(feature = "iree")]
-#[test]
-fn iree_names_what_it_refuses() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/deepseek_v4");
-    let error = crate::support::iree().load(&folder.into(), &LoadOptions::default()).map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("attention to compressed positions"), "{error}");
 }

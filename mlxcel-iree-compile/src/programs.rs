@@ -7,11 +7,15 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_graph::{Outputs, ProgramShape, ProgramWriter};
 use mlxcel_iree_kernels::{Layouts, Lowered, device_check, lower};
 use mlxcel_iree_target::{CPU_BACKEND, ResolvedTarget};
+use mlxcel_models::Feature;
 use mlxcel_stablehlo::ElementType;
 
 use crate::artifact::{Artifact, Artifacts};
 use crate::compiler::{CompileOptions, Compiler};
 use crate::diagnostics::with_operation;
+
+/// Fuses an operation into a dispatch that reads its result only if nothing else reads it.
+const NO_SHARED_PRODUCERS: &str = "--iree-dispatch-creation-fuse-multi-use=false";
 
 /// Compiles the programs of one model for one target.
 #[derive(Clone, Debug)]
@@ -115,7 +119,8 @@ impl ProgramCompiler {
     /// Those of writing the graph and of [`Artifacts::get`].
     pub fn device_check(&self, cancel: Option<&CancelToken>) -> Result<Artifact> {
         let text = device_check::program(self.target.hardware()?)?;
-        self.artifacts.get(&text, &self.options().with_label("device check"), cancel)
+        let options = CompileOptions::new(self.target.clone()).with_label("device check");
+        self.artifacts.get(&text, &options, cancel)
     }
 
     /// What `compiler` makes of `text`, which [`lowered`](Self::lowered) gave, in a way of its own; the cache
@@ -137,13 +142,56 @@ impl ProgramCompiler {
             .map_err(|error| with_operation(error, text, &self.writer.weights))
     }
 
-    /// How programs are compiled.
+    /// How the model's programs are compiled.
     pub fn options(&self) -> CompileOptions {
-        CompileOptions::new(self.target.clone())
+        let mut options = CompileOptions::new(self.target.clone());
+        // Experts by token follow from no layer before. If several layers choose so, the compiler fuses an
+        // operation that two of them share into a dispatch of the later one, which the earlier one then waits
+        // for, and stops at "partition set out of order".
+        if self.writer.decoder.features().contains(Feature::TokenRouter) {
+            options.flags.push(NO_SHARED_PRODUCERS.to_owned());
+        }
+        options
     }
 }
 
 /// Whether no weight is unread by programs for `shape`: those without logits do not read the head.
 fn reads_every_weight(shape: &ProgramShape) -> bool {
     shape.outputs != Outputs::Hidden
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mlxcel_core::Precision;
+    use mlxcel_graph::{Numerics, state_layouts};
+    use mlxcel_models::Checkpoint;
+
+    use super::*;
+    use crate::cache::Cache;
+    use crate::testing::resolved;
+
+    /// The flags of programs of a fixture that a target alone does not have.
+    fn further_flags(fixture: &str) -> Vec<String> {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
+        let decoder = Checkpoint::open(fixtures.join(fixture)).unwrap().decoder().unwrap();
+        let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
+        let layouts = state_layouts(&decoder, numerics, 64).unwrap();
+        let writer = ProgramWriter::with_layouts(decoder, numerics, layouts).unwrap();
+        let (target, folder) = (resolved("llvm-cpu:x86-64-v3"), tempfile::tempdir().unwrap());
+        let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
+        let usual = CompileOptions::new(target.clone()).flags;
+        let flags = ProgramCompiler::new(writer, target, artifacts).unwrap().options().flags;
+        assert_eq!(flags[..usual.len()], usual);
+        flags[usual.len()..].to_vec()
+    }
+
+    #[test]
+    fn only_experts_by_token_limit_fusion() {
+        assert_eq!(further_flags("deepseek_v4"), [NO_SHARED_PRODUCERS]);
+        for fixture in ["llama", "deepseek_v32", "olmoe"] {
+            assert!(further_flags(fixture).is_empty(), "{fixture}");
+        }
+    }
 }

@@ -188,8 +188,7 @@ impl IreeBackend {
             None => checkpoint?,
         });
         let decoder = checkpoint.decoder_for(options)?;
-        // IREE's compiler fails to schedule some programs with it.
-        decoder.require(&FeatureSet::all().without(Feature::CompressedAttention), NAME)?;
+        decoder.require(&FeatureSet::all(), NAME)?;
         let mut names = Driver::KNOWN.map(Driver::name).to_vec();
         // One of several devices of a driver is looked up when it is opened.
         names.extend(options.device.as_deref().filter(|name| name.contains(':')));
@@ -257,6 +256,7 @@ impl IreeBackend {
 /// What programs for CUDA compute right: with recurrent states some give wrong numbers.
 fn features_on_cuda() -> FeatureSet {
     let recurrent = [
+        Feature::CompressedAttention,
         Feature::DeltaRule,
         Feature::GeneralizedDeltaRule,
         Feature::SelectiveScan,

@@ -125,9 +125,6 @@ pub const STATES: [&str; 10] = [
     "mamba2", "qwen3_next",
 ];
 
-/// The names of folders that IREE refuses begin with this.
-pub const REFUSED_BY_IREE: &str = "deepseek_v4";
-
 /// Whether whoever runs the tests has asked for all that take long.
 pub fn all() -> bool {
     std::env::var_os(ALL_VARIABLE).is_some()
@@ -140,15 +137,14 @@ pub fn spares(engine: &dyn Backend) -> bool {
 }
 
 /// The fixtures that engines which compile run: the `first` ones, and one with each item of `items` that
-/// these lack; none that IREE refuses.
+/// these lack.
 pub fn covering(
     fixtures: &[Fixture],
     first: &[&'static str],
     items: fn(&Decoder) -> BTreeSet<String>,
 ) -> BTreeSet<&'static str> {
     let items_of = |fixture: &Fixture| items(&Checkpoint::open(&fixture.path).unwrap().decoder().unwrap());
-    let accepted = fixtures.iter().filter(|fixture| !fixture.name.starts_with(REFUSED_BY_IREE));
-    let items: BTreeMap<_, _> = accepted.map(|fixture| (fixture.name, items_of(fixture))).collect();
+    let items: BTreeMap<_, _> = fixtures.iter().map(|fixture| (fixture.name, items_of(fixture))).collect();
     let mut chosen: BTreeSet<_> = first.iter().copied().filter(|name| items.contains_key(name)).collect();
     loop {
         let covered: BTreeSet<_> = chosen.iter().flat_map(|name| &items[name]).cloned().collect();
@@ -164,9 +160,6 @@ pub fn covering(
 /// [`STATES`]: its programs are IREE's without our kernels.
 pub fn runs(engine: &dyn Backend, fixture: &Fixture, chosen: &BTreeSet<&str>) -> bool {
     let is_state = STATES.contains(&fixture.name);
-    if engine.name() == "iree" && fixture.name.starts_with(REFUSED_BY_IREE) {
-        return false;
-    }
     !spares(engine) || (if engine.name() == "pjrt" { is_state } else { chosen.contains(fixture.name) })
 }
 
