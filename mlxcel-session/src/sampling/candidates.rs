@@ -121,11 +121,12 @@ impl Candidates {
     /// Sets the score of `token` to the result of `change`; minus infinity removes it. Does nothing if it is
     /// not a candidate.
     pub fn change(&mut self, token: TokenId, change: impl FnOnce(f64) -> f64) {
-        if let Some(score) = self.score(token) {
-            match (change(score), self.index(token)) {
-                (f64::NEG_INFINITY, _) => self.remove(token),
-                (changed, Some(index)) => self.list[index].score = changed,
-                (_, None) => {}
+        if let Some(index) = self.index(token)
+            && self.list[index].score > f64::NEG_INFINITY
+        {
+            match change(self.list[index].score) {
+                f64::NEG_INFINITY => self.remove(token),
+                changed => self.list[index].score = changed,
             }
         }
     }
@@ -229,17 +230,37 @@ mod tests {
             if settled {
                 candidates.settle().unwrap();
             }
+            assert_eq!(candidates.len(), if settled { 3 } else { 4 });
             candidates.remove(if settled { 1 } else { 3 });
-            candidates.remove(9);
+            candidates.remove(4);
             candidates.change(3, |_| 5.0);
             candidates.change_all(|candidate| candidate.score + 1.0);
-            assert_eq!((candidates.score(3), candidates.score(9)), (None, None));
+            assert_eq!((candidates.score(3), candidates.score(4)), (None, None));
+            assert_eq!(candidates.iter().count(), if settled { 2 } else { 3 });
         }
         assert_eq!(candidates.iter().map(|c| (c.token, c.score)).collect::<Vec<_>>(), [(0, 3.0), (2, 5.0)]);
         assert_eq!((candidates.len(), candidates.best().map(|c| c.token)), (2, Some(2)));
         candidates.change(2, |_| f64::NEG_INFINITY);
+        assert!(candidates.len() == 1 && !candidates.is_empty());
         candidates.retain(|candidate| candidate.token != 0);
         assert!(candidates.is_empty() && candidates.settle().is_err());
+    }
+
+    #[test]
+    fn the_most_likely_candidates_are_finite() {
+        let most_likely = |logits: &[f32]| Candidates::most_likely(logits, 3);
+        assert_eq!(most_likely(&[0.0, f32::NEG_INFINITY, 1.0]).unwrap().len(), 2);
+        for broken in [f32::NAN, f32::INFINITY] {
+            assert_eq!(most_likely(&[0.0, broken, 1.0]).unwrap_err().kind(), ErrorKind::Device);
+        }
+        assert_eq!(most_likely(&[]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn scores_that_are_not_numbers_are_refused() {
+        let mut candidates = Candidates::new(&[1.0, 2.0, 3.0]).unwrap();
+        candidates.change_all(|candidate| if candidate.token == 1 { 2.0 } else { f64::NAN });
+        assert_eq!(candidates.settle().unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

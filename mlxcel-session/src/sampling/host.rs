@@ -35,7 +35,7 @@ pub struct HostSampler {
     params: SamplingParams,
     /// What changes logits, the application's own steps last.
     pub(super) logits: Vec<Arc<dyn SamplingStep>>,
-    /// What filters a draw.
+    /// What filters a draw; empty at temperature 0.
     pub(super) draw: Vec<Arc<dyn SamplingStep>>,
     pub(super) random: Random,
 }
@@ -71,8 +71,7 @@ impl HostSampler {
 
     /// The names of the steps, in the order in which they run.
     pub fn step_names(&self) -> Vec<&str> {
-        let draw = if self.params.temperature > 0.0 { &self.draw[..] } else { &[] };
-        self.logits.iter().chain(draw).map(|step| step.name()).collect()
+        self.logits.iter().chain(&self.draw).map(|step| step.name()).collect()
     }
 
     /// The tokens that can be sampled with their probabilities, ordered by id; only the most likely token if
@@ -106,13 +105,13 @@ impl HostSampler {
     /// How many of the most likely tokens are enough for the steps: `top_k`, if nothing before it changes the
     /// order of tokens. A fixed temperature does not.
     fn first_count(&self, context: &SamplingContext<'_>) -> Option<usize> {
-        let SamplingParams { temperature, allowed_tokens, forbidden_tokens, .. } = &self.params;
+        let SamplingParams { allowed_tokens, forbidden_tokens, .. } = &self.params;
         let limited = context.mask.is_some() || allowed_tokens.is_some() || !forbidden_tokens.is_empty();
         // The step of limits is always there.
         let unchanged = !limited && self.logits.len() == 1;
         let mut filters = self.draw.iter().map(|step| step.name()).skip_while(|name| *name == "temperature");
         let first = filters.next() == Some("top_k");
-        (*temperature > 0.0 && unchanged && first).then_some(self.params.top_k? as usize)
+        (unchanged && first).then_some(self.params.top_k? as usize)
     }
 
     /// The logits as bias, penalties and the application's own steps leave them.
@@ -176,11 +175,11 @@ mod tests {
         let step = StepContext::new(&context, &sampler.random);
         sampler.draw.iter().for_each(|filter| filter.apply(&mut whole, &step).unwrap());
         assert_eq!(sampler.candidates(&logits, &context).unwrap(), whole);
-        for broken in [f32::NAN, f32::INFINITY] {
-            let mut logits = logits.clone();
-            logits[5] = broken;
-            assert!(sampler.sample(&logits, &context).is_err());
-        }
-        assert!(sampler.sample(&[], &context).is_err());
+    }
+
+    #[test]
+    fn a_draw_is_the_first_token_at_which_the_weights_pass_the_target() {
+        let weights = [(3, 0.0), (5, 1.0), (7, 1.0)];
+        assert_eq!([0.0, 0.5, 1.0, 2.0].map(|target| draw(&weights, target).0), [5, 5, 7, 7]);
     }
 }

@@ -31,13 +31,9 @@ impl DryStep {
     fn repetitions(&self, tokens: &[TokenId]) -> BTreeMap<TokenId, usize> {
         let least = self.params.allowed_length as usize;
         let mut longest = BTreeMap::new();
-        let last = tokens.iter().rev();
-        // A repetition does not reach beyond a breaker.
-        let most = last.take_while(|&&token| !self.breaks(token)).count();
-        if most < least || tokens.len() <= least {
-            return longest;
-        }
         let reversed: Vec<TokenId> = tokens.iter().rev().copied().collect();
+        // A repetition does not reach beyond a breaker.
+        let most = reversed.iter().take_while(|&&token| !self.breaks(token)).count();
         for (distance, length) in prefix_lengths(&reversed).into_iter().enumerate().skip(1) {
             let length = length.min(most);
             let next = reversed[distance - 1];
@@ -57,11 +53,11 @@ impl SamplingStep for DryStep {
 
     fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()> {
         let Dry { multiplier, base, allowed_length, .. } = self.params;
-        // The largest exponent at which float32 holds the power, as in llama.cpp; it is also what keeps
-        // penalties finite.
+        // The largest exponent at which float32 holds the power, as in llama.cpp: it keeps penalties finite.
+        // There is none for a base of 1.
         const FLOAT_MAX_LOG: f64 = 88.722_839_1;
         let base = f64::from(base);
-        let most = if base > 1.000_001 { (FLOAT_MAX_LOG / base.ln()).floor() } else { f64::INFINITY };
+        let most = (FLOAT_MAX_LOG / base.ln()).floor();
         for (token, length) in self.repetitions(context.last_tokens(self.params.window)) {
             let exponent = ((length - allowed_length as usize) as f64).min(most);
             candidates.change(token, |score| score - f64::from(multiplier) * base.powf(exponent));
@@ -102,5 +98,12 @@ mod tests {
             };
             assert_eq!(prefix_lengths(&tokens), (0..tokens.len()).map(plain).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn long_repetitions_take_time_in_proportion_to_their_length() {
+        // Comparing anew from each position would be a hundred billion comparisons.
+        let tokens = vec![1; 500_000];
+        assert!(prefix_lengths(&tokens).into_iter().skip(1).eq((1..tokens.len()).rev()));
     }
 }

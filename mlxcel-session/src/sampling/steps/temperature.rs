@@ -41,11 +41,8 @@ impl SamplingStep for Temperature {
         let Some(best) = candidates.best() else { return Ok(()) };
         let temperature = self.at(candidates, best.score);
         if temperature > 0.0 {
-            candidates.change_all(|candidate| {
-                // Relative to the best, whose score stays 0 at any temperature.
-                let score = candidate.score - best.score;
-                if score == 0.0 { 0.0 } else { score / temperature }
-            });
+            // Relative to the best, whose score is then 0 at any temperature.
+            candidates.change_all(|candidate| (candidate.score - best.score) / temperature);
             candidates.retain(|candidate| candidate.score >= LEAST);
         } else {
             candidates.keep(vec![best]);

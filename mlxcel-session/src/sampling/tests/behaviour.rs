@@ -82,6 +82,7 @@ fn logits_that_allow_no_choice_are_errors() {
         sampler(|p| p.logit_bias = bias).sample(logits, &after(&[])).unwrap_err().kind()
     };
     assert_eq!(kind(&[0.0, f32::NAN], vec![]), ErrorKind::Device);
+    assert_eq!(kind(&[f32::NAN, 0.0, f32::NAN], vec![]), ErrorKind::Device);
     assert_eq!(kind(&[0.0, f32::INFINITY], vec![]), ErrorKind::Device);
     assert_eq!(kind(&[f32::NEG_INFINITY; 2], vec![]), ErrorKind::Device);
     assert_eq!(kind(&[0.0], vec![(0, f32::NEG_INFINITY)]), ErrorKind::InvalidInput);
@@ -102,6 +103,9 @@ fn logits_that_allow_no_choice_are_errors() {
 fn masks_and_filters_keep_only_allowed_tokens() {
     assert_distribution(|p| p.allowed_tokens = Some(vec![3, 1, 3]), &[(1, 1.0 / 3.0), (3, 2.0 / 3.0)]);
     assert_distribution(|p| p.forbidden_tokens = vec![0, 3], &[(1, 0.25), (2, 0.75)]);
+    // The most likely are looked for among the allowed.
+    assert_distribution(|p| (p.top_k, p.allowed_tokens) = (Some(1), Some(vec![1, 3])), &[(3, 1.0)]);
+    assert_distribution(|p| (p.top_k, p.forbidden_tokens) = (Some(1), vec![0]), &[(2, 1.0)]);
     let sampler = sampler(|p| p.forbidden_tokens = vec![0]);
     let mut context = after(&[]);
     let mask = TokenMask::allowing(4, [0, 1, 2]);
@@ -135,9 +139,95 @@ fn choices_report_top_logprobs_and_the_sampled_distribution() {
 
 #[test]
 fn no_repeat_ngram_is_skipped_when_it_would_ban_every_token() {
-    let sampler = sampler(|p| p.no_repeat_ngram = Some(1));
-    let left = |tokens: &[TokenId]| sampler.distribution(&logits(), &after(tokens)).unwrap().len();
-    assert_eq!((left(&[0, 1, 2]), left(&[0, 1, 2, 3])), (1, 4));
+    let left = |n: u32, tokens: &[TokenId]| {
+        let sampler = sampler(|p| p.no_repeat_ngram = Some(n));
+        sampler.distribution(&logits(), &after(tokens)).unwrap().len()
+    };
+    assert_eq!([left(1, &[0, 1, 2]), left(1, &[0, 1, 2, 3]), left(2, &[1, 1])], [1, 4, 3]);
+}
+
+#[test]
+fn filters_keep_what_is_exactly_at_their_limit() {
+    let left = |change: fn(&mut SamplingParams)| {
+        let found = sampler(change).distribution(&[0.0, 0.0, -1.0], &after(&[])).unwrap();
+        found.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
+    };
+    let equal = |change: fn(&mut SamplingParams)| {
+        sampler(change).distribution(&[0.0, 0.0], &after(&[])).unwrap().len()
+    };
+    assert_eq!(left(|p| p.min_p = Some(1.0)), [0, 1]);
+    assert_eq!(equal(|p| p.top_n_sigma = Some(1.0)), 2);
+    assert_eq!(equal(|p| p.typical_p = Some(0.5)), 2);
+    assert_eq!(equal(|p| p.mirostat = Some(Mirostat::new(0.5, 0.1))), 2);
+    assert_eq!(equal(|p| p.xtc = Some(Xtc::new(1.0, 0.5))), 1);
+}
+
+#[test]
+fn the_penalty_of_long_repetitions_ends_growing_where_a_float_does() {
+    let sampler = sampler(|p| p.dry = Some(Dry::new(1.0).with_base(2.0)));
+    let scores = sampler.scores(&logits(), &after(&[1; 400])).unwrap();
+    assert_eq!(scores.score(1), Some(-2f64.powi(127)));
+}
+
+/// With every parameter that has a step.
+fn every_step() -> HostSampler {
+    sampler(|p| {
+        *p = p
+            .clone()
+            .with_logit_bias([(0, 1.0)])
+            .with_repetition_penalty(1.1)
+            .with_presence_penalty(0.1)
+            .with_dry(Dry::new(1.0))
+            .with_no_repeat_ngram(2)
+            .with_top_n_sigma(1.0)
+            .with_dynamic_temperature(DynamicTemperature::new(0.5))
+            .with_top_k(3)
+            .with_top_p(0.6)
+            .with_min_p(0.6)
+            .with_typical_p(0.5)
+            .with_xtc(Xtc::new(1.0, 0.25))
+            .with_mirostat(Mirostat::new(0.9, 0.1));
+    })
+}
+
+#[test]
+fn every_parameter_has_its_step_in_the_documented_order() {
+    let names = [
+        "limits",
+        "logit_bias",
+        "repetition_penalty",
+        "presence_and_frequency_penalty",
+        "dry",
+        "no_repeat_ngram",
+        "top_n_sigma",
+        "dynamic_temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "xtc",
+        "mirostat",
+    ];
+    assert_eq!(every_step().step_names(), names);
+}
+
+#[test]
+fn filters_depend_on_the_differences_of_scores_alone() {
+    let sampler = every_step();
+    let context = after(&[]);
+    for filter in &sampler.draw {
+        let left = |shift: f64| {
+            let mut candidates = Candidates::new(&logits()).unwrap();
+            candidates.change_all(|candidate| candidate.score + shift);
+            candidates.settle().unwrap();
+            filter.apply(&mut candidates, &StepContext::new(&context, &sampler.random)).unwrap();
+            candidates.iter().map(|candidate| candidate.token).collect::<Vec<_>>()
+        };
+        assert_eq!(left(1000.0), left(0.0), "{}", filter.name());
+        assert!(
+            left(-1000.0) == left(0.0) && (left(0.0).len() < 4 || filter.name() == "dynamic_temperature")
+        );
+    }
 }
 
 #[test]
