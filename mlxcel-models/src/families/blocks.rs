@@ -173,11 +173,28 @@ impl Roles<'_> {
         biases: AttentionBiases,
         core: AttentionCore,
     ) -> Result<Attention> {
-        let (queries, keys) = (sizes.query_width(), sizes.kv_width());
-        let input = |part, outputs| self.linear(&format!("{name}.{part}"), outputs, width, biases.inputs);
-        let inputs = [input("q_proj", queries)?, input("k_proj", keys)?, input("v_proj", keys)?];
-        let output = self.linear(&format!("{name}.o_proj"), sizes.hidden, queries, biases.output)?;
+        let inputs = self.attention_inputs(name, width, sizes, biases.inputs)?;
+        let output =
+            self.linear(&format!("{name}.o_proj"), sizes.hidden, sizes.query_width(), biases.output)?;
         Ok(plain_attention(sizes, inputs, output, core))
+    }
+
+    /// The projections `q_proj`, `k_proj` and `v_proj` of the module `name` from inputs of this `width`, or
+    /// `qkv_proj` with the rows of all, as some GGUF files have it.
+    pub(super) fn attention_inputs(
+        &self,
+        name: &str,
+        width: usize,
+        sizes: &Sizes,
+        biases: bool,
+    ) -> Result<[Linear; 3]> {
+        let (queries, keys) = (sizes.query_width(), sizes.kv_width());
+        let fused = format!("{name}.qkv_proj");
+        if self.has_matrix(&fused) {
+            return Ok(self.fused(&fused, queries + 2 * keys, width, biases)?.in_order(sizes));
+        }
+        let input = |part, outputs| self.linear(&format!("{name}.{part}"), outputs, width, biases);
+        Ok([input("q_proj", queries)?, input("k_proj", keys)?, input("v_proj", keys)?])
     }
 
     /// The gated MLP with the projections `gate_proj`, `up_proj` and `down_proj` of the module `name`.

@@ -44,10 +44,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let base = roles.base("gpt_neox.", "embed_in");
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
     let attention = |name: &str| {
-        let (hidden, heads, width) = (sizes.hidden, sizes.query_heads, sizes.head_dim);
+        let hidden = sizes.hidden;
         let fused = roles.fused(&format!("{name}.query_key_value"), 3 * hidden, hidden, biases)?;
         // In GGUF files all queries, keys and values follow each other.
-        let inputs = if by_head { fused.thirds_by_head(heads, width) } else { fused.thirds(hidden) };
+        let inputs = if by_head { fused.by_group(&sizes) } else { fused.in_order(&sizes) };
         let output = roles.linear(&format!("{name}.dense"), hidden, hidden, biases)?;
         Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))))
     };

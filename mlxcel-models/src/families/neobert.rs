@@ -38,7 +38,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let name = |part: &str| format!("{base}transformer_encoder.{index}.{part}");
         let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
         let fused = roles.fused(&name("qkv"), 3 * hidden, hidden, false)?;
-        let inputs = fused.thirds_by_head(sizes.query_heads, sizes.head_dim);
+        let inputs = fused.by_group(&sizes);
         let output = roles.linear(&name("wo"), hidden, hidden, false)?;
         let core = both_ways(sizes.scale(), None, Some(&rope));
         let attention = plain_attention(&sizes, inputs, output, core);

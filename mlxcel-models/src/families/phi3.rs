@@ -43,10 +43,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let (queries, keys) = (sizes.query_width(), sizes.kv_width());
         let name = |part: &str| format!("{layer}.self_attn.{part}");
         let fused = roles.fused(&name("qkv_proj"), queries + 2 * keys, sizes.hidden, false)?;
-        let inputs = [(0, queries), (queries, keys), (queries + keys, keys)];
-        let inputs = inputs.map(|(start, rows)| fused.rows(start, rows));
         let output = roles.linear(&name("o_proj"), sizes.hidden, queries, false)?;
-        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), window, Some(&rope))).into())
+        let core = core(sizes.scale(), window, Some(&rope));
+        Ok(plain_attention(&sizes, fused.in_order(&sizes), output, core).into())
     };
     let shape = [sizes.hidden, sizes.intermediate];
     decoder_of(roles, &sizes, &variant, attention, |_, layer| {

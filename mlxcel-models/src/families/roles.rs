@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use mlxcel_core::{Error, ErrorKind, ModelPart, Result};
 
 use super::outline::DraftHeadModules;
+use super::settings::Sizes;
 use super::text::TextModel;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -291,11 +292,19 @@ impl Fused<'_> {
         [0, 1, 2].map(|index| self.rows(index * outputs, outputs))
     }
 
-    /// The same where the three follow each other within every head.
-    pub(super) fn thirds_by_head(&self, heads: usize, width: usize) -> [Linear; 3] {
-        let rows =
-            |index| Selection { axis: 0, start: index * width, run: width, stride: 3 * width, runs: heads };
-        [0, 1, 2].map(|index| self.select(rows(index)))
+    /// The projections of queries, keys and values, which follow each other.
+    pub(super) fn in_order(&self, sizes: &Sizes) -> [Linear; 3] {
+        let (queries, keys) = (sizes.query_width(), sizes.kv_width());
+        [(0, queries), (queries, keys), (queries + keys, keys)].map(|(start, rows)| self.rows(start, rows))
+    }
+
+    /// The same where the three follow each other for every key/value head, with the queries that share it.
+    pub(super) fn by_group(&self, sizes: &Sizes) -> [Linear; 3] {
+        let (width, runs) = (sizes.head_dim, sizes.kv_heads);
+        let queries = sizes.query_heads / runs * width;
+        let parts = [(0, queries), (queries, width), (queries + width, width)];
+        let stride = queries + 2 * width;
+        parts.map(|(start, run)| self.select(Selection { axis: 0, start, run, stride, runs }))
     }
 }
 
