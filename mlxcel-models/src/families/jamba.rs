@@ -11,11 +11,12 @@ use super::convolution::taps;
 use super::experts::ExpertSizes;
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
+use super::selective_scan::{ScanNorms, ScanSettings, rank};
 use super::settings::{
-    LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, positive,
+    LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive,
 };
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Mixer, SelectiveScan};
+use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["jamba"], &[2], describe);
 
@@ -39,7 +40,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let attends = periodic(config, ["attn_layer_period", "attn_layer_offset"], [8, 4])?;
     let is_sparse = periodic(config, ["expert_layer_period", "expert_layer_offset"], [2, 1])?;
     let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 1, [16, 2])?;
-    let scan = ScanSettings::read(config, hidden, activation, epsilon)?;
+    let scan = ScanSettings {
+        hidden,
+        channels: hidden * config.size("mamba_expand", 1..=64)?.unwrap_or(2),
+        state_size: config.size("mamba_d_state", 1..=LARGEST_HEAD_DIM)?.unwrap_or(16),
+        rank: rank(config, "mamba_dt_rank", hidden)?,
+        taps: taps(config, "mamba_d_conv", 4)?,
+        convolution_bias: flag(config, "mamba_conv_bias", true)?,
+        biases: flag(config, "mamba_proj_bias", false)?,
+        activation,
+        norms: ScanNorms::Weighted(epsilon),
+    };
     let variant = Variant {
         norms: ["input_layernorm", "pre_ff_layernorm"],
         last_norm: "final_layernorm",
@@ -47,7 +58,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let mixer = |index: usize, layer: &str| {
         if !attends(index) {
-            return Ok(Mixer::SelectiveScan(scan.describe(roles, &format!("{layer}.mamba"))?).into());
+            return Ok(scan.describe(roles, &format!("{layer}.mamba"))?.into());
         }
         let core = core(sizes.scale(), None, None);
         let biases = AttentionBiases::all(false);
@@ -75,72 +86,4 @@ fn periodic(
         return Err(config.wrong(offset_key, format!("{offset} should be below {period_key}, {period}")));
     }
     Ok(move |index: usize| index % period == offset)
-}
-
-/// The settings of the state spaces.
-struct ScanSettings {
-    hidden: usize,
-    channels: usize,
-    state_size: usize,
-    rank: usize,
-    taps: usize,
-    convolution_bias: bool,
-    biases: bool,
-    activation: Activation,
-    epsilon: f32,
-}
-
-impl ScanSettings {
-    fn read(config: Fields<'_>, hidden: usize, activation: Activation, epsilon: f32) -> Result<Self> {
-        const RANK: &str = "mamba_dt_rank";
-        let is_auto = config.get(RANK).is_none_or(|rank| rank.as_str() == Some("auto"));
-        let rank = if is_auto { None } else { config.size(RANK, 1..=LARGEST_WIDTH)? };
-        Ok(Self {
-            hidden,
-            channels: hidden * config.size("mamba_expand", 1..=64)?.unwrap_or(2),
-            state_size: config.size("mamba_d_state", 1..=LARGEST_HEAD_DIM)?.unwrap_or(16),
-            rank: rank.unwrap_or(hidden.div_ceil(16)),
-            taps: taps(config, "mamba_d_conv", 4)?,
-            convolution_bias: flag(config, "mamba_conv_bias", true)?,
-            biases: flag(config, "mamba_proj_bias", false)?,
-            activation,
-            epsilon,
-        })
-    }
-
-    /// The mixer of module `name`, whose first projection has the rows of x and of the gate, and the second
-    /// those of the steps, B and C.
-    fn describe(&self, roles: &Roles<'_>, name: &str) -> Result<SelectiveScan> {
-        let &Self { hidden, channels, state_size, rank, taps, convolution_bias, biases, .. } = self;
-        let module = |part: &str| format!("{name}.{part}");
-        let joint = roles.fused(&module("in_proj"), 2 * channels, hidden, biases)?;
-        let selection = roles.fused(&module("x_proj"), rank + 2 * state_size, channels, false)?;
-        let norm = |part: &str, width: usize| roles.rms_norm(&module(part), width, self.epsilon);
-        Ok(SelectiveScan {
-            channels,
-            state_size,
-            input: joint.rows(0, channels),
-            gate: joint.rows(channels, channels),
-            convolution: roles.convolution(
-                &module("conv1d"),
-                [channels, taps],
-                convolution_bias,
-                Some(self.activation),
-            )?,
-            rank: selection.rows(0, rank),
-            state_input: selection.rows(rank, state_size),
-            state_output: selection.rows(rank + state_size, state_size),
-            norms: Some([
-                norm("dt_layernorm", rank)?,
-                norm("b_layernorm", state_size)?,
-                norm("c_layernorm", state_size)?,
-            ]),
-            step: roles.linear(&module("dt_proj"), channels, rank, true)?,
-            decay: roles.add(
-                roles.dense(&module("A_log"), &[channels, state_size])?.reshaped([channels * state_size]),
-            ),
-            skip: roles.tensor(&module("D"), &[channels])?,
-            output: roles.linear(&module("out_proj"), hidden, channels, biases)?,
-        })
-    }
 }

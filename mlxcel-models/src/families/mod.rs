@@ -87,6 +87,7 @@ mod qwen3_next;
 mod roles;
 mod rwkv7;
 mod seed_oss;
+mod selective_scan;
 mod settings;
 mod smollm3;
 mod solar_open;
