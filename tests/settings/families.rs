@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
-use super::{gemmas, hybrids, latents, mixtures};
+use super::{classics, gemmas, hybrids, latents, mixtures};
 
 /// Draws the settings of a family.
 type Settings = fn(&mut Draft);
@@ -33,6 +33,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.usual();
         d.flag("attention_bias");
     }),
+    ("cohere", classics::cohere),
     ("cohere2", cohere2),
     ("deepseek_v2", latents::deepseek_v2),
     ("deepseek_v3", latents::deepseek_v3),

@@ -8,6 +8,7 @@
 #![cfg(feature = "portable")]
 
 mod checkpoint;
+mod classics;
 mod draw;
 mod engines;
 mod families;

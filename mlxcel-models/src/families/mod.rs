@@ -10,6 +10,7 @@ mod bamba;
 mod bert;
 mod bitnet;
 mod blocks;
+mod cohere;
 mod cohere2;
 mod conversion;
 mod convolution;
@@ -142,6 +143,7 @@ const FAMILIES: &[Family] = &[
     bert::FAMILY,
     bert::ROBERTA,
     bitnet::FAMILY,
+    cohere::FAMILY,
     cohere2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,

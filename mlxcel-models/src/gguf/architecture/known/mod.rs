@@ -42,6 +42,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &bert::BERT,
     &llama::BITNET,
     &cohere::COHERE2,
+    &cohere::COMMAND_R,
     &deepseek::DEEPSEEK2,
     &deepseek::DEEPSEEK32,
     &deepseek::DOTS1,
