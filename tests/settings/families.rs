@@ -156,6 +156,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.experts(&["num_experts", "num_local_experts"]);
         d.expert_layout("model.layers.#.mlp");
     }),
+    ("phi", classics::phi),
     ("phi3", |d| {
         d.sizes(HeadDim::Derived);
         d.rope(Ropes::LongRope, Some("partial_rotary_factor"));

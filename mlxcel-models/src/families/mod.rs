@@ -76,6 +76,7 @@ mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
 mod outline;
+mod phi;
 mod phi3;
 mod phimoe;
 mod qwen2;
@@ -201,6 +202,7 @@ const FAMILIES: &[Family] = &[
     olmo3::FAMILY,
     olmo_hybrid::FAMILY,
     olmoe::FAMILY,
+    phi::FAMILY,
     phi3::FAMILY,
     phimoe::FAMILY,
     qwen2::FAMILY,

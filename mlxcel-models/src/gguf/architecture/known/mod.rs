@@ -95,6 +95,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &bert::NOMIC_BERT_MOE,
     &olmo::OLMO2,
     &olmo::OLMOE,
+    &phi::PHI2,
     &phi::PHI3,
     &phi::PHIMOE,
     &qwen::QWEN2,

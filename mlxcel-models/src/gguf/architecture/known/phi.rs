@@ -6,7 +6,24 @@ use serde_json::Value;
 use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::draft::Draft;
-use super::{CHOSEN, PLAIN, RMS_EPSILON, partial_rotary};
+use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, partial_rotary};
+
+/// Older files have queries, keys and values in one matrix.
+pub(super) const PHI2: Architecture = Architecture {
+    name: "phi2",
+    model_type: "phi",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_eps")]],
+    present: &[],
+    tensors: &[&[
+        ("output_norm", "final_layernorm", Keep),
+        ("attn_qkv", "self_attn.qkv_proj", Keep),
+        ("attn_output", "self_attn.dense", Keep),
+        ("ffn_up", "mlp.fc1", Keep),
+        ("ffn_down", "mlp.fc2", Keep),
+    ]],
+    adapt: partial_rotary,
+    ..PLAIN
+};
 
 pub(super) const PHI3: Architecture = Architecture {
     name: "phi3",
