@@ -135,6 +135,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
     ("nemotron_h", hybrids::nemotron_h),
+    ("olmo", classics::olmo),
     ("olmo2", |d| {
         rotated(d);
         d.flag("attention_bias");

@@ -7,7 +7,7 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
+use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
@@ -48,6 +48,8 @@ pub(super) struct Variant {
     pub(super) epsilon_key: &'static str,
     /// The kind of the norms before blocks and at the end; layer norms have biases.
     pub(super) norm_kind: NormKind,
+    /// Whether these norms have neither factors nor biases.
+    pub(super) bare_norms: bool,
     /// What is added to the factors of these norms.
     pub(super) norm_offset: f32,
     /// The names of the norms before attention and before the MLP.
@@ -78,6 +80,7 @@ impl Variant {
         epsilon: 1e-6,
         epsilon_key: "rms_norm_eps",
         norm_kind: NormKind::Rms,
+        bare_norms: false,
         norm_offset: 0.0,
         norms: ["input_layernorm", "post_attention_layernorm"],
         last_norm: "norm",
@@ -156,6 +159,7 @@ pub(super) fn decoder_of(
     let base = roles.base("model.", "embed_tokens");
     let norm = |name: &str| {
         let norm = match variant.norm_kind {
+            kind if variant.bare_norms => Norm { kind, ..plain_norm(sizes.hidden, epsilon) },
             NormKind::Rms => roles.rms_norm(name, sizes.hidden, epsilon)?,
             NormKind::Layer => roles.layer_norm(name, sizes.hidden, epsilon, true)?,
         };

@@ -71,6 +71,7 @@ mod nemotron;
 mod nemotron_h;
 mod neobert;
 mod nomic_bert;
+mod olmo;
 mod olmo2;
 mod olmo3;
 mod olmo_hybrid;
@@ -198,6 +199,7 @@ const FAMILIES: &[Family] = &[
     nomic_bert::FAMILY,
     nomic_bert::GTE,
     nomic_bert::JINA,
+    olmo::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     olmo_hybrid::FAMILY,

@@ -93,6 +93,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &bert::NEO_BERT,
     &bert::NOMIC_BERT,
     &bert::NOMIC_BERT_MOE,
+    &olmo::OLMO,
     &olmo::OLMO2,
     &olmo::OLMOE,
     &phi::PHI2,

@@ -4,8 +4,17 @@ use mlxcel_core::Result;
 use serde_json::{Value, json};
 
 use super::super::Architecture;
+use super::super::Rows::Paired;
 use super::super::draft::Draft;
-use super::{CHOSEN, PLAIN, POST_NORMS, RMS_EPSILON, expert_width};
+use super::{CHOSEN, LAYER_EPSILON, PLAIN, POST_NORMS, RMS_EPSILON, expert_width};
+
+pub(super) const OLMO: Architecture = Architecture {
+    name: "olmo",
+    model_type: "olmo",
+    rows: Paired,
+    settings: &[&[(LAYER_EPSILON, "layer_norm_eps"), ("attention.clamp_kqv", "clip_qkv")]],
+    ..PLAIN
+};
 
 pub(super) const OLMO2: Architecture =
     Architecture { name: "olmo2", model_type: "olmo2", tensors: &[POST_NORMS], adapt: olmo2, ..PLAIN };
