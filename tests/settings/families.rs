@@ -57,6 +57,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("gemma3n_text", gemmas::gemma3n_text),
     ("gemma4_text", gemmas::gemma4_text),
     ("gemma4_unified_text", gemmas::gemma4_text),
+    ("glm", classics::glm),
     ("glm4", |d| {
         d.sizes(HeadDim::Free);
         d.rope(Ropes::All, Some("partial_rotary_factor"));

@@ -33,6 +33,7 @@ mod gemma2;
 mod gemma3_text;
 mod gemma3n_text;
 mod gemma4_text;
+mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
@@ -163,6 +164,7 @@ const FAMILIES: &[Family] = &[
     gemma3_text::FAMILY,
     gemma3n_text::FAMILY,
     gemma4_text::FAMILY,
+    glm::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,

@@ -11,6 +11,17 @@ use super::{
     partial_rotary,
 };
 
+/// Files of ChatGLM's own checkpoints have queries, keys and values in one matrix.
+pub(super) const CHATGLM: Architecture = Architecture {
+    name: "chatglm",
+    model_type: "glm",
+    rows: Pairs,
+    present: &[],
+    tensors: &[&[("attn_qkv", "self_attn.qkv_proj", Keep), ("ffn_up", "mlp.gate_up_proj", Keep)]],
+    adapt: chatglm,
+    ..PLAIN
+};
+
 pub(super) const GLM4: Architecture = Architecture {
     name: "glm4",
     model_type: "glm4",
@@ -34,6 +45,12 @@ pub(super) const GLM4MOE: Architecture = Architecture {
     adapt: glm4moe,
     ..PLAIN
 };
+
+fn chatglm(draft: &mut Draft<'_>) -> Result<()> {
+    let biased = ["attn_q.bias", "attn_qkv.bias"].iter().any(|bias| draft.size_of(bias, 0).is_some());
+    draft.set("attention_bias", biased);
+    partial_rotary(draft)
+}
 
 fn glm4moe(draft: &mut Draft<'_>) -> Result<()> {
     experts_after(draft, "first_k_dense_replace")?;

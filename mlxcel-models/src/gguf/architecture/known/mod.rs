@@ -41,6 +41,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &deepseek::BAILINGMOE3,
     &bert::BERT,
     &llama::BITNET,
+    &glm::CHATGLM,
     &cohere::COHERE2,
     &cohere::COMMAND_R,
     &deepseek::DEEPSEEK2,
