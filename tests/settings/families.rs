@@ -47,6 +47,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("ernie4_5_moe", mixtures::ernie4_5_moe),
     ("exaone4", exaone4),
     ("exaone_moe", mixtures::exaone_moe),
+    ("falcon", classics::falcon),
     ("falcon_h1", hybrids::falcon_h1),
     ("gemma", |d| {
         rotated(d);

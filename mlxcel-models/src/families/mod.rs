@@ -27,6 +27,7 @@ mod eurobert;
 mod exaone4;
 mod exaone_moe;
 mod experts;
+mod falcon;
 mod falcon_h1;
 mod gemma;
 mod gemma2;
@@ -158,6 +159,7 @@ const FAMILIES: &[Family] = &[
     eurobert::FAMILY,
     exaone4::FAMILY,
     exaone_moe::FAMILY,
+    falcon::FAMILY,
     falcon_h1::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,

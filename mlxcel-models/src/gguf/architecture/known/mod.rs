@@ -7,6 +7,7 @@ mod cohere;
 mod deepseek;
 mod ernie;
 mod exaone;
+mod falcon;
 mod gemma;
 mod glm;
 mod gpt;
@@ -53,6 +54,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &bert::EUROBERT,
     &exaone::EXAONE_MOE,
     &exaone::EXAONE4,
+    &falcon::FALCON,
     &mamba::FALCON_H1,
     &gemma::GEMMA,
     &gemma::GEMMA_EMBEDDING,
