@@ -49,6 +49,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("exaone_moe", mixtures::exaone_moe),
     ("falcon", classics::falcon),
     ("falcon_h1", hybrids::falcon_h1),
+    ("falcon_mamba", classics::mamba),
     ("gemma", |d| {
         rotated(d);
         d.flag("attention_bias");
@@ -104,6 +105,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("llama4_text", mixtures::llama4_text),
     ("longcat_flash", latents::longcat_flash),
+    ("mamba", classics::mamba),
     ("mamba2", hybrids::mamba2),
     ("mimo_v2_flash", mixtures::mimo_v2_flash),
     ("minicpm", |d| {

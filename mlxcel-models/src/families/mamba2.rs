@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family::new(&["mamba2"], &[2], describe);
 
 /// The state does not grow with positions and the settings have no bound, so this one is only there to be
 /// finite.
-const CONTEXT: usize = 1 << 20;
+pub(super) const CONTEXT: usize = 1 << 20;
 
 fn settings(config: Fields<'_>, hidden: usize) -> Result<StateSpaceSettings> {
     let heads = config.size("num_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(128);

@@ -59,6 +59,7 @@ mod lfm2_moe;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
+mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
 mod minicpm;
@@ -187,6 +188,8 @@ const FAMILIES: &[Family] = &[
     llama::FAMILY,
     llama4_text::FAMILY,
     longcat_flash::FAMILY,
+    mamba::FAMILY,
+    mamba::FALCON,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minicpm::FAMILY,

@@ -9,6 +9,36 @@ use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{CHOSEN, PLAIN, RMS_EPSILON};
 
+/// Mamba, or Falcon Mamba where the file says that steps, B and C are normalized.
+pub(super) const MAMBA: Architecture = Architecture {
+    name: "mamba",
+    model_type: "mamba",
+    settings: &[&[
+        ("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"),
+        ("ssm.conv_kernel", "conv_kernel"),
+        ("ssm.state_size", "state_size"),
+        ("ssm.inner_size", "intermediate_size"),
+        ("ssm.time_step_rank", "time_step_rank"),
+    ]],
+    present: &[("ssm_in.bias", "use_bias"), ("ssm_conv1d.bias", "use_conv_bias")],
+    base: ["backbone.", "layers."],
+    tensors: &[&[
+        ("token_embd", "embeddings", Keep),
+        ("output_norm", "norm_f", Keep),
+        ("attn_norm", "norm", Keep),
+        ("ssm_in", "mixer.in_proj", Keep),
+        ("ssm_conv1d.weight", "mixer.conv1d.weight", Taps),
+        ("ssm_conv1d.bias", "mixer.conv1d.bias", Keep),
+        ("ssm_x", "mixer.x_proj", Keep),
+        ("ssm_dt", "mixer.dt_proj", Keep),
+        ("ssm_a", "mixer.A_log", NegatedExponential),
+        ("ssm_d", "mixer.D", Keep),
+        ("ssm_out", "mixer.out_proj", Keep),
+    ]],
+    adapt: mamba,
+    ..PLAIN
+};
+
 pub(super) const MAMBA2: Architecture = Architecture {
     name: "mamba2",
     model_type: "mamba2",
@@ -106,6 +136,13 @@ fn jamba(draft: &mut Draft<'_>) -> Result<()> {
         let distance = with.next().map_or(layers + 1, |second| second - first);
         draft.set(offset, first);
         draft.set(period, distance);
+    }
+    Ok(())
+}
+
+fn mamba(draft: &mut Draft<'_>) -> Result<()> {
+    if draft.flag("ssm.dt_b_c_rms")? == Some(true) {
+        draft.set("model_type", "falcon_mamba");
     }
     Ok(())
 }

@@ -82,6 +82,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::LLAMA,
     &llama::LLAMA_EMBED,
     &llama::LLAMA4,
+    &mamba::MAMBA,
     &mamba::MAMBA2,
     &mimo::MIMO2,
     &minicpm::MINICPM,
