@@ -45,6 +45,7 @@ mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod granitemoehybrid;
+mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod indexer;
@@ -178,6 +179,7 @@ const FAMILIES: &[Family] = &[
     granite::FAMILY,
     granitemoe::FAMILY,
     granitemoehybrid::FAMILY,
+    helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
     internlm3::FAMILY,

@@ -1,0 +1,39 @@
+//! Helium: Llama with rotary embedding of adjacent elements.
+//!
+//! Config fields, defaults and arithmetic follow transformers' `HeliumConfig` and `HeliumForCausalLM`.
+
+use mlxcel_core::Result;
+
+use super::Family;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder};
+use super::roles::Roles;
+use super::settings::{SizeDefaults, Sizes, flag};
+use crate::decoder::Decoder;
+use crate::rope::RopeSettings;
+
+pub(super) const FAMILY: Family = Family::new(&["helium"], &[2], describe);
+
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 48_000,
+    hidden: 2560,
+    intermediate: 7040,
+    layers: 24,
+    query_heads: 20,
+    kv_heads: Some(20),
+    head_dim: Some(128),
+    context: 4096,
+};
+
+fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    let config = roles.config;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let rope = RopeSettings { theta: 100_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
+    let variant = Variant {
+        epsilon: 1e-8,
+        attention_biases: AttentionBiases::inputs(flag(config, "attention_bias", false)?),
+        mlp_biases: flag(config, "mlp_bias", false)?,
+        ..Variant::PLAIN
+    };
+    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+}
