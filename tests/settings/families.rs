@@ -132,6 +132,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.markers.push(format!("model.layers.#.{module}.gate.weight"));
         d.expert_layout(&format!("model.layers.#.{module}"));
     }),
+    ("nanochat", classics::nanochat),
     ("nemotron", |d| {
         d.sizes(HeadDim::Free);
         d.rope(Ropes::All, Some("partial_rotary_factor"));

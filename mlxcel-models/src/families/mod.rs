@@ -71,6 +71,7 @@ mod mistral;
 mod mistral4;
 mod mixtral;
 mod modernbert;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod neobert;
@@ -202,6 +203,7 @@ const FAMILIES: &[Family] = &[
     mistral4::FAMILY,
     mixtral::FAMILY,
     modernbert::FAMILY,
+    nanochat::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
     neobert::FAMILY,

@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 pub struct Rope {
     /// The number of rotated elements per head; even.
     pub rotary_dim: usize,
-    /// The angle per position of each pair, in radians, including scaling: `rotary_dim / 2` numbers.
+    /// The angle per position of each pair, in radians, including scaling: `rotary_dim / 2` numbers. Negative
+    /// ones turn in the other direction (nanochat).
     pub inv_freq: Vec<f32>,
     /// A factor of cosines and sines.
     pub attention_factor: f32,
@@ -68,6 +69,13 @@ impl Rope {
             *cos = angle.cos() as f32 * factor;
             *sin = angle.sin() as f32 * factor;
         }
+    }
+
+    /// The same in the other direction: `a`, `b` becomes `a·cos + b·sin`, `b·cos − a·sin`.
+    pub(crate) fn reversed(mut self) -> Self {
+        let long = self.long.iter_mut().flat_map(|long| &mut long.inv_freq);
+        self.inv_freq.iter_mut().chain(long).for_each(|frequency| *frequency = -*frequency);
+        self
     }
 
     /// The frequencies of a sequence of `length` positions.
