@@ -85,6 +85,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         mixtures::granite_experts(d);
     }),
     ("granitemoehybrid", hybrids::granitemoehybrid),
+    ("granitemoeshared", classics::granitemoeshared),
     ("helium", classics::helium),
     ("hunyuan_v1_dense", hunyuan),
     ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),

@@ -25,6 +25,15 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
+    decoder(roles, |_, _| Ok(None))
+}
+
+/// The decoder of a checkpoint with the structure of Granite-MoE; `shared` makes the shared expert of a layer,
+/// if there is any, from its name and the width of the stream.
+pub(super) fn decoder(
+    roles: &Roles<'_>,
+    shared: impl Fn(&str, usize) -> Result<Option<SharedExpert>>,
+) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = sizes.rope(config).read()?;
@@ -35,7 +44,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let variant = Variant { attention_biases: biases, ..scaled(config)? };
     let core = |_| core(scale, None, Some(&rope));
     decoder_with(roles, &sizes, &variant, core, |_, layer| {
-        Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, None)?.into())
+        let shared = shared(layer, sizes.hidden)?;
+        Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, shared)?.into())
     })
 }
 

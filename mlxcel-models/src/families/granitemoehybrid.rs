@@ -76,7 +76,7 @@ fn rope(config: Fields<'_>, sizes: &Sizes) -> Result<Option<Rope>> {
 
 /// The MLP that all tokens go through, whose projection of the input has the gate's rows in front, or which
 /// mlx-lm has split.
-fn shared_mlp(
+pub(super) fn shared_mlp(
     roles: &Roles<'_>,
     layer: &str,
     [hidden, width]: [usize; 2],

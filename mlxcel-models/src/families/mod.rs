@@ -45,6 +45,7 @@ mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod granitemoehybrid;
+mod granitemoeshared;
 mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
@@ -180,6 +181,7 @@ const FAMILIES: &[Family] = &[
     granite::FAMILY,
     granitemoe::FAMILY,
     granitemoehybrid::FAMILY,
+    granitemoeshared::FAMILY,
     helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,

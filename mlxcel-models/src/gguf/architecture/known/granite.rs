@@ -16,8 +16,8 @@ pub(super) const GRANITEMOE: Architecture = Architecture {
     model_type: "granitemoe",
     rows: Paired,
     settings: &[SETTINGS],
-    tensors: &[EXPERTS],
-    adapt: expert_width,
+    tensors: &[EXPERTS, SHARED],
+    adapt: granitemoe,
     ..PLAIN
 };
 
@@ -27,15 +27,7 @@ pub(super) const GRANITEHYBRID: Architecture = Architecture {
     rows: Paired,
     settings: &[SETTINGS, mamba::SETTINGS],
     present: &[("ssm_in.bias", "mamba_proj_bias")],
-    tensors: &[
-        mamba::TENSORS,
-        EXPERTS,
-        &[
-            ("ffn_gate_shexp", "mlp.gate_proj", Keep),
-            ("ffn_up_shexp", "mlp.up_proj", Keep),
-            ("ffn_down_shexp", "mlp.down_proj", Keep),
-        ],
-    ],
+    tensors: &[mamba::TENSORS, EXPERTS, SHARED],
     adapt: granitehybrid,
     ..PLAIN
 };
@@ -46,6 +38,11 @@ const EXPERTS: &[Name] = &[
     ("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", Keep),
     ("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", Keep),
 ];
+const SHARED: &[Name] = &[
+    ("ffn_gate_shexp", "mlp.gate_proj", Keep),
+    ("ffn_up_shexp", "mlp.up_proj", Keep),
+    ("ffn_down_shexp", "mlp.down_proj", Keep),
+];
 const SETTINGS: &[Setting] = &[
     RMS_EPSILON,
     ("attention.scale", "attention_multiplier"),
@@ -55,6 +52,15 @@ const SETTINGS: &[Setting] = &[
     ("expert_count", "num_local_experts"),
     CHOSEN,
 ];
+
+/// Granite-MoE, with a shared expert or without.
+fn granitemoe(draft: &mut Draft<'_>) -> Result<()> {
+    if let Some(width) = draft.size_of("ffn_gate_shexp.weight", 0) {
+        draft.set("model_type", "granitemoeshared");
+        draft.set("shared_intermediate_size", width);
+    }
+    expert_width(draft)
+}
 
 /// Granite 4, or Bamba where attention is not scaled by a setting.
 fn granitehybrid(draft: &mut Draft<'_>) -> Result<()> {
