@@ -229,6 +229,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.flag("use_bias");
         d.window("sliding_window");
     }),
+    ("vaultgemma", classics::vaultgemma),
 ];
 
 /// What most families have: sizes, one rotary embedding of whole heads, and the usual settings.

@@ -70,6 +70,7 @@ pub(super) struct Variant {
     pub(super) embedding_scale: f32,
     pub(super) residual_scale: f32,
     pub(super) logit_scale: f32,
+    pub(super) logit_soft_cap: Option<f32>,
     /// Whether the layer behind the last one may be a draft head.
     pub(super) draft_head: bool,
 }
@@ -93,6 +94,7 @@ impl Variant {
         embedding_scale: 1.0,
         residual_scale: 1.0,
         logit_scale: 1.0,
+        logit_soft_cap: None,
         draft_head: false,
     };
 }
@@ -178,6 +180,7 @@ pub(super) fn decoder_of(
         norm: format!("{base}{}", variant.last_norm),
         embedding_scale: variant.embedding_scale,
         logit_scale: variant.logit_scale,
+        logit_soft_cap: variant.logit_soft_cap,
         head_bias: variant.head_bias,
         draft_head,
         ..Outline::new(sizes, &base, tied)

@@ -105,6 +105,7 @@ mod starcoder2;
 mod state_space;
 mod step3p5;
 mod text;
+mod vaultgemma;
 
 use mlxcel_core::{Error, LoadOptions, ModelPart, Result, TokenId};
 
@@ -234,6 +235,7 @@ const FAMILIES: &[Family] = &[
     stablelm::FAMILY,
     starcoder2::FAMILY,
     step3p5::FAMILY,
+    vaultgemma::FAMILY,
 ];
 
 /// The values of `model_type` that [`Checkpoint::decoder`] supports.
