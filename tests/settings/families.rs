@@ -70,6 +70,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("glm4_moe_lite", latents::glm4_moe_lite),
     ("glm_moe_dsa", latents::glm_moe_dsa),
     ("gpt2", gpt2),
+    ("gpt_bigcode", classics::gpt_bigcode),
     ("gpt_neox", gpt_neox),
     ("gpt_oss", gpt_oss),
     ("granite", |d| {

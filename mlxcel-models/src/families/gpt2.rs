@@ -10,26 +10,32 @@ use super::blocks::{core, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::{Fused, Roles};
 use super::settings::{
-    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, Sizes,
-    activation, expect_flag, flag, head_dim, positive,
+    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH,
+    SizeDefaults, Sizes, activation, expect_flag, flag, head_dim, positive,
 };
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Mlp};
+use crate::decoder::{Activation, Decoder, Linear, Mlp};
 
 pub(super) const FAMILY: Family = Family::new(&["gpt2"], &[50_256], describe);
+
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 50_257,
+    hidden: 768,
+    intermediate: 3072,
+    layers: 12,
+    query_heads: 12,
+    kv_heads: None,
+    head_dim: None,
+    context: 1024,
+};
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     expect_flag(config, "add_cross_attention", false)?;
-    let sizes = sizes(config)?;
-    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
-    let activation = activation(config, "activation_function", Activation::GeluTanh)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
+    let sizes = sizes(config, &DEFAULTS)?;
     let scale = if flag(config, "scale_attn_weights", true)? { sizes.scale() } else { 1.0 };
     let by_layer = flag(config, "scale_attn_by_inverse_layer_idx", false)?;
-
-    let base = roles.base("transformer.", "wte");
-    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
+    let scale = |index: usize| if by_layer { scale / (index + 1) as f32 } else { scale };
     // Weights are stored as inputs by outputs; in GGUF files the other way round, as those of all families.
     let by_inputs = flag(config, "conv1d", true)?;
     let module = |name: &str, outputs: usize, inputs: usize| -> Result<Fused<'_>> {
@@ -40,18 +46,38 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         };
         Ok(Fused { roles, weight, bias: roles.bias(name, outputs, true)? })
     };
+    decoder(roles, &sizes, scale, module, Fused::in_order)
+}
+
+/// The decoder of a checkpoint with the structure and tensor names of GPT-2. `scale` is that of the scores of a
+/// layer, `module` a projection from its name, outputs and inputs, and `split` takes queries, keys and values
+/// apart.
+pub(super) fn decoder<'r>(
+    roles: &'r Roles<'r>,
+    sizes: &Sizes,
+    scale: impl Fn(usize) -> f32,
+    module: impl Fn(&str, usize, usize) -> Result<Fused<'r>>,
+    split: impl Fn(&Fused<'r>, &Sizes) -> [Linear; 3],
+) -> Result<Decoder> {
+    let config = roles.config;
+    let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
+    let activation = activation(config, "activation_function", Activation::GeluTanh)?;
+    let tied = flag(config, "tie_word_embeddings", true)?;
+
+    let base = roles.base("transformer.", "wte");
+    let norm = |name: &str| roles.layer_norm(name, hidden, epsilon, true);
     let linear = |name: &str, outputs: usize, inputs: usize| {
         let Fused { weight, bias, .. } = module(name, outputs, inputs)?;
         Ok(roles.projection(weight, bias))
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}h.{index}.{part}");
-        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
         let before = norm(&name("ln_1"))?;
-        let inputs = module(&name("attn.c_attn"), 3 * hidden, hidden)?.thirds(hidden);
+        let rows = sizes.query_width() + 2 * sizes.kv_width();
+        let inputs = split(&module(&name("attn.c_attn"), rows, hidden)?, sizes);
         let output = linear(&name("attn.c_proj"), hidden, hidden)?;
-        let core = core(if by_layer { scale / (index + 1) as f32 } else { scale }, None, None);
-        let attention = plain_attention(&sizes, inputs, output, core);
+        let attention = plain_attention(sizes, inputs, output, core(scale(index), None, None));
         Ok(sequential([
             pre_norm(before, attention),
             pre_norm(
@@ -66,29 +92,30 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = Outline {
         embedding: format!("{base}wte"),
-        positions: Some(format!("{base}wpe")),
+        positions: Some((format!("{base}wpe"), 0)),
         norm: format!("{base}ln_f"),
-        ..Outline::new(&sizes, &base, tied)
+        ..Outline::new(sizes, &base, tied)
     };
     roles.decoder(outline, norm, layer)
 }
 
 /// The sizes, each by its old name or the one that all families have.
-fn sizes(config: Fields<'_>) -> Result<Sizes> {
+pub(super) fn sizes(config: Fields<'_>, defaults: &SizeDefaults) -> Result<Sizes> {
     let size = |names: [&str; 2], largest, default| -> Result<usize> {
         let first = config.size(names[0], 1..=largest)?;
         Ok(first.or(config.size(names[1], 1..=largest)?).unwrap_or(default))
     };
-    let hidden = size(["hidden_size", "n_embd"], LARGEST_WIDTH, 768)?;
-    let heads = size(["num_attention_heads", "n_head"], LARGEST_HEAD_COUNT, 12)?;
+    let hidden = size(["hidden_size", "n_embd"], LARGEST_WIDTH, defaults.hidden)?;
+    let heads = size(["num_attention_heads", "n_head"], LARGEST_HEAD_COUNT, defaults.query_heads)?;
+    let context = ["max_position_embeddings", "n_positions"];
     Ok(Sizes {
-        vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(50_257),
+        vocabulary: config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(defaults.vocabulary),
         hidden,
         intermediate: config.size("n_inner", 1..=LARGEST_WIDTH)?.unwrap_or(4 * hidden),
-        layers: size(["num_hidden_layers", "n_layer"], LARGEST_LAYER_COUNT, 12)?,
+        layers: size(["num_hidden_layers", "n_layer"], LARGEST_LAYER_COUNT, defaults.layers)?,
         query_heads: heads,
         kv_heads: heads,
         head_dim: head_dim(config, "n_head", hidden, heads)?,
-        context: size(["max_position_embeddings", "n_positions"], LARGEST_CONTEXT, 1024)?,
+        context: size(context, LARGEST_CONTEXT, defaults.context)?,
     })
 }

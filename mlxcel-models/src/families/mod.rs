@@ -40,6 +40,7 @@ mod glm4_moe;
 mod glm4_moe_lite;
 mod glm_moe_dsa;
 mod gpt2;
+mod gpt_bigcode;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
@@ -177,6 +178,7 @@ const FAMILIES: &[Family] = &[
     glm4_moe_lite::FAMILY,
     glm_moe_dsa::FAMILY,
     gpt2::FAMILY,
+    gpt_bigcode::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
     granite::FAMILY,

@@ -23,8 +23,8 @@ pub(super) struct Outline {
     pub(super) embedding_norm: Option<String>,
     pub(super) layer_embeddings: Option<LayerEmbeddings>,
     pub(super) streams: Option<Streams>,
-    /// The module of learned positions, with as many rows as there are positions.
-    pub(super) positions: Option<String>,
+    /// The module of learned positions, and the row of position 0.
+    pub(super) positions: Option<(String, usize)>,
     /// The module of the norm after the last layer.
     pub(super) norm: String,
     /// The module of the head, if it is not the embedding.
@@ -137,9 +137,9 @@ impl Roles<'_> {
         let element_type = self.activation_type(&table)?;
         let weight = self.add(table.clone());
         let positions = match positions {
-            Some(name) => {
-                let weight = self.add(self.matrix(&name, context, hidden)?);
-                Some(PositionTable { weight, offset: 0 })
+            Some((name, offset)) => {
+                let weight = self.add(self.matrix(&name, context + offset, hidden)?);
+                Some(PositionTable { weight, offset })
             }
             None => None,
         };

@@ -8,6 +8,7 @@ use super::super::Change::Keep;
 use super::super::Fixed::Flag;
 use super::super::Rows::Ungrouped;
 use super::super::draft::Draft;
+use super::super::{Architecture, Name};
 use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, WIDTH, expert_width, partial};
 
 pub(super) const GPT_OSS: Architecture = Architecture {
@@ -33,19 +34,32 @@ pub(super) const GPT2: Architecture = Architecture {
     fixed: &[("conv1d", Flag(false))],
     present: &[],
     base: ["transformer.", "h."],
-    tensors: &[&[
-        ("token_embd", "wte", Keep),
-        ("position_embd", "wpe", Keep),
-        ("output_norm", "ln_f", Keep),
-        ("attn_norm", "ln_1", Keep),
-        ("attn_qkv", "attn.c_attn", Keep),
-        ("attn_output", "attn.c_proj", Keep),
-        ("ffn_norm", "ln_2", Keep),
-        ("ffn_up", "mlp.c_fc", Keep),
-        ("ffn_down", "mlp.c_proj", Keep),
-    ]],
+    tensors: &[NAMES],
     ..PLAIN
 };
+
+pub(super) const STARCODER: Architecture = Architecture {
+    name: "starcoder",
+    model_type: "gpt_bigcode",
+    settings: &[&[(LAYER_EPSILON, "layer_norm_epsilon"), (WIDTH, "n_inner")]],
+    present: &[],
+    base: ["transformer.", "h."],
+    tensors: &[NAMES],
+    ..PLAIN
+};
+
+/// Names of GPT-2's tensors.
+const NAMES: &[Name] = &[
+    ("token_embd", "wte", Keep),
+    ("position_embd", "wpe", Keep),
+    ("output_norm", "ln_f", Keep),
+    ("attn_norm", "ln_1", Keep),
+    ("attn_qkv", "attn.c_attn", Keep),
+    ("attn_output", "attn.c_proj", Keep),
+    ("ffn_norm", "ln_2", Keep),
+    ("ffn_up", "mlp.c_fc", Keep),
+    ("ffn_down", "mlp.c_proj", Keep),
+];
 
 pub(super) const GPTNEOX: Architecture = Architecture {
     name: "gptneox",

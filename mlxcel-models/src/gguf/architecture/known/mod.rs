@@ -114,6 +114,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::SEED_OSS,
     &llama::SMOLLM3,
     &stablelm::STABLELM,
+    &gpt::STARCODER,
     &gpt::STARCODER2,
     &step::STEP35,
 ];
