@@ -120,6 +120,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("minicpm3", latents::minicpm3),
     ("minimax_m2", mixtures::minimax_m2),
+    ("ministral", classics::ministral),
     ("ministral3", ministral3),
     ("mistral", |d| {
         rotated(d);

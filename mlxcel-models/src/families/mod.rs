@@ -68,6 +68,7 @@ mod mimo_v2_flash;
 mod minicpm;
 mod minicpm3;
 mod minimax_m2;
+mod ministral;
 mod ministral3;
 mod mistral;
 mod mistral4;
@@ -203,6 +204,7 @@ const FAMILIES: &[Family] = &[
     minicpm::FAMILY,
     minicpm3::FAMILY,
     minimax_m2::FAMILY,
+    ministral::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,
     mistral4::FAMILY,
