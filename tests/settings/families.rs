@@ -35,6 +35,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("cohere", classics::cohere),
     ("cohere2", cohere2),
+    ("deepseek", classics::deepseek),
     ("deepseek_v2", latents::deepseek_v2),
     ("deepseek_v3", latents::deepseek_v3),
     ("deepseek_v32", latents::deepseek_v32),

@@ -14,6 +14,7 @@ mod cohere;
 mod cohere2;
 mod conversion;
 mod convolution;
+mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
@@ -156,6 +157,7 @@ const FAMILIES: &[Family] = &[
     bitnet::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    deepseek::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::Change::{Exponential, Keep, NegatedExponential, Taps};
 use super::super::Fixed::{Flag, Null};
-use super::super::Rows::Pairs;
+use super::super::Rows::{Paired, Pairs};
 use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{
@@ -48,6 +48,16 @@ pub(super) const BAILINGMOE3: Architecture = Architecture {
     ],
     adapt: bailingmoe3,
     ..DEEPSEEK2
+};
+
+pub(super) const DEEPSEEK: Architecture = Architecture {
+    name: "deepseek",
+    model_type: "deepseek",
+    rows: Paired,
+    settings: &[&[RMS_EPSILON], EXPERTS, ROUTER],
+    tensors: &[SHARED_EXPERTS],
+    adapt: |draft| experts_after(draft, "first_k_dense_replace"),
+    ..PLAIN
 };
 
 pub(super) const DEEPSEEK2: Architecture = Architecture {

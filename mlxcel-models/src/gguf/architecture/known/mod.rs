@@ -45,6 +45,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &glm::CHATGLM,
     &cohere::COHERE2,
     &cohere::COMMAND_R,
+    &deepseek::DEEPSEEK,
     &deepseek::DEEPSEEK2,
     &deepseek::DEEPSEEK32,
     &deepseek::DOTS1,
