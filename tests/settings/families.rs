@@ -91,6 +91,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("helium", classics::helium),
     ("hunyuan_v1_dense", hunyuan),
     ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),
+    ("internlm2", classics::internlm2),
     ("internlm3", |d| {
         rotated(d);
         let biased = d.random.one_in(2);

@@ -52,6 +52,7 @@ mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod indexer;
+mod internlm2;
 mod internlm3;
 mod jamba;
 mod kimi_delta;
@@ -191,6 +192,7 @@ const FAMILIES: &[Family] = &[
     helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
+    internlm2::FAMILY,
     internlm3::FAMILY,
     jamba::FAMILY,
     kimi_linear::FAMILY,

@@ -13,6 +13,7 @@ mod glm;
 mod gpt;
 mod granite;
 mod hunyuan;
+mod internlm;
 mod lfm2;
 mod llama;
 mod mamba;
@@ -74,6 +75,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &granite::GRANITEMOE,
     &hunyuan::HUNYUAN_DENSE,
     &hunyuan::HUNYUAN_MOE,
+    &internlm::INTERNLM2,
     &mamba::JAMBA,
     &bert::JINA_BERT_V2,
     &bert::JINA_BERT_V3,
