@@ -168,6 +168,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.experts(&["num_experts", "num_local_experts"]);
         d.expert_layout("model.layers.#.mlp");
     }),
+    ("opt", classics::opt),
     ("phi", classics::phi),
     ("phi3", |d| {
         d.sizes(HeadDim::Derived);

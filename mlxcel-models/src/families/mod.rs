@@ -86,6 +86,7 @@ mod olmo2;
 mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
+mod opt;
 mod outline;
 mod phi;
 mod phi3;
@@ -226,6 +227,7 @@ const FAMILIES: &[Family] = &[
     olmo3::FAMILY,
     olmo_hybrid::FAMILY,
     olmoe::FAMILY,
+    opt::FAMILY,
     phi::FAMILY,
     phi3::FAMILY,
     phimoe::FAMILY,
