@@ -74,6 +74,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("gpt_bigcode", classics::gpt_bigcode),
     ("gpt_neox", gpt_neox),
     ("gpt_oss", gpt_oss),
+    ("gptj", classics::gptj),
     ("granite", |d| {
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);

@@ -44,6 +44,7 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
 mod gpt_oss;
+mod gptj;
 mod granite;
 mod granitemoe;
 mod granitemoehybrid;
@@ -186,6 +187,7 @@ const FAMILIES: &[Family] = &[
     gpt_bigcode::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
+    gptj::FAMILY,
     granite::FAMILY,
     granitemoe::FAMILY,
     granitemoehybrid::FAMILY,
