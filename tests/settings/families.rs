@@ -33,6 +33,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.usual();
         d.flag("attention_bias");
     }),
+    ("codegen", classics::codegen),
     ("cohere", classics::cohere),
     ("cohere2", cohere2),
     ("deepseek", classics::deepseek),

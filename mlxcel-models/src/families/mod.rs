@@ -10,6 +10,7 @@ mod bamba;
 mod bert;
 mod bitnet;
 mod blocks;
+mod codegen;
 mod cohere;
 mod cohere2;
 mod conversion;
@@ -158,6 +159,7 @@ const FAMILIES: &[Family] = &[
     bert::FAMILY,
     bert::ROBERTA,
     bitnet::FAMILY,
+    codegen::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
     deepseek::FAMILY,
