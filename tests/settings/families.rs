@@ -171,6 +171,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.expert_layout("model.layers.#.mlp");
     }),
     ("opt", classics::opt),
+    ("persimmon", classics::persimmon),
     ("phi", classics::phi),
     ("phi3", |d| {
         d.sizes(HeadDim::Derived);

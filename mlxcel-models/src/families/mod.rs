@@ -90,6 +90,7 @@ mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod outline;
+mod persimmon;
 mod phi;
 mod phi3;
 mod phimoe;
@@ -232,6 +233,7 @@ const FAMILIES: &[Family] = &[
     olmo_hybrid::FAMILY,
     olmoe::FAMILY,
     opt::FAMILY,
+    persimmon::FAMILY,
     phi::FAMILY,
     phi3::FAMILY,
     phimoe::FAMILY,
