@@ -34,6 +34,6 @@ fn check(engine: &dyn Backend, fixture: &Fixture) -> Outcome {
 #[test]
 fn every_architecture_of_gguf_files_is_exact() {
     let folders = folders();
-    assert!(folders.len() >= 36, "{} folders", folders.len());
+    assert!(folders.len() >= 47, "{} folders", folders.len());
     check_on_engines(&folders, &BTreeSet::from(COMPILED), check);
 }

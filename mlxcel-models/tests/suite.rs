@@ -3,6 +3,7 @@
 
 mod architectures;
 mod checkpoints;
+mod classics;
 mod common;
 mod compressed;
 mod draft_heads;
