@@ -1,6 +1,6 @@
 //! Attention, and latent attention.
 
-use super::{HeadLinear, Linear, Norm, WeightId};
+use super::{Activation, HeadLinear, Linear, Norm, WeightId};
 use crate::rope::Rope;
 
 /// Self-attention.
@@ -38,10 +38,12 @@ pub struct Attention {
     pub value_norm: Option<Norm>,
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
-    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, whose
-    /// sigmoid multiplies the heads' results before `output` (Qwen3-Next); or to `query_heads`, a number
-    /// for each head (Step 3.5).
+    /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, which
+    /// multiplies the heads' results before `output` (Qwen3-Next); or to `query_heads`, a number for each head
+    /// (Step 3.5).
     pub gate: Option<Linear>,
+    /// What becomes of the gate before it multiplies: a sigmoid in most families, a softplus in Laguna.
+    pub gate_activation: Activation,
     /// The norm of the heads' results together, right before `output` (BitNet).
     pub output_norm: Option<Norm>,
     /// Scores and masking.

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::{
-    Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts, Gating, Head,
-    HeadSharing, HyperConnection, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings, LayerInput,
-    Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Scoring, SharedAttention,
-    SparseAttention,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
+    Gating, Head, HeadSharing, HyperConnection, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings,
+    LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Scoring,
+    SharedAttention, SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -281,7 +281,10 @@ impl Decoder {
         extras.extend(attention.value_norm.map(|_| "values normed by head".to_owned()));
         extras.extend((attention.key == attention.value).then(|| "keys as values".to_owned()));
         extras.extend(attention.clip.map(|clip| format!("limited to {clip}")));
-        extras.extend(attention.gate.map(|_| "gated".to_owned()));
+        extras.extend(attention.gate.map(|_| match attention.gate_activation {
+            Activation::Sigmoid => "gated".to_owned(),
+            activation => format!("gated by {activation}"),
+        }));
         extras.extend(attention.output_norm.map(|_| "normed".to_owned()));
         if attention.value_dim != attention.head_dim {
             extras.push(format!("values of {}", attention.value_dim));
@@ -345,6 +348,7 @@ impl Decoder {
         } = experts;
         let scoring = match router.scoring {
             Scoring::Softmax => "softmax",
+            Scoring::Sigmoid if router.ranks_logits => "logits, weighted by sigmoid",
             Scoring::Sigmoid => "sigmoid",
             Scoring::RootSoftplus => "root of softplus",
             Scoring::SparseMixer { .. } => "sparse mixer",

@@ -83,6 +83,8 @@ pub struct Router {
     pub scoring: Scoring,
     /// `[experts]`: added to the scores for the choice, but not for the weights.
     pub selection_bias: Option<WeightId>,
+    /// Whether the choice is one of logits, to which the bias is added, instead of scores (Kolibri).
+    pub ranks_logits: bool,
     /// `[vocabulary_size, chosen]`: the experts that each token chooses whatever their scores, as whole numbers
     /// (Roller et al., 2021, "Hash Layers For Large Sparse Models"). Neither a selection bias nor groups then
     /// apply.

@@ -109,6 +109,7 @@ pub(super) fn plain_attention(
         value_norm: None,
         clip: None,
         gate: None,
+        gate_activation: Activation::Sigmoid,
         output_norm: None,
         value_scale: 1.0,
         core,

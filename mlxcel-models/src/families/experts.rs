@@ -100,6 +100,7 @@ pub(super) fn softmax_router(projection: Linear, normalised: bool) -> Router {
         projection,
         scoring: Scoring::Softmax,
         selection_bias: None,
+        ranks_logits: false,
         by_token: None,
         groups: None,
         normalised,

@@ -107,6 +107,7 @@ fn route<O: Ops>(
         projection,
         scoring,
         selection_bias,
+        ranks_logits,
         by_token,
         groups,
         normalised,
@@ -131,7 +132,7 @@ fn route<O: Ops>(
             ops.sqrt(&scores)?
         }
     };
-    let mut ranked = scores.clone();
+    let mut ranked = if *ranks_logits { logits.clone() } else { scores.clone() };
     if let Some(bias) = selection_bias {
         let bias = ops.vector(*bias)?;
         ranked = ops.add(&ranked, &bias)?;

@@ -78,6 +78,7 @@ fn attend<O: Ops>(
         value_norm,
         clip,
         gate,
+        gate_activation,
         output_norm,
         core,
     } = attention;
@@ -142,7 +143,7 @@ fn attend<O: Ops>(
     }
     if let Some(gate) = gate {
         let by_head = gate.outputs == *query_heads;
-        let mut gate = gate_of(gate, Activation::Sigmoid, x, last, ops)?;
+        let mut gate = gate_of(gate, *gate_activation, x, last, ops)?;
         if by_head {
             gate = ops.split_heads(&gate, *query_heads)?;
             mixed = ops.split_heads(&mixed, *query_heads)?;
