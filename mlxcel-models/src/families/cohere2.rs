@@ -14,6 +14,7 @@ use super::settings::{
     LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_number, expect_text, flag,
     number, positive, sliding_windows, window,
 };
+use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 use crate::rope::RopeSettings;
 
@@ -31,12 +32,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         head_dim: None,
         context: 8192,
     };
-    expect_flag(config, "use_qk_norm", false)?;
-    expect_flag(config, "use_gated_activation", true)?;
-    expect_flag(config, "use_parallel_block", true)?;
-    expect_number(config, "rotary_pct", 1.0)?;
-    expect_text(config, "position_embedding_type", "rope_gptj")?;
-    expect_text(config, "order_of_interleaved_layers", "local_attn_first")?;
+    refuse_other_structures(config)?;
     let sizes = Sizes::read(config, &defaults)?;
     let epsilon = positive(config, "layer_norm_eps", 1e-5)?;
     let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
@@ -64,4 +60,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let outline =
         Outline { logit_scale: number(config, "logit_scale", 0.0625)?, ..Outline::new(&sizes, &base, tied) };
     roles.decoder(outline, norm, layer)
+}
+
+/// The errors for what the keys of published files allow beyond what transformers implements.
+pub(super) fn refuse_other_structures(config: Fields<'_>) -> Result<()> {
+    expect_flag(config, "use_qk_norm", false)?;
+    expect_flag(config, "use_gated_activation", true)?;
+    expect_flag(config, "use_parallel_block", true)?;
+    expect_number(config, "rotary_pct", 1.0)?;
+    expect_text(config, "position_embedding_type", "rope_gptj")?;
+    expect_text(config, "order_of_interleaved_layers", "local_attn_first")
 }

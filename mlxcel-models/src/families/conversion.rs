@@ -15,6 +15,8 @@ pub struct Conversion {
     /// Parts of the names of published tensors, and what they become. They stay as they are where all tensors
     /// have the converter's names already.
     pub renamed: &'static [(&'static str, &'static str)],
+    /// Ends of the paths of published modules, and what they become.
+    pub renamed_modules: &'static [(&'static str, &'static str)],
     /// Whether the checkpoint stores factors of norms less one, which the converter adds. The converter then
     /// also moves the taps of convolutions to the second dimension, and drops the layers that predict
     /// further tokens.
@@ -28,6 +30,7 @@ impl Conversion {
         experts: "switch_mlp",
         projections: ["gate_proj", "up_proj", "down_proj"],
         renamed: &[],
+        renamed_modules: &[],
         shifted_norms: false,
     };
 
@@ -38,6 +41,13 @@ impl Conversion {
 
     /// What the converter calls a tensor or module with this name.
     pub fn name(&self, published: &str) -> String {
+        const WEIGHT: &str = ".weight";
+        let module = published.strip_suffix(WEIGHT).unwrap_or(published);
+        let ending = &published[module.len()..];
+        let own = self.renamed_modules.iter().find_map(|(from, to)| Some((module.strip_suffix(from)?, to)));
+        if let Some((before, to)) = own {
+            return format!("{before}{to}{ending}");
+        }
         let renamed =
             self.renamed.iter().find(|(from, to)| published.contains(from) && !published.contains(to));
         match renamed {

@@ -205,7 +205,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         layer_embeddings: Some(layer_embeddings),
         streams: Some(streams),
         logit_soft_cap: logit_cap,
-        wrapper_caps: true,
+        wrapper_scales: true,
         ..Outline::new(&sizes, &base, tied)
     };
     roles.decoder(outline, norm, layer)

@@ -195,7 +195,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         embedding_scale: embedding_scale(&sizes),
         layer_embeddings,
         logit_soft_cap: logit_cap,
-        wrapper_caps: true,
+        wrapper_scales: true,
         ..Outline::new(&sizes, &base, tied)
     };
     roles.decoder(outline, norm, layer)

@@ -6,14 +6,17 @@
 use mlxcel_core::Result;
 
 use super::Family;
-use super::blocks::{AttentionBiases, between_norms, core, sequential};
-use super::outline::Outline;
+use super::blocks::{AttentionBiases, core};
+use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
+use super::settings::{SizeDefaults, Sizes, activation, flag};
 use crate::decoder::{Activation, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["glm4"], &[151_329, 151_336, 151_338], describe);
+
+/// The norms after each operation.
+pub(super) const NORMS_AFTER: Option<[&str; 2]> = Some(["post_self_attn_layernorm", "post_mlp_layernorm"]);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
@@ -28,34 +31,22 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         context: 131_072,
     };
     let sizes = Sizes::read(config, &defaults)?;
-    let epsilon = positive(config, "rms_norm_eps", 1.5625e-7)?;
-    let biases = AttentionBiases::inputs(flag(config, "attention_bias", true)?);
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let rope = RopeSettings {
         partial: Partial::Part { key: "partial_rotary_factor", default: 0.5 },
         interleaved: true,
         ..sizes.rope(config)
     }
     .read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), None, Some(&rope));
-        Ok(sequential([
-            between_norms(
-                norm(&name("input_layernorm"))?,
-                roles.attention(&name("self_attn"), &sizes, biases, core)?,
-                norm(&name("post_self_attn_layernorm"))?,
-            ),
-            between_norms(
-                norm(&name("post_attention_layernorm"))?,
-                roles.fused_gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation)?,
-                norm(&name("post_mlp_layernorm"))?,
-            ),
-        ]))
+    let variant = Variant {
+        epsilon: 1.5625e-7,
+        norms_after: NORMS_AFTER,
+        attention_biases: AttentionBiases::inputs(flag(config, "attention_bias", true)?),
+        ..Variant::PLAIN
     };
-    roles.decoder(Outline::new(&sizes, &base, tied), norm, layer)
+    let shape = [sizes.hidden, sizes.intermediate];
+    let core = |_| core(sizes.scale(), None, Some(&rope));
+    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+        Ok(roles.fused_gated_mlp(&format!("{layer}.mlp"), shape, activation)?.into())
+    })
 }

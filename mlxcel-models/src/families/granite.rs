@@ -12,10 +12,11 @@ use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::Decoder;
 
-pub(super) const FAMILY: Family = Family {
-    conversion: Conversion::sensitive(&["self_attn.o_proj", "mlp.down_proj", "lm_head"]),
-    ..Family::new(&["granite"], &[2], describe)
-};
+pub(super) const FAMILY: Family =
+    Family { conversion: Conversion::sensitive(SENSITIVE), ..Family::new(&["granite"], &[2], describe) };
+
+/// What suffers most from fewer bits.
+pub(super) const SENSITIVE: &[&str] = &["self_attn.o_proj", "mlp.down_proj", "lm_head"];
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

@@ -29,7 +29,7 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     context: 128_000,
 };
 /// What a layer with a convolution is called in `layer_types`.
-const CONVOLUTION: &str = "conv";
+pub(super) const CONVOLUTION: &str = "conv";
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
@@ -67,11 +67,7 @@ pub(super) fn decoder(
             let core = core(sizes.scale(), None, Some(&rope));
             Mixer::Attention(attention(roles, &name("self_attn"), sizes, epsilon, core)?)
         } else {
-            Mixer::ShortConvolution(ShortConvolution {
-                input: roles.linear(&name("conv.in_proj"), 3 * hidden, hidden, bias)?,
-                convolution: roles.convolution(&name("conv.conv"), [hidden, taps], bias, None)?,
-                output: roles.linear(&name("conv.out_proj"), hidden, hidden, bias)?,
-            })
+            convolution(roles, &name("conv"), [hidden, taps], bias)?
         };
         let output_norm = norm(&name("ffn_norm"))?;
         let second = second(index, &name("feed_forward"))?;
@@ -79,6 +75,21 @@ pub(super) fn decoder(
     };
     let outline = Outline { norm: format!("{base}embedding_norm"), ..Outline::new(sizes, &base, tied) };
     roles.decoder(outline, norm, layer)
+}
+
+/// The short convolution of `module`.
+pub(super) fn convolution(
+    roles: &Roles<'_>,
+    module: &str,
+    [hidden, taps]: [usize; 2],
+    bias: bool,
+) -> Result<Mixer> {
+    let name = |part: &str| format!("{module}.{part}");
+    Ok(Mixer::ShortConvolution(ShortConvolution {
+        input: roles.linear(&name("in_proj"), 3 * hidden, hidden, bias)?,
+        convolution: roles.convolution(&name("conv"), [hidden, taps], bias, None)?,
+        output: roles.linear(&name("out_proj"), hidden, hidden, bias)?,
+    }))
 }
 
 /// The MLP of `module`, whose projections mlx-lm has renamed for the model with experts.

@@ -54,6 +54,8 @@ pub(super) struct Variant {
     pub(super) norm_offset: f32,
     /// The names of the norms before attention and before the MLP.
     pub(super) norms: [&'static str; 2],
+    /// The names of the norms after attention and after the MLP, if there are any.
+    pub(super) norms_after: Option<[&'static str; 2]>,
     /// The name of the norm after the last layer.
     pub(super) last_norm: &'static str,
     pub(super) attention_biases: AttentionBiases,
@@ -71,6 +73,8 @@ pub(super) struct Variant {
     pub(super) residual_scale: f32,
     pub(super) logit_scale: f32,
     pub(super) logit_soft_cap: Option<f32>,
+    /// Whether a model that wraps the text model scales its logits too.
+    pub(super) wrapper_scales: bool,
     /// Whether the layer behind the last one may be a draft head.
     pub(super) draft_head: bool,
 }
@@ -84,6 +88,7 @@ impl Variant {
         bare_norms: false,
         norm_offset: 0.0,
         norms: ["input_layernorm", "post_attention_layernorm"],
+        norms_after: None,
         last_norm: "norm",
         attention_biases: AttentionBiases { inputs: false, output: false },
         mlp_biases: false,
@@ -95,6 +100,7 @@ impl Variant {
         residual_scale: 1.0,
         logit_scale: 1.0,
         logit_soft_cap: None,
+        wrapper_scales: false,
         draft_head: false,
     };
 }
@@ -170,10 +176,14 @@ pub(super) fn decoder_of(
     let layer = |index: usize| {
         let name = format!("{base}layers.{index}");
         let [before_first, before_second] = variant.norms.map(|norm| format!("{name}.{norm}"));
-        let first = pre_norm(norm(&before_first)?, first(index, &name)?);
-        let second = pre_norm(norm(&before_second)?, second(index, &name)?);
+        let after = |which: usize| {
+            variant.norms_after.map(|names| norm(&format!("{name}.{}", names[which]))).transpose()
+        };
         let residual_scale = variant.residual_scale;
-        Ok(sequential([first, second].map(|block| Block { residual_scale, ..block })))
+        let first = pre_norm(norm(&before_first)?, first(index, &name)?);
+        let first = Block { norm_after: after(0)?, residual_scale, ..first };
+        let second = pre_norm(norm(&before_second)?, second(index, &name)?);
+        Ok(sequential([first, Block { norm_after: after(1)?, residual_scale, ..second }]))
     };
     let draft_head = variant.draft_head.then(|| DraftHeadModules::behind(&base, sizes.layers));
     let outline = Outline {
@@ -181,6 +191,7 @@ pub(super) fn decoder_of(
         embedding_scale: variant.embedding_scale,
         logit_scale: variant.logit_scale,
         logit_soft_cap: variant.logit_soft_cap,
+        wrapper_scales: variant.wrapper_scales,
         head_bias: variant.head_bias,
         draft_head,
         ..Outline::new(sizes, &base, tied)

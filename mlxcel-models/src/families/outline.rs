@@ -35,8 +35,8 @@ pub(super) struct Outline {
     pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
     pub(super) logit_soft_cap: Option<f32>,
-    /// Whether a model that wraps the text model caps its logits too.
-    pub(super) wrapper_caps: bool,
+    /// Whether a model that wraps the text model scales and caps its logits too.
+    pub(super) wrapper_scales: bool,
     /// The modules of the draft head, if the family's are known. Its layer has the index behind the last one.
     pub(super) draft_head: Option<DraftHeadModules>,
 }
@@ -98,7 +98,7 @@ impl Outline {
             head_bias: false,
             logit_scale: 1.0,
             logit_soft_cap: None,
-            wrapper_caps: false,
+            wrapper_scales: false,
             draft_head: None,
         }
     }
@@ -129,7 +129,7 @@ impl Roles<'_> {
             head_bias,
             logit_scale,
             logit_soft_cap,
-            wrapper_caps,
+            wrapper_scales,
             draft_head,
         } = outline;
         let table = self.matrix(&embedding_name, vocabulary, hidden)?;
@@ -162,11 +162,9 @@ impl Roles<'_> {
         let layers = indices.map(layer).collect::<Result<Vec<_>>>()?;
         let norm = norm(&norm_name)?;
         let is_causal = flag(self.config, CAUSAL, true)?;
-        // Models that wrap a text model have a head of their own, which does not scale, and seldom caps.
-        let (scale, soft_cap) = match self.is_wrapped() {
-            true => (1.0, logit_soft_cap.filter(|_| wrapper_caps)),
-            false => (logit_scale, logit_soft_cap),
-        };
+        // Models that wrap a text model have a head of their own, which seldom scales or caps.
+        let is_plain = self.is_wrapped() && !wrapper_scales;
+        let (scale, soft_cap) = if is_plain { (1.0, None) } else { (logit_scale, logit_soft_cap) };
         // Where later tokens are seen, none is left to be predicted.
         let lacks_head = is_causal && self.lacks_head(&head, &embedding_name)?;
         let head = if is_causal {

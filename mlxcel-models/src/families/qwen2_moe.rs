@@ -40,7 +40,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [60, 4])?;
     let experts = experts.of_own_width(config, 1408)?;
     let normalised = flag(config, "norm_topk_prob", false)?;
-    let is_sparse = sparse_layers(config, experts.count)?;
+    let is_sparse = sparse_layers(config, experts.count, &[])?;
 
     let variant = Variant { attention_biases: biases, ..Variant::PLAIN };
     let core = |index: usize| core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));

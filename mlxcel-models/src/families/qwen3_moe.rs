@@ -36,7 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 0, [128, 8])?;
     let experts = experts.of_own_width(config, 768)?;
     let normalised = flag(config, "norm_topk_prob", false)?;
-    let is_sparse = sparse_layers(config, experts.count)?;
+    let is_sparse = sparse_layers(config, experts.count, &[])?;
     let variant = Variant {
         attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
         head_norms: HEAD_NORMS,

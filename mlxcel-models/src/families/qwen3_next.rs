@@ -51,7 +51,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 0, [512, 10])?;
     let experts = experts.of_own_width(config, 512)?;
     let normalised = flag(config, "norm_topk_prob", true)?;
-    let is_sparse = sparse_layers(config, experts.count)?;
+    let is_sparse = sparse_layers(config, experts.count, &[])?;
     // mlx-lm stacks experts.
     let is_converted = |layer: &str| roles.has(&format!("{layer}.mlp.switch_mlp.down_proj.weight"));
     decoder(roles, &sizes, is_converted, |index, module, activation| {

@@ -171,6 +171,11 @@ impl<'a> Roles<'a> {
         has_matrix(self.checkpoint, module)
     }
 
+    /// The first of `names` that is a tensor, or the first if none is.
+    pub(super) fn first_tensor(&self, names: &[String]) -> String {
+        names.iter().find(|name| self.has(name)).or(names.first()).cloned().unwrap_or_default()
+    }
+
     /// The first of `modules` that is a matrix, dense or packed, or the first if none is.
     pub(super) fn first_matrix(&self, modules: &[String]) -> String {
         let there = modules.iter().find(|module| self.has_matrix(module));

@@ -374,6 +374,20 @@ impl<'a> RopeSettings<'a> {
         Self { partial, ..*self }.read_at(&place).map(Some)
     }
 
+    /// [`read_type`](Self::read_type), or what is `assumed` without `rope_parameters`. `rope_scaling` beside it
+    /// is refused: transformers does not read it for such families.
+    pub(crate) fn read_type_or(
+        &self,
+        layer_type: &str,
+        assumed: impl FnOnce(&Self) -> Result<Rope>,
+    ) -> Result<Rope> {
+        if self.config.object(SCALING)?.is_some() {
+            let message = format!("settings by layer type, in {PARAMETERS}, are supported alone");
+            return Err(self.config.unsupported(SCALING, message));
+        }
+        self.read_type(layer_type)?.map_or_else(|| assumed(self), Ok)
+    }
+
     /// The rotary embedding of this base, or another in `scaling`.
     pub(crate) fn read_with(&self, scaling: Option<Fields<'a>>, theta: f64) -> Result<Rope> {
         self.read_at(&Place { scaling, truncate: scaling, theta, outer_original: None })

@@ -5,7 +5,7 @@ use mlxcel_core::Result;
 use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::draft::Draft;
-use super::{CHOSEN, CORRECTION, PLAIN, RMS_EPSILON, VALUES, experts, partial_rotary};
+use super::{CHOSEN, CORRECTION, PLAIN, RMS_EPSILON, VALUES, experts, partial_rotary, sparse_layers};
 
 pub(super) const MIMO2: Architecture = Architecture {
     name: "mimo2",
@@ -31,9 +31,7 @@ fn mimo2(draft: &mut Draft<'_>) -> Result<()> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     experts(draft);
     partial_rotary(draft)?;
-    draft.set_by_layer("mlp_layer_types", |draft, layer| {
-        if draft.layer_has(layer, "ffn_gate_inp") { "sparse" } else { "dense" }
-    })?;
+    sparse_layers(draft)?;
     let pattern = draft.sizes(PATTERN)?.ok_or_else(|| draft.metadata.absent(&draft.key(PATTERN)))?;
     draft.set_by_layer("layer_types", |_, layer| {
         if pattern.of(layer) == 0 { "full_attention" } else { "sliding_attention" }

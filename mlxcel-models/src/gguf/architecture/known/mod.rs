@@ -251,6 +251,13 @@ fn experts_after(draft: &mut Draft<'_>, setting: &str) -> Result<()> {
     Ok(())
 }
 
+/// Which layers have experts, by their routers.
+fn sparse_layers(draft: &mut Draft<'_>) -> Result<()> {
+    draft.set_by_layer("mlp_layer_types", |draft, layer| {
+        if draft.layer_has(layer, "ffn_gate_inp") { "sparse" } else { "dense" }
+    })
+}
+
 /// Experts whose width is the only one.
 fn expert_width(draft: &mut Draft<'_>) -> Result<()> {
     if let Some(width) = width_of_experts(draft) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::draft::Draft;
-use super::{PLAIN, RMS_EPSILON, experts};
+use super::{PLAIN, RMS_EPSILON, experts, sparse_layers};
 
 /// Under mlx-lm's names, whose factors of norms are as files have them.
 pub(super) const STEP35: Architecture = Architecture {
@@ -48,9 +48,7 @@ fn step35(draft: &mut Draft<'_>) -> Result<()> {
         let limits = draft.numbers(key)?.map(Iterator::collect::<Vec<_>>);
         draft.set(setting, limits);
     }
-    draft.set_by_layer("mlp_layer_types", |draft, layer| {
-        if draft.layer_has(layer, "ffn_gate_inp") { "sparse" } else { "dense" }
-    })?;
+    sparse_layers(draft)?;
     draft.windows(4)?;
     heads(draft)?;
     ropes(draft)
