@@ -136,10 +136,14 @@ fn check_head(name: &str, model: &Model, folder: &Path, case: &RerankCase) {
     let mut session = model.engine().open_session(&SessionOptions::default()).unwrap();
     for ((tokens, types), score) in case.tokens.iter().zip(&case.types).zip(&case.scores) {
         let sequence = session.open().unwrap();
-        let row = Row::hidden(sequence, tokens, head.pooling).with_token_types(types);
+        let row = match head.pooling() {
+            Some(pooling) => Row::hidden(sequence, tokens, pooling),
+            None => Row::each_hidden(sequence, tokens),
+        };
+        let row = row.with_token_types(types);
         let RowResult::Hidden(state) = session.run_row(row, &Control::default()).unwrap() else { panic!() };
         session.close(sequence).unwrap();
-        expect_close(name, &head.apply(&state, tokens.len()).unwrap(), &[*score]);
+        expect_close(name, &head.apply(&state, tokens.len(), 0).unwrap(), &[*score]);
     }
 }
 

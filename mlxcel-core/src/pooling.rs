@@ -1,9 +1,9 @@
-//! Pooling of hidden states into one vector.
+//! Hidden states of several passes, pooled into one vector or one behind the other.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::want::{Answer, Pooling, Positions, Want};
 
-/// For engines: pools the hidden states of a row's tokens pass by pass.
+/// For engines: pools the hidden states of a row's tokens pass by pass, or keeps each.
 ///
 /// ```
 /// use mlxcel_core::{HiddenPool, Pooling};
@@ -16,9 +16,10 @@ use crate::want::{Answer, Pooling, Positions, Want};
 /// ```
 #[derive(Clone, Debug)]
 pub struct HiddenPool {
-    pooling: Pooling,
-    /// The first or last state, or the sum; summed in double precision, so that long rows are pooled as
-    /// exactly as short ones.
+    /// `None` keeps each state.
+    pooling: Option<Pooling>,
+    /// The first or last state, the sum, or all states; summed in double precision, so that long rows are
+    /// pooled as exactly as short ones.
     state: Vec<f64>,
     count: usize,
 }
@@ -26,7 +27,7 @@ pub struct HiddenPool {
 impl HiddenPool {
     /// An empty pool.
     pub fn new(pooling: Pooling) -> Self {
-        Self { pooling, state: Vec::new(), count: 0 }
+        Self { pooling: Some(pooling), state: Vec::new(), count: 0 }
     }
 
     /// A pool for a row that wants hidden states; else `None`.
@@ -35,6 +36,7 @@ impl HiddenPool {
             (Answer::Hidden, Positions::Last) => Some(Self::new(Pooling::Last)),
             (Answer::Hidden, Positions::First) => Some(Self::new(Pooling::First)),
             (Answer::Hidden, _) => Some(Self::new(Pooling::Mean)),
+            (Answer::EachHidden, _) => Some(Self { pooling: None, state: Vec::new(), count: 0 }),
             _ => None,
         }
     }
@@ -45,19 +47,20 @@ impl HiddenPool {
     }
 
     /// Adds the sum of the states of the next `count` tokens; for [`Pooling::Last`] the state of the last one
-    /// of them, for [`Pooling::First`] that of the first.
+    /// of them, for [`Pooling::First`] that of the first, for [`Answer::EachHidden`] all of them.
     pub fn add_sum(&mut self, sum: &[f32], count: usize) {
         let values = sum.iter().copied().map(f64::from);
         match self.pooling {
             _ if self.count == 0 => self.state = values.collect(),
-            Pooling::Last => self.state = values.collect(),
-            Pooling::First => {}
-            Pooling::Mean => self.state.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+            None => self.state.extend(values),
+            Some(Pooling::Last) => self.state = values.collect(),
+            Some(Pooling::First) => {}
+            Some(Pooling::Mean) => self.state.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
         }
         self.count += count;
     }
 
-    /// The pooled state, in float32.
+    /// The pooled state, or all states, in float32.
     ///
     /// # Errors
     ///
@@ -67,7 +70,7 @@ impl HiddenPool {
         if self.count == 0 {
             return Err(Error::new(ErrorKind::Internal, operation, "there are no hidden states to pool"));
         }
-        let count = if self.pooling == Pooling::Mean { self.count as f64 } else { 1.0 };
+        let count = if self.pooling == Some(Pooling::Mean) { self.count as f64 } else { 1.0 };
         let pooled: Vec<f32> = self.state.iter().map(|value| (value / count) as f32).collect();
         if pooled.iter().all(|value| value.is_finite()) {
             return Ok(pooled);
@@ -90,6 +93,14 @@ mod tests {
         };
         assert_eq!((pooled(Pooling::Last), pooled(Pooling::Mean)), (vec![1.0, 5.0], vec![1.0, 1.0]));
         assert_eq!(pooled(Pooling::First), [3.0, -1.0]);
+    }
+
+    #[test]
+    fn each_state_is_kept_in_order() {
+        let mut pool = HiddenPool::of(&Want::each_hidden()).unwrap();
+        pool.add_sum(&[3.0, -1.0, 2.0, 2.0], 2);
+        pool.add(&[1.0, 5.0]);
+        assert_eq!(pool.finish("step").unwrap(), [3.0, -1.0, 2.0, 2.0, 1.0, 5.0]);
     }
 
     #[test]

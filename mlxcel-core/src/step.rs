@@ -70,6 +70,11 @@ impl<'a> Row<'a> {
         Self::new(sequence, tokens, Want::hidden(pooling))
     }
 
+    /// A row that wants the hidden state of each of its tokens.
+    pub fn each_hidden(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
+        Self::new(sequence, tokens, Want::each_hidden())
+    }
+
     setters! {
         /// Sets the types of the tokens.
         with_token_types(types: &'a [u8]) => token_types = types;

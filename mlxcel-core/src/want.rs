@@ -14,6 +14,7 @@ use crate::sampling::TokenMask;
 /// | [`Logits`](Answer::Logits) | | logits | logits that verify drafts | |
 /// | [`Likelihoods`](Answer::Likelihoods) | | | | the score of a text |
 /// | [`Hidden`](Answer::Hidden) | the first hidden state | the last hidden state | | the mean of the hidden states |
+/// | [`EachHidden`](Answer::EachHidden) | | | | all hidden states |
 ///
 /// The empty combinations are [`Unsupported`](crate::ErrorKind::Unsupported).
 ///
@@ -35,7 +36,8 @@ pub struct Want<'a> {
     /// Whether the hidden state of each of the row's tokens is returned too, in
     /// [`StepOutput::take_states`](crate::StepOutput::take_states), for a [draft
     /// head](crate::ModelPart::DraftHead); needs
-    /// [`Capabilities::output_states`](crate::Capabilities::output_states). Not beside [`Answer::Hidden`].
+    /// [`Capabilities::output_states`](crate::Capabilities::output_states). Not beside [`Answer::Hidden`] or
+    /// [`Answer::EachHidden`].
     pub states: bool,
 }
 
@@ -95,6 +97,9 @@ pub enum Answer<'a> {
     /// The state of a token depends only on the tokens before it, unless the model [reads in both
     /// directions](crate::Capabilities::generation).
     Hidden,
+    /// The hidden states at the positions, one behind the other; needs the same. For pooling that engines do
+    /// not know.
+    EachHidden,
 }
 
 /// How [`Want::hidden`] pools the hidden states of a row.
@@ -149,6 +154,11 @@ impl<'a> Want<'a> {
             Pooling::Mean => Positions::All,
         };
         Self::new(positions, Answer::Hidden)
+    }
+
+    /// The hidden state of each of the row's tokens.
+    pub fn each_hidden() -> Self {
+        Self::new(Positions::All, Answer::EachHidden)
     }
 
     /// The same answer at each of the row's last `drafts` tokens, which are draft tokens, and at the token
@@ -231,6 +241,7 @@ mod tests {
             (Want::hidden(Pooling::Last), [1, 0, 1]),
             (Want::hidden(Pooling::Mean), [10, 7, 3]),
             (Want::hidden(Pooling::First), [10, 7, 0]),
+            (Want::each_hidden(), [10, 7, 3]),
         ] {
             let counts = [want.count(10), want.within(10, 0..7), want.within(10, 7..10)];
             assert_eq!(counts, [whole, first, second], "{want:?}");

@@ -108,6 +108,14 @@ impl EmbedOptions {
     }
 }
 
+/// Texts to embed.
+#[derive(Debug)]
+pub(crate) struct EncodedTexts {
+    pub(crate) texts: Vec<Vec<TokenId>>,
+    /// How many tokens of each are a prompt that is not pooled.
+    pub(crate) prompt_tokens: usize,
+}
+
 impl Model {
     /// The embedding of a text, pooled from the hidden states of its tokens ([`Pooling`]). Similar texts have
     /// vectors with a high cosine similarity, as far as the model was trained for it. Needs
@@ -141,15 +149,15 @@ impl Model {
     /// [`ErrorKind::NotFound`] for a model without tokenizer or a prompt that it does not have, and the
     /// errors of [`embed_tokens`](Self::embed_tokens).
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
-        self.embed_tokens(&self.encode_to_embed(texts, options)?, options)
+        self.embed_encoded(&self.encode_to_embed(texts, options)?, options)
     }
 
-    /// Encodes texts for [`embed_tokens`](Self::embed_tokens).
+    /// Encodes texts for [`rows_to_embed`](Self::rows_to_embed).
     pub(crate) fn encode_to_embed(
         &self,
         texts: &[impl AsRef<str>],
         options: &EmbedOptions,
-    ) -> Result<Vec<Vec<TokenId>>> {
+    ) -> Result<EncodedTexts> {
         let tokenizer = self.tokenizer()?;
         let (context, settings) = (self.capabilities().context, self.texts());
         let prompt = match &options.prompt {
@@ -162,14 +170,21 @@ impl Model {
             EmbedPrompt::Named(name) => settings.prompt(name)?,
             EmbedPrompt::Text(text) => text,
         };
-        let encode = |text: &str| {
-            let text = format!("{prompt}{text}");
-            match settings.most_tokens {
-                Some(most) => tokenizer.encode_start(&text, options.special_tokens, most),
-                None => tokenizer.encode_prompt(&text, options.special_tokens, context),
-            }
+        let encode = |text: &str| match settings.most_tokens {
+            Some(most) => tokenizer.encode_part(text, options.special_tokens, most, settings.cuts_left),
+            None => tokenizer.encode_prompt(text, options.special_tokens, context),
         };
-        texts.iter().map(|text| encode(text.as_ref())).collect()
+        let prompt_tokens = match self.embedding_head(options) {
+            Some(head) if !head.includes_prompt && !prompt.is_empty() => {
+                let tokens = encode(prompt)?;
+                // As many as sentence-transformers leaves out: those of the prompt alone, but for the end.
+                let ends = tokens.last().is_some_and(|&last| tokenizer.is_special(last));
+                tokens.len() - usize::from(ends)
+            }
+            _ => 0,
+        };
+        let texts = texts.iter().map(|text| encode(&format!("{prompt}{}", text.as_ref())));
+        Ok(EncodedTexts { texts: texts.collect::<Result<_>>()?, prompt_tokens })
     }
 
     /// As [`embed_all`](Self::embed_all), for token ids, which are used as they are.
@@ -181,25 +196,27 @@ impl Model {
     /// outside the vocabulary, [`ErrorKind::CapacityExceeded`] for a text longer than the context
     /// (texts are never truncated), [`ErrorKind::Cancelled`], and errors of the engine.
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+        self.embed_encoded(&EncodedTexts { texts: texts.to_vec(), prompt_tokens: 0 }, options)
+    }
+
+    fn embed_encoded(&self, texts: &EncodedTexts, options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let results = texts::run(self, &self.rows_to_embed(texts, options)?, options.cancel.as_ref())?;
         self.vectors(texts, results, options)
     }
 
     /// The rows that texts of these tokens are.
-    pub(crate) fn rows_to_embed(
-        &self,
-        texts: &[Vec<TokenId>],
-        options: &EmbedOptions,
-    ) -> Result<Vec<TextRow>> {
+    pub(crate) fn rows_to_embed(&self, texts: &EncodedTexts, options: &EmbedOptions) -> Result<Vec<TextRow>> {
         if self.capabilities().hidden_states.is_none() {
             let message =
                 "the engine does not return hidden states; write a bundle with hidden states enabled";
             return Err(Error::unsupported(OPERATION, message).with_context("capability", "hidden_states"));
         }
         self.check_dimensions(options)?;
-        let pooling = options.pooling.or(self.embedding_head(options).map(|head| head.pooling));
-        let answer = TextAnswer::Hidden(pooling.unwrap_or(Pooling::Mean));
-        Ok(texts.iter().map(|tokens| TextRow::new(tokens.clone(), answer)).collect())
+        let answer = match self.embedding_head(options) {
+            Some(head) => TextAnswer::of(head),
+            None => TextAnswer::Hidden(options.pooling.unwrap_or(Pooling::Mean)),
+        };
+        Ok(texts.texts.iter().map(|tokens| TextRow::new(tokens.clone(), answer)).collect())
     }
 
     /// The layers behind the pooled states.
@@ -225,7 +242,7 @@ impl Model {
     /// The embeddings of `texts` that `results` are.
     pub(crate) fn vectors(
         &self,
-        texts: &[Vec<TokenId>],
+        texts: &EncodedTexts,
         results: Vec<RowResult>,
         options: &EmbedOptions,
     ) -> Result<Vec<Vec<f32>>> {
@@ -234,11 +251,11 @@ impl Model {
         let vector = |(tokens, result): (&Vec<TokenId>, RowResult)| {
             let RowResult::Hidden(mut vector) = result else { return Err(wrong_kind()) };
             if let Some(head) = head {
-                vector = head.apply(&vector, tokens.len())?;
+                vector = head.apply(&vector, tokens.len(), texts.prompt_tokens)?;
             }
             vector.truncate(options.dimensions.unwrap_or(usize::MAX));
             Ok(if normalizes { normalized(vector) } else { vector })
         };
-        texts.iter().zip(results).map(vector).collect()
+        texts.texts.iter().zip(results).map(vector).collect()
     }
 }

@@ -139,14 +139,13 @@ impl Model {
                 if self.capabilities().generation
                     && (self.texts().answers || (knows("<|im_start|>") && knows("<think>"))) =>
             {
-                TextAnswer::Hidden(head.pooling)
+                TextAnswer::of(head)
             }
             Scorer::YesOrNo { .. } => TextAnswer::Logits,
             Scorer::Head(head) => {
                 let (tokens, types) = tokenizer.encode_pair(query, document, context)?;
                 let types = if self.capabilities().token_types > 1 { types } else { Vec::new() };
-                let answer = TextAnswer::Hidden(head.pooling);
-                return Ok(TextRow { types, ..TextRow::new(tokens, answer) });
+                return Ok(TextRow { types, ..TextRow::new(tokens, TextAnswer::of(head)) });
             }
         };
         let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
@@ -174,7 +173,7 @@ impl Model {
         let score = |(row, result): (&TextRow, RowResult)| {
             let logit = match (&scorer, result) {
                 (Scorer::Head(head), RowResult::Hidden(state)) => {
-                    head.apply(&state, row.tokens.len())?.first().copied()
+                    head.apply(&state, row.tokens.len(), 0)?.first().copied()
                 }
                 (&Scorer::YesOrNo { yes, no }, result) => {
                     let logits = result.into_logits()?;

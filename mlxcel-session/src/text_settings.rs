@@ -22,6 +22,8 @@ pub(crate) struct TextSettings {
     default_prompt: Option<String>,
     /// How many tokens of a text are embedded, special ones included.
     pub(crate) most_tokens: Option<usize>,
+    /// Whether the first tokens of a longer text are left out, not the last.
+    pub(crate) cuts_left: bool,
 }
 
 /// `config_sentence_transformers.json`.
@@ -51,10 +53,20 @@ struct Network {
     max_position_embeddings: Option<f64>,
 }
 
-/// The part of `tokenizer_config.json` that says how long a text may be, in tokens; a large number is no limit.
+/// The part of `tokenizer_config.json` that says how long a text may be.
 #[derive(Default, Deserialize)]
 struct Length {
+    /// In tokens; a large number is no limit.
     model_max_length: Option<f64>,
+    truncation_side: Option<Side>,
+}
+
+/// Where tokens of longer texts are left out.
+#[derive(PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Side {
+    Left,
+    Right,
 }
 
 /// The first file with [`Reading`] that is there.
@@ -88,12 +100,15 @@ impl TextSettings {
             prompts.map(|file| (file.prompts, file.default_prompt_name)).unwrap_or_default();
         let embedding = TextHead::of_embeddings(source)?;
         let mut most_tokens = reading(source)?.max_seq_length.filter(|most| *most > 0);
-        if embedding.is_some() && most_tokens.is_none() {
-            let length: Length = files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
+        let mut length = Length::default();
+        if embedding.is_some() {
+            length = files::read_json(source, "tokenizer_config.json")?.unwrap_or_default();
             let lengths = length.model_max_length.into_iter().chain(network.max_position_embeddings);
-            most_tokens = lengths.filter(|most| *most >= 1.0).map(|most| most as usize).min();
+            let shortest = lengths.filter(|most| *most >= 1.0).map(|most| most as usize).min();
+            most_tokens = most_tokens.or(shortest);
         }
-        Ok(Self { embedding, classifier, answers, prompts, default_prompt, most_tokens })
+        let cuts_left = length.truncation_side == Some(Side::Left);
+        Ok(Self { embedding, classifier, answers, prompts, default_prompt, most_tokens, cuts_left })
     }
 
     /// The prompt called `name`.

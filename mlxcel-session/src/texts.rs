@@ -5,6 +5,8 @@ use mlxcel_core::{
     SessionOptions, StepOutput, TokenId, Want,
 };
 
+use mlxcel_models::text_head::TextHead;
+
 use crate::model::Model;
 
 /// A text, or a part of one, in a sequence of its own.
@@ -23,10 +25,19 @@ pub(crate) struct TextRow {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TextAnswer {
     Hidden(Pooling),
+    /// Of each token.
+    EachHidden,
     /// After the last token.
     Logits,
     /// With this many of the most likely tokens.
     Likelihoods(u16),
+}
+
+impl TextAnswer {
+    /// What a head is applied to.
+    pub(crate) fn of(head: &TextHead) -> Self {
+        head.pooling().map_or(Self::EachHidden, Self::Hidden)
+    }
 }
 
 impl TextRow {
@@ -46,6 +57,7 @@ impl TextRow {
             TextAnswer::Hidden(pooling) => {
                 Row::hidden(sequence, &self.tokens, pooling).with_token_types(&self.types)
             }
+            TextAnswer::EachHidden => Row::each_hidden(sequence, &self.tokens).with_token_types(&self.types),
             TextAnswer::Logits => Row::logits(sequence, &self.tokens),
             TextAnswer::Likelihoods(top) => Row::new(sequence, &self.tokens, Want::likelihoods(top)),
         }

@@ -90,8 +90,8 @@ pub fn hidden_states_do_not_depend_on_chunks(subject: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// The mean is over the states of the row's own tokens, equal to those computed step by step, also over
-/// several chunks and after earlier tokens of the sequence. Needs hidden states.
+/// The mean, and each of the states, are those of the row's own tokens, equal to those computed step by step,
+/// also over several chunks and after earlier tokens of the sequence. Needs hidden states.
 ///
 /// Kills: `means_are_last`, `means_include_earlier_tokens`.
 pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
@@ -113,6 +113,14 @@ pub fn mean_pooling_covers_the_row(subject: &Subject<'_>) -> Outcome {
         let state = hidden(&mut *session, sequence, &text[held..], Pooling::Mean)?;
         session.close(sequence)?;
         same(subject, &state, &mean(&each[held..]), format_args!("the mean after {held} tokens"))?;
+        let sequence = session.open()?;
+        if held > 0 {
+            extend(&mut *session, sequence, &text[..held])?;
+        }
+        let row = Row::each_hidden(sequence, &text[held..]);
+        let states = expect_hidden(step(&mut *session, &[row])?.remove(0)?)?;
+        session.close(sequence)?;
+        same(subject, &states, &each[held..].concat(), format_args!("the states after {held} tokens"))?;
     }
     Ok(())
 }

@@ -126,9 +126,9 @@ impl Checks<'_> {
             }
         }
         match (want.answer, want.positions) {
-            (Answer::Hidden, _) if want.states => {
+            (Answer::Hidden | Answer::EachHidden, _) if want.states => {
                 let message =
-                    "a row returns its pooled hidden states, or those of each token beside another answer";
+                    "a row's answer is its hidden states, or they are returned beside another answer";
                 Err(Error::unsupported(STEP, message).with_context("field", "want"))
             }
             (Answer::Nothing, _) | (_, Positions::None) => {
@@ -141,7 +141,8 @@ impl Checks<'_> {
                 Capabilities::require(claimed.every_position, STEP, "every_position")?;
                 check_top(top)
             }
-            (Answer::Hidden, Positions::First | Positions::Last | Positions::All) => {
+            (Answer::Hidden, Positions::First | Positions::Last | Positions::All)
+            | (Answer::EachHidden, Positions::All) => {
                 Capabilities::require(claimed.hidden_states.is_some(), STEP, "hidden_states")
             }
             (Answer::Token { plan, masks, top }, Positions::Last | Positions::Drafts(_)) => {
@@ -298,6 +299,7 @@ mod tests {
             (verify(&drawn, &[], 0), without.clone()),
             (verify(&greedy, &masks, 0), everything().with_token_masks(false)),
             (Want::hidden(Pooling::Mean), everything().with_hidden_states(None)),
+            (Want::each_hidden(), everything().with_hidden_states(None)),
             (Want::token(&greedy).with_states(), everything().with_output_states(None)),
             (Want::nothing().with_states(), everything().with_output_states(None)),
             (Want::nothing(), everything().with_generation(false)),
@@ -311,8 +313,10 @@ mod tests {
             assert_eq!(ask(want, &lacking), Some(ErrorKind::Unsupported), "{want:?}");
         }
         assert_eq!(ask(next(&host, &[], 0), &everything()), Some(ErrorKind::Unsupported));
-        let both = Want::hidden(Pooling::Last).with_states();
-        assert_eq!(ask(both, &everything()), Some(ErrorKind::Unsupported));
+        let last = Want::new(Positions::Last, Answer::EachHidden);
+        for want in [Want::hidden(Pooling::Last).with_states(), Want::each_hidden().with_states(), last] {
+            assert_eq!(ask(want, &everything()), Some(ErrorKind::Unsupported), "{want:?}");
+        }
     }
 
     #[test]

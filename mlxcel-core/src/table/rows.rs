@@ -202,9 +202,10 @@ impl<'r, W> StepRow<'r, W> {
         }
     }
 
-    /// Adds hidden states of the next `count` tokens, for [`Answer::Hidden`](crate::Answer::Hidden): their
+    /// Adds hidden states of the next `count` tokens: for [`Answer::Hidden`](crate::Answer::Hidden) their
     /// sum, or the last of them for [`Positions::Last`](crate::Positions::Last), the first for
-    /// [`Positions::First`](crate::Positions::First). Call it before [`absorb`](Self::absorb).
+    /// [`Positions::First`](crate::Positions::First); all of them for
+    /// [`Answer::EachHidden`](crate::Answer::EachHidden). Call it before [`absorb`](Self::absorb).
     pub fn add_hidden(&mut self, sum: &[f32], count: usize) {
         if let Some(pool) = &mut self.hidden {
             pool.add_sum(sum, count);

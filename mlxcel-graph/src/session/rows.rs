@@ -33,7 +33,7 @@ impl<E: Executor> GraphSession<E> {
 fn wants(row: &FedRow<'_>) -> Wants {
     match (row.want().answer, row.want().positions) {
         (Answer::Hidden, Positions::Last) => Wants::LastHidden,
-        (Answer::Hidden, _) => Wants::EveryHidden,
+        (Answer::Hidden | Answer::EachHidden, _) => Wants::EveryHidden,
         (_, Positions::All) => Wants::Every,
         (_, Positions::Drafts(_)) => Wants::Ends(0),
         _ => Wants::Last,
@@ -99,7 +99,7 @@ pub(super) fn result(
             values.iter().try_for_each(|logits| Distribution::check(logits))?;
             Ok(RowResult::Logits(values))
         }
-        Answer::Hidden => {
+        Answer::Hidden | Answer::EachHidden => {
             values.iter().for_each(|state| row.add_hidden(state, 1));
             Ok(RowResult::Extended)
         }

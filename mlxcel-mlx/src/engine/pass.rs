@@ -197,7 +197,8 @@ fn pool(rows: &[RowRequest], hidden: &Array, parts: &mut Vec<Array>) -> Result<(
         }
         let own = hidden.slice_axis(0, next, next + count)?;
         next += count;
-        parts.push(words(&if count > 1 { own.sum(&[0], false)? } else { own })?);
+        let sums = count > 1 && matches!(row.output, Output::Hidden(_));
+        parts.push(words(&if sums { own.sum(&[0], false)? } else { own })?);
     }
     Ok(())
 }
@@ -253,8 +254,12 @@ pub(super) fn answers(
     let mut words = Words(words);
     let returned = rows.iter().map(|row| words.floats(row.output_states * state));
     let returned = returned.collect::<Result<Vec<_>>>()?;
-    let states = rows.iter().filter(|row| row.output.hidden() > 0);
-    let states = states.map(|_| words.floats(hidden)).collect::<Result<Vec<_>>>()?;
+    let states = rows.iter().map(|row| match row.output {
+        Output::EachHidden(count) => count,
+        _ => row.output.hidden().min(1),
+    });
+    let states = states.filter(|&count| count > 0).map(|count| words.floats(count * hidden));
+    let states = states.collect::<Result<Vec<_>>>()?;
     let mut states = states.into_iter();
     let tops: Vec<u16> = rows.iter().flat_map(|row| row.output.choices()).map(|choice| choice.top).collect();
     let (tokens, logprobs) = (words.take(tops.len())?, words.floats(tops.len())?);
@@ -294,7 +299,7 @@ pub(super) fn answers(
                     .map(|(logits, following)| Ok(Distribution::new(logits)?.position(following, top)));
                 positions.collect::<Result<_>>().map(RowResult::Likelihoods)
             }
-            Output::Hidden(_) | Output::FirstHidden => {
+            Output::Hidden(_) | Output::EachHidden(_) | Output::FirstHidden => {
                 // A NaN state is an error.
                 let mut pool = HiddenPool::new(Pooling::Last);
                 pool.add(&states.next().ok_or_else(too_short)?);

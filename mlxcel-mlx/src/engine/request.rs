@@ -75,15 +75,17 @@ pub(super) enum Output {
     },
     /// The sum of the hidden states of this many of the row's last tokens.
     Hidden(usize),
+    /// The hidden state of each of this many of the row's last tokens.
+    EachHidden(usize),
     /// The hidden state of the row's first token.
     FirstHidden,
 }
 
 impl Output {
-    /// How many hidden states are summed.
+    /// How many hidden states are read.
     pub(super) fn hidden(&self) -> usize {
         match self {
-            Self::Hidden(count) => *count,
+            Self::Hidden(count) | Self::EachHidden(count) => *count,
             Self::FirstHidden => 1,
             Self::Nothing | Self::Tokens(_) | Self::Logits(_) | Self::Likelihoods { .. } => 0,
         }

@@ -17,6 +17,7 @@ pub(super) fn output(row: &FedRow<'_>, count: usize, held: &[TokenId]) -> Output
         }
         Answer::Hidden if row.want().positions == Positions::First => Output::FirstHidden,
         Answer::Hidden => Output::Hidden(wanted),
+        Answer::EachHidden => Output::EachHidden(wanted),
         Answer::Logits => Output::Logits(wanted),
         Answer::Token { plan, masks, top } => {
             let choice = |index: usize| Choice {

@@ -1,9 +1,9 @@
 //! Heads of checkpoints for sequence classification, as rerankers have them.
 
-use mlxcel_core::{Error, Pooling, Result};
+use mlxcel_core::{Error, Result};
 use serde_json::Value;
 
-use super::{HeadLayer, TextHead};
+use super::{HeadLayer, TextHead, TokenPooling};
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
@@ -43,6 +43,7 @@ impl TextHead {
             let bias = if bias { Some(values(&format!("{module}.bias"), &[count])?) } else { None };
             Ok(HeadLayer::Dense { weight, bias, activation: None })
         };
+        let mut token_layers = Vec::new();
         let (pooling, layers) = match *architecture {
             "BertForSequenceClassification"
             | "NomicBertForSequenceClassification"
@@ -52,16 +53,25 @@ impl TextHead {
                 let has = |base: &&str| checkpoint.has(&format!("{base}{POOLER}.bias"));
                 let base = bases.into_iter().find(has).unwrap_or("bert.");
                 let pooler = dense(&format!("{base}{POOLER}"), true, Some(Activation::Tanh))?;
-                (Pooling::First, vec![pooler, classes("classifier", true)?])
+                (TokenPooling::First, vec![pooler, classes("classifier", true)?])
             }
             "RobertaForSequenceClassification"
             | "XLMRobertaForSequenceClassification"
             | "JinaEmbeddingsV3ForSequenceClassification" => {
                 let first = dense("classifier.dense", true, Some(Activation::Tanh))?;
-                (Pooling::First, vec![first, classes("classifier.out_proj", true)?])
+                (TokenPooling::First, vec![first, classes("classifier.out_proj", true)?])
+            }
+            // Whatever the activation of its MLPs.
+            "ElectraForSequenceClassification" => {
+                let first = dense("classifier.dense", true, Some(Activation::Gelu))?;
+                (TokenPooling::First, vec![first, classes("classifier.out_proj", true)?])
+            }
+            "DistilBertForSequenceClassification" => {
+                let first = dense("pre_classifier", true, Some(Activation::Relu))?;
+                (TokenPooling::First, vec![first, classes("classifier", true)?])
             }
             "ModernBertForSequenceClassification" => {
-                let pooling = pooling(config, "cls", "cls")?;
+                let pooling = pooling(config, "cls")?;
                 let activation = activation(config, "classifier_activation", Activation::Gelu)?;
                 let bias = config.flag("classifier_bias")?.unwrap_or(false);
                 let norm_bias = config.flag("norm_bias")?.unwrap_or(false);
@@ -75,12 +85,18 @@ impl TextHead {
             }
             "NeoBERTForSequenceClassification" => {
                 let first = dense("dense", true, Some(Activation::Tanh))?;
-                (Pooling::First, vec![first, classes("classifier", true)?])
+                (TokenPooling::First, vec![first, classes("classifier", true)?])
             }
             "EuroBertForSequenceClassification" => {
-                let pooling = pooling(config, "bos", "late")?;
                 let first = dense("dense", true, Some(Activation::Gelu))?;
-                (pooling, vec![first, classes("classifier", true)?])
+                let classes = classes("classifier", true)?;
+                if config.text(POOLING)?.is_none_or(|name| name == "late") {
+                    // The mean of scores is the score of the mean.
+                    token_layers.push(first);
+                    (TokenPooling::Mean, vec![classes])
+                } else {
+                    (pooling(config, "bos")?, vec![first, classes])
+                }
             }
             // Decoders: the score of the last token.
             _ if decoder.head.is_some() && checkpoint.has("score.weight") => {
@@ -89,14 +105,15 @@ impl TextHead {
                 } else {
                     classes("score", false)?
                 };
-                (Pooling::Last, vec![scores])
+                (TokenPooling::Last, vec![scores])
             }
             other => {
                 let message = format!("heads of '{}' are not supported", other.escape_debug());
                 return Err(config.unsupported("architectures", message));
             }
         };
-        Ok(Some(Self { pooling, scaled_by_length: false, inputs: hidden, layers }))
+        let poolings = vec![pooling];
+        Ok(Some(Self { inputs: hidden, token_layers, poolings, includes_prompt: true, layers }))
     }
 
     /// Whether a checkpoint's classes are the answers yes and no, as Qwen3-Reranker has them in GGUF files. The
@@ -110,19 +127,21 @@ impl TextHead {
     }
 }
 
-/// The pooling before the classifier: that of the first token, which is called `first`, or the mean. Defaults
-/// to the one called `default`.
-fn pooling(config: Fields<'_>, first: &str, default: &str) -> Result<Pooling> {
-    const KEY: &str = "classifier_pooling";
-    match config.text(KEY)?.unwrap_or(default) {
-        "mean" => Ok(Pooling::Mean),
-        name if name == first => Ok(Pooling::First),
+/// The field of the pooling before a classifier.
+const POOLING: &str = "classifier_pooling";
+
+/// The pooling before the classifier: that of the first token, which is called `first` and the default, or the
+/// mean.
+fn pooling(config: Fields<'_>, first: &str) -> Result<TokenPooling> {
+    match config.text(POOLING)?.unwrap_or(first) {
+        "mean" => Ok(TokenPooling::Mean),
+        name if name == first => Ok(TokenPooling::First),
         other => {
             let message = format!(
                 "pooling by '{}' is not supported for classifiers; {first} and mean are",
                 other.escape_debug()
             );
-            Err(config.unsupported(KEY, message))
+            Err(config.unsupported(POOLING, message))
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The files of sentence-transformers: `modules.json`, and the folders of pooling and dense layers.
 
-use mlxcel_core::{Error, ErrorKind, ModelSource, Pooling, Result};
+use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 
 use super::classifier::matrix_values;
-use super::{HeadLayer, TextHead, answers};
+use super::{HeadLayer, TextHead, TokenPooling, answers};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Fields};
 use crate::decoder::Activation;
@@ -23,13 +23,13 @@ const LARGEST_WIDTH: usize = 1 << 20;
 const MOST_MODULES: usize = 64;
 
 /// What pooling modes are called, in the older layout with `pooling_mode_` before them.
-const MODES: [(&str, &str); 6] = [
-    ("cls", "pooling_mode_cls_token"),
-    ("max", "pooling_mode_max_tokens"),
-    ("mean", "pooling_mode_mean_tokens"),
-    ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
-    ("weightedmean", "pooling_mode_weightedmean_tokens"),
-    ("lasttoken", "pooling_mode_lasttoken"),
+const MODES: [(&str, &str, TokenPooling); 6] = [
+    ("cls", "pooling_mode_cls_token", TokenPooling::First),
+    ("max", "pooling_mode_max_tokens", TokenPooling::Max),
+    ("mean", "pooling_mode_mean_tokens", TokenPooling::Mean),
+    ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", TokenPooling::ScaledMean),
+    ("weightedmean", "pooling_mode_weightedmean_tokens", TokenPooling::WeightedMean),
+    ("lasttoken", "pooling_mode_lasttoken", TokenPooling::Last),
 ];
 
 impl TextHead {
@@ -178,37 +178,31 @@ fn pooling(source: &ModelSource, folder: &str) -> Result<TextHead> {
     let modes = match config.text("pooling_mode") {
         Ok(Some(mode)) => vec![mode],
         Ok(None) => {
-            let chosen = |(_, key): &(&str, &str)| config.flag(key).map(|flag| flag == Some(true));
             let mut modes = Vec::new();
-            for mode in &MODES {
-                if chosen(mode)? {
-                    modes.push(mode.0);
+            for (mode, key, _) in MODES {
+                if config.flag(key)? == Some(true) {
+                    modes.push(mode);
                 }
             }
             if modes.is_empty() { vec!["mean"] } else { modes }
         }
         Err(_) => config.texts("pooling_mode")?.unwrap_or_default(),
     };
-    let (pooling, scaled_by_length) = match modes[..] {
-        ["cls"] => (Pooling::First, false),
-        ["lasttoken"] => (Pooling::Last, false),
-        ["mean"] => (Pooling::Mean, false),
-        ["mean_sqrt_len_tokens"] => (Pooling::Mean, true),
-        _ => {
-            let message = format!(
-                "pooling by '{}' is not supported; cls, mean, mean_sqrt_len_tokens and lasttoken are",
-                modes.join(" and ").escape_debug()
-            );
-            return Err(config.unsupported("pooling_mode", message));
-        }
+    let pooling = |mode: &str| {
+        let known = MODES.iter().find(|(name, ..)| *name == mode);
+        known.map(|(.., pooling)| *pooling).ok_or_else(|| {
+            let known = MODES.map(|(name, ..)| name).join(", ");
+            let message = format!("pooling by '{}' is not supported; {known} are", mode.escape_debug());
+            config.unsupported("pooling_mode", message)
+        })
     };
-    // The last token is the same without the prompt.
-    if config.flag("include_prompt")? == Some(false) && pooling != Pooling::Last {
-        let message = "pooling without the tokens of the prompt is not supported".to_owned();
-        return Err(config.unsupported("include_prompt", message));
+    if modes.is_empty() || modes.len() > MODES.len() {
+        return Err(config.wrong("pooling_mode", format!("there are {} modes", modes.len())));
     }
+    let poolings = modes.into_iter().map(pooling).collect::<Result<Vec<_>>>()?;
+    let includes_prompt = config.flag("include_prompt")?.unwrap_or(true);
     let inputs = size(config, ["embedding_dimension", "word_embedding_dimension"])?;
-    Ok(TextHead { pooling, scaled_by_length, inputs, layers: Vec::new() })
+    Ok(TextHead { inputs, token_layers: Vec::new(), poolings, includes_prompt, layers: Vec::new() })
 }
 
 fn dense(source: &ModelSource, folder: &str, inputs: usize) -> Result<HeadLayer> {

@@ -6,7 +6,7 @@ use super::Engine;
 use super::channel::thread_is_gone;
 use super::guard::EngineId;
 use super::scheduler::Scheduler;
-use crate::embed::EmbedOptions;
+use crate::embed::{EmbedOptions, EncodedTexts};
 use crate::rerank::RerankOptions;
 use crate::score::{self, ScoreOptions, TextScore};
 use crate::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -191,7 +191,7 @@ impl Engine {
     /// [`shutdown`](Self::shutdown), [`ErrorKind::Internal`] if the engine's thread panicked, and
     /// [`ErrorKind::InvalidInput`] in code of a request, for which the engine waits.
     pub fn embed_all(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
-        self.embed_tokens(&self.model().encode_to_embed(texts, options)?, options)
+        self.embed_encoded(&self.model().encode_to_embed(texts, options)?, options)
     }
 
     /// As [`embed_all`](Self::embed_all), for token ids, which are used as they are.
@@ -200,6 +200,10 @@ impl Engine {
     ///
     /// The errors of [`embed_all`](Self::embed_all).
     pub fn embed_tokens(&self, texts: &[Vec<TokenId>], options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
+        self.embed_encoded(&EncodedTexts { texts: texts.to_vec(), prompt_tokens: 0 }, options)
+    }
+
+    fn embed_encoded(&self, texts: &EncodedTexts, options: &EmbedOptions) -> Result<Vec<Vec<f32>>> {
         let rows = self.model().rows_to_embed(texts, options)?;
         let results = self.compute(rows, options.cancel.clone())?;
         self.model().vectors(texts, results, options)

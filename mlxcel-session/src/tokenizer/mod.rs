@@ -125,20 +125,23 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
-    /// As [`encode`](Self::encode), without the last tokens of a text that has more than `most_tokens`; special
-    /// tokens around it stay.
-    pub(crate) fn encode_start(
+    /// As [`encode`](Self::encode), without the last tokens of a text that has more than `most_tokens`, or without
+    /// the first if those are to be `from_left`; special tokens around it stay.
+    pub(crate) fn encode_part(
         &self,
         text: &str,
         add_special_tokens: bool,
         most_tokens: usize,
+        from_left: bool,
     ) -> Result<Vec<TokenId>> {
         let mut tokens = self.encode(text, add_special_tokens)?;
-        let after = if add_special_tokens { self.0.tokenizer.after().len() } else { 0 };
-        let end = tokens.len().saturating_sub(after);
-        let kept = most_tokens.saturating_sub(after);
-        if kept < end {
-            tokens.drain(kept..end);
+        let special = |tokens: &[TokenId]| if add_special_tokens { tokens.len() } else { 0 };
+        let (before, after) = (special(self.0.tokenizer.before()), special(self.0.tokenizer.after()));
+        let (end, excess) = (tokens.len().saturating_sub(after), tokens.len().saturating_sub(most_tokens));
+        if from_left {
+            tokens.drain(before.min(end)..(before + excess).min(end));
+        } else {
+            tokens.drain(end.saturating_sub(excess)..end);
         }
         Ok(tokens)
     }

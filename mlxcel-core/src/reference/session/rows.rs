@@ -30,7 +30,7 @@ pub(super) fn run(
             continue;
         }
         match row.want().answer {
-            Answer::Hidden => row.add_hidden(&shared.hidden(cache), 1),
+            Answer::Hidden | Answer::EachHidden => row.add_hidden(&shared.hidden(cache), 1),
             Answer::Likelihoods { top } => {
                 let following = tokens.get(index + 1).copied().or_else(|| row.following(count));
                 positions.push(Distribution::new(&shared.logits(cache)?)?.position(following, top));
@@ -48,7 +48,7 @@ pub(super) fn run(
         Answer::Likelihoods { .. } => RowResult::Likelihoods(positions),
         Answer::Token { .. } => RowResult::Tokens(chosen),
         Answer::Logits => RowResult::Logits(logits),
-        Answer::Hidden | Answer::Nothing => RowResult::Extended,
+        Answer::Hidden | Answer::EachHidden | Answer::Nothing => RowResult::Extended,
     })
 }
 

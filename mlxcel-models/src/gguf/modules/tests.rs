@@ -50,7 +50,7 @@ fn embeddings(draft: &Draft) -> Result<Option<TextHead>> {
 fn dense_layers_stand_between_pooling_and_normalization() {
     let head = embeddings(&gemma(1.0, [Some([3, 2]), Some([2, 3])])).unwrap().unwrap();
     let ones = || HeadLayer::Dense { weight: vec![1.0; 6], bias: None, activation: None };
-    assert_eq!((head.pooling, head.outputs()), (Pooling::Mean, 2));
+    assert_eq!((head.pooling(), head.outputs()), (Some(Pooling::Mean), 2));
     assert_eq!(head.layers, [ones(), ones(), HeadLayer::Normalize]);
     let head = embeddings(&gemma(1.0, [None, None])).unwrap().unwrap();
     assert_eq!(head.layers, [HeadLayer::Normalize]);
@@ -89,8 +89,8 @@ fn classifier(labels: &[&str], rows: usize) -> Result<Option<TextHead>> {
 #[test]
 fn rerankers_of_qwen3_score_yes_against_no() {
     let head = classifier(&["yes", "no"], 2).unwrap().unwrap();
-    assert_eq!((head.pooling, head.outputs()), (Pooling::Last, 1));
-    assert_eq!(head.apply(&[5.0, 7.0], 1).unwrap(), [-24.0]);
+    assert_eq!((head.pooling(), head.outputs()), (Some(Pooling::Last), 1));
+    assert_eq!(head.apply(&[5.0, 7.0], 1, 0).unwrap(), [-24.0]);
     let error = classifier(&["yes", "no"], 3).unwrap_err();
     assert_eq!(
         (error.kind(), error.context("tensor")),

@@ -6,7 +6,7 @@ use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 
-use super::super::{HeadLayer, TextHead};
+use super::super::{HeadLayer, TextHead, TokenPooling};
 
 /// The head of a folder with these modules behind a transformer, whose pooled states have two elements.
 fn head(modules: &[(&str, Value)]) -> Result<Option<TextHead>> {
@@ -58,14 +58,21 @@ fn modules_of_other_features_are_refused() {
 }
 
 #[test]
-fn pooling_without_the_prompt_is_refused_where_it_differs() {
-    let of = |mode: &str| {
-        let config = json!({"embedding_dimension": 2, "pooling_mode": mode, "include_prompt": false});
+fn modes_of_both_layouts_are_joined_in_order_and_others_are_refused() {
+    let of = |config: Value| {
+        let mut config = config;
+        config["embedding_dimension"] = 2.into();
         [("Pooling", config)]
     };
-    head(&of("lasttoken")).unwrap();
-    for mode in ["cls", "mean"] {
-        refused(&of(mode), "include_prompt");
+    let older =
+        json!({"pooling_mode_max_tokens": true, "pooling_mode_cls_token": true, "include_prompt": false});
+    let found = head(&of(older)).unwrap().unwrap();
+    assert_eq!(found.poolings, [TokenPooling::First, TokenPooling::Max]);
+    assert_eq!((found.includes_prompt, found.outputs()), (false, 4));
+    let found = head(&of(json!({"pooling_mode": ["weightedmean", "mean"]}))).unwrap().unwrap();
+    assert_eq!(found.poolings, [TokenPooling::WeightedMean, TokenPooling::Mean]);
+    for mode in [json!("median"), json!(["mean", "median"]), json!([]), json!(vec!["max"; 7])] {
+        refused(&of(json!({"pooling_mode": mode})), "pooling_mode");
     }
 }
 
