@@ -18,8 +18,8 @@ pub struct RerankOptions {
     /// Whether scores are probabilities, the sigmoid of what the model computes. Defaults to false: scores
     /// are logits. The order is the same.
     pub probabilities: bool,
-    /// The instruction for decoders that answer yes or no; defaults to that of Qwen3-Reranker for searches.
-    /// Encoders have none.
+    /// The instruction for decoders that answer yes or no; defaults to the checkpoint's default prompt, or else
+    /// to that of Qwen3-Reranker for searches. Encoders have none: a default prompt is before the query.
     pub instruction: Option<String>,
     /// Cancels the computation at the next pass.
     pub cancel: Option<CancelToken>,
@@ -143,12 +143,14 @@ impl Model {
             }
             Scorer::YesOrNo { .. } => TextAnswer::Logits,
             Scorer::Head(head) => {
-                let (tokens, types) = tokenizer.encode_pair(query, document, context)?;
+                let query = format!("{}{query}", self.texts().default_prompt()?);
+                let (tokens, types) = tokenizer.encode_pair(&query, document, context)?;
                 let types = if self.capabilities().token_types > 1 { types } else { Vec::new() };
                 return Ok(TextRow { types, ..TextRow::new(tokens, TextAnswer::of(head)) });
             }
         };
-        let instruction = options.instruction.as_deref().unwrap_or(INSTRUCTION);
+        let prompt = Some(self.texts().default_prompt()?).filter(|prompt| !prompt.is_empty());
+        let instruction = options.instruction.as_deref().or(prompt).unwrap_or(INSTRUCTION);
         let body = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
         let parts = [
             tokenizer.encode(

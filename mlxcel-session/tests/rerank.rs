@@ -81,6 +81,20 @@ fn named_and_given_prompts_are_before_the_text() {
     assert_eq!(embed("the sea", EmbedPrompt::Document), embed("the sea", EmbedPrompt::Default));
 }
 
+/// As sentence-transformers does with pairs of texts.
+#[test]
+fn a_default_prompt_is_before_the_query() {
+    let prompts = r#"{"prompts": {"search": "what is "}, "default_prompt_name": "search"}"#;
+    let folder = changed("bert-reranker", "config.json", |config| config);
+    fs::write(folder.path().join("config_sentence_transformers.json"), prompts).unwrap();
+    let scores = |folder: &Path, query: &str| {
+        load(folder).unwrap().rerank(query, &["the sea"], &RerankOptions::default()).unwrap()
+    };
+    let plain = fixture("bert-reranker");
+    assert_eq!(scores(folder.path(), "a ship"), scores(&plain, "what is a ship"));
+    assert_ne!(scores(folder.path(), "a ship"), scores(&plain, "a ship"));
+}
+
 #[test]
 fn a_vocabulary_in_vocab_txt_alone_is_no_tokenizer() {
     assert_eq!(tokenizer_of(&[("vocab.txt", "[PAD]\n")]).unwrap_err().kind(), ErrorKind::NotFound);
