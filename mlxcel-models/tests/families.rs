@@ -258,6 +258,7 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("step3p5", "gating", json!("per-element")),
         ("step3p5", "per_layer_config", json!({"1": {"num_attention_heads": 2}})),
         ("step3p5", "sparse_attention_config", json!({"sparse_block_size": 8})),
+        ("lfm3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {

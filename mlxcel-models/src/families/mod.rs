@@ -63,6 +63,7 @@ mod latent;
 mod layer_inputs;
 mod lfm2;
 mod lfm2_moe;
+mod lfm3;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
@@ -204,6 +205,7 @@ const FAMILIES: &[Family] = &[
     kimi_linear::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    lfm3::FAMILY,
     llama::FAMILY,
     llama4_text::FAMILY,
     longcat_flash::FAMILY,

@@ -18,6 +18,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("got_ocr2", "qwen2"),
     ("idefics3", "llama"),
     ("internvl", "qwen2"),
+    ("lfm3_vl", "lfm3"),
     ("lighton_ocr", "qwen3"),
     ("llama4", "llama4_text"),
     ("llava", "llama"),
