@@ -259,6 +259,8 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("step3p5", "per_layer_config", json!({"1": {"num_attention_heads": 2}})),
         ("step3p5", "sparse_attention_config", json!({"sparse_block_size": 8})),
         ("lfm3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
+        ("hy_v3", "qk_norm", json!(false)),
+        ("hy_v3", "route_norm", json!(false)),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {
@@ -294,6 +296,7 @@ fn settings_that_contradict_each_other_are_named() {
         ("smollm3", json!({"no_rope_layers": null, "no_rope_layer_interval": 0}), "no_rope_layer_interval"),
         ("gpt_neox", json!({"num_attention_heads": 3}), "num_attention_heads"),
         ("gpt2", json!({"n_head": 5}), "n_head"),
+        ("hy_v3", json!({"num_shared_experts": 0}), "num_shared_experts"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),

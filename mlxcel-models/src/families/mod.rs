@@ -53,6 +53,7 @@ mod granitemoeshared;
 mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod hy_v3;
 mod indexer;
 mod internlm2;
 mod internlm3;
@@ -199,6 +200,7 @@ const FAMILIES: &[Family] = &[
     helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
+    hy_v3::FAMILY,
     internlm2::FAMILY,
     internlm3::FAMILY,
     jamba::FAMILY,
