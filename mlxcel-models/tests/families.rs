@@ -261,6 +261,9 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("lfm3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
         ("hy_v3", "qk_norm", json!(false)),
         ("hy_v3", "route_norm", json!(false)),
+        ("cohere2_moe", "expert_selection_fn", json!("argmax")),
+        ("cohere2_moe", "shared_expert_combination_strategy", json!("product")),
+        ("cohere2_moe", "use_parallel_block", json!(false)),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {

@@ -13,6 +13,7 @@ mod blocks;
 mod codegen;
 mod cohere;
 mod cohere2;
+mod cohere2_moe;
 mod conversion;
 mod convolution;
 mod deepseek;
@@ -165,6 +166,7 @@ const FAMILIES: &[Family] = &[
     codegen::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    cohere2_moe::FAMILY,
     deepseek::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
