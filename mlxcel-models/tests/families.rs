@@ -300,6 +300,8 @@ fn settings_that_contradict_each_other_are_named() {
         ("gpt_neox", json!({"num_attention_heads": 3}), "num_attention_heads"),
         ("gpt2", json!({"n_head": 5}), "n_head"),
         ("hy_v3", json!({"num_shared_experts": 0}), "num_shared_experts"),
+        ("granite_swa", json!({"layer_rope_theta": [0, 1e4]}), "layer_rope_theta"),
+        ("granite_swa", json!({"layer_rope_theta": [0, -1, 1e4, 1e4]}), "layer_rope_theta"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),

@@ -48,6 +48,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_swa;
 mod granitemoe;
 mod granitemoehybrid;
 mod granitemoeshared;
@@ -196,6 +197,7 @@ const FAMILIES: &[Family] = &[
     gpt_oss::FAMILY,
     gptj::FAMILY,
     granite::FAMILY,
+    granite_swa::FAMILY,
     granitemoe::FAMILY,
     granitemoehybrid::FAMILY,
     granitemoeshared::FAMILY,
