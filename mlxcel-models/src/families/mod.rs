@@ -62,6 +62,7 @@ mod internlm3;
 mod jamba;
 mod kimi_delta;
 mod kimi_linear;
+mod laguna;
 mod latent;
 mod layer_inputs;
 mod lfm2;
@@ -209,6 +210,7 @@ const FAMILIES: &[Family] = &[
     internlm3::FAMILY,
     jamba::FAMILY,
     kimi_linear::FAMILY,
+    laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     lfm3::FAMILY,
