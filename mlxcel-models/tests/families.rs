@@ -271,6 +271,7 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("laguna", "moe_router_score_func", json!("sqrtsoftplus")),
         ("laguna", "qkv_bias", json!(true)),
         ("laguna", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
+        ("mellum", "use_sliding_window", json!(false)),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {

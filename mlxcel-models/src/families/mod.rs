@@ -73,6 +73,7 @@ mod llama4_text;
 mod longcat_flash;
 mod mamba;
 mod mamba2;
+mod mellum;
 mod mimo_v2_flash;
 mod minicpm;
 mod minicpm3;
@@ -220,6 +221,7 @@ const FAMILIES: &[Family] = &[
     mamba::FAMILY,
     mamba::FALCON,
     mamba2::FAMILY,
+    mellum::FAMILY,
     mimo_v2_flash::FAMILY,
     minicpm::FAMILY,
     minicpm3::FAMILY,
