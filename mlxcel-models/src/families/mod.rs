@@ -56,6 +56,7 @@ mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod hy_v3;
+mod hyperclovax;
 mod indexer;
 mod internlm2;
 mod internlm3;
@@ -207,6 +208,7 @@ const FAMILIES: &[Family] = &[
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
     hy_v3::FAMILY,
+    hyperclovax::FAMILY,
     internlm2::FAMILY,
     internlm3::FAMILY,
     jamba::FAMILY,

@@ -16,6 +16,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("gemma4", "gemma4_text"),
     ("gemma4_unified", "gemma4_unified_text"),
     ("got_ocr2", "qwen2"),
+    ("hyperclovax_vision_v2", "hyperclovax"),
     ("idefics3", "llama"),
     ("internvl", "qwen2"),
     ("lfm3_vl", "lfm3"),
