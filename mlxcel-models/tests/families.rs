@@ -272,6 +272,8 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("laguna", "qkv_bias", json!(true)),
         ("laguna", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
         ("mellum", "use_sliding_window", json!(false)),
+        ("youtu", "mlp_bias", json!(true)),
+        ("youtu", "rope_traditional", json!(false)),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {

@@ -121,6 +121,7 @@ mod state_space;
 mod step3p5;
 mod text;
 mod vaultgemma;
+mod youtu;
 
 use mlxcel_core::{Error, LoadOptions, ModelPart, Result, TokenId};
 
@@ -266,6 +267,7 @@ const FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
     step3p5::FAMILY,
     vaultgemma::FAMILY,
+    youtu::FAMILY,
 ];
 
 /// The values of `model_type` that [`Checkpoint::decoder`] supports.
