@@ -274,6 +274,7 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("mellum", "use_sliding_window", json!(false)),
         ("youtu", "mlp_bias", json!(true)),
         ("youtu", "rope_traditional", json!(false)),
+        ("axk1", "scoring_func", json!("softmax")),
         ("nemotron_h", "moe_latent_size", json!(8)),
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {

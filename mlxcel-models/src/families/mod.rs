@@ -5,6 +5,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod axk1;
 mod bailing_hybrid;
 mod bamba;
 mod bert;
@@ -163,6 +164,7 @@ const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     apertus::FAMILY,
     arcee::FAMILY,
+    axk1::FAMILY,
     bailing_hybrid::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
