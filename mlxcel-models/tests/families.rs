@@ -321,6 +321,7 @@ fn settings_that_contradict_each_other_are_named() {
             json!({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}),
             "rope_parameters.sliding_attention",
         ),
+        ("flint", json!({"num_experts_per_tok": 99}), "num_experts_per_tok"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),

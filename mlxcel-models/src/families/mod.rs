@@ -33,6 +33,7 @@ mod exaone_moe;
 mod experts;
 mod falcon;
 mod falcon_h1;
+mod flint;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
@@ -187,6 +188,7 @@ const FAMILIES: &[Family] = &[
     exaone_moe::FAMILY,
     falcon::FAMILY,
     falcon_h1::FAMILY,
+    flint::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3_text::FAMILY,
