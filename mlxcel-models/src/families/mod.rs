@@ -65,6 +65,7 @@ mod internlm3;
 mod jamba;
 mod kimi_delta;
 mod kimi_linear;
+mod kolibri1;
 mod laguna;
 mod latent;
 mod layer_inputs;
@@ -218,6 +219,7 @@ const FAMILIES: &[Family] = &[
     internlm3::FAMILY,
     jamba::FAMILY,
     kimi_linear::FAMILY,
+    kolibri1::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
