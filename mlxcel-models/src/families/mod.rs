@@ -62,6 +62,7 @@ mod hyperclovax;
 mod indexer;
 mod internlm2;
 mod internlm3;
+mod jais2;
 mod jamba;
 mod kimi_delta;
 mod kimi_linear;
@@ -217,6 +218,7 @@ const FAMILIES: &[Family] = &[
     hyperclovax::FAMILY,
     internlm2::FAMILY,
     internlm3::FAMILY,
+    jais2::FAMILY,
     jamba::FAMILY,
     kimi_linear::FAMILY,
     kolibri1::FAMILY,
