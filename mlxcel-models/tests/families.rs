@@ -322,6 +322,7 @@ fn settings_that_contradict_each_other_are_named() {
             "rope_parameters.sliding_attention",
         ),
         ("flint", json!({"num_experts_per_tok": 99}), "num_experts_per_tok"),
+        ("cwm", json!({"sliding_window": 0}), "sliding_window"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"moe_topk": [1, 2, 5]}), "moe_topk"),
         ("hunyuan_v1_moe", json!({"num_experts": [4, 0, 4]}), "num_experts"),

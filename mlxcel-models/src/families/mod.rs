@@ -17,6 +17,7 @@ mod cohere2;
 mod cohere2_moe;
 mod conversion;
 mod convolution;
+mod cwm;
 mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
@@ -177,6 +178,7 @@ const FAMILIES: &[Family] = &[
     cohere::FAMILY,
     cohere2::FAMILY,
     cohere2_moe::FAMILY,
+    cwm::FAMILY,
     deepseek::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
