@@ -48,15 +48,15 @@ pub const TOP_K: &str = "mlxcel.top_k";
 /// [`layers::attention`](crate::layers::attention): `q: [H, T, d]`, `k: [G, S, d]`, `v: [G, S, e]` and `mask:
 /// [T, S]` to `[T, H * e]`. Attribute `scale`, a float.
 ///
-/// Inside decompositions it can have the attribute `soft_cap`, a float, and a fifth operand `sinks: [H]`,
-/// marked by the attribute `sinks`.
+/// Inside decompositions it can have the attribute `soft_cap`, a float, and more operands, each marked by an
+/// attribute of its name: `biases: [D, H]` f32 and `sinks: [H]`.
 pub const ATTENTION: &str = "mlxcel.attention";
 
 /// [`layers::text_attention`](crate::layers::text_attention): `query: [N, H, d]`, `key` and `value: [N, G,
-/// d]`, all f32, the `firsts` and `ends: [N]` i32 of the tokens' texts, and perhaps `sinks: [H]` of floats to
-/// `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float; `window`, an integer;
-/// `sinks`, true where there are such; `alibi`, true where the distance of tokens lowers scores, for which
-/// there are no kernels.
+/// d]`, all f32, the `firsts` and `ends: [N]` i32 of the tokens' texts, and perhaps `biases: [D, H]` f32 and
+/// `sinks: [H]` of floats to `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float; `window`, an integer;
+/// `sinks` and `biases`, true where there are such; `alibi`, true where the distance of tokens lowers scores.
+/// There are no kernels for the last two.
 pub const TEXT_ATTENTION: &str = "mlxcel.text_attention";
 
 /// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N,

@@ -52,14 +52,14 @@ pub use adapter::{AdapterChanges, AdapterWeights, LowRank, ModuleChange, StoredA
 pub use checkpoint::{Checkpoint, TensorView};
 pub use decoder::{
     Activation, AltUp, Arrangement, Attention, AttentionCore, AttentionMask, Block, CompressedAttention,
-    Compressor, Convolution, Decay, DecayScope, Decoder, DeltaRule, Embedding, EntryIndexer, ExpertGroups,
-    Experts, Feature, FeatureSet, Gating, GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HeadSharing,
-    HyperConnection, Indexer, InputStates, LatentAttention, LatentQuery, Laurel, Layer, LayerEmbeddings,
-    LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Packed,
-    PositionScale, PositionTable, Projection, Router, Scoring, Selection, SelectiveScan, SharedAttention,
-    SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention, StateGroup, StateShape,
-    StateSlot, StateSpace, StateSpaceScales, StreamMixer, Streams, TypeTable, WeightId, WeightRef,
-    WeightRole, WeightTable, Xielu, alibi_slopes,
+    Compressor, Convolution, Decay, DecayScope, Decoder, DeltaRule, DistanceBias, Embedding, EntryIndexer,
+    ExpertGroups, Experts, Feature, FeatureSet, Gating, GeneralizedDeltaRule, Head, HeadLinear, HeadNorm,
+    HeadSharing, HyperConnection, Indexer, InputStates, LARGEST_DISTANCE, LatentAttention, LatentQuery,
+    Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation,
+    OutputStates, Packed, PositionScale, PositionTable, Projection, Router, Scoring, Selection,
+    SelectiveScan, SharedAttention, SharedExpert, ShiftedMlp, ShiftedProjection, ShortConvolution,
+    SparseAttention, StateGroup, StateShape, StateSlot, StateSpace, StateSpaceScales, StreamMixer, Streams,
+    TypeTable, WeightId, WeightRef, WeightRole, WeightTable, Xielu, alibi_slopes, distance_bucket,
 };
 pub use element::ElementType;
 pub use families::{Conversion, supported_model_types};

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use crate::decoder::{
-    Attention, Decoder, Experts, LatentAttention, LatentQuery, Linear, Mixer, Mlp, Operation, SharedExpert,
-    WeightId,
+    Attention, Decoder, DistanceBias, Experts, LatentAttention, LatentQuery, Linear, Mixer, Mlp, Operation,
+    SharedExpert, WeightId,
 };
 
 /// The dimension of a weight that devices share.
@@ -92,6 +92,9 @@ impl Roles {
             self.outputs([attention.query].iter().chain(&attention.gate));
             self.along.insert(attention.output.weight, SplitAlong::Inputs);
             self.along.extend(attention.core.sinks.map(|sinks| (sinks, SplitAlong::First)));
+            if let Some(DistanceBias::Buckets(table)) = attention.core.distance {
+                self.along.insert(table, SplitAlong::Last);
+            }
         }
         if attention.kv_heads.is_multiple_of(self.devices) {
             self.outputs(&[attention.key, attention.value]);

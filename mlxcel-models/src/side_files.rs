@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::text_head::TextHead;
 
 /// The small files beside weights and `config.json` that are read.
-pub const SMALL_FILES: [&str; 17] = [
+pub const SMALL_FILES: [&str; 19] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -25,6 +25,8 @@ pub const SMALL_FILES: [&str; 17] = [
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
     "sentence_xlm-roberta_config.json",
 ];
 

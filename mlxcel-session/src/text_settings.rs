@@ -35,8 +35,13 @@ struct Prompts {
 }
 
 /// The names of the file with [`Reading`], by the network; the first that is there counts.
-const READING: [&str; 3] =
-    ["sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json"];
+const READING: [&str; 5] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_xlm-roberta_config.json",
+];
 
 /// How sentence-transformers reads texts.
 #[derive(Default, Deserialize)]

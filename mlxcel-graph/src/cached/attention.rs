@@ -244,7 +244,7 @@ fn decompose<'d>(
         let k = read(b, what.layer, 0, cache)?;
         let v = read(b, what.layer, 1, cache)?;
         let mask = slots::visible(b, position, tokens, length, (what.window, what.chunked))?;
-        let operands = MaskedOperands { q, k, v, mask, sinks };
+        let operands = MaskedOperands { q, k, v, mask, biases: None, sinks };
         mixed.push(masked_attention(b, &operands, what.scores(), what.out)?);
         results.push(cache);
         start = end;

@@ -106,7 +106,7 @@ pub fn compressed_attention<'f>(
             }
             (b.concatenate(&[near, far], 1)?, b.concatenate(&[near_mask, far_mask], 1)?)
         };
-        let operands = MaskedOperands { q, k: keys, v: keys, mask, sinks };
+        let operands = MaskedOperands { q, k: keys, v: keys, mask, biases: None, sinks };
         mixed.push(masked_attention(b, &operands, scores, ElementType::F32)?);
         results.push(cache);
         entry_results.push(entry_cache);

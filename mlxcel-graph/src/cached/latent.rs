@@ -175,7 +175,7 @@ fn decompose<'d>(
         if let Some(&selected) = selected.get(index) {
             mask = b.and(mask, selected)?;
         }
-        let operands = MaskedOperands { q, k, v, mask, sinks: None };
+        let operands = MaskedOperands { q, k, v, mask, biases: None, sinks: None };
         mixed.push(masked_attention(
             b,
             &operands,

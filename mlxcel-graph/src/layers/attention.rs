@@ -1,6 +1,6 @@
 //! Scaled dot-product attention.
 
-use mlxcel_models::alibi_slopes;
+use mlxcel_models::{LARGEST_DISTANCE, alibi_slopes};
 use mlxcel_stablehlo::{
     Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
 };
@@ -18,6 +18,9 @@ pub struct MaskedOperands<'f> {
     pub v: Value<'f>,
     /// `[T, S]`, boolean.
     pub mask: Value<'f>,
+    /// `[2 · LARGEST_DISTANCE + 1, H]` f32: what is added to scores for the index of the key less that of the
+    /// query, from [`-LARGEST_DISTANCE`](mlxcel_models::LARGEST_DISTANCE) on. Those beyond have the last.
+    pub biases: Option<Value<'f>>,
     /// `[H]`, floats: an additional score per query head without a value.
     pub sinks: Option<Value<'f>>,
 }
@@ -72,11 +75,11 @@ pub fn attention<'f>(
     scale: f32,
     out: ElementType,
 ) -> Result<Value<'f>> {
-    let operands = MaskedOperands { q, k, v, mask, sinks: None };
+    let operands = MaskedOperands { q, k, v, mask, biases: None, sinks: None };
     masked_attention(b, &operands, AttentionScores { scale, soft_cap: None, alibi: false }, out)
 }
 
-/// [`attention`] with optional soft cap and sinks.
+/// [`attention`] with optional soft cap, biases by distance and sinks.
 ///
 /// # Errors
 /// The errors of [`attention`].
@@ -86,18 +89,39 @@ pub fn masked_attention<'f>(
     scores: AttentionScores,
     out: ElementType,
 ) -> Result<Value<'f>> {
-    let MaskedOperands { q, k, v, mask, sinks } = *operands;
+    let MaskedOperands { q, k, v, mask, biases, sinks } = *operands;
     let sizes = attention_sizes(b, [q, k, v, mask], out)?;
     let mut attributes = scores.attributes();
     let mut operands = vec![q, k, v, mask];
-    if let Some(sinks) = sinks {
-        attributes.push(("sinks".to_owned(), Attribute::Bool(true)));
-        operands.push(sinks);
-    }
+    attributes.extend(push_optional(&mut operands, biases, sinks));
+    let has_biases = biases.is_some();
     let results = b.composite(composites::ATTENTION, &operands, &attributes, |b, args| {
-        Ok(vec![attend(b, args, &sizes, scores, out)?])
+        let (biases, sinks) = split_optional(&args[4..], has_biases);
+        Ok(vec![attend(b, [args[0], args[1], args[2], args[3]], (biases, sinks), &sizes, scores, out)?])
     })?;
     Ok(results[0])
+}
+
+/// Adds those of the optional operands that are there, and returns their marks.
+pub(super) fn push_optional<'f>(
+    operands: &mut Vec<Value<'f>>,
+    biases: Option<Value<'f>>,
+    sinks: Option<Value<'f>>,
+) -> impl Iterator<Item = (String, Attribute)> {
+    operands.extend(biases.into_iter().chain(sinks));
+    let marks = [("biases", biases.is_some()), ("sinks", sinks.is_some())];
+    let there = marks.into_iter().filter(|(_, is_there)| *is_there);
+    there.map(|(name, _)| (name.to_owned(), Attribute::Bool(true)))
+}
+
+/// The biases and sinks of what [`push_optional`] added.
+pub(super) fn split_optional<'f>(
+    operands: &[Value<'f>],
+    has_biases: bool,
+) -> (Option<Value<'f>>, Option<Value<'f>>) {
+    let mut operands = operands.iter().copied();
+    let biases = if has_biases { operands.next() } else { None };
+    (biases, operands.next())
 }
 
 fn attention_sizes<'f>(b: &Builder<'f>, operands: [Value<'f>; 4], out: ElementType) -> Result<Sizes> {
@@ -138,13 +162,13 @@ struct Sizes {
 
 fn attend<'d>(
     b: &mut Builder<'d>,
-    args: &[Value<'d>],
+    [q, k, v, mask]: [Value<'d>; 4],
+    (biases, sinks): (Option<Value<'d>>, Option<Value<'d>>),
     sizes: &Sizes,
     scores: AttentionScores,
     out: ElementType,
 ) -> Result<Value<'d>> {
     let &Sizes { heads, queries, width, groups, keys, v_width } = sizes;
-    let [q, k, v, mask] = [args[0], args[1], args[2], args[3]];
     let shared = heads / groups;
     let (q, k, v) =
         (b.convert(q, ElementType::F32)?, b.convert(k, ElementType::F32)?, b.convert(v, ElementType::F32)?);
@@ -164,14 +188,18 @@ fn attend<'d>(
         let bias = alibi_bias(b, [groups, shared, queries, keys])?;
         scores = b.subtract(scores, bias)?;
     }
+    if let Some(biases) = biases {
+        let bias = distance_bias(b, biases, [groups, shared, queries, keys])?;
+        scores = b.add(scores, bias)?;
+    }
 
     // A finite stand-in for minus infinity: a row that is masked everywhere stays free of infinity minus
     // infinity.
     let hidden = b.splat(ElementType::F32, f64::from(f32::MIN), &scores_type.shape)?;
     let mask = b.expand(mask, &scores_type.shape, &[0, 1])?;
     let scores = b.select(mask, scores, hidden)?;
-    let probabilities = match args.get(4) {
-        Some(&sinks) => {
+    let probabilities = match sinks {
+        Some(sinks) => {
             let sinks = b.convert(sinks, ElementType::F32)?;
             let sinks = b.reshape(sinks, &[groups, shared])?;
             let sinks = b.expand(sinks, &scores_type.shape[..3], &[2])?;
@@ -184,6 +212,20 @@ fn attend<'d>(
     let mixed = b.transpose(mixed, &[2, 0, 1, 3])?;
     let mixed = b.reshape(mixed, &[queries, heads * v_width])?;
     b.convert(mixed, out)
+}
+
+/// [`MaskedOperands::biases`] of each query and key, `[groups, shared, queries, keys]` f32.
+fn distance_bias<'d>(b: &mut Builder<'d>, biases: Value<'d>, shape: [usize; 4]) -> Result<Value<'d>> {
+    let [_, _, queries, keys] = shape;
+    let grid = TensorType::new(ElementType::I32, [queries, keys]);
+    let (own, seen) = (b.iota(grid.clone(), 0)?, b.iota(grid.clone(), 1)?);
+    let offset = b.subtract(seen, own)?;
+    let first = b.splat(ElementType::I32, LARGEST_DISTANCE as f64, &grid.shape)?;
+    // Rows beyond the table are its first and its last.
+    let rows = b.add(offset, first)?;
+    let bias = b.take(biases, rows)?;
+    let bias = b.transpose(bias, &[2, 0, 1])?;
+    b.reshape(bias, &shape)
 }
 
 /// What ALiBi subtracts from scores, `[groups, shared, queries, keys]` f32.

@@ -4,7 +4,9 @@ use mlxcel_stablehlo::{
     Attribute, Builder, Comparison, ElementType, Error, ErrorKind, Result, TensorType, Value,
 };
 
-use super::attention::{AttentionScores, MaskedOperands, heads_first, masked_attention};
+use super::attention::{
+    AttentionScores, MaskedOperands, heads_first, masked_attention, push_optional, split_optional,
+};
 use crate::composites;
 
 /// Where the text of each token begins and ends.
@@ -40,6 +42,8 @@ pub struct TextAttentionOperands<'f> {
     pub value: Value<'f>,
     /// The texts of the tokens.
     pub texts: TextRanges<'f>,
+    /// As [`MaskedOperands::biases`].
+    pub biases: Option<Value<'f>>,
     /// `[H]`, floats: an additional score per query head without a value.
     pub sinks: Option<Value<'f>>,
 }
@@ -59,7 +63,8 @@ pub fn text_attention<'f>(
     window: Option<usize>,
     out: ElementType,
 ) -> Result<Value<'f>> {
-    let TextAttentionOperands { query, key, value, texts: TextRanges { firsts, ends }, sinks } = *operands;
+    let TextAttentionOperands { query, key, value, texts, biases, sinks } = *operands;
+    let TextRanges { firsts, ends } = texts;
     let &[tokens, ..] = &b.ty(query).shape[..] else {
         let detail = "query must be [N, H, d]";
         return Err(Error::new(ErrorKind::Shape, "text_attention", detail));
@@ -72,14 +77,13 @@ pub fn text_attention<'f>(
         attributes.push(("window".to_owned(), Attribute::Int(window)));
     }
     let mut operands = vec![query, key, value, firsts, ends];
-    if let Some(sinks) = sinks {
-        attributes.push(("sinks".to_owned(), Attribute::Bool(true)));
-        operands.push(sinks);
-    }
+    attributes.extend(push_optional(&mut operands, biases, sinks));
+    let has_biases = biases.is_some();
     let results = b.composite(composites::TEXT_ATTENTION, &operands, &attributes, |b, args| {
         let [q, k, v] = [args[0], args[1], args[2]].map(|heads| heads_first(b, heads, 0, tokens));
         let mask = same_text(b, args[3], window)?;
-        let operands = MaskedOperands { q: q?, k: k?, v: v?, mask, sinks: args.get(5).copied() };
+        let (biases, sinks) = split_optional(&args[5..], has_biases);
+        let operands = MaskedOperands { q: q?, k: k?, v: v?, mask, biases, sinks };
         Ok(vec![masked_attention(b, &operands, scores, out)?])
     })?;
     Ok(results[0])

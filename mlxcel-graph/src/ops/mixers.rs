@@ -1,8 +1,11 @@
 //! Mixers over the states of the pass's rows.
 
 use mlxcel_models::walk::Entries;
-use mlxcel_models::{AttentionCore, AttentionMask, Compressor, Convolution, LatentAttention, StateSlot};
-use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_models::{
+    AttentionCore, AttentionMask, Compressor, Convolution, DistanceBias, LARGEST_DISTANCE, LatentAttention,
+    StateSlot, WeightId, distance_bucket,
+};
+use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Literal, Result, Value};
 
 use crate::cached;
 use crate::layers::{self, AttentionScores, RecurrentRows, TextAttentionOperands};
@@ -29,7 +32,7 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, alibi: _ } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, distance: _ } = core;
         let rotary = rope.as_ref().map(|rope| self.rotary(rope)).transpose()?;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let caches = self.states_at(slot);
@@ -65,20 +68,38 @@ impl<'f> GraphOps<'_, '_, 'f> {
         out: ElementType,
     ) -> Result<Value<'f>> {
         // The walk has scaled queries already.
-        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _, alibi } = core;
+        let AttentionCore { scale, mask: _, window, rope, soft_cap, sinks, query_scale: _, distance } = core;
         if let Some(rope) = rope {
             let (cos, sin) = self.rotary(rope)?;
             query = layers::rope(self.b, query, cos, sin)?;
             key = layers::rope(self.b, key, cos, sin)?;
         }
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
-        let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap, alibi: *alibi };
+        let alibi = *distance == Some(DistanceBias::Slopes);
+        let biases = match *distance {
+            Some(DistanceBias::Buckets(table)) => Some(self.distance_biases(table)?),
+            Some(DistanceBias::Slopes) | None => None,
+        };
+        let scores = AttentionScores { scale: *scale, soft_cap: *soft_cap, alibi };
         let texts = self.pass.texts.ok_or_else(|| {
             let message = "the pass does not say where its texts begin";
             Error::new(ErrorKind::Structure, "bidirectional_attention", message)
         })?;
-        let operands = TextAttentionOperands { query, key, value, texts, sinks };
+        let operands = TextAttentionOperands { query, key, value, texts, biases, sinks };
         layers::text_attention(self.b, &operands, scores, *window, out)
+    }
+
+    /// The rows of a table of [buckets](DistanceBias::Buckets) for each offset of a key, as
+    /// [`TextAttentionOperands::biases`] has them.
+    fn distance_biases(&mut self, table: WeightId) -> Result<Value<'f>> {
+        let largest = LARGEST_DISTANCE as i64;
+        let rows: Vec<i32> = (-largest..=largest).map(|offset| distance_bucket(offset) as i32).collect();
+        let rows = Literal::new([rows.len()], &rows).ok_or_else(|| {
+            Error::new(ErrorKind::Structure, "text_attention", "there must be a row for each offset")
+        })?;
+        let rows = self.b.constant(rows)?;
+        let table = self.weights.vector(self.b, table)?;
+        self.b.take(table, rows)
     }
 
     pub(super) fn attend_latent(
@@ -128,8 +149,16 @@ impl<'f> GraphOps<'_, '_, 'f> {
         slot: StateSlot,
     ) -> Result<Value<'f>> {
         // The walk has rotated queries, and there are no others of these.
-        let AttentionCore { scale, mask: _, window, rope: _, soft_cap: _, sinks, query_scale: _, alibi: _ } =
-            core;
+        let AttentionCore {
+            scale,
+            mask: _,
+            window,
+            rope: _,
+            soft_cap: _,
+            sinks,
+            query_scale: _,
+            distance: _,
+        } = core;
         let &Entries { entry, rate, slot: entry_slot, selected } = entries;
         let sinks = sinks.map(|sinks| self.weights.dense(sinks)).transpose()?;
         let selected = selected.map_or(Ok(Vec::new()), |slot| self.selected_at(slot))?;

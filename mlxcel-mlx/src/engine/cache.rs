@@ -50,9 +50,6 @@ pub(super) enum Order {
     Window(usize),
     /// There are as many keys as queries; each query sees the keys at a distance of less than this.
     Near(usize),
-    /// There are as many keys as queries; each query sees every key, those of distant positions less, with
-    /// this many heads (ALiBi).
-    Falling(usize),
 }
 
 impl Visible {

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use mlxcel_core::{Error, ErrorKind, Result};
-use mlxcel_models::{Activation, alibi_slopes};
+use mlxcel_models::{Activation, DistanceBias, WeightId, alibi_slopes, distance_bucket};
 
 use super::cache::{Order, Visible};
 use super::weights::Weight;
-use crate::array::{Array, DType, Mask, Mode, Packed, concatenate};
+use crate::array::{Array, DType, Element, Mask, Mode, Packed, concatenate};
 use crate::kernels::Kernels;
 
 /// How operations are computed.
@@ -31,7 +31,10 @@ pub(super) struct Scoring {
 
 /// Masks for MLX's attention; the layers of a pass share them.
 #[derive(Debug, Default)]
-pub(super) struct Masks(HashMap<(usize, usize, Order), Array>);
+pub(super) struct Masks {
+    orders: HashMap<(usize, usize, Order), Array>,
+    biases: HashMap<(usize, usize, DistanceBias), Array>,
+}
 
 impl Compute {
     pub(super) fn new(kernels: Option<Kernels>) -> Self {
@@ -131,7 +134,6 @@ impl Compute {
             let attended = capped(queries, &keys, &values, *scale, cap, sinks.as_ref(), mask)?;
             return attended.astype(dtype)?.reshape(&[tokens, width]);
         }
-        let lowered;
         let mask = match *order {
             Order::All => Mask::None,
             Order::Causal => Mask::Causal,
@@ -139,10 +141,6 @@ impl Compute {
                 Some(mask) => Mask::Array(mask),
                 None => Mask::None,
             },
-            Order::Falling(_) => {
-                lowered = masks.get(tokens, keys.dim(2), *order)?.astype(dtype)?;
-                Mask::Array(&lowered)
-            }
         };
         let sinks = sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
         let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
@@ -150,7 +148,7 @@ impl Compute {
         attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
     }
 
-    /// The same under a mask (`[tokens, seen]` booleans), without soft cap.
+    /// The same under a mask (`[tokens, seen]` booleans, or what is added to scores), without soft cap.
     pub(super) fn masked_attention(
         &self,
         queries: &Array,
@@ -276,19 +274,38 @@ impl Masks {
         match order {
             Order::All => Ok(None),
             Order::Near(window) if window >= seen => Ok(None),
-            Order::Causal | Order::Window(_) | Order::Near(_) | Order::Falling(_) => {
-                self.get(queries, seen, order).map(Some)
-            }
+            Order::Causal | Order::Window(_) | Order::Near(_) => self.get(queries, seen, order).map(Some),
         }
     }
 
     /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at
-    /// the same position; or for [`Order::Falling`] what is added to the scores of each head.
+    /// the same position.
     fn get(&mut self, queries: usize, seen: usize, order: Order) -> Result<&Array> {
         use std::collections::hash_map::Entry;
-        match self.0.entry((queries, seen, order)) {
+        match self.orders.entry((queries, seen, order)) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => Ok(entry.insert(order_mask(queries, seen, order)?)),
+        }
+    }
+
+    /// What is added to the scores of `heads` heads for the distances of `tokens` tokens (`[heads, tokens,
+    /// tokens]`). `table` has the rows of buckets, if these are what is added.
+    pub(super) fn bias(
+        &mut self,
+        bias: DistanceBias,
+        (heads, tokens): (usize, usize),
+        table: impl FnOnce(WeightId) -> Result<Array>,
+    ) -> Result<Array> {
+        use std::collections::hash_map::Entry;
+        match self.biases.entry((heads, tokens, bias)) {
+            Entry::Occupied(entry) => Ok(entry.get().clone()),
+            Entry::Vacant(entry) => {
+                let added = match bias {
+                    DistanceBias::Slopes => falling(heads, tokens)?,
+                    DistanceBias::Buckets(weight) => bucketed(&table(weight)?, tokens)?,
+                };
+                Ok(entry.insert(added).clone())
+            }
         }
     }
 }
@@ -299,7 +316,6 @@ fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
             .map_err(|_| Error::new(ErrorKind::Internal, "step", "a sequence is too long to be masked"))
     };
     let window = match order {
-        Order::Falling(heads) => return falling(count(seen)?, heads),
         Order::All | Order::Causal => seen,
         Order::Window(window) | Order::Near(window) => window,
     };
@@ -309,23 +325,30 @@ fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
     let window = Array::from_slice(&[window], &[1, 1])?;
     let near = keys.greater(&own.subtract(&window)?)?;
     match order {
-        Order::All | Order::Near(_) | Order::Falling(_) => {
-            near.logical_and(&own.greater(&keys.subtract(&window)?)?)
-        }
+        Order::All | Order::Near(_) => near.logical_and(&own.greater(&keys.subtract(&window)?)?),
         Order::Causal | Order::Window(_) => near.logical_and(&keys.less_equal(&own)?),
     }
 }
 
-/// What is added to the scores of `heads` heads for the distance of `tokens` tokens (`[heads, tokens,
-/// tokens]`).
-fn falling(tokens: i32, heads: usize) -> Result<Array> {
-    let own = Array::arange(0, tokens, DType::I32)?.expand_dims(&[1])?;
-    let seen = Array::arange(0, tokens, DType::I32)?.expand_dims(&[0])?;
-    // The smaller difference is the distance below zero.
-    let distance = own.subtract(&seen)?;
-    let lowered = distance.minimum(&seen.subtract(&own)?)?.astype(DType::F32)?;
+/// [`DistanceBias::Slopes`].
+fn falling(heads: usize, tokens: usize) -> Result<Array> {
+    let lowered = each_pair(tokens, |offset| -offset.abs() as f32)?;
     let slopes = Array::from_slice(&alibi_slopes(heads), &[heads, 1, 1])?;
     slopes.multiply(&lowered.expand_dims(&[0])?)
+}
+
+/// [`DistanceBias::Buckets`] of a table `[buckets, heads]`.
+fn bucketed(table: &Array, tokens: usize) -> Result<Array> {
+    let buckets = each_pair(tokens, |offset| distance_bucket(offset) as u32)?;
+    table.astype(DType::F32)?.take(&buckets, 0)?.transpose(&[2, 0, 1])
+}
+
+/// A number for each pair of tokens, by the position of the second less that of the first: `[tokens, tokens]`.
+fn each_pair<T: Copy + Element>(tokens: usize, of: impl Fn(i64) -> T) -> Result<Array> {
+    let last = tokens as i64 - 1;
+    let by_offset: Vec<T> = (-last..=last).map(of).collect();
+    let rows = (1..=tokens).rev().flat_map(|first| &by_offset[first - 1..][..tokens]);
+    Array::from_slice(&rows.copied().collect::<Vec<_>>(), &[tokens, tokens])
 }
 
 /// The rows `tokens` of an embedding table, in type `dtype`.

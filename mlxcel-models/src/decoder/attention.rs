@@ -97,13 +97,46 @@ pub struct AttentionCore {
     pub sinks: Option<WeightId>,
     /// A factor of queries that depends on the position.
     pub query_scale: Option<PositionScale>,
-    /// Whether the distance of positions times the [slope](alibi_slopes) of the head is subtracted from scores
-    /// (Press et al., 2022, "Train Short, Test Long"). Only with [`AttentionMask::Bidirectional`], and without
-    /// a window.
-    pub alibi: bool,
+    /// What is added to scores for the distance of two positions, if anything. Only with
+    /// [`AttentionMask::Bidirectional`], and without a window.
+    pub distance: Option<DistanceBias>,
 }
 
-/// The slopes of heads with [ALiBi](AttentionCore::alibi): `2^(−8i/n)` for head `i` of `n`, from 1 on. If `n`
+/// What is added to the score of a query and a key for the distance of their positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DistanceBias {
+    /// The distance times the [slope](alibi_slopes) of the head is subtracted (Press et al., 2022, "Train Short,
+    /// Test Long").
+    Slopes,
+    /// `[32, query_heads]`: the row of the [bucket](distance_bucket) is added (Raffel et al., 2020, "Exploring
+    /// the Limits of Transfer Learning with a Unified Text-to-Text Transformer"). Layers can share the table.
+    Buckets(WeightId),
+}
+
+/// The number of [buckets](DistanceBias::Buckets).
+pub(crate) const DISTANCE_BUCKETS: usize = 32;
+
+/// The distance from which on all distances have one bucket.
+pub const LARGEST_DISTANCE: usize = 128;
+
+/// The bucket of a key `offset` positions behind its query, negative if it is before it: half of the
+/// [buckets](DistanceBias::Buckets) are for either direction, half of those for one distance each, and the
+/// others for distances that grow by a factor.
+pub fn distance_bucket(offset: i64) -> usize {
+    const HALF: usize = DISTANCE_BUCKETS / 2;
+    const EXACT: usize = HALF / 2;
+    let distance = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+    let bucket = if distance < EXACT {
+        distance
+    } else {
+        let times = |distance: usize| (distance as f64 / EXACT as f64).ln();
+        let part = times(distance) / times(LARGEST_DISTANCE);
+        (HALF - 1).min(EXACT + (part * (HALF - EXACT) as f64) as usize)
+    };
+    if offset > 0 { HALF + bucket } else { bucket }
+}
+
+/// The slopes of heads with [ALiBi](DistanceBias::Slopes): `2^(−8i/n)` for head `i` of `n`, from 1 on. If `n`
 /// is no power of two, those of the power below, then every other one of the power above.
 pub fn alibi_slopes(heads: usize) -> Vec<f32> {
     let power = 1usize.checked_shl(heads.max(1).ilog2()).unwrap_or(1);
@@ -260,4 +293,23 @@ pub enum LatentQuery {
         /// The latent to queries.
         up: Linear,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those of transformers' `MPNetEncoder.relative_position_bucket`.
+    #[test]
+    fn distances_share_buckets_from_eight_on() {
+        let buckets =
+            |offsets: &[i64]| offsets.iter().map(|&offset| distance_bucket(offset)).collect::<Vec<_>>();
+        assert_eq!(buckets(&[0, -1, -7, 1, 7]), [0, 1, 7, 17, 23]);
+        // The first distances of each bucket, and the last before it.
+        let first = [8, 12, 16, 23, 32, 46, 64, 91];
+        assert_eq!(buckets(&first.map(|distance| -distance)), [8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(buckets(&first.map(|distance| 1 - distance)), [7, 8, 9, 10, 11, 12, 13, 14]);
+        let far = LARGEST_DISTANCE as i64;
+        assert_eq!(buckets(&[-far, far, i64::MIN, i64::MAX]), [15, 31, 15, 31]);
+    }
 }

@@ -1,10 +1,10 @@
 //! The weights of each part of a decoder, with their roles.
 
 use super::{
-    AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, Embedding, Experts,
-    GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HyperConnection, Indexer, InputStates, LatentAttention,
-    LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, Operation,
-    OutputStates, PositionTable, Projection, Router, SelectiveScan, SharedAttention, SharedExpert,
+    AltUp, Attention, AttentionCore, Block, Convolution, Decoder, DeltaRule, DistanceBias, Embedding,
+    Experts, GeneralizedDeltaRule, Head, HeadLinear, HeadNorm, HyperConnection, Indexer, InputStates,
+    LatentAttention, LatentQuery, Laurel, Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm,
+    Operation, OutputStates, PositionTable, Projection, Router, SelectiveScan, SharedAttention, SharedExpert,
     ShiftedMlp, ShiftedProjection, ShortConvolution, SparseAttention, StateSpace, StreamMixer, Streams,
     TypeTable, WeightId, WeightRole, Xielu,
 };
@@ -13,7 +13,7 @@ impl Decoder {
     pub(super) fn collect(&self) -> Collected {
         let mut collected =
             Collected { roles: vec![None; self.weights.len()], products: Vec::new(), linears: Vec::new() };
-        let Embedding { weight, scale: _, positions, types, norm } = self.embedding;
+        let Embedding { weight, scale: _, positions, types, norm, projection } = self.embedding;
         collected.product(WeightRole::Embedding, weight);
         if let Some(PositionTable { weight, offset: _ }) = positions {
             collected.add(WeightRole::Positions, [weight]);
@@ -22,6 +22,7 @@ impl Decoder {
             collected.add(WeightRole::TokenTypes, [weight]);
         }
         norm.iter().for_each(|norm| collected.norm(norm));
+        collected.linears(WeightRole::Embedding, projection);
         match &self.input_states {
             None => {}
             Some(InputStates::Projected { embedding_norm, state_norm, projection }) => {
@@ -250,9 +251,12 @@ impl Collected {
             soft_cap: _,
             sinks,
             query_scale: _,
-            alibi: _,
+            distance,
         } = core;
         self.add(WeightRole::Attention, *sinks);
+        if let Some(DistanceBias::Buckets(table)) = *distance {
+            self.add(WeightRole::Attention, [table]);
+        }
     }
 
     fn latent(&mut self, latent: &LatentAttention) {

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder, Experts,
-    Gating, Head, HeadSharing, HyperConnection, Indexer, InputStates, LatentAttention, Layer, LayerEmbeddings,
-    LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation, OutputStates, Scoring,
-    SharedAttention, SparseAttention,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, DecayScope, Decoder,
+    DistanceBias, Experts, Gating, Head, HeadSharing, HyperConnection, Indexer, InputStates, LatentAttention,
+    Layer, LayerEmbeddings, LayerInput, Linear, Mixer, Mlp, Norm, NormKind, NormScope, Operation,
+    OutputStates, Scoring, SharedAttention, SparseAttention,
 };
 use crate::rope::Rope;
 
@@ -26,7 +26,9 @@ impl fmt::Display for Decoder {
         }
         let table = self.weight(self.embedding.weight);
         writeln!(f, "  context    {} positions", self.context_length)?;
-        write!(f, "  embedding  {} × {} {}", self.vocabulary_size, self.hidden_size, table.storage())?;
+        let projection = self.embedding.projection.as_ref();
+        let width = projection.map_or(self.hidden_size, |projection| projection.inputs);
+        write!(f, "  embedding  {} × {} {}", self.vocabulary_size, width, table.storage())?;
         if self.embedding.scale != 1.0 {
             write!(f, ", times {}", self.embedding.scale)?;
         }
@@ -37,6 +39,10 @@ impl fmt::Display for Decoder {
         writeln!(f)?;
         if let Some(norm) = &self.embedding.norm {
             writeln!(f, "  norm       {}", self.describe_norm(norm))?;
+        }
+        if let Some(projection) = projection {
+            let projections = self.describe_projections(&[projection]);
+            writeln!(f, "  projection {width} → {}, {projections}", projection.outputs)?;
         }
 
         match &self.input_states {
@@ -417,14 +423,17 @@ impl Decoder {
 
 /// What is special about attention beside its projections.
 pub(super) fn describe_core(core: &AttentionCore) -> Vec<String> {
-    let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale, alibi } = core;
+    let AttentionCore { scale: _, mask, window, rope: _, soft_cap, sinks, query_scale, distance } = core;
     let mut extras = Vec::new();
     extras.extend((*mask == AttentionMask::Bidirectional).then(|| "in both directions".to_owned()));
     let within = if *mask == AttentionMask::Chunked { "chunks of" } else { "window" };
     extras.extend(window.map(|window| format!("{within} {window}")));
     extras.extend(soft_cap.map(|cap| format!("soft cap {cap}")));
     extras.extend(sinks.map(|_| "sinks".to_owned()));
-    extras.extend(alibi.then(|| "scores lowered by distance".to_owned()));
+    extras.extend(distance.map(|distance| match distance {
+        DistanceBias::Slopes => "scores lowered by distance".to_owned(),
+        DistanceBias::Buckets(_) => "scores by buckets of distances".to_owned(),
+    }));
     extras.extend(query_scale.map(|_| "queries scaled by position".to_owned()));
     extras
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use mlxcel_core::{Error, Result};
 
 use super::{
-    Activation, Arrangement, Attention, AttentionCore, AttentionMask, DecayScope, Decoder, Experts, Gating,
-    Mixer, Mlp, NormKind, NormScope, Operation, Scoring,
+    Activation, Arrangement, Attention, AttentionCore, AttentionMask, DecayScope, Decoder, DistanceBias,
+    Experts, Gating, Mixer, Mlp, NormKind, NormScope, Operation, Scoring,
 };
 
 macro_rules! features {
@@ -38,8 +38,10 @@ features! {
     Attention => "attention",
     /// [`AttentionMask::Bidirectional`].
     BidirectionalAttention => "attention in both directions",
-    /// [`AttentionCore::alibi`](super::AttentionCore::alibi).
+    /// [`DistanceBias::Slopes`].
     Alibi => "scores lowered by distance",
+    /// [`DistanceBias::Buckets`].
+    DistanceBuckets => "scores by buckets of distances",
     /// [`AttentionCore::window`](super::AttentionCore::window).
     Window => "sliding window",
     /// [`AttentionMask::Chunked`].
@@ -150,6 +152,8 @@ features! {
     TokenTypes => "token types",
     /// [`Embedding::norm`](super::Embedding::norm).
     EmbeddingNorm => "norm of embeddings",
+    /// [`Embedding::projection`](super::Embedding::projection).
+    ProjectedEmbedding => "embeddings of another width",
     /// [`Block::deferred`](super::Block::deferred).
     Shortcut => "shortcut connections",
     /// [`Block::norm_output`](super::Block::norm_output).
@@ -207,6 +211,7 @@ impl Decoder {
         used.add(self.embedding.positions.is_some(), Feature::LearnedPositions);
         used.add(self.embedding.types.is_some(), Feature::TokenTypes);
         used.add(self.embedding.norm.is_some(), Feature::EmbeddingNorm);
+        used.add(self.embedding.projection.is_some(), Feature::ProjectedEmbedding);
         used.add(self.input_states.is_some(), Feature::InputStates);
         used.add(self.output_states.is_some(), Feature::OutputStates);
         used.add(self.head_tokens.is_some(), Feature::PartialHead);
@@ -322,10 +327,14 @@ impl FeatureSet {
         self.add(core.sinks.is_some(), Feature::Sinks);
         self.add(core.query_scale.is_some(), Feature::QueryScale);
         match &core.rope {
-            None => self.add(!core.alibi, Feature::NoPositions),
+            None => self.add(core.distance.is_none(), Feature::NoPositions),
             Some(rope) => self.rope(rope),
         }
-        self.add(core.alibi, Feature::Alibi);
+        match core.distance {
+            None => {}
+            Some(DistanceBias::Slopes) => self.add(true, Feature::Alibi),
+            Some(DistanceBias::Buckets(_)) => self.add(true, Feature::DistanceBuckets),
+        }
     }
 
     fn rope(&mut self, rope: &crate::rope::Rope) {

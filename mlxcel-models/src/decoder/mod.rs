@@ -27,9 +27,11 @@ use mlxcel_core::TokenId;
 
 use crate::element::ElementType;
 
+pub(crate) use attention::DISTANCE_BUCKETS;
 pub use attention::{
-    Attention, AttentionCore, AttentionMask, HeadNorm, Indexer, LatentAttention, LatentQuery, NormScope,
-    PositionScale, SharedAttention, SparseAttention, alibi_slopes,
+    Attention, AttentionCore, AttentionMask, DistanceBias, HeadNorm, Indexer, LARGEST_DISTANCE,
+    LatentAttention, LatentQuery, NormScope, PositionScale, SharedAttention, SparseAttention, alibi_slopes,
+    distance_bucket,
 };
 pub use compressed::{CompressedAttention, Compressor, EntryIndexer};
 pub use features::{Feature, FeatureSet};
@@ -102,7 +104,7 @@ pub struct Decoder {
 /// The token embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
-    /// `[vocabulary_size, hidden_size]`, one row per token.
+    /// `[vocabulary_size, width]`, one row per token; the width is `hidden_size` unless there is a projection.
     pub weight: WeightId,
     /// A factor of the rows.
     pub scale: f32,
@@ -112,12 +114,15 @@ pub struct Embedding {
     pub types: Option<TypeTable>,
     /// The norm of the sum.
     pub norm: Option<Norm>,
+    /// The width of rows to `hidden_size`, after the norm, if they are of another width (Clark et al., 2020,
+    /// "ELECTRA").
+    pub projection: Option<Linear>,
 }
 
 /// Embeddings of token types, such as the segments of a pair of texts (Devlin et al., 2018, "BERT").
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TypeTable {
-    /// `[rows, hidden_size]`.
+    /// `[rows, width]`.
     pub weight: WeightId,
     /// The number of types.
     pub rows: usize,
@@ -126,7 +131,7 @@ pub struct TypeTable {
 /// Learned position embeddings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionTable {
-    /// `[rows, hidden_size]`.
+    /// `[rows, width]`.
     pub weight: WeightId,
     /// The row of position 0.
     pub offset: usize,

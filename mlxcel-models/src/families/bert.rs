@@ -1,9 +1,10 @@
-//! BERT; RoBERTa, whose positions are counted from the padding token's id on; and Jina Embeddings v2, with
-//! ALiBi and gated MLPs (Devlin et al., 2018; Liu et al., 2019; Günther et al., 2023).
+//! BERT, and ERNIE without task types; RoBERTa, whose positions are counted from the padding token's id on; and
+//! Jina Embeddings v2, with ALiBi and gated MLPs (Devlin et al., 2018; Sun et al., 2019; Liu et al., 2019;
+//! Günther et al., 2023).
 //!
-//! Config fields, defaults and arithmetic follow transformers' `BertModel`, `RobertaModel` and
-//! `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code, which normalizes queries
-//! and keys, is refused.
+//! Config fields, defaults and arithmetic follow transformers' `BertModel`, `ErnieModel`, `RobertaModel`,
+//! `CamembertModel` and `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code, which
+//! normalizes queries and keys, is refused.
 
 use mlxcel_core::{Error, Result};
 
@@ -13,11 +14,21 @@ use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::roles::{OPERATION, Roles};
 use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, positive};
 use crate::config::Fields;
-use crate::decoder::{Activation, AttentionCore, Decoder, Gating, Linear, Mlp};
+use crate::decoder::{
+    Activation, AttentionCore, DISTANCE_BUCKETS, Decoder, DistanceBias, Gating, Linear, Mlp,
+};
 
-pub(super) const FAMILY: Family = Family::new(&["bert"], &[], describe);
+pub(super) const FAMILY: Family = Family::new(&["bert"], &[], |roles| describe(roles, "bert.", 0));
 
-pub(super) const ROBERTA: Family = Family::new(&["roberta", "xlm-roberta"], &[2], describe_roberta);
+pub(super) const ROBERTA: Family = Family::new(&["camembert", "roberta", "xlm-roberta"], &[2], |roles| {
+    let padding = roles.config.size("pad_token_id", 0..=LARGEST_CONTEXT)?.unwrap_or(1);
+    describe(roles, "roberta.", padding + 1)
+});
+
+pub(super) const ERNIE: Family = Family::new(&["ernie"], &[], |roles| {
+    expect_flag(roles.config, "use_task_id", false)?;
+    describe(roles, "ernie.", 0)
+});
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 30_522,
@@ -30,75 +41,140 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     context: 512,
 };
 
-fn describe(roles: &Roles<'_>) -> Result<Decoder> {
-    encoder(roles, "bert.", 0)
+/// Names of modules.
+pub(super) struct Names {
+    pub(super) layers: &'static str,
+    /// The projections of queries, keys and values.
+    pub(super) inputs: [&'static str; 3],
+    pub(super) output: &'static str,
+    pub(super) attention_norm: &'static str,
+    pub(super) up: &'static str,
+    pub(super) down: &'static str,
+    pub(super) mlp_norm: &'static str,
+    /// The table of buckets of distances, if there is one.
+    pub(super) buckets: Option<&'static str>,
 }
 
-fn describe_roberta(roles: &Roles<'_>) -> Result<Decoder> {
-    let padding = roles.config.size("pad_token_id", 0..=LARGEST_CONTEXT)?.unwrap_or(1);
-    encoder(roles, "roberta.", padding + 1)
+pub(super) const NAMES: Names = Names {
+    layers: "encoder.layer",
+    inputs: ["attention.self.query", "attention.self.key", "attention.self.value"],
+    output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    mlp_norm: "output.LayerNorm",
+    buckets: None,
+};
+
+/// Names in Jina Embeddings v2.
+const JINA: Names = Names { down: "mlp.wo", mlp_norm: "mlp.layernorm", ..NAMES };
+
+/// What encoders of BERT's structure do otherwise, and their settings.
+pub(super) struct Settings {
+    /// What may stand before the names of modules.
+    pub(super) base: &'static str,
+    pub(super) names: Names,
+    /// The context is the number of rows of the table of positions.
+    pub(super) sizes: Sizes,
+    /// The row of position 0.
+    pub(super) offset: usize,
+    /// The number of token types, if there are any.
+    pub(super) types: Option<usize>,
+    /// The width of embeddings before they are projected, if they are.
+    pub(super) embedding: Option<usize>,
+    pub(super) epsilon: f32,
+    pub(super) activation: Activation,
+    /// Whether MLPs are gated and scores lowered by distance, in place of a table of positions.
+    pub(super) alibi: bool,
 }
 
-/// The encoder with modules behind `base`, whose table of positions has the first one in row `offset`.
-fn encoder(roles: &Roles<'_>, base: &str, offset: usize) -> Result<Decoder> {
-    let config = roles.config;
-    expect_flag(config, "is_decoder", false)?;
-    expect_flag(config, "add_cross_attention", false)?;
-    let alibi = offset == 0 && config.text("position_embedding_type")? == Some("alibi");
-    if !alibi {
-        expect_text(config, "position_embedding_type", "absolute")?;
-        expect_text(config, "feed_forward_type", "original")?;
+impl Settings {
+    /// Those of BERT, with sizes of `defaults`.
+    pub(super) fn read(config: Fields<'_>, base: &'static str, defaults: &SizeDefaults) -> Result<Self> {
+        expect_flag(config, "is_decoder", false)?;
+        expect_flag(config, "add_cross_attention", false)?;
+        Ok(Self {
+            base,
+            names: NAMES,
+            sizes: Sizes::read(config, defaults)?.with_equal_heads(config)?,
+            offset: 0,
+            types: Some(token_types(config, 2, true)?).filter(|&types| types > 0),
+            embedding: None,
+            epsilon: positive(config, "layer_norm_eps", 1e-12)?,
+            activation: activation(config, "hidden_act", Activation::Gelu)?,
+            alibi: false,
+        })
     }
-    let mut sizes = Sizes::read(config, &DEFAULTS)?.with_equal_heads(config)?;
+
+    /// The same of Jina Embeddings v2.
+    fn of_jina(self, config: Fields<'_>) -> Result<Self> {
+        Ok(Self { names: JINA, activation: gate(config)?, alibi: true, ..self })
+    }
+}
+
+/// The field of how positions are encoded.
+pub(super) const POSITIONS: &str = "position_embedding_type";
+
+fn describe(roles: &Roles<'_>, base: &'static str, offset: usize) -> Result<Decoder> {
+    let config = roles.config;
+    let settings = Settings { offset, ..Settings::read(config, base, &DEFAULTS)? };
+    if offset == 0 && config.text(POSITIONS)? == Some("alibi") {
+        return encoder(roles, settings.of_jina(config)?);
+    }
+    expect_text(config, POSITIONS, "absolute")?;
+    expect_text(config, "feed_forward_type", "original")?;
+    encoder(roles, settings)
+}
+
+/// The encoder of these settings.
+pub(super) fn encoder(roles: &Roles<'_>, settings: Settings) -> Result<Decoder> {
+    let Settings { base, names, mut sizes, offset, types, embedding, epsilon, activation, alibi } = settings;
     if sizes.context <= offset {
         let message = format!("the first {offset} positions are not used, and there are no more");
-        return Err(config.wrong("max_position_embeddings", message));
+        return Err(roles.config.wrong("max_position_embeddings", message));
     }
     sizes.context -= offset;
-    let epsilon = positive(config, "layer_norm_eps", 1e-12)?;
-    let activation = if alibi { gate(config)? } else { activation(config, "hidden_act", Activation::Gelu)? };
-    let types = token_types(config, 2, false)?;
 
     let base = roles.base(base, "embeddings.word_embeddings");
-    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
+    let norm = |name: &str, width| roles.layer_norm(name, width, epsilon, true);
+    let distance = match names.buckets {
+        None => alibi.then_some(DistanceBias::Slopes),
+        Some(table) => {
+            let shape = [DISTANCE_BUCKETS, sizes.query_heads];
+            Some(DistanceBias::Buckets(roles.tensor(&format!("{base}{table}.weight"), &shape)?))
+        }
+    };
     let layer = |index: usize| {
-        let name = |part: &str| format!("{base}encoder.layer.{index}.{part}");
+        let name = |part: &str| format!("{base}{}.{index}.{part}", names.layers);
         let linear = |part: &str, outputs, inputs| roles.linear(&name(part), outputs, inputs, true);
         let (hidden, intermediate, width) = (sizes.hidden, sizes.intermediate, sizes.query_width());
-        let inputs = [
-            linear("attention.self.query", width, hidden)?,
-            linear("attention.self.key", width, hidden)?,
-            linear("attention.self.value", width, hidden)?,
-        ];
-        let output = linear("attention.output.dense", hidden, width)?;
-        let core = AttentionCore { alibi, ..both_ways(sizes.scale(), None, None) };
-        let attention = plain_attention(&sizes, inputs, output, core);
-        let after_attention = norm(&name("attention.output.LayerNorm"))?;
-        let (mlp, after_mlp) = if alibi {
+        let [query, key, value] = names.inputs.map(|part| linear(part, width, hidden));
+        let output = linear(names.output, hidden, width)?;
+        let core = AttentionCore { distance, ..both_ways(sizes.scale(), None, None) };
+        let attention = plain_attention(&sizes, [query?, key?, value?], output, core);
+        let after_attention = norm(&name(names.attention_norm), hidden)?;
+        let mlp = if alibi {
             refuse_norms(roles, &name("attention.self.layer_norm_q"))?;
             let [gate, up] = gate_and_up(roles, &name("mlp"), [intermediate, hidden])?;
-            let down = linear("mlp.wo", hidden, intermediate)?;
-            (
-                Mlp::Gated { gating: Gating::Activated(activation), gate, up, norm: None, down },
-                "mlp.layernorm",
-            )
+            let gating = Gating::Activated(activation);
+            Mlp::Gated { gating, gate, up, norm: None, down: linear(names.down, hidden, intermediate)? }
         } else {
-            let up = linear("intermediate.dense", intermediate, hidden)?;
-            let down = linear("output.dense", hidden, intermediate)?;
-            (Mlp::Plain { activation, up, down }, "output.LayerNorm")
+            let up = linear(names.up, intermediate, hidden)?;
+            Mlp::Plain { activation, up, down: linear(names.down, hidden, intermediate)? }
         };
-        let after_mlp = norm(&name(after_mlp))?;
+        let after_mlp = norm(&name(names.mlp_norm), hidden)?;
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
     let embeddings = |part: &str| format!("{base}embeddings.{part}");
     let outline = EncoderOutline {
         embedding: embeddings("word_embeddings"),
         positions: (!alibi).then(|| (embeddings("position_embeddings"), offset)),
-        types: Some((embeddings("token_type_embeddings"), types)),
+        types: types.map(|types| (embeddings("token_type_embeddings"), types)),
         embedding_norm: Some(embeddings("LayerNorm")),
+        projection: embedding.map(|width| (format!("{base}embeddings_project"), width)),
         norm: None,
     };
-    roles.encoder(&sizes, &outline, norm, layer)
+    roles.encoder(&sizes, &outline, |name| norm(name, embedding.unwrap_or(sizes.hidden)), layer)
 }
 
 /// The activation of Jina's gates.

@@ -84,7 +84,7 @@ pub(super) fn core(scale: f32, window: Option<usize>, rope: Option<&Rope>) -> At
         soft_cap: None,
         sinks: None,
         query_scale: None,
-        alibi: false,
+        distance: None,
     }
 }
 

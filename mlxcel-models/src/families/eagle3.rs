@@ -263,7 +263,8 @@ pub(super) fn describe(head: &Checkpoint, target: &Decoder) -> Result<Decoder> {
     let layers = layers.collect::<Result<Vec<_>>>()?;
     let last_norm = norm("norm")?;
     let (projection, head_tokens) = logits(&file, &sizes, target)?;
-    let embedding = Embedding { weight, scale: 1.0, positions: None, types: None, norm: None };
+    let embedding =
+        Embedding { weight, scale: 1.0, positions: None, types: None, norm: None, projection: None };
     let is_normed = file.flag("norm_output", false)?;
     Ok(Decoder {
         model_type: "eagle3".to_owned(),

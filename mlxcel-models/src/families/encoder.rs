@@ -23,6 +23,8 @@ pub(super) struct EncoderOutline {
     pub(super) types: Option<(String, usize)>,
     /// The module of the norm of embeddings.
     pub(super) embedding_norm: Option<String>,
+    /// The module that projects embeddings to the hidden size, and the width of their rows.
+    pub(super) projection: Option<(String, usize)>,
     /// The module of the norm after the last layer.
     pub(super) norm: Option<String>,
 }
@@ -37,12 +39,13 @@ impl Roles<'_> {
         layer: impl Fn(usize) -> Result<Layer>,
     ) -> Result<Decoder> {
         let &Sizes { vocabulary, hidden, layers, context, .. } = sizes;
-        let EncoderOutline { embedding, positions, types, embedding_norm, norm: last } = outline;
-        let table = self.matrix(embedding, vocabulary, hidden)?;
+        let EncoderOutline { embedding, positions, types, embedding_norm, projection, norm: last } = outline;
+        let width = projection.as_ref().map_or(hidden, |(_, width)| *width);
+        let table = self.matrix(embedding, vocabulary, width)?;
         refuse_order(&table, "embeddings")?;
         let element_type = self.activation_type(&table)?;
         let weight = self.add(table);
-        let table = |name: &str, rows| self.matrix(name, rows, hidden).map(|table| self.add(table));
+        let table = |name: &str, rows| self.matrix(name, rows, width).map(|table| self.add(table));
         let positions = positions.as_ref().map(|(name, offset)| {
             Ok(PositionTable { weight: table(name, context + offset)?, offset: *offset })
         });
@@ -51,7 +54,9 @@ impl Roles<'_> {
             types.as_ref().map(|(name, rows)| Ok(TypeTable { weight: table(name, *rows)?, rows: *rows }));
         let types = types.transpose()?;
         let embedding_norm = embedding_norm.as_deref().map(&norm).transpose()?;
-        let embedding = Embedding { weight, scale: 1.0, positions, types, norm: embedding_norm };
+        let projection = projection.as_ref().map(|(name, width)| self.linear(name, hidden, *width, true));
+        let projection = projection.transpose()?;
+        let embedding = Embedding { weight, scale: 1.0, positions, types, norm: embedding_norm, projection };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = (0..layers).map(layer).collect::<Result<Vec<_>>>()?;
         let norm = last.as_deref().map(&norm).transpose()?;

@@ -171,6 +171,7 @@ const FAMILIES: &[Family] = &[
     axk1::FAMILY,
     bailing_hybrid::FAMILY,
     bamba::FAMILY,
+    bert::ERNIE,
     bert::FAMILY,
     bert::ROBERTA,
     bitnet::FAMILY,

@@ -15,8 +15,7 @@ use super::encoder::{EncoderOutline, both_ways, token_types};
 use super::experts::{ExpertLinears, ExpertSizes, chosen_of, expert_count, softmax_router};
 use super::roles::Roles;
 use super::settings::{
-    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation,
-    expect_flag, expect_number, expect_text, head_dim, positive,
+    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_number, expect_text, positive,
 };
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder, Experts, Gating, Mlp, WeightRef};
@@ -172,11 +171,14 @@ const M_GTE: Variant = Variant {
     ],
 };
 
+/// What the authors' settings call the sizes.
+const AUTHORS: [&str; 5] = ["n_embd", "n_inner", "n_layer", "n_head", "n_positions"];
+
 fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
     let config = roles.config;
     let mixture = Mixture::read(config)?;
     let variant = if mixture.is_some() { &NOMIC_V2 } else { variant };
-    for key in ["n_embd", "n_inner", "n_layer", "n_head", "n_positions"] {
+    for key in AUTHORS {
         if mixture.is_none() && config.get(key).is_some() && config.get("hidden_size").is_none() {
             let message = "the authors' own settings are not supported; those of transformers are".to_owned();
             return Err(config.unsupported(key, message));
@@ -185,8 +187,8 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
     let mut sizes = Sizes::read(config, &variant.sizes)?;
     let (mut epsilon_key, mut theta_key) = ("layer_norm_eps", "rope_theta");
     if mixture.is_some() {
-        (sizes, epsilon_key, theta_key) =
-            (authors_sizes(config, sizes)?, "layer_norm_epsilon", "rotary_emb_base");
+        sizes = sizes.or_named(config, AUTHORS)?;
+        (epsilon_key, theta_key) = ("layer_norm_epsilon", "rotary_emb_base");
     }
     // What other families read, and the classes do not.
     sizes.kv_heads = sizes.query_heads;
@@ -252,28 +254,11 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
     };
     let outline = EncoderOutline {
         embedding: format!("{base}{EMBEDDING}"),
-        positions: None,
         types: (types > 0).then(|| (format!("{base}embeddings.token_type_embeddings"), types)),
         embedding_norm: Some(format!("{base}{}", names.embedding_norm)),
-        norm: None,
+        ..EncoderOutline::default()
     };
     roles.encoder(&sizes, &outline, norm, layer)
-}
-
-/// The sizes in the authors' settings, or those that were read by other names.
-fn authors_sizes(config: Fields<'_>, sizes: Sizes) -> Result<Sizes> {
-    let size = |key, read, largest| Ok(config.size(key, 1..=largest)?.unwrap_or(read));
-    let hidden = size("n_embd", sizes.hidden, LARGEST_WIDTH)?;
-    let query_heads = size("n_head", sizes.query_heads, LARGEST_HEAD_COUNT)?;
-    Ok(Sizes {
-        hidden,
-        query_heads,
-        head_dim: head_dim(config, "n_head", hidden, query_heads)?,
-        intermediate: size("n_inner", sizes.intermediate, LARGEST_WIDTH)?,
-        layers: size("n_layer", sizes.layers, LARGEST_LAYER_COUNT)?,
-        context: size("n_positions", sizes.context, LARGEST_CONTEXT)?,
-        ..sizes
-    })
 }
 
 /// The experts of Nomic Embed v2.

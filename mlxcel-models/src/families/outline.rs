@@ -144,8 +144,14 @@ impl Roles<'_> {
             None => None,
         };
         let embedding_norm = embedding_norm.map(|name| norm(&name)).transpose()?;
-        let embedding =
-            Embedding { weight, scale: embedding_scale, positions, types: None, norm: embedding_norm };
+        let embedding = Embedding {
+            weight,
+            scale: embedding_scale,
+            positions,
+            types: None,
+            norm: embedding_norm,
+            projection: None,
+        };
         let draft_head = self.is_draft_head().then(|| self.expect_draft_head(draft_head)).transpose()?;
         let input_states = draft_head.as_ref().map(|modules| {
             let embedding_norm = norm(&modules.embedding_norm)?;

@@ -99,6 +99,28 @@ impl Sizes {
         Ok(Self { kv_heads: self.query_heads, head_dim, ..self })
     }
 
+    /// These sizes, or those that the settings have by other names: the hidden and the intermediate size, layers,
+    /// heads, and positions.
+    pub(super) fn or_named(
+        self,
+        config: Fields<'_>,
+        [hidden, intermediate, layers, heads, context]: [&str; 5],
+    ) -> Result<Self> {
+        let size = |key, read, largest| Ok(config.size(key, 1..=largest)?.unwrap_or(read));
+        let (width, query_heads) =
+            (size(hidden, self.hidden, LARGEST_WIDTH)?, size(heads, self.query_heads, LARGEST_HEAD_COUNT)?);
+        Ok(Self {
+            hidden: width,
+            query_heads,
+            kv_heads: query_heads,
+            head_dim: head_dim(config, heads, width, query_heads)?,
+            intermediate: size(intermediate, self.intermediate, LARGEST_WIDTH)?,
+            layers: size(layers, self.layers, LARGEST_LAYER_COUNT)?,
+            context: size(context, self.context, LARGEST_CONTEXT)?,
+            ..self
+        })
+    }
+
     /// How the rotary embedding of these heads is read, before what a family has otherwise.
     pub(super) fn rope<'a>(&self, config: Fields<'a>) -> RopeSettings<'a> {
         RopeSettings::new(config, self.head_dim, self.context)

@@ -46,16 +46,19 @@ impl TextHead {
         let mut token_layers = Vec::new();
         let (pooling, layers) = match *architecture {
             "BertForSequenceClassification"
+            | "ErnieForSequenceClassification"
             | "NomicBertForSequenceClassification"
             | "GteForSequenceClassification" => {
                 const POOLER: &str = "pooler.dense";
-                let bases = ["bert.", "nomic_bert.", "gte.", "new."];
+                let bases = ["bert.", "ernie.", "nomic_bert.", "gte.", "new."];
                 let has = |base: &&str| checkpoint.has(&format!("{base}{POOLER}.bias"));
                 let base = bases.into_iter().find(has).unwrap_or("bert.");
                 let pooler = dense(&format!("{base}{POOLER}"), true, Some(Activation::Tanh))?;
                 (TokenPooling::First, vec![pooler, classes("classifier", true)?])
             }
             "RobertaForSequenceClassification"
+            | "CamembertForSequenceClassification"
+            | "MPNetForSequenceClassification"
             | "XLMRobertaForSequenceClassification"
             | "JinaEmbeddingsV3ForSequenceClassification" => {
                 let first = dense("classifier.dense", true, Some(Activation::Tanh))?;

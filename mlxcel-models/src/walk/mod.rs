@@ -377,7 +377,7 @@ fn read_input<O: Ops>(
 }
 
 fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Error> {
-    let Embedding { weight, scale, positions, types, norm } = embedding;
+    let Embedding { weight, scale, positions, types, norm, projection } = embedding;
     let hidden = ops.embed(*weight)?;
     let mut hidden = scaled(hidden, *scale, ops)?;
     if let Some(positions) = positions {
@@ -388,8 +388,9 @@ fn embed<O: Ops>(embedding: &Embedding, ops: &mut O) -> Result<O::Value, O::Erro
         let rows = ops.embed_types(types.weight)?;
         hidden = ops.add(&hidden, &rows)?;
     }
-    match norm {
-        Some(norm) => ops.norm(&hidden, norm),
+    let hidden = normed(norm.as_ref(), &hidden, ops)?;
+    match projection {
+        Some(projection) => ops.linear(&hidden, projection),
         None => Ok(hidden),
     }
 }

@@ -2,7 +2,9 @@
 
 use mlxcel_core::Result;
 use mlxcel_models::walk::Ops;
-use mlxcel_models::{AttentionCore, AttentionMask, LatentAttention, StateSlot, alibi_slopes};
+use mlxcel_models::{
+    AttentionCore, AttentionMask, DistanceBias, LatentAttention, StateSlot, alibi_slopes, distance_bucket,
+};
 
 use super::Naive;
 use super::tensor::{Tensor, dot, largest, rotated, softmax};
@@ -15,7 +17,7 @@ impl Naive<'_> {
         value: &Tensor,
         core: &AttentionCore,
     ) -> Result<Tensor> {
-        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, alibi } = core;
+        let AttentionCore { scale, mask, window, rope, soft_cap, sinks, query_scale: _, distance } = core;
         let (heads, kv_heads) = (query.shape[1], key.shape[1]);
         let length = self.tokens.len();
         let turn = |x: &Tensor, heads: usize| match rope {
@@ -24,7 +26,18 @@ impl Naive<'_> {
         };
         let (query, key) = (turn(query, heads), turn(key, kv_heads));
         let [keys, values] = [&key, value].map(|tensor| tensor.rows().collect::<Vec<_>>());
-        let slopes = alibi.then(|| alibi_slopes(heads));
+        // Of a head, for a key so many positions behind.
+        let biased: Box<dyn Fn(usize, i64) -> f32> = match distance {
+            None => Box::new(|_, _| 0.0),
+            Some(DistanceBias::Slopes) => {
+                let slopes = alibi_slopes(heads);
+                Box::new(move |head, offset| -slopes[head] * offset.abs() as f32)
+            }
+            Some(DistanceBias::Buckets(table)) => {
+                let table = self.weight(*table).clone();
+                Box::new(move |head, offset| table.data[distance_bucket(offset) * heads + head])
+            }
+        };
         let sinks = sinks.map(|sinks| self.weight(sinks).data.clone());
         let mixed = query.map_rows(|index, query| {
             let (at, head) = (index / heads, index % heads);
@@ -40,8 +53,7 @@ impl Naive<'_> {
             let score = |position| {
                 let score = dot(query, keys[row(position)]) * scale;
                 let score = soft_cap.map_or(score, |cap| cap * (score / cap).tanh());
-                let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[head]);
-                score - slope * at.abs_diff(position) as f32
+                score + biased(head, position as i64 - at as i64)
             };
             let mut scores = (first..end).map(score).collect::<Vec<_>>();
             scores.extend(sinks.iter().map(|sinks| sinks[head]));

@@ -40,7 +40,8 @@ impl TextCase {
         }
         let [query, key, value, firsts, ref sinks @ ..] = values[..] else { unreachable!() };
         let texts = TextRanges::new(b, firsts)?;
-        let operands = TextAttentionOperands { query, key, value, texts, sinks: sinks.first().copied() };
+        let operands =
+            TextAttentionOperands { query, key, value, texts, sinks: sinks.first().copied(), biases: None };
         let scores = AttentionScores { scale: SCALE, soft_cap: self.soft_cap, alibi: false };
         results.push(text_attention(b, &operands, scores, self.window, self.out)?);
         Ok(())

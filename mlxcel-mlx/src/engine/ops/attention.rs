@@ -23,8 +23,16 @@ impl PassOps<'_> {
     ) -> Result<Array> {
         // The cache has the window, the slot determines which rotary embedding, and queries are already
         // scaled.
-        let AttentionCore { scale: _, mask, window, rope, soft_cap: _, sinks: _, query_scale: _, alibi: _ } =
-            core;
+        let AttentionCore {
+            scale: _,
+            mask,
+            window,
+            rope,
+            soft_cap: _,
+            sinks: _,
+            query_scale: _,
+            distance: _,
+        } = core;
         let chunk = window.filter(|_| *mask == AttentionMask::Chunked);
         let scoring = self.scoring(core)?;
         let kv = self.network.numerics.kv;
@@ -69,14 +77,21 @@ impl PassOps<'_> {
         core: &AttentionCore,
     ) -> Result<Array> {
         // Queries are already scaled.
-        let AttentionCore { scale: _, mask: _, window, rope, soft_cap: _, sinks: _, query_scale: _, alibi } =
-            core;
+        let AttentionCore {
+            scale: _,
+            mask: _,
+            window,
+            rope,
+            soft_cap: _,
+            sinks: _,
+            query_scale: _,
+            distance,
+        } = core;
         let scoring = self.scoring(core)?;
         let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?;
         let order = match *window {
-            _ if *alibi => Order::Falling(query.dim(1)),
             Some(window) => Order::Near(window),
             None => Order::All,
         };
@@ -85,8 +100,16 @@ impl PassOps<'_> {
             let visible =
                 Visible { keys: heads_first(&key, span)?, values: Some(heads_first(value, span)?), order };
             let own = query.slice_axis(0, span.start, span.start + span.count)?;
-            let compute = self.network.compute;
-            mixed.push(compute.attention(&own, &visible, value.dim(2), &scoring, &mut self.masks)?);
+            let (compute, width) = (self.network.compute, value.dim(2));
+            mixed.push(match *distance {
+                None => compute.attention(&own, &visible, width, &scoring, &mut self.masks)?,
+                Some(distance) => {
+                    let table = |table| self.network.weights.dense(table).cloned();
+                    let bias = self.masks.bias(distance, (own.dim(1), span.count), table)?;
+                    let bias = bias.astype(own.dtype()?)?;
+                    compute.masked_attention(&own, &visible, width, &scoring, &bias)?
+                }
+            });
         }
         concatenate(&mixed, 0)
     }
