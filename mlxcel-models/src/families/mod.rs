@@ -23,6 +23,7 @@ mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
 mod deepseek_v4;
+mod distilbert;
 mod dots1;
 mod eagle3;
 mod encoder;
@@ -185,6 +186,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
     deepseek_v4::FAMILY,
+    distilbert::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,

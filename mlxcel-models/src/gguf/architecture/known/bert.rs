@@ -9,7 +9,8 @@ use super::super::draft::Draft;
 use super::super::{Architecture, Name, Setting};
 use super::{LAYER_EPSILON, PLAIN};
 
-/// BERT and RoBERTa, whose table of positions the converter has cut at the first one.
+/// BERT; DistilBERT, without token types; and RoBERTa, whose table of positions the converter has cut at the
+/// first one.
 pub(super) const BERT: Architecture = Architecture {
     name: "bert",
     model_type: "bert",
@@ -207,6 +208,10 @@ fn types(draft: &mut Draft<'_>) -> Result<()> {
 fn bert(draft: &mut Draft<'_>) -> Result<()> {
     const SCORES: &str = "cls.output.weight";
     types(draft)?;
+    // Files of DistilBERT.
+    if !draft.has("token_types.weight") {
+        draft.set("type_vocab_size", 0_usize);
+    }
     match (draft.has(SCORES), draft.has("cls.weight")) {
         (false, _) => {}
         (true, true) => draft.set("architectures", vec!["RobertaForSequenceClassification"]),
