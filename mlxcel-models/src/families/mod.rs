@@ -26,6 +26,7 @@ mod deepseek_v4;
 mod distilbert;
 mod dots1;
 mod eagle3;
+mod electra;
 mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -188,6 +189,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v4::FAMILY,
     distilbert::FAMILY,
     dots1::FAMILY,
+    electra::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,
     eurobert::FAMILY,
