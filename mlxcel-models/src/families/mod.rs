@@ -92,6 +92,7 @@ mod mistral;
 mod mistral4;
 mod mixtral;
 mod modernbert;
+mod mpnet;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
@@ -250,6 +251,7 @@ const FAMILIES: &[Family] = &[
     mistral4::FAMILY,
     mixtral::FAMILY,
     modernbert::FAMILY,
+    mpnet::FAMILY,
     nanochat::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
