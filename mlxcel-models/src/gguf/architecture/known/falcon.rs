@@ -7,18 +7,14 @@ use super::super::Change::Keep;
 use super::super::Fixed::Flag;
 use super::super::Rows::Ungrouped;
 use super::super::draft::Draft;
-use super::{LAYER_EPSILON, PLAIN, WIDTH};
+use super::{LAYER_EPSILON, PLAIN};
 
 /// Both architectures, told as the newer one.
 pub(super) const FALCON: Architecture = Architecture {
     name: "falcon",
     model_type: "falcon",
     rows: Ungrouped,
-    settings: &[&[
-        (LAYER_EPSILON, "layer_norm_epsilon"),
-        (WIDTH, "ffn_hidden_size"),
-        ("attention.head_count_kv", "num_kv_heads"),
-    ]],
+    settings: &[&[(LAYER_EPSILON, "layer_norm_epsilon"), ("attention.head_count_kv", "num_kv_heads")]],
     fixed: &[("fused_by_group", Flag(false)), ("new_decoder_architecture", Flag(true))],
     present: &[("attn_qkv.bias", "bias")],
     base: ["transformer.", "h."],
@@ -35,7 +31,9 @@ pub(super) const FALCON: Architecture = Architecture {
     ..PLAIN
 };
 
+/// The converter writes four times the hidden size for the width of MLPs, whatever that is.
 fn falcon(draft: &mut Draft<'_>) -> Result<()> {
+    draft.set_size_of("ffn_hidden_size", "ffn_up.weight", 0);
     let norms = if draft.size_of("attn_norm_2.weight", 0).is_some() { 2 } else { 1 };
     draft.set("num_ln_in_parallel_attn", norms);
     Ok(())
