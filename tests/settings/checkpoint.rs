@@ -29,14 +29,16 @@ pub(crate) fn family(number: u64, wanted: &str) -> &'static str {
 }
 
 /// Models whose text part is one of a family, with what precedes the names of its modules.
-const WRAPPERS: [(&str, &str); 12] = [
+const WRAPPERS: [(&str, &str); 14] = [
     ("aya_vision", "cohere2"),
     ("exaone4_5", "exaone4"),
     ("gemma3", "gemma3_text"),
     ("gemma3n", "gemma3n_text"),
     ("gemma4", "gemma4_text"),
     ("gemma4_unified", "gemma4_unified_text"),
+    ("hyperclovax_vision_v2", "hyperclovax"),
     ("internvl", "qwen2"),
+    ("lfm3_vl", "lfm3"),
     ("lighton_ocr", "qwen3"),
     ("llava", "llama"),
     ("mistral3", "ministral3"),

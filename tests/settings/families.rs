@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
-use super::{classics, gemmas, hybrids, latents, mixtures};
+use super::{classics, gemmas, hybrids, latents, mixtures, routed};
 
 /// Draws the settings of a family.
 type Settings = fn(&mut Draft);
@@ -25,6 +25,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);
     }),
+    ("axk1", latents::axk1),
     ("bailing_hybrid", latents::bailing_hybrid),
     ("bamba", hybrids::bamba),
     ("bitnet", |d| {
@@ -36,6 +37,13 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("codegen", classics::codegen),
     ("cohere", classics::cohere),
     ("cohere2", cohere2),
+    ("cohere2_moe", routed::cohere2_moe),
+    ("cwm", |d| {
+        rotated(d);
+        d.flag("mlp_bias");
+        d.one("sliding_window", &[1, 3, 7, 16, 30]);
+        d.layer_types(&[FULL, SLIDING]);
+    }),
     ("deepseek", classics::deepseek),
     ("deepseek_v2", latents::deepseek_v2),
     ("deepseek_v3", latents::deepseek_v3),
@@ -52,6 +60,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("falcon", classics::falcon),
     ("falcon_h1", hybrids::falcon_h1),
     ("falcon_mamba", classics::mamba),
+    ("flint", routed::flint),
     ("gemma", |d| {
         rotated(d);
         d.flag("attention_bias");
@@ -81,6 +90,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.flags(&["attention_bias", "mlp_bias"]);
         multipliers(d);
     }),
+    ("granite_swa", granite_swa),
     ("granitemoe", |d| {
         rotated(d);
         d.flag("attention_bias");
@@ -93,6 +103,12 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("helium", classics::helium),
     ("hunyuan_v1_dense", hunyuan),
     ("hunyuan_v1_moe", mixtures::hunyuan_v1_moe),
+    ("hy_v3", routed::hy_v3),
+    ("hyperclovax", |d| {
+        rotated(d);
+        d.flags(&["attention_bias", "mlp_bias", "use_post_norm"]);
+        multipliers(d);
+    }),
     ("internlm2", classics::internlm2),
     ("internlm3", |d| {
         rotated(d);
@@ -102,10 +118,18 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
             d.set(key, biased);
         }
     }),
+    ("jais2", |d| {
+        rotated(d);
+        d.any("layer_norm_eps", &[1e-6, 1e-5, 1e-3]);
+        d.flags(&["attention_bias", "mlp_bias"]);
+    }),
     ("jamba", hybrids::jamba),
     ("kimi_linear", latents::kimi_linear),
+    ("kolibri1", routed::kolibri1),
+    ("laguna", routed::laguna),
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),
+    ("lfm3", hybrids::lfm3),
     ("llama", |d| {
         rotated(d);
         d.flags(&["attention_bias", "mlp_bias"]);
@@ -114,6 +138,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("longcat_flash", latents::longcat_flash),
     ("mamba", classics::mamba),
     ("mamba2", hybrids::mamba2),
+    ("mellum", routed::mellum),
     ("mimo_v2_flash", mixtures::mimo_v2_flash),
     ("minicpm", |d| {
         rotated(d);
@@ -238,6 +263,8 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
         d.window("sliding_window");
     }),
     ("vaultgemma", classics::vaultgemma),
+    ("youtu", latents::youtu),
+    ("youtu_llm", latents::youtu),
 ];
 
 /// What most families have: sizes, one rotary embedding of whole heads, and the usual settings.
@@ -299,7 +326,7 @@ fn gemma3_text(d: &mut Draft) {
 }
 
 /// Rotary settings for each type of layer.
-fn layer_ropes(d: &mut Draft) {
+pub(crate) fn layer_ropes(d: &mut Draft) {
     if d.random.one_in(2) {
         return;
     }
@@ -379,6 +406,21 @@ pub(crate) fn multipliers(d: &mut Draft) {
     d.any("logits_scaling", &[0.5, 8.0]);
     d.any("residual_multiplier", &[0.22, 1.5]);
     d.any("attention_multiplier", &[0.0625, 0.4]);
+}
+
+fn granite_swa(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "mlp_bias"]);
+    multipliers(d);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING]);
+    let changes_with_length =
+        |key| d.config.get(key).is_some_and(|own: &Value| own["rope_type"] == "longrope");
+    if !["rope_scaling", "rope_parameters"].into_iter().any(changes_with_length) && d.random.one_in(2) {
+        let thetas = [json!(0), json!(100.0), json!(10_000)];
+        let thetas: Vec<_> = (0..d.layers()).map(|_| d.random.pick(&thetas)).collect();
+        d.set("layer_rope_theta", thetas);
+    }
 }
 
 fn ministral3(d: &mut Draft) {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
-use super::families::{FULL, multipliers, rotated, shared_width, sparse};
+use super::families::{FULL, SLIDING, layer_ropes, multipliers, rotated, shared_width, sparse};
 use super::mixtures::{granite_experts, grouped_experts};
 
 pub(crate) const LINEAR: &str = "linear_attention";
@@ -171,6 +171,26 @@ pub(crate) fn lfm2_moe(d: &mut Draft) {
     d.flags(&["use_expert_bias", "norm_topk_prob"]);
     d.any("routed_scaling_factor", &[1.0, 2.5, 0.7]);
     d.expert_layout("model.layers.#.feed_forward");
+}
+
+pub(crate) fn lfm3(d: &mut Draft) {
+    d.sizes(HeadDim::Free);
+    let dim = d.head_dim();
+    d.set("head_dim", dim);
+    layer_ropes(d);
+    d.any("norm_eps", &[1e-6, 1e-5, 1e-3]);
+    d.flags(&[
+        "conv_bias",
+        "tie_word_embeddings",
+        "attention_bias",
+        "use_sandwich_norm",
+        "use_attention_gate",
+    ]);
+    d.any("conv_L_cache", &[2, 3, 5, 7]);
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING, "conv"]);
+    let name = d.random.pick(&["g_proj", "gate_proj"]);
+    d.markers.push(format!("model.layers.#.self_attn.{name}.weight"));
 }
 
 /// LFM2's attention and short convolutions.

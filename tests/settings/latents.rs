@@ -51,6 +51,22 @@ pub(crate) fn deepseek_v3(d: &mut Draft) {
     grouped_experts(d, "n_routed_experts", "n_shared_experts");
 }
 
+pub(crate) fn axk1(d: &mut Draft) {
+    deepseek_v3(d);
+    if d.config["q_lora_rank"].is_null() {
+        d.set("q_lora_rank", 32);
+    }
+    d.any("moe_layer_freq", &[1, 2]);
+    sparse_types(d);
+    let name = d.random.pick(&["post_mlp_layernorm", "mlp.post_mlp_layernorm"]);
+    d.markers.push(format!("model.layers.#.{name}.weight"));
+}
+
+pub(crate) fn youtu(d: &mut Draft) {
+    latents(d);
+    d.flag("rope_interleave");
+}
+
 /// What selects positions. Few heads would give many positions the same score, which is zero.
 fn indexers(d: &mut Draft) {
     if d.config["q_lora_rank"].is_null() {

@@ -18,6 +18,7 @@ mod hybrids;
 mod latents;
 mod mixtures;
 mod packings;
+mod routed;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
