@@ -358,11 +358,21 @@ impl<'a> RopeSettings<'a> {
     /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None`
     /// without `rope_parameters`.
     pub(crate) fn read_type(&self, layer_type: &str) -> Result<Option<Rope>> {
+        self.read_type_with(layer_type, |_, own| own)
+    }
+
+    /// The same, where `truncate` chooses the object that says whether YaRN truncates: that of all types, or
+    /// that of the type.
+    fn read_type_with(
+        &self,
+        layer_type: &str,
+        truncate: fn(Fields<'a>, Fields<'a>) -> Fields<'a>,
+    ) -> Result<Option<Rope>> {
         let Some(parameters) = self.config.object(PARAMETERS)? else { return Ok(None) };
         let Some(scaling) = parameters.object(layer_type)? else { return Err(parameters.absent(layer_type)) };
         let place = Place {
             scaling: Some(scaling),
-            truncate: Some(scaling),
+            truncate: Some(truncate(parameters, scaling)),
             theta: scaling.required_positive("rope_theta")?,
             outer_original: None,
         };
@@ -375,7 +385,8 @@ impl<'a> RopeSettings<'a> {
     }
 
     /// [`read_type`](Self::read_type), or what is `assumed` without `rope_parameters`. `rope_scaling` beside it
-    /// is refused: transformers does not read it for such families.
+    /// is refused: transformers does not read it for such families. Whether YaRN truncates stands beside the
+    /// types.
     pub(crate) fn read_type_or(
         &self,
         layer_type: &str,
@@ -385,7 +396,7 @@ impl<'a> RopeSettings<'a> {
             let message = format!("settings by layer type, in {PARAMETERS}, are supported alone");
             return Err(self.config.unsupported(SCALING, message));
         }
-        self.read_type(layer_type)?.map_or_else(|| assumed(self), Ok)
+        self.read_type_with(layer_type, |all, _| all)?.map_or_else(|| assumed(self), Ok)
     }
 
     /// The rotary embedding of this base, or another in `scaling`.

@@ -1,8 +1,11 @@
 //! Cohere.
 
+use mlxcel_core::Result;
+
 use super::super::Architecture;
 use super::super::Rows::Pairs;
-use super::{LAYER_EPSILON, PLAIN};
+use super::super::draft::Draft;
+use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, SHARED_EXPERTS, WIDTH, expert_width, sparse_layers};
 
 pub(super) const COMMAND_R: Architecture = Architecture {
     name: "command-r",
@@ -21,3 +24,31 @@ pub(super) const COHERE2: Architecture = Architecture {
     adapt: |draft| draft.windows(4),
     ..PLAIN
 };
+
+pub(super) const COHERE2MOE: Architecture = Architecture {
+    name: "cohere2moe",
+    model_type: "cohere2_moe",
+    rows: Pairs,
+    settings: &[&[
+        RMS_EPSILON,
+        (LAYER_EPSILON, "layer_norm_eps"),
+        ("logit_scale", "logit_scale"),
+        ("expert_count", "num_experts"),
+        CHOSEN,
+        ("expert_shared_count", "num_shared_experts"),
+        ("expert_weights_norm", "norm_topk_prob"),
+    ]],
+    tensors: &[SHARED_EXPERTS],
+    adapt: cohere2moe,
+    ..PLAIN
+};
+
+fn cohere2moe(draft: &mut Draft<'_>) -> Result<()> {
+    const SOFTMAX: usize = 1;
+    let by_softmax = draft.size("expert_gating_func")? == Some(SOFTMAX);
+    draft.set("expert_selection_fn", if by_softmax { "softmax" } else { "sigmoid" });
+    sparse_layers(draft)?;
+    draft.copy(WIDTH, "prefix_dense_intermediate_size")?;
+    expert_width(draft)?;
+    draft.windows(4)
+}

@@ -3,7 +3,6 @@
 use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::super::Architecture;
 use super::super::Change::Keep;
 use super::super::Fixed::Flag;
 use super::super::Rows::Ungrouped;

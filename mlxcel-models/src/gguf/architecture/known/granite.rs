@@ -32,6 +32,27 @@ pub(super) const GRANITEHYBRID: Architecture = Architecture {
     ..PLAIN
 };
 
+pub(super) const GRANITE_SWA: Architecture = Architecture {
+    name: "granite_swa",
+    model_type: "granite_swa",
+    rows: Paired,
+    settings: &[SETTINGS],
+    tensors: &[&[("attn_sinks.weight", "self_attn.sinks", Keep)]],
+    adapt: granite_swa,
+    ..PLAIN
+};
+
+/// Granite with windows; files with experts are refused for the tensors that they lack.
+fn granite_swa(draft: &mut Draft<'_>) -> Result<()> {
+    draft.windows(4)?;
+    let Some(rotated) = draft.sizes("attention.rope_pattern")? else { return Ok(()) };
+    let theta = draft.number("rope.freq_base")?.unwrap_or(10_000.0);
+    let layers = 0..draft.layers()?;
+    let thetas = layers.map(|layer| if rotated.of(layer) == 0 { 0.0 } else { theta }).collect::<Vec<_>>();
+    draft.set("layer_rope_theta", thetas);
+    Ok(())
+}
+
 const EXPERTS: &[Name] = &[
     ("ffn_gate_inp", "block_sparse_moe.router", Keep),
     ("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", Keep),

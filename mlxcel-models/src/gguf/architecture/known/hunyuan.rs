@@ -1,8 +1,11 @@
 //! Hunyuan.
 
+use mlxcel_core::Result;
+
 use super::super::Change::Keep;
+use super::super::draft::Draft;
 use super::super::{Architecture, Name};
-use super::{PLAIN, RMS_EPSILON, expert_width};
+use super::{CHOSEN, PLAIN, RMS_EPSILON, SHARED_EXPERTS, expert_width, experts, sparse_layers};
 
 pub(super) const HUNYUAN_DENSE: Architecture =
     Architecture { name: "hunyuan-dense", model_type: "hunyuan_v1_dense", tensors: &[HEAD_NORMS], ..PLAIN };
@@ -23,6 +26,33 @@ pub(super) const HUNYUAN_MOE: Architecture = Architecture {
     adapt: expert_width,
     ..PLAIN
 };
+
+pub(super) const HY_V3: Architecture = Architecture {
+    name: "hy_v3",
+    model_type: "hy_v3",
+    settings: &[&[
+        RMS_EPSILON,
+        CHOSEN,
+        ("expert_count", "num_experts"),
+        ("expert_weights_scale", "router_scaling_factor"),
+        ("expert_weights_norm", "route_norm"),
+    ]],
+    tensors: &[
+        SHARED_EXPERTS,
+        &[("exp_probs_b.bias", "mlp.expert_bias", Keep), ("exp_probs_b", "mlp.expert_bias", Keep)],
+    ],
+    adapt: hy_v3,
+    ..PLAIN
+};
+
+fn hy_v3(draft: &mut Draft<'_>) -> Result<()> {
+    experts(draft);
+    let widths = [draft.size_of("ffn_gate_shexp.weight", 0), draft.size_of("ffn_up_exps.weight", 1)];
+    if let [Some(shared), Some(width)] = widths {
+        draft.set("num_shared_experts", shared / width.max(1));
+    }
+    sparse_layers(draft)
+}
 
 const HEAD_NORMS: &[Name] =
     &[("attn_q_norm", "self_attn.query_layernorm", Keep), ("attn_k_norm", "self_attn.key_layernorm", Keep)];

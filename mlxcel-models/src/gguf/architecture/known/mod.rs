@@ -14,6 +14,8 @@ mod gpt;
 mod granite;
 mod hunyuan;
 mod internlm;
+mod jais;
+mod laguna;
 mod lfm2;
 mod llama;
 mod mamba;
@@ -45,6 +47,7 @@ pub(super) const ALL: &[&Architecture] = &[
     &llama::BITNET,
     &glm::CHATGLM,
     &cohere::COHERE2,
+    &cohere::COHERE2MOE,
     &cohere::COMMAND_R,
     &deepseek::DEEPSEEK,
     &deepseek::DEEPSEEK2,
@@ -71,15 +74,20 @@ pub(super) const ALL: &[&Architecture] = &[
     &gpt::GPT2,
     &gpt::GPTNEOX,
     &granite::GRANITE,
+    &granite::GRANITE_SWA,
     &granite::GRANITEHYBRID,
     &granite::GRANITEMOE,
     &hunyuan::HUNYUAN_DENSE,
     &hunyuan::HUNYUAN_MOE,
+    &hunyuan::HY_V3,
     &internlm::INTERNLM2,
+    &jais::JAIS2,
     &mamba::JAMBA,
     &bert::JINA_BERT_V2,
     &bert::JINA_BERT_V3,
     &deepseek::KIMI_LINEAR,
+    &laguna::LAGUNA,
+    &laguna::MELLUM,
     &lfm2::LFM2,
     &lfm2::LFM2MOE,
     &llama::LLAMA,
