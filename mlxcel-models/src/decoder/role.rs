@@ -33,9 +33,10 @@ pub enum WeightRole {
 
 impl WeightRole {
     /// All roles.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Embedding,
         Self::Positions,
+        Self::TokenTypes,
         Self::Norm,
         Self::Attention,
         Self::Recurrence,
@@ -107,5 +108,19 @@ impl Decoder {
             expanded.weights.expand(weight, element);
         }
         expanded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Manifests of bundles have them.
+    #[test]
+    fn roles_are_read_back_by_name() {
+        for role in [WeightRole::TokenTypes, WeightRole::Positions, WeightRole::Head] {
+            let name = serde_json::to_string(&role).unwrap();
+            assert_eq!(serde_json::from_str::<WeightRole>(&name).unwrap(), role);
+        }
     }
 }
