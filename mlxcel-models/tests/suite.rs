@@ -8,6 +8,7 @@ mod common;
 mod compressed;
 mod draft_heads;
 mod eagle3;
+mod encoders;
 mod experts;
 mod families;
 mod forms;

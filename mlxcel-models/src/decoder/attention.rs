@@ -105,8 +105,8 @@ pub struct AttentionCore {
 /// What is added to the score of a query and a key for the distance of their positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DistanceBias {
-    /// The distance times the [slope](alibi_slopes) of the head is subtracted (Press et al., 2022, "Train Short,
-    /// Test Long").
+    /// The distance times the [slope](alibi_slopes) of the head is subtracted (Press et al., 2022, "Train
+    /// Short, Test Long").
     Slopes,
     /// `[32, query_heads]`: the row of the [bucket](distance_bucket) is added (Raffel et al., 2020, "Exploring
     /// the Limits of Transfer Learning with a Unified Text-to-Text Transformer"). Layers can share the table.

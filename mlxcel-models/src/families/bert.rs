@@ -3,8 +3,8 @@
 //! Günther et al., 2023).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `BertModel`, `ErnieModel`, `RobertaModel`,
-//! `CamembertModel` and `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code, which
-//! normalizes queries and keys, is refused.
+//! `CamembertModel` and `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code,
+//! which normalizes queries and keys, is refused.
 
 use mlxcel_core::{Error, Result};
 
