@@ -84,6 +84,10 @@ macro_rules! kinds {
             thrifty(Fixture::named("glm_moe_dsa"))
         }
 
+        fn compressed() -> Subject<'static> {
+            thrifty(Fixture::named("deepseek_v4"))
+        }
+
         fn recurrent() -> Subject<'static> {
             thrifty(Fixture::named("mamba2")).with_bounded_state(1)
         }
@@ -118,7 +122,7 @@ mod portable {
 
     kinds!(
         PortableBackend, PortableBackend::new(), PortableBackend::new(), FaultPoint::ALL;
-        full, windowed, latent, recurrent, mixed; nightly indexed, shifted
+        full, windowed, latent, recurrent, mixed; nightly indexed, compressed, shifted
     );
 }
 
@@ -130,7 +134,7 @@ mod iree {
     // programs of each are compared with oracles.
     kinds!(
         IreeBackend, IreeBackend::new().with_cache_dir(crate::support::cache_dir()), crate::support::iree(), FaultPoint::ALL;
-        full, windowed; nightly latent, indexed, recurrent, shifted, mixed
+        full, windowed; nightly latent, indexed, compressed, recurrent, shifted, mixed
     );
 }
 
@@ -203,6 +207,6 @@ mod mlx {
         MlxBackend::new().with_prefill_chunk(24),
         MlxBackend::new().with_prefill_chunk(24),
         [FaultPoint::Allocation, FaultPoint::Dispatch, FaultPoint::ReadBack];
-        full, windowed; nightly latent, indexed, recurrent, shifted, mixed
+        full, windowed; nightly latent, indexed, compressed, recurrent, shifted, mixed
     );
 }
