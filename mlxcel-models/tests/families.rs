@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::{Draft, Written, repository};
 use mlxcel_core::{ErrorKind, Result};
-use mlxcel_models::{Arrangement, Attention, AttentionMask, Decoder, Mixer};
+use mlxcel_models::{Arrangement, Attention, Decoder, Mixer};
 use serde_json::{Map, Value, json};
 
 /// A fixture with other settings: `null` removes one.
@@ -421,22 +421,6 @@ fn windows_and_rotations_follow_each_familys_settings() {
     assert_eq!(views("smollm3", interval), [pair, pair].concat());
     assert_eq!(views("starcoder2", json!({"sliding_window": null})), [ROTATED; 3]);
     assert_eq!(views("phi3", json!({"sliding_window": 7})), [window(7); 3]);
-}
-
-#[test]
-fn llama4_reads_chunks_rotations_and_experts_of_published_files() {
-    let published = json!({"no_rope_layers": [], "layer_types": null, "no_rope_layer_interval": null,
-        "attn_temperature_tuning": 4, "attention_chunk_size": null});
-    let decoder = with("llama4_text", published).unwrap();
-    let cores: Vec<_> = attentions(&decoder).into_iter().map(|attention| &attention.core).collect();
-    let chunks: Vec<_> =
-        cores.iter().map(|core| core.window.filter(|_| core.mask == AttentionMask::Chunked)).collect();
-    assert_eq!(chunks, [Some(8192), Some(8192), Some(8192), None]);
-    let scaled: Vec<_> = cores.iter().map(|core| (core.rope.is_some(), core.query_scale.is_some())).collect();
-    assert_eq!(scaled, [(true, false), (true, false), (true, false), (false, true)]);
-    let untuned = with("llama4_text", json!({"attn_temperature_tuning": 0, "use_qk_norm": false})).unwrap();
-    let plain = attentions(&untuned)[2];
-    assert_eq!((plain.core.query_scale, plain.query_norm, plain.key_norm), (None, None, None));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Rotary settings of families: what they mean, and which are refused.
 
 use mlxcel_core::ErrorKind;
+use mlxcel_models::AttentionMask;
 use serde_json::{Value, json};
 
 use crate::families::{attentions, with};
@@ -79,4 +80,20 @@ fn olmo_hybrid_does_not_rotate_without_a_base() {
     };
     assert!(rotates(json!({"rope_parameters": null})));
     assert!(!rotates(json!({"rope_parameters": {"rope_type": "default", "rope_theta": null}})));
+}
+
+#[test]
+fn llama4_reads_chunks_rotations_and_experts_of_published_files() {
+    let published = json!({"no_rope_layers": [], "layer_types": null, "no_rope_layer_interval": null,
+        "attn_temperature_tuning": 4, "attention_chunk_size": null});
+    let decoder = with("llama4_text", published).unwrap();
+    let cores: Vec<_> = attentions(&decoder).into_iter().map(|attention| &attention.core).collect();
+    let chunks: Vec<_> =
+        cores.iter().map(|core| core.window.filter(|_| core.mask == AttentionMask::Chunked)).collect();
+    assert_eq!(chunks, [Some(8192), Some(8192), Some(8192), None]);
+    let scaled: Vec<_> = cores.iter().map(|core| (core.rope.is_some(), core.query_scale.is_some())).collect();
+    assert_eq!(scaled, [(true, false), (true, false), (true, false), (false, true)]);
+    let untuned = with("llama4_text", json!({"attn_temperature_tuning": 0, "use_qk_norm": false})).unwrap();
+    let plain = attentions(&untuned)[2];
+    assert_eq!((plain.core.query_scale, plain.query_norm, plain.key_norm), (None, None, None));
 }
