@@ -1,5 +1,5 @@
-//! Architectures of GGUF files, as llama.cpp's converter writes them, against transformers' float32 results of
-//! the checkpoints that they were made from.
+//! Architectures of GGUF files, as llama.cpp's converter writes them, against transformers' float32 results
+//! of the checkpoints that they were made from.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -16,8 +16,8 @@ pub(crate) struct SpeculateArgument {
     /// (the checkpoint's layer for multi-token prediction, such as that of Qwen3.5 and GLM-4.5)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub(crate) speculate: Speculate,
-    /// Draft with an EAGLE-3 head that was trained for the model, instead of one in its checkpoint: the head's
-    /// checkpoint folder or GGUF file, or `org/name` in the Hugging Face cache
+    /// Draft with an EAGLE-3 head that was trained for the model, instead of one in its checkpoint: the
+    /// head's checkpoint folder or GGUF file, or `org/name` in the Hugging Face cache
     #[arg(long, value_name = "HEAD", conflicts_with = "speculate")]
     pub(crate) draft_head: Option<PathBuf>,
 }

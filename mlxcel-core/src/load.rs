@@ -130,10 +130,10 @@ pub enum ModelPart {
     #[default]
     Whole,
     /// Its draft head: the layer for multi-token prediction (Gloeckle et al., 2024; DeepSeek-V3) that some
-    /// checkpoints store beside the model's. It is a model of its own, with a token's embedding and the hidden
-    /// state of the token before it as input, and the token after next as output. So it drafts for speculative
-    /// decoding; see [`Row::states`](crate::Row::states). With [`LoadOptions::draft_head`], it is the head of
-    /// that checkpoint.
+    /// checkpoints store beside the model's. It is a model of its own, with a token's embedding and the
+    /// hidden state of the token before it as input, and the token after next as output. So it drafts for
+    /// speculative decoding; see [`Row::states`](crate::Row::states). With [`LoadOptions::draft_head`], it is
+    /// the head of that checkpoint.
     DraftHead,
 }
 

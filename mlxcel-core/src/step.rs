@@ -20,9 +20,9 @@ pub struct Row<'a> {
     /// The type of each token, such as the number of its segment in a pair of texts; empty if all are 0.
     /// Needs [`Capabilities::token_types`](crate::Capabilities::token_types).
     pub token_types: &'a [u8],
-    /// What a [draft head](crate::ModelPart::DraftHead) reads beside each token: the hidden state of the token
-    /// before it in the model that it drafts for, `[tokens, `[`Capabilities::input_states`]`]`. Empty for other
-    /// models.
+    /// What a [draft head](crate::ModelPart::DraftHead) reads beside each token: the hidden state of the
+    /// token before it in the model that it drafts for, `[tokens, `[`Capabilities::input_states`]`]`. Empty
+    /// for other models.
     ///
     /// [`Capabilities::input_states`]: crate::Capabilities::input_states
     pub states: &'a [f32],
@@ -289,9 +289,9 @@ impl StepOutput {
     }
 
     /// Takes out the hidden states of the tokens of a row that [wanted](crate::Want::states) them, `[tokens,
-    /// `[`Capabilities::output_states`]`]`: after the last norm, as transformers' `last_hidden_state`, or those
-    /// that the model's [`LoadOptions::draft_head`](crate::LoadOptions::draft_head) reads. `None` for other
-    /// rows, and for rows that failed.
+    /// `[`Capabilities::output_states`]`]`: after the last norm, as transformers' `last_hidden_state`, or
+    /// those that the model's [`LoadOptions::draft_head`](crate::LoadOptions::draft_head) reads. `None` for
+    /// other rows, and for rows that failed.
     ///
     /// [`Capabilities::output_states`]: crate::Capabilities::output_states
     pub fn take_states(&mut self, row: usize) -> Option<Vec<f32>> {

@@ -54,9 +54,9 @@ pub const ATTENTION: &str = "mlxcel.attention";
 
 /// [`layers::text_attention`](crate::layers::text_attention): `query: [N, H, d]`, `key` and `value: [N, G,
 /// d]`, all f32, the `firsts` and `ends: [N]` i32 of the tokens' texts, and perhaps `biases: [D, H]` f32 and
-/// `sinks: [H]` of floats to `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float; `window`, an integer;
-/// `sinks` and `biases`, true where there are such; `alibi`, true where the distance of tokens lowers scores.
-/// There are no kernels for the last two.
+/// `sinks: [H]` of floats to `[N, H * d]`. Attribute `scale`, a float. Where they apply: `soft_cap`, a float;
+/// `window`, an integer; `sinks` and `biases`, true where there are such; `alibi`, true where the distance of
+/// tokens lowers scores. There are no kernels for the last two.
 pub const TEXT_ATTENTION: &str = "mlxcel.text_attention";
 
 /// [`cached::cached_attention`](crate::cached::cached_attention): `query: [N, H, d]`, `key` and `value: [N,

@@ -51,8 +51,8 @@ const TEMPLATES: &str = "additional_chat_templates";
 impl Checkpoint {
     /// The names of the small files to copy with a checkpoint: tokenizer, chat templates, modules of
     /// sentence-transformers, settings of generation and licences, sorted. Not listed are files that are
-    /// rewritten (`config.json`, an index of shards, the manifest of a bundle, a model card) and files that no
-    /// program reads with a model.
+    /// rewritten (`config.json`, an index of shards, the manifest of a bundle, a model card) and files that
+    /// no program reads with a model.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ pub struct RerankOptions {
     /// Whether scores are probabilities, the sigmoid of what the model computes. Defaults to false: scores
     /// are logits. The order is the same.
     pub probabilities: bool,
-    /// The instruction for decoders that answer yes or no; defaults to the checkpoint's default prompt, or else
-    /// to that of Qwen3-Reranker for searches. Encoders have none: a default prompt is before the query.
+    /// The instruction for decoders that answer yes or no; defaults to the checkpoint's default prompt, or
+    /// else to that of Qwen3-Reranker for searches. Encoders have none: a default prompt is before the query.
     pub instruction: Option<String>,
     /// Cancels the computation at the next pass.
     pub cancel: Option<CancelToken>,

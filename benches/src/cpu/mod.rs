@@ -1,5 +1,5 @@
-//! The suite `cpu`: the IREE and the MLX engine compared with llama.cpp, ik_llama.cpp, OpenVINO GenAI, candle,
-//! mistral.rs and mlx-lm.
+//! The suite `cpu`: the IREE and the MLX engine compared with llama.cpp, ik_llama.cpp, OpenVINO GenAI,
+//! candle, mistral.rs and mlx-lm.
 //!
 //! Each contestant's turn is a separate process, so only one is in memory at a time; turns are taken in
 //! rounds. Before the rounds each of ours has an uncounted turn with an empty cache, which measures
@@ -48,8 +48,8 @@ pub(crate) struct Arguments {
     /// it is not measured
     #[arg(long, requires = "llama_cpp")]
     ik_llama_cpp: Option<PathBuf>,
-    /// The folder that has OpenVINO GenAI, which is measured on what it makes of llama.cpp's files of the same
-    /// types; by default it is not measured
+    /// The folder that has OpenVINO GenAI, which is measured on what it makes of llama.cpp's files of the
+    /// same types; by default it is not measured
     #[arg(long, requires = "llama_cpp")]
     openvino: Option<PathBuf>,
     /// The worker that runs candle; by default it is not measured

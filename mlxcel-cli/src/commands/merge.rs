@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     /// The checkpoint folder, or `org/name` in the Hugging Face cache
     #[arg(short, long, value_name = "MODEL")]
     model: PathBuf,
-    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, a GGUF file, or `org/name`
-    /// in the Hugging Face cache
+    /// The adapter: a folder as PEFT or mlx-lm writes it, with adapter_config.json, a GGUF file, or
+    /// `org/name` in the Hugging Face cache
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
     /// The folder to write

@@ -18,9 +18,9 @@ fn with_states(session: &mut dyn InferenceSession, row: Row<'_>) -> Outcome<(Vec
     Ok((states?, result))
 }
 
-/// A row that wants states gets that of each of its tokens beside its answer, whether the text comes whole, in
-/// chunks, with draft tokens or beside other rows: the states that pooling its texts gives. Rows that do not want
-/// them have none, and answers stay as they are.
+/// A row that wants states gets that of each of its tokens beside its answer, whether the text comes whole,
+/// in chunks, with draft tokens or beside other rows: the states that pooling its texts gives. Rows that do
+/// not want them have none, and answers stay as they are.
 ///
 /// Kills: `one_state_for_all_tokens`, `states_of_the_last_chunk`, `answers_without_states`.
 pub fn states_accompany_answers(subject: &Subject<'_>) -> Outcome {

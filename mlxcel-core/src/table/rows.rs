@@ -183,11 +183,11 @@ impl<'r, W> StepRow<'r, W> {
         self.row.want.drafts().map_or(0, |drafts| drafts.min(self.remaining().saturating_sub(1)))
     }
 
-    /// The position of its first draft token, if it has any to verify; `held` is the number of tokens that its
-    /// sequence holds.
+    /// The position of its first draft token, if it has any to verify; `held` is the number of tokens that
+    /// its sequence holds.
     ///
-    /// The sequence can be [rewound](crate::InferenceSession::rewind) to no place in front of it. So a session
-    /// that cannot rewind otherwise keeps what it needs from before the pass that has this position.
+    /// The sequence can be [rewound](crate::InferenceSession::rewind) to no place in front of it. So a
+    /// session that cannot rewind otherwise keeps what it needs from before the pass that has this position.
     pub fn first_draft(&self, held: usize) -> Option<usize> {
         self.row.want.drafts().map(|drafts| (held + self.remaining()).saturating_sub(drafts))
     }

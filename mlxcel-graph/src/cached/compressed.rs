@@ -43,8 +43,8 @@ pub struct CompressedAttention<'a> {
     pub scale: f32,
     /// How many positions a token attends to, including its own.
     pub window: Option<usize>,
-    /// The number of positions that an entry is made of. A token sees the entries at the last positions of all
-    /// windows up to its own position.
+    /// The number of positions that an entry is made of. A token sees the entries at the last positions of
+    /// all windows up to its own position.
     pub rate: usize,
 }
 

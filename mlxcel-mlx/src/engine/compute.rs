@@ -343,7 +343,8 @@ fn bucketed(table: &Array, tokens: usize) -> Result<Array> {
     table.astype(DType::F32)?.take(&buckets, 0)?.transpose(&[2, 0, 1])
 }
 
-/// A number for each pair of tokens, by the position of the second less that of the first: `[tokens, tokens]`.
+/// A number for each pair of tokens, by the position of the second less that of the first: `[tokens,
+/// tokens]`.
 fn each_pair<T: Copy + Element>(tokens: usize, of: impl Fn(i64) -> T) -> Result<Array> {
     let last = tokens as i64 - 1;
     let by_offset: Vec<T> = (-last..=last).map(of).collect();

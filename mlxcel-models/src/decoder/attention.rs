@@ -39,8 +39,8 @@ pub struct Attention {
     /// Clamps queries, keys and values to this magnitude after projection and norm (OLMoE's `clip_qkv`).
     pub clip: Option<f32>,
     /// The output gate: a projection of the layer's input, `hidden_size` to `query_heads · value_dim`, which
-    /// multiplies the heads' results before `output` (Qwen3-Next); or to `query_heads`, a number for each head
-    /// (Step 3.5).
+    /// multiplies the heads' results before `output` (Qwen3-Next); or to `query_heads`, a number for each
+    /// head (Step 3.5).
     pub gate: Option<Linear>,
     /// What becomes of the gate before it multiplies: a sigmoid in most families, a softplus in Laguna.
     pub gate_activation: Activation,
@@ -108,8 +108,9 @@ pub enum DistanceBias {
     /// The distance times the [slope](alibi_slopes) of the head is subtracted (Press et al., 2022, "Train
     /// Short, Test Long").
     Slopes,
-    /// `[32, query_heads]`: the row of the [bucket](distance_bucket) is added (Raffel et al., 2020, "Exploring
-    /// the Limits of Transfer Learning with a Unified Text-to-Text Transformer"). Layers can share the table.
+    /// `[32, query_heads]`: the row of the [bucket](distance_bucket) is added (Raffel et al., 2020,
+    /// "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer"). Layers can share
+    /// the table.
     Buckets(WeightId),
 }
 

@@ -85,9 +85,9 @@ pub struct Router {
     pub selection_bias: Option<WeightId>,
     /// Whether the choice is one of logits, to which the bias is added, instead of scores (Kolibri).
     pub ranks_logits: bool,
-    /// `[vocabulary_size, chosen]`: the experts that each token chooses whatever their scores, as whole numbers
-    /// (Roller et al., 2021, "Hash Layers For Large Sparse Models"). Neither a selection bias nor groups then
-    /// apply.
+    /// `[vocabulary_size, chosen]`: the experts that each token chooses whatever their scores, as whole
+    /// numbers (Roller et al., 2021, "Hash Layers For Large Sparse Models"). Neither a selection bias nor
+    /// groups then apply.
     pub by_token: Option<WeightId>,
     /// Restricts the choice to the experts of the best groups.
     pub groups: Option<ExpertGroups>,

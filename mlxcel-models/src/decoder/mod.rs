@@ -93,8 +93,8 @@ pub struct Decoder {
     /// The token of each logit, if the head computes those of a part of the vocabulary alone, as some draft
     /// heads do: others are minus infinity. `None` if there is one for every token, in order.
     pub head_tokens: Option<Arc<[TokenId]>>,
-    /// The hidden states of all tokens of a pass that are results beside the logits, as draft heads read them;
-    /// `None` if there are none.
+    /// The hidden states of all tokens of a pass that are results beside the logits, as draft heads read
+    /// them; `None` if there are none.
     pub output_states: Option<OutputStates>,
     /// The architecture of the GGUF file that the weights are in, whose converter reorders the rows of some;
     /// `None` for weights in safetensors files, whose rows are as published.
@@ -104,7 +104,8 @@ pub struct Decoder {
 /// The token embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
-    /// `[vocabulary_size, width]`, one row per token; the width is `hidden_size` unless there is a projection.
+    /// `[vocabulary_size, width]`, one row per token; the width is `hidden_size` unless there is a
+    /// projection.
     pub weight: WeightId,
     /// A factor of the rows.
     pub scale: f32,

@@ -6,11 +6,12 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{pre_norm, sequential};
-use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types_by};
+use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
+use super::sparse_layers::sparse_layer_types_by;
 use crate::decoder::{Activation, Block, Decoder, ExpertGroups};
 
 pub(super) const FAMILY: Family = Family::new(&["axk1"], &[163_691], describe);

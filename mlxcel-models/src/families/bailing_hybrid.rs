@@ -9,7 +9,7 @@ use mlxcel_core::Result;
 
 use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::experts::{GroupedDefaults, GroupedExperts};
 use super::kimi_delta::KimiDelta;
 use super::kimi_linear::{RENAMED, renamed_sizes};
 use super::latent::{LatentDefaults, LatentSettings};
@@ -19,6 +19,7 @@ use super::settings::{
     FULL, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, activation, flag, layer_types, number,
     positive,
 };
+use super::sparse_layers::sparse_layer_types;
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, LatentAttention, Mixer};
 

@@ -1,6 +1,6 @@
-//! BERT, and ERNIE without task types; RoBERTa, whose positions are counted from the padding token's id on; and
-//! Jina Embeddings v2, with ALiBi and gated MLPs (Devlin et al., 2018; Sun et al., 2019; Liu et al., 2019;
-//! Günther et al., 2023).
+//! BERT, and ERNIE without task types; RoBERTa, whose positions are counted from the padding token's id on;
+//! and Jina Embeddings v2, with ALiBi and gated MLPs (Devlin et al., 2018; Sun et al., 2019; Liu et al.,
+//! 2019; Günther et al., 2023).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `BertModel`, `ErnieModel`, `RobertaModel`,
 //! `CamembertModel` and `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code,

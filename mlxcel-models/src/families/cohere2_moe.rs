@@ -9,15 +9,14 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::{AttentionBiases, core, parallel, plain, pre_norm};
 use super::cohere2::refuse_other_structures;
-use super::experts::{
-    ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, softmax_router, sparse_layer_types,
-};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, softmax_router};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{
     LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, number, optional_positive,
     positive, sliding_windows, window,
 };
+use super::sparse_layers::sparse_layer_types;
 use crate::config::Fields;
 use crate::decoder::{Activation, Block, Decoder, Gating, Router};
 use crate::rope::RopeSettings;
@@ -82,7 +81,8 @@ struct Mixture {
     dense_width: usize,
     /// Zero if there is no shared expert.
     shared_width: usize,
-    /// Whether results are the mean of those of the chosen experts and of the shared one instead of their sum.
+    /// Whether results are the mean of those of the chosen experts and of the shared one instead of their
+    /// sum.
     is_mean: bool,
     by_sigmoid: bool,
     normalised: bool,

@@ -1,7 +1,7 @@
 //! CWM: Llama with a window in three of four layers.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `CwmConfig` and `CwmForCausalLM`, which reads no
-//! `rope_theta` beside the rotary settings that it assumes.
+//! Config fields, defaults and arithmetic follow transformers' `CwmConfig` and `CwmForCausalLM`, which reads
+//! no `rope_theta` beside the rotary settings that it assumes.
 
 use mlxcel_core::Result;
 

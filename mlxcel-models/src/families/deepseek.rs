@@ -1,7 +1,8 @@
 //! DeepSeek-MoE: Llama with experts that are routed by a softmax beside shared ones.
 //!
-//! Config fields, defaults and tensor names follow `DeepseekConfig` and `DeepseekForCausalLM` of the published
-//! files, and mlx-lm; the arithmetic is that of transformers' `LlamaForCausalLM` and `DeepseekV2Moe`.
+//! Config fields, defaults and tensor names follow `DeepseekConfig` and `DeepseekForCausalLM` of the
+//! published files, and mlx-lm; the arithmetic is that of transformers' `LlamaForCausalLM` and
+//! `DeepseekV2Moe`.
 
 use mlxcel_core::Result;
 

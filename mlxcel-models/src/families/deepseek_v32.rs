@@ -10,11 +10,12 @@ use mlxcel_core::Result;
 use super::Family;
 use super::deepseek_v3;
 use super::deepseek_v3::{decoder, refuse_other_experts};
-use super::experts::{GroupedDefaults, sparse_layer_types};
+use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
+use super::sparse_layers::sparse_layer_types;
 use crate::config::Fields;
 use crate::decoder::Decoder;
 

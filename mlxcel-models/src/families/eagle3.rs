@@ -1,8 +1,8 @@
 //! EAGLE-3 draft heads (Li et al., 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models
 //! via Training-Time Test"): checkpoints of one layer or a few, trained for another checkpoint's model.
 //!
-//! Config fields, tensor names and arithmetic follow SGLang's and vLLM's `llama_eagle3`, and for nested configs
-//! the library speculators. GGUF files are opened with the fields and names of the former.
+//! Config fields, tensor names and arithmetic follow SGLang's and vLLM's `llama_eagle3`, and for nested
+//! configs the library speculators. GGUF files are opened with the fields and names of the former.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ fn first(checkpoint: &Checkpoint) -> &'static str {
 /// The checkpoint of a head.
 struct HeadFile<'a> {
     checkpoint: &'a Checkpoint,
-    /// The roles of its tensors, which begin with a prefix beside those of the model; with the settings of its
-    /// layers.
+    /// The roles of its tensors, which begin with a prefix beside those of the model; with the settings of
+    /// its layers.
     roles: Roles<'a>,
     /// The objects that settings of the head itself are in; the first that has one counts.
     settings: Vec<Fields<'a>>,
@@ -168,9 +168,9 @@ pub(super) fn return_states(head: &Checkpoint, target: &mut Decoder) -> Result<(
     Ok(())
 }
 
-/// The depths whose states the head reads, of a model with this many layers: by default those before the third
-/// layer, that in the middle, and the third from the end. `eagle_config` names layers whose results are read,
-/// as SGLang takes it; the field beside it depths, as vLLM, speculators and llama.cpp do.
+/// The depths whose states the head reads, of a model with this many layers: by default those before the
+/// third layer, that in the middle, and the third from the end. `eagle_config` names layers whose results are
+/// read, as SGLang takes it; the field beside it depths, as vLLM, speculators and llama.cpp do.
 fn depths(file: &HeadFile<'_>, layers: usize) -> Result<Vec<usize>> {
     let config = file.checkpoint.config();
     let inner = config.object("eagle_config")?.map(|inner| inner.sizes(LAYERS)).transpose()?.flatten();

@@ -8,10 +8,11 @@ use mlxcel_core::Result;
 use super::Family;
 use super::blocks::core;
 use super::exaone4::{DEFAULTS, views};
-use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::experts::{GroupedDefaults, GroupedExperts};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{LARGEST_LAYER_COUNT, Sizes, activation};
+use super::sparse_layers::sparse_layer_types;
 use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["exaone_moe"], &[53], describe);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::roles::{OPERATION, Roles, refuse_order};
-use super::settings::{LARGEST_WIDTH, Sizes, flag, layer_kinds};
+use super::settings::{LARGEST_WIDTH, Sizes, flag};
 use crate::config::Fields;
 use crate::decoder::{
     Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
@@ -33,8 +33,8 @@ pub(super) struct ExpertSizes {
 }
 
 impl ExpertSizes {
-    /// Reads how many experts there are, at least so many and under the first of `keys` that is there, and how
-    /// many are chosen, with these defaults for both. Each is as wide as an MLP.
+    /// Reads how many experts there are, at least so many and under the first of `keys` that is there, and
+    /// how many are chosen, with these defaults for both. Each is as wide as an MLP.
     pub(super) fn read(
         config: Fields<'_>,
         sizes: &Sizes,
@@ -310,38 +310,6 @@ fn expert_groups(
         return Err(config.wrong("topk_group", message));
     }
     Ok((kept < groups).then_some(ExpertGroups { count: groups, kept }))
-}
-
-/// Reads which layers have experts, of which there are `count`: by `mlp_only_layers`, which defaults to
-/// `dense`, and `decoder_sparse_step`.
-pub(super) fn sparse_layers(
-    config: Fields<'_>,
-    count: usize,
-    dense: &[usize],
-) -> Result<impl Fn(usize) -> bool> {
-    let dense = config.sizes("mlp_only_layers")?.unwrap_or(dense.to_vec());
-    let step = config.size("decoder_sparse_step", 1..=MOST_EXPERTS)?.unwrap_or(1);
-    Ok(move |index: usize| count > 0 && !dense.contains(&index) && (index + 1).is_multiple_of(step))
-}
-
-/// Reads which layers have experts: those that `mlp_layer_types` calls `sparse`, or all from layer `first`
-/// on.
-pub(super) fn sparse_layer_types(config: Fields<'_>, layers: usize, first: usize) -> Result<Vec<bool>> {
-    sparse_layer_types_by(config, layers, |index| index >= first)
-}
-
-/// Reads which layers have experts: those that `mlp_layer_types` calls `sparse`, or those that `is_sparse`
-/// says.
-pub(super) fn sparse_layer_types_by(
-    config: Fields<'_>,
-    layers: usize,
-    is_sparse: impl Fn(usize) -> bool,
-) -> Result<Vec<bool>> {
-    const SPARSE: &str = "sparse";
-    const DENSE: &str = "dense";
-    let default = |index| if is_sparse(index) { SPARSE } else { DENSE };
-    let kinds = layer_kinds(config, "mlp_layer_types", layers, &[SPARSE, DENSE], default)?;
-    Ok(kinds.into_iter().map(|kind| kind == SPARSE).collect())
 }
 
 /// A size under the first of several names that is there.

@@ -7,12 +7,13 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{AttentionBiases, by_head, core};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, sparse_layers};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, positive, sliding_windows, window,
 };
+use super::sparse_layers::sparse_layers;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder, Gating, Router};
 
 pub(super) const FAMILY: Family = Family::new(&["flint"], &[], describe);

@@ -9,10 +9,11 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::deepseek_v3::decoder;
-use super::experts::{GroupedDefaults, sparse_layer_types};
+use super::experts::GroupedDefaults;
 use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes};
+use super::sparse_layers::sparse_layer_types;
 use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family::new(&["glm4_moe_lite"], &[1], describe);

@@ -49,9 +49,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, &sizes, scale, module, Fused::in_order)
 }
 
-/// The decoder of a checkpoint with the structure and tensor names of GPT-2. `scale` is that of the scores of a
-/// layer, `module` a projection from its name, outputs and inputs, and `split` takes queries, keys and values
-/// apart.
+/// The decoder of a checkpoint with the structure and tensor names of GPT-2. `scale` is that of the scores of
+/// a layer, `module` a projection from its name, outputs and inputs, and `split` takes queries, keys and
+/// values apart.
 pub(super) fn decoder<'r>(
     roles: &'r Roles<'r>,
     sizes: &Sizes,

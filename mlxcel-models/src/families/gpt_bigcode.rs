@@ -1,6 +1,7 @@
 //! GPTBigCode (StarCoder, SantaCoder): GPT-2 with one key/value head for all query heads.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `GPTBigCodeConfig` and `GPTBigCodeForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `GPTBigCodeConfig` and
+//! `GPTBigCodeForCausalLM`.
 
 use mlxcel_core::Result;
 

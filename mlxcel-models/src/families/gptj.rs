@@ -35,8 +35,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, |name, sizes| roles.attention_inputs(name, sizes.hidden, sizes, false))
 }
 
-/// The decoder of a checkpoint with the structure of GPT-J; `inputs` makes the projections of queries, keys and
-/// values of a module.
+/// The decoder of a checkpoint with the structure of GPT-J; `inputs` makes the projections of queries, keys
+/// and values of a module.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     inputs: impl Fn(&str, &Sizes) -> Result<[Linear; 3]>,

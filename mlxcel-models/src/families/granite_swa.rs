@@ -2,8 +2,8 @@
 //! perhaps another rotary embedding, or none, in each layer.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GraniteSWAConfig` and
-//! `GraniteSWAForCausalLM`. Its factor `sigmoid(logsumexp(scores) − sink)` of results is a sink's share of the
-//! softmax.
+//! `GraniteSWAForCausalLM`. Its factor `sigmoid(logsumexp(scores) − sink)` of results is a sink's share of
+//! the softmax.
 
 use mlxcel_core::Result;
 use serde_json::Value;

@@ -28,8 +28,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     decoder(roles, |_, _| Ok(None))
 }
 
-/// The decoder of a checkpoint with the structure of Granite-MoE; `shared` makes the shared expert of a layer,
-/// if there is any, from its name and the width of the stream.
+/// The decoder of a checkpoint with the structure of Granite-MoE; `shared` makes the shared expert of a
+/// layer, if there is any, from its name and the width of the stream.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     shared: impl Fn(&str, usize) -> Result<Option<SharedExpert>>,

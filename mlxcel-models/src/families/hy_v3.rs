@@ -8,10 +8,11 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, sparse_layer_types};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, number};
+use super::sparse_layers::sparse_layer_types;
 use crate::decoder::{Activation, Decoder, Gating, Router};
 use crate::rope::RopeSettings;
 

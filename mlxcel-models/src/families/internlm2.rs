@@ -1,7 +1,7 @@
 //! InternLM 2: Llama with one matrix of queries, keys and values, grouped by key/value head.
 //!
-//! Config fields, defaults and tensor names follow `InternLM2Config` and `InternLM2ForCausalLM` of the published
-//! files, and mlx-lm; the arithmetic is Llama's.
+//! Config fields, defaults and tensor names follow `InternLM2Config` and `InternLM2ForCausalLM` of the
+//! published files, and mlx-lm; the arithmetic is Llama's.
 
 use mlxcel_core::Result;
 

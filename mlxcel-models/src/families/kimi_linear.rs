@@ -7,7 +7,7 @@
 
 use mlxcel_core::Result;
 
-use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::experts::{GroupedDefaults, GroupedExperts};
 use super::kimi_delta::KimiDelta;
 use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
 use super::llama::{Variant, decoder_of};
@@ -16,6 +16,7 @@ use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, Sizes, activation, expect_flag,
     layer_types, positive,
 };
+use super::sparse_layers::sparse_layer_types;
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, Mixer};

@@ -1,5 +1,5 @@
-//! Kolibri: EXAONE 4's attention between norms, and experts that are chosen by logits with a bias, weighted by
-//! sigmoids, beside a shared one.
+//! Kolibri: EXAONE 4's attention between norms, and experts that are chosen by logits with a bias, weighted
+//! by sigmoids, beside a shared one.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Kolibri1Config` and `Kolibri1ForCausalLM`.
 

@@ -8,13 +8,14 @@ use mlxcel_core::Result;
 use serde_json::Value;
 
 use super::blocks::{AttentionBiases, by_head, core};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, sparse_layer_types};
+use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
     expect_number, expect_shared, expect_text, flag, layer_types, layer_windows, number, positive, window,
 };
+use super::sparse_layers::sparse_layer_types;
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, Decoder, Gating, Router};

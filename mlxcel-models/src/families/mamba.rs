@@ -1,5 +1,5 @@
-//! Mamba: selective state spaces instead of attention, and no MLPs; and Falcon Mamba, which normalizes steps, B
-//! and C.
+//! Mamba: selective state spaces instead of attention, and no MLPs; and Falcon Mamba, which normalizes steps,
+//! B and C.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `MambaConfig` and `MambaForCausalLM`, and
 //! `FalconMambaConfig` and `FalconMambaForCausalLM`.

@@ -7,12 +7,13 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, sparse_layer_types};
+use super::experts::ExpertSizes;
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{
     FULL, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types, layer_windows, window,
 };
+use super::sparse_layers::sparse_layer_types;
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 

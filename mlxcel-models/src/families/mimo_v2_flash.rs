@@ -9,13 +9,14 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{core, plain_attention};
-use super::experts::{GroupedDefaults, GroupedExperts, sparse_layer_types};
+use super::experts::{GroupedDefaults, GroupedExperts};
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_DIM, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
     expect_number, expect_text, flag, layer_types, optional_positive,
 };
+use super::sparse_layers::sparse_layer_types;
 use crate::config::Fields;
 use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
 use crate::rope::{Partial, Rope, RopeSettings};

@@ -123,6 +123,7 @@ mod selective_scan;
 mod settings;
 mod smollm3;
 mod solar_open;
+mod sparse_layers;
 mod stablelm;
 mod starcoder2;
 mod state_space;
@@ -156,7 +157,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// The family of these values of `model_type`, with these stop tokens, that mlx-lm converts as most others.
+    /// The family of these values of `model_type`, with these stop tokens, that mlx-lm converts as most
+    /// others.
     const fn new(
         model_types: &'static [&'static str],
         stop_tokens: &'static [TokenId],

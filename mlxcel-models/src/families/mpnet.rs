@@ -1,4 +1,5 @@
-//! MPNet: BERT without token types, whose scores depend on the distance of two tokens too (Song et al., 2020).
+//! MPNet: BERT without token types, whose scores depend on the distance of two tokens too (Song et al.,
+//! 2020).
 //!
 //! Config fields, defaults and arithmetic follow transformers' `MPNetModel`.
 

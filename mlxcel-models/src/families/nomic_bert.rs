@@ -1,10 +1,10 @@
-//! Post-norm encoders with rotary positions: Nomic BERT (Nussbaum et al., 2024, "Nomic Embed"), with experts in
-//! every other layer in its second version (Nussbaum and Duderstadt, 2025), Jina Embeddings v3 (Sturua et al.,
-//! 2024) and GTE (Zhang et al., 2024, "mGTE").
+//! Post-norm encoders with rotary positions: Nomic BERT (Nussbaum et al., 2024, "Nomic Embed"), with experts
+//! in every other layer in its second version (Nussbaum and Duderstadt, 2025), Jina Embeddings v3 (Sturua et
+//! al., 2024) and GTE (Zhang et al., 2024, "mGTE").
 //!
 //! Config fields, defaults and arithmetic follow transformers' `NomicBertModel`, `JinaEmbeddingsV3Model` and
-//! `GteModel`, and with experts the authors' `NomicBertModel`. Checkpoints have the authors' names of modules,
-//! or those of transformers.
+//! `GteModel`, and with experts the authors' `NomicBertModel`. Checkpoints have the authors' names of
+//! modules, or those of transformers.
 
 use mlxcel_core::Result;
 

@@ -1,7 +1,8 @@
-//! OPT: learned positions from the third row of their table on, layer norms, biases, and a ReLU without a gate.
+//! OPT: learned positions from the third row of their table on, layer norms, biases, and a ReLU without a
+//! gate.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `OPTConfig` and `OPTForCausalLM`. OPT-350M, whose
-//! norms come after operations and whose embeddings are narrower than its layers, is refused.
+//! Config fields, defaults and arithmetic follow transformers' `OPTConfig` and `OPTForCausalLM`. OPT-350M,
+//! whose norms come after operations and whose embeddings are narrower than its layers, is refused.
 
 use mlxcel_core::Result;
 

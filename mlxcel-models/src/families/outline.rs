@@ -74,8 +74,8 @@ impl Outline {
         Self::without_heads([vocabulary, hidden, layers, context], base, tied)
     }
 
-    /// The same of a network without attention: the sizes of the vocabulary and of hidden states, the number of
-    /// layers and the length of the context.
+    /// The same of a network without attention: the sizes of the vocabulary and of hidden states, the number
+    /// of layers and the length of the context.
     pub(super) fn without_heads(
         [vocabulary, hidden, layers, context]: [usize; 4],
         base: &str,

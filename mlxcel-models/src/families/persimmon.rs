@@ -1,5 +1,5 @@
-//! Persimmon: layer norms, also of the queries and keys of each head, biases, rotary embedding of half of each
-//! head, and a squared ReLU without a gate.
+//! Persimmon: layer norms, also of the queries and keys of each head, biases, rotary embedding of half of
+//! each head, and a squared ReLU without a gate.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `PersimmonConfig` and `PersimmonForCausalLM`.
 

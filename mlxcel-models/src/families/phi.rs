@@ -1,5 +1,5 @@
-//! Phi-1.5 and Phi-2: parallel attention and MLP after one layer norm, biases everywhere, and rotary embedding
-//! of a part of each head.
+//! Phi-1.5 and Phi-2: parallel attention and MLP after one layer norm, biases everywhere, and rotary
+//! embedding of a part of each head.
 //!
 //! Config fields, defaults and arithmetic follow transformers' `PhiConfig` and `PhiForCausalLM`.
 

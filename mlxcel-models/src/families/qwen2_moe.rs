@@ -7,12 +7,13 @@ use mlxcel_core::Result;
 
 use super::Family;
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
+use super::experts::{ExpertSizes, gated_shared_expert};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, window,
 };
+use super::sparse_layers::sparse_layers;
 use crate::config::Fields;
 use crate::decoder::{Activation, Decoder};
 

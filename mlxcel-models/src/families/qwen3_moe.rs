@@ -5,10 +5,11 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, sparse_layers};
+use super::experts::ExpertSizes;
 use super::llama::{HEAD_NORMS, Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, window};
+use super::sparse_layers::sparse_layers;
 use super::{Conversion, Family};
 use crate::decoder::{Activation, Decoder};
 

@@ -7,13 +7,14 @@ use mlxcel_core::Result;
 
 use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
-use super::experts::{ExpertSizes, gated_shared_expert, sparse_layers};
+use super::experts::{ExpertSizes, gated_shared_expert};
 use super::outline::{DraftHeadModules, Outline};
 use super::roles::{Fused, Roles};
 use super::settings::{
     FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, LINEAR, SizeDefaults,
     Sizes, activation, flag, layer_types, positive,
 };
+use super::sparse_layers::sparse_layers;
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{
@@ -65,8 +66,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 }
 
 /// The decoder of a checkpoint with Qwen3-Next's structure and tensor names. `is_converted` finds out whether
-/// mlx-lm has converted a layer; `second` makes the operation behind the mixer from the index of its layer and
-/// the name of its module.
+/// mlx-lm has converted a layer; `second` makes the operation behind the mixer from the index of its layer
+/// and the name of its module.
 pub(super) fn decoder(
     roles: &Roles<'_>,
     sizes: &Sizes,

@@ -33,8 +33,8 @@ pub(super) enum ScanNorms {
     Weighted(f32),
 }
 
-/// Reads how many numbers the steps of all channels are made of: the field `key`, or by default a sixteenth of
-/// the width of the stream.
+/// Reads how many numbers the steps of all channels are made of: the field `key`, or by default a sixteenth
+/// of the width of the stream.
 pub(super) fn rank(config: Fields<'_>, key: &str, hidden: usize) -> Result<usize> {
     let is_auto = config.get(key).is_none_or(|rank| rank.as_str() == Some("auto"));
     let rank = if is_auto { None } else { config.size(key, 1..=LARGEST_WIDTH)? };

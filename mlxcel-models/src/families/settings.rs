@@ -99,8 +99,8 @@ impl Sizes {
         Ok(Self { kv_heads: self.query_heads, head_dim, ..self })
     }
 
-    /// These sizes, or those that the settings have by other names: the hidden and the intermediate size, layers,
-    /// heads, and positions.
+    /// These sizes, or those that the settings have by other names: the hidden and the intermediate size,
+    /// layers, heads, and positions.
     pub(super) fn or_named(
         self,
         config: Fields<'_>,

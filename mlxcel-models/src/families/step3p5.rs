@@ -9,15 +9,14 @@
 use mlxcel_core::Result;
 
 use super::blocks::{AttentionBiases, by_head, core};
-use super::experts::{
-    ExpertLinears, ExpertSizes, aliased_size, chosen_of, expert_count, sigmoid_router, sparse_layer_types,
-};
+use super::experts::{ExpertLinears, ExpertSizes, aliased_size, chosen_of, expert_count, sigmoid_router};
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{
     FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults,
     Sizes, expect_flag, expect_number, expect_shared, expect_text, flag, layer_types, positive,
 };
+use super::sparse_layers::sparse_layer_types;
 use super::{Conversion, Family};
 use crate::config::Fields;
 use crate::decoder::{

@@ -1,6 +1,7 @@
 //! VaultGemma: Gemma 2 without norms after operations.
 //!
-//! Config fields, defaults and arithmetic follow transformers' `VaultGemmaConfig` and `VaultGemmaForCausalLM`.
+//! Config fields, defaults and arithmetic follow transformers' `VaultGemmaConfig` and
+//! `VaultGemmaForCausalLM`.
 
 use mlxcel_core::Result;
 

@@ -279,8 +279,8 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together`; none where
-    /// there are no items.
+    /// The items of tensors of these `sizes`, of which pieces do not cross multiples of `together`; none
+    /// where there are no items.
     fn new(sizes: Vec<usize>, weight: &WeightRef, together: Option<usize>) -> Option<Self> {
         let per_tensor: usize = sizes.iter().product();
         let sizes = stacked(sizes, weight);

@@ -119,8 +119,8 @@ impl TextHead {
         Ok(Some(Self { inputs: hidden, token_layers, poolings, includes_prompt: true, layers }))
     }
 
-    /// Whether a checkpoint's classes are the answers yes and no, as Qwen3-Reranker has them in GGUF files. The
-    /// head that [`of_classifier`](Self::of_classifier) reads then scores the one against the other.
+    /// Whether a checkpoint's classes are the answers yes and no, as Qwen3-Reranker has them in GGUF files.
+    /// The head that [`of_classifier`](Self::of_classifier) reads then scores the one against the other.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl TextHead {
 /// The field of the pooling before a classifier.
 const POOLING: &str = "classifier_pooling";
 
-/// The pooling before the classifier: that of the first token, which is called `first` and the default, or the
-/// mean.
+/// The pooling before the classifier: that of the first token, which is called `first` and the default, or
+/// the mean.
 fn pooling(config: Fields<'_>, first: &str) -> Result<TokenPooling> {
     match config.text(POOLING)?.unwrap_or(first) {
         "mean" => Ok(TokenPooling::Mean),

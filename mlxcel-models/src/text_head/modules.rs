@@ -97,9 +97,9 @@ impl TextHead {
         Ok(names)
     }
 
-    /// The names of the files without which [`of_embeddings`](Self::of_embeddings) fails: those of the modules
-    /// that `bytes`, the content of a `modules.json` at `location`, lists. For downloading a checkpoint; names
-    /// are as the list has them, and must be checked before they become paths.
+    /// The names of the files without which [`of_embeddings`](Self::of_embeddings) fails: those of the
+    /// modules that `bytes`, the content of a `modules.json` at `location`, lists. For downloading a
+    /// checkpoint; names are as the list has them, and must be checked before they become paths.
     ///
     /// # Errors
     ///

@@ -64,8 +64,8 @@ impl Tokenizer {
         Self::read(source, false)
     }
 
-    /// As [`from_source`](Self::from_source); with `lower_case` text is read in small letters, but for special
-    /// tokens.
+    /// As [`from_source`](Self::from_source); with `lower_case` text is read in small letters, but for
+    /// special tokens.
     pub(crate) fn read(source: &ModelSource, lower_case: bool) -> Result<Option<Self>> {
         let (name, bytes) = match files::read(source, FILE)? {
             Some(bytes) => (FILE, bytes),
@@ -125,8 +125,8 @@ impl Tokenizer {
         self.encode(text, add_special_tokens)
     }
 
-    /// As [`encode`](Self::encode), without the last tokens of a text that has more than `most_tokens`, or without
-    /// the first if those are to be `from_left`; special tokens around it stay.
+    /// As [`encode`](Self::encode), without the last tokens of a text that has more than `most_tokens`, or
+    /// without the first if those are to be `from_left`; special tokens around it stay.
     pub(crate) fn encode_part(
         &self,
         text: &str,

@@ -38,8 +38,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Continue after the answers in the file of --out, of an interrupted run over the same prompts. Errors
-    /// of the prompts, such as one that is too long, are kept; from the first other error on, such as a fault of
-    /// the device, prompts are tried again
+    /// of the prompts, such as one that is too long, are kept; from the first other error on, such as a fault
+    /// of the device, prompts are tried again
     #[arg(long, requires = "out")]
     resume: bool,
     /// Replace the file of --out if it has content
