@@ -476,7 +476,9 @@ fn blocks_are_parallel_or_sequential() {
 #[test]
 fn tensors_are_found_by_older_names_and_without_the_head_around_them() {
     let bare = |base: &'static str| move |name: &str| name.strip_prefix(base).unwrap_or(name).to_owned();
-    for (fixture, base) in [("gpt2", "transformer."), ("llama", "model."), ("gpt_neox", "gpt_neox.")] {
+    for (fixture, base) in
+        [("gpt2", "transformer."), ("llama", "model."), ("gpt_neox", "gpt_neox."), ("opt", "model.")]
+    {
         let decoder = Draft::fixture(fixture).renamed(bare(base)).decoder().unwrap();
         assert_eq!(decoder.layers, with(fixture, json!({})).unwrap().layers, "{fixture}");
     }

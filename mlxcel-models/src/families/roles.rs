@@ -94,11 +94,12 @@ impl<'a> Roles<'a> {
         self.table.take()
     }
 
-    /// What stands before the names of the model's modules: `base`, or nothing where the model was saved
-    /// without its head, after what wraps a text model. The module `probe` shows which.
+    /// What stands before the names of the model's modules, after what wraps a text model: `base`, or its part
+    /// behind the first dot where the model was saved without its head. The module `probe` shows which.
     pub(super) fn base(&self, base: &str, probe: &str) -> String {
+        let inside = base.split_once('.').map_or("", |(_, inside)| inside);
         let candidates =
-            self.text.prefixes().iter().flat_map(|outer| [format!("{outer}{base}"), (*outer).to_owned()]);
+            self.text.prefixes().iter().flat_map(|outer| [base, inside].map(|base| format!("{outer}{base}")));
         let found = candidates.into_iter().find(|prefix| self.has_matrix(&format!("{prefix}{probe}")));
         found.unwrap_or_else(|| base.to_owned())
     }
@@ -129,7 +130,9 @@ impl<'a> Roles<'a> {
         const GENERATING: [&str; 3] = ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"];
         let classes = self.checkpoint.config().texts("architectures")?.unwrap_or_default();
         let generates = |class: &&str| GENERATING.iter().any(|suffix| class.ends_with(suffix));
-        Ok(!embedding.contains('.') || (!classes.is_empty() && !classes.iter().any(generates)))
+        // OPT's network has its modules in a decoder.
+        let is_outermost = !embedding.strip_prefix("decoder.").unwrap_or(embedding).contains('.');
+        Ok(is_outermost || (!classes.is_empty() && !classes.iter().any(generates)))
     }
 
     /// Whether two tensors of one type and shape have different values, by samples of them: tables that were
