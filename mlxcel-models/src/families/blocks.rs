@@ -235,10 +235,22 @@ impl Roles<'_> {
         activation: Activation,
         biases: bool,
     ) -> Result<Mlp> {
+        self.plain_mlp_of(name, ["up_proj", "down_proj"], [hidden, intermediate], activation, biases)
+    }
+
+    /// The MLP without a gate with these projections of the module `name`, the one up and the one down.
+    pub(super) fn plain_mlp_of(
+        &self,
+        name: &str,
+        [up, down]: [&str; 2],
+        [hidden, intermediate]: [usize; 2],
+        activation: Activation,
+        biases: bool,
+    ) -> Result<Mlp> {
         Ok(Mlp::Plain {
             activation,
-            up: self.linear(&format!("{name}.up_proj"), intermediate, hidden, biases)?,
-            down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, biases)?,
+            up: self.linear(&format!("{name}.{up}"), intermediate, hidden, biases)?,
+            down: self.linear(&format!("{name}.{down}"), hidden, intermediate, biases)?,
         })
     }
 

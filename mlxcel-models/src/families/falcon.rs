@@ -14,7 +14,7 @@ use super::settings::{
     positive,
 };
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Mlp};
+use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["falcon"], &[11], describe);
 
@@ -65,11 +65,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let output = roles.linear(&name("dense"), sizes.hidden, queries, biases)?;
         Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))))
     };
-    let mlp = |name: &str| -> Result<Mlp> {
-        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
-        let up = roles.linear(&format!("{name}.dense_h_to_4h"), intermediate, hidden, biases)?;
-        let down = roles.linear(&format!("{name}.dense_4h_to_h"), hidden, intermediate, biases)?;
-        Ok(Mlp::Plain { activation, up, down })
+    let mlp = |name: &str| {
+        let shape = [sizes.hidden, sizes.intermediate];
+        roles.plain_mlp_of(name, ["dense_h_to_4h", "dense_4h_to_h"], shape, activation, biases)
     };
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}h.{index}.{part}");

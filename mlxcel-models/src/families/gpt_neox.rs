@@ -10,7 +10,7 @@ use super::blocks::{core, parallel, plain_attention, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Decoder, Mlp};
+use crate::decoder::{Activation, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["gpt_neox"], &[2], describe);
@@ -54,11 +54,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
         let attention = pre_norm(norm(&name("input_layernorm"))?, attention(&name("attention"))?);
-        let mlp = Mlp::Plain {
-            activation,
-            up: roles.linear(&name("mlp.dense_h_to_4h"), sizes.intermediate, sizes.hidden, true)?,
-            down: roles.linear(&name("mlp.dense_4h_to_h"), sizes.hidden, sizes.intermediate, true)?,
-        };
+        let (module, shape) = (name("mlp"), [sizes.hidden, sizes.intermediate]);
+        let mlp = roles.plain_mlp_of(&module, ["dense_h_to_4h", "dense_4h_to_h"], shape, activation, true)?;
         let mlp = pre_norm(norm(&name("post_attention_layernorm"))?, mlp);
         Ok(if side_by_side { parallel([attention, mlp]) } else { sequential([attention, mlp]) })
     };

@@ -12,7 +12,7 @@ use super::roles::Roles;
 use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, flag, positive};
 use super::{Conversion, Family};
 use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Linear, Mlp};
+use crate::decoder::{Activation, Decoder, Linear};
 use crate::rope::{Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
@@ -59,11 +59,8 @@ pub(super) fn decoder(
         let inputs = inputs(&name("attn"), &sizes)?;
         let output = roles.linear(&name("attn.out_proj"), hidden, hidden, false)?;
         let core = core(sizes.scale(), None, Some(&rope));
-        let mlp = Mlp::Plain {
-            activation,
-            up: roles.linear(&name("mlp.fc_in"), intermediate, hidden, true)?,
-            down: roles.linear(&name("mlp.fc_out"), hidden, intermediate, true)?,
-        };
+        let shape = [hidden, intermediate];
+        let mlp = roles.plain_mlp_of(&name("mlp"), ["fc_in", "fc_out"], shape, activation, true)?;
         let attention = plain_attention(&sizes, inputs, output, core);
         Ok(parallel([pre_norm(norm, attention), pre_norm(norm, mlp)]))
     };

@@ -10,7 +10,7 @@ use super::blocks::{AttentionBiases, core, plain_norm, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, optional_positive, positive};
-use crate::decoder::{Activation, Attention, Decoder, HeadNorm, Mlp, NormScope};
+use crate::decoder::{Activation, Attention, Decoder, HeadNorm, NormScope};
 
 pub(super) const FAMILY: Family = Family::new(&["nanochat"], &[1], describe);
 
@@ -44,11 +44,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
         let core = core(sizes.scale(), None, Some(&rope));
         let attention = roles.attention(&name("self_attn"), &sizes, biases, core)?;
-        let mlp = Mlp::Plain {
-            activation,
-            up: roles.linear(&name("mlp.fc1"), intermediate, hidden, false)?,
-            down: roles.linear(&name("mlp.fc2"), hidden, intermediate, false)?,
-        };
+        let shape = [hidden, intermediate];
+        let mlp = roles.plain_mlp_of(&name("mlp"), ["fc1", "fc2"], shape, activation, false)?;
         let attention = Attention { query_norm: head_norm, key_norm: head_norm, ..attention };
         Ok(sequential([pre_norm(norm, attention), pre_norm(norm, mlp)]))
     };

@@ -11,7 +11,7 @@ use super::blocks::{core, plain_attention, plain_norm, pre_norm, sequential};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_number, flag};
-use crate::decoder::{Activation, Decoder, Mlp, Norm, NormKind};
+use crate::decoder::{Activation, Decoder, Norm, NormKind};
 
 pub(super) const FAMILY: Family = Family::new(&["opt"], &[2], describe);
 
@@ -51,15 +51,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         false => Ok(Norm { kind: NormKind::Layer, ..plain_norm(hidden, EPSILON) }),
     };
     let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+        let module = format!("{base}layers.{index}");
+        let name = |part: &str| format!("{module}.{part}");
         let inputs = roles.attention_inputs(&name("self_attn"), hidden, &sizes, biases)?;
         let output = roles.linear(&name("self_attn.out_proj"), hidden, hidden, biases)?;
         let attention = plain_attention(&sizes, inputs, output, core(sizes.scale(), None, None));
-        let mlp = Mlp::Plain {
-            activation,
-            up: roles.linear(&name("fc1"), intermediate, hidden, biases)?,
-            down: roles.linear(&name("fc2"), hidden, intermediate, biases)?,
-        };
+        let mlp = roles.plain_mlp_of(&module, ["fc1", "fc2"], [hidden, intermediate], activation, biases)?;
         Ok(sequential([
             pre_norm(norm(&name("self_attn_layer_norm"))?, attention),
             pre_norm(norm(&name("final_layer_norm"))?, mlp),

@@ -10,7 +10,7 @@ use super::blocks::{by_head, core, plain_attention};
 use super::llama::{Variant, decoder_of};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Attention, Decoder, Mlp, NormKind};
+use crate::decoder::{Activation, Attention, Decoder, NormKind};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["persimmon"], &[2], describe);
@@ -63,8 +63,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         Ok(attention.into())
     };
     decoder_of(roles, &sizes, &variant, attention, |_, layer| {
-        let up = roles.linear(&format!("{layer}.mlp.dense_h_to_4h"), intermediate, hidden, true)?;
-        let down = roles.linear(&format!("{layer}.mlp.dense_4h_to_h"), hidden, intermediate, true)?;
-        Ok(Mlp::Plain { activation, up, down }.into())
+        let (module, names) = (format!("{layer}.mlp"), ["dense_h_to_4h", "dense_4h_to_h"]);
+        Ok(roles.plain_mlp_of(&module, names, [hidden, intermediate], activation, true)?.into())
     })
 }

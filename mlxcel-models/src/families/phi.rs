@@ -10,7 +10,7 @@ use super::blocks::{by_head, core, parallel, plain_attention, pre_norm};
 use super::outline::Outline;
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Attention, Decoder, Mlp};
+use crate::decoder::{Activation, Attention, Decoder};
 use crate::rope::{Partial, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["phi"], &[2], describe);
@@ -55,11 +55,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             key_norm: head_norm(&name("self_attn.k_layernorm"))?,
             ..plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope)))
         };
-        let mlp = Mlp::Plain {
-            activation,
-            up: roles.linear(&name("mlp.fc1"), intermediate, hidden, true)?,
-            down: roles.linear(&name("mlp.fc2"), hidden, intermediate, true)?,
-        };
+        let shape = [hidden, intermediate];
+        let mlp = roles.plain_mlp_of(&name("mlp"), ["fc1", "fc2"], shape, activation, true)?;
         Ok(parallel([pre_norm(norm, attention), pre_norm(norm, mlp)]))
     };
     let outline = Outline {

@@ -10,7 +10,7 @@ use super::blocks::{AttentionBiases, core};
 use super::llama::{Variant, decoder_with};
 use super::roles::Roles;
 use super::settings::{SizeDefaults, Sizes, activation, expect_text, flag, window};
-use crate::decoder::{Activation, Decoder, Mlp, NormKind};
+use crate::decoder::{Activation, Decoder, NormKind};
 
 pub(super) const FAMILY: Family = Family::new(&["starcoder2"], &[50_256], describe);
 
@@ -41,11 +41,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         tied: true,
         ..Variant::PLAIN
     };
-    let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
     let core = |_| core(sizes.scale(), window, Some(&rope));
     decoder_with(roles, &sizes, &variant, core, |_, layer| {
-        let up = roles.linear(&format!("{layer}.mlp.c_fc"), intermediate, hidden, biases)?;
-        let down = roles.linear(&format!("{layer}.mlp.c_proj"), hidden, intermediate, biases)?;
-        Ok(Mlp::Plain { activation, up, down }.into())
+        let (module, shape) = (format!("{layer}.mlp"), [sizes.hidden, sizes.intermediate]);
+        Ok(roles.plain_mlp_of(&module, ["c_fc", "c_proj"], shape, activation, biases)?.into())
     })
 }
