@@ -11,15 +11,15 @@ use super::shape::{KEYS, Run, Shape, Tiling};
 use crate::kernels::Kernel;
 use crate::value::{Operand, Type};
 use crate::vectors::{Memory, scratch, transpose};
+use crate::view::Locality;
 use crate::writer::Writer;
 
 /// The most query rows that read values directly from the cache; for more, a block of values is converted
 /// once.
 const MOST_DIRECT: usize = 8;
 
-/// How many blocks ahead keys and values are prefetched: hardware stops at the end of each page, which a
-/// block may fill.
-const AHEAD: usize = 2;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Where a kernel stores its results.
 pub(super) enum Results {
@@ -234,28 +234,40 @@ impl Attend<'_> {
         w.for_loop("first", [&self.begin, &self.end, &step], &[], |w, first, _| {
             let left = w.arith("left", "subi", &self.end, first);
             let count = w.arith("count", "minui", &left, &step);
-            let later = self.later(w, first);
+            let next = self.next_block(w, first);
             self.transpose_keys(w, first);
             let direct = self.tiling.queries <= MOST_DIRECT;
             if !direct {
                 self.convert_values(w, first, &count);
             }
-            self.score(w, first, &later);
+            self.score(w, first, next.first());
             for_each(w, self.tiling.queries, 1, |w, query| self.weigh(w, query));
-            self.mix(w, first, &count, direct);
+            self.mix(w, first, &count, direct, next.get(1));
             Vec::new()
         });
     }
 
-    /// Where the keys and values of a later block start, which are prefetched and need not exist; nothing for
+    /// Where the keys and values of the next block start, which are prefetched and need not exist; nothing for
     /// many queries, which do not wait for memory.
-    fn later(&self, w: &mut Writer, first: &Operand) -> Vec<Operand> {
+    ///
+    /// Hardware prefetches no further than a page, which a block may fill. Keys are prefetched while scores are
+    /// computed and values while they are summed: more at once would wait for one another.
+    fn next_block(&self, w: &mut Writer, first: &Operand) -> Vec<Operand> {
         if !self.shape.fetches_ahead || self.tiling.queries > self.tiling.score_queries {
             return Vec::new();
         }
-        let later = w.offset("later", first, AHEAD * KEYS);
+        let next = w.offset("next", first, KEYS);
         let parts = if self.shape.latent { 1 } else { 2 };
-        (0..parts).map(|part| self.kept_at(w, part, &later)).collect()
+        (0..parts).map(|part| self.kept_at(w, part, &next)).collect()
+    }
+
+    /// Prefetches the lines of `count` elements of keys (part 0) or values (part 1) from an index on.
+    pub(super) fn prefetch(&self, w: &mut Writer, part: usize, at: &Operand, count: usize) {
+        let cache = &self.kept.memory[part];
+        for element in (0..count).step_by(LINE * 8 / cache.element.bits()) {
+            let at = w.offset("next", at, element);
+            cache.view.prefetch(w, &[&at], Locality::First);
+        }
     }
 
     /// Where the key (part 0) or value (part 1) of a position starts in the cache.
@@ -338,8 +350,9 @@ impl Attend<'_> {
         });
     }
 
-    /// Adds the values of a block, weighted, to the running sums.
-    fn mix(&self, w: &mut Writer, first: &Operand, count: &Operand, direct: bool) {
+    /// Adds the values of a block, weighted, to the running sums, and prefetches those of the block that begins
+    /// at `next`.
+    fn mix(&self, w: &mut Writer, first: &Operand, count: &Operand, direct: bool, next: Option<&Operand>) {
         let Shape { value_width: width, lanes, .. } = *self.shape;
         let Tiling { queries, mix_queries, mix_vectors, .. } = self.tiling;
         let Scratch { sums, weights, values, .. } = self.scratch;
@@ -358,6 +371,11 @@ impl Attend<'_> {
                 let carried: Vec<_> = places.iter().map(|at| sums.load(w, "sum", at, lanes)).collect();
                 let one = w.index(1);
                 let totals = w.for_loop("key", [&zero, count, &one], &carried, |w, key, carried| {
+                    if let Some(next) = next {
+                        let at = mul_add(w, "next", key, self.shape.row_width, dimension);
+                        let at = w.arith("next", "addi", next, &at);
+                        self.prefetch(w, 1, &at, mix_vectors * lanes);
+                    }
                     let (at, scale) = if direct {
                         let position = w.arith("position", "addi", first, key);
                         let at = self.kept_at(w, 1, &position);

@@ -7,15 +7,11 @@ use super::pass::{Queries, divide, for_each, mul_add};
 use super::shape::{KEYS, Shape};
 use crate::value::{Operand, Type};
 use crate::vectors::{Memory, exponential, hyperbolic_tangent};
-use crate::view::Locality;
 use crate::writer::Writer;
 
 /// Replaces minus infinity as the score of a key that a query does not see: finite, so that differences are
 /// numbers.
 pub(super) const HIDDEN: &str = "-3.0e38";
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 impl Attend<'_> {
     /// Starts the softmax of the first part with the sinks: each is the largest score so far, and its own
@@ -42,11 +38,9 @@ impl Attend<'_> {
         });
     }
 
-    /// The scores of a block: queries times keys, masked where a query does not see a key.
-    ///
-    /// Meanwhile the lines of the block that begins at each of `later` are prefetched, a few with each
-    /// dimension: more at once would wait for one another.
-    pub(super) fn score(&self, w: &mut Writer, first: &Operand, later: &[Operand]) {
+    /// The scores of a block: queries times keys, masked where a query does not see a key. Meanwhile the keys of
+    /// the block that begins at `next` are prefetched.
+    pub(super) fn score(&self, w: &mut Writer, first: &Operand, next: Option<&Operand>) {
         let Shape { width, lanes, .. } = *self.shape;
         let ty = Type::vector(lanes, "f32");
         let count = self.tiling.score_queries;
@@ -67,12 +61,9 @@ impl Attend<'_> {
                 let carried = vec![none.clone(); count * vectors];
                 let sums = w.for_loop("dimension", [&zero, &limit, &one], &carried, |w, dimension, sums| {
                     let at = mul_add(w, "at", dimension, KEYS, column);
-                    for (start, cache) in later.iter().zip(&self.kept.memory) {
-                        let start = w.arith("later", "addi", start, &at);
-                        for element in (0..vectors * lanes).step_by(LINE * 8 / cache.element.bits()) {
-                            let at = w.offset("later", &start, element);
-                            cache.view.prefetch(w, &[&at], Locality::Second);
-                        }
+                    if let Some(next) = next {
+                        let at = w.arith("next", "addi", next, &at);
+                        self.prefetch(w, 0, &at, vectors * lanes);
                     }
                     let keys: Vec<_> = (0..vectors)
                         .map(|v| {

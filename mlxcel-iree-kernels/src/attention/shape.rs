@@ -296,12 +296,15 @@ impl Shape {
             (self.most_queries.min(MOST_QUERY_VALUES / self.width.min(MOST_QUERY_VALUES)) / shared).max(1);
         let tokens = largest_divisor(run.tokens, most);
         let queries = tokens * shared;
+        let mix_queries = largest_divisor(queries, 4);
+        // A few queries sum whole rows of values, which memory delivers faster than parts of them.
+        let vectors = (self.registers * 3 / 16).max(self.registers / 4 / mix_queries.div_ceil(2));
         Tiling {
             tokens,
             queries,
             score_queries: largest_divisor(queries, self.registers / 4),
-            mix_queries: largest_divisor(queries, 4),
-            mix_vectors: largest_divisor(self.value_width / self.lanes, self.registers * 3 / 16),
+            mix_queries,
+            mix_vectors: largest_divisor(self.value_width / self.lanes, vectors),
         }
     }
 
