@@ -140,7 +140,8 @@ pub(crate) fn refuse_parts(scaling: Fields<'_>, other: Option<Fields<'_>>) -> Re
 struct Place<'a> {
     /// The object of rotary settings.
     scaling: Option<Fields<'a>>,
-    /// The object that says whether YaRN truncates.
+    /// The object that says whether YaRN truncates: in settings by layer type that around those of the types,
+    /// where transformers looks for it.
     truncate: Option<Fields<'a>>,
     theta: f64,
     /// The original context where `scaling` has none; one outside of it goes before it.
@@ -358,24 +359,10 @@ impl<'a> RopeSettings<'a> {
     /// The rotary embedding of layers of one type, by `rope_parameters`, which must have the type; `None`
     /// without `rope_parameters`.
     pub(crate) fn read_type(&self, layer_type: &str) -> Result<Option<Rope>> {
-        self.read_type_with(layer_type, |_, own| own)
-    }
-
-    /// The same, where `truncate` chooses the object that says whether YaRN truncates: that of all types, or
-    /// that of the type.
-    fn read_type_with(
-        &self,
-        layer_type: &str,
-        truncate: fn(Fields<'a>, Fields<'a>) -> Fields<'a>,
-    ) -> Result<Option<Rope>> {
         let Some(parameters) = self.config.object(PARAMETERS)? else { return Ok(None) };
         let Some(scaling) = parameters.object(layer_type)? else { return Err(parameters.absent(layer_type)) };
-        let place = Place {
-            scaling: Some(scaling),
-            truncate: Some(truncate(parameters, scaling)),
-            theta: scaling.required_positive("rope_theta")?,
-            outer_original: None,
-        };
+        let theta = scaling.required_positive("rope_theta")?;
+        let place = Place { scaling: Some(scaling), truncate: Some(parameters), theta, outer_original: None };
         let partial = match (self.partial, kind_of(scaling)?.1) {
             // The default is not one of scalings.
             (Partial::Inner { default: _ }, kind) if kind != "default" => Partial::Inner { default: 1.0 },
@@ -385,8 +372,7 @@ impl<'a> RopeSettings<'a> {
     }
 
     /// [`read_type`](Self::read_type), or what is `assumed` without `rope_parameters`. `rope_scaling` beside it
-    /// is refused: transformers does not read it for such families. Whether YaRN truncates stands beside the
-    /// types.
+    /// is refused: transformers does not read it for such families.
     pub(crate) fn read_type_or(
         &self,
         layer_type: &str,
@@ -396,12 +382,13 @@ impl<'a> RopeSettings<'a> {
             let message = format!("settings by layer type, in {PARAMETERS}, are supported alone");
             return Err(self.config.unsupported(SCALING, message));
         }
-        self.read_type_with(layer_type, |all, _| all)?.map_or_else(|| assumed(self), Ok)
+        self.read_type(layer_type)?.map_or_else(|| assumed(self), Ok)
     }
 
-    /// The rotary embedding of this base, or another in `scaling`.
+    /// The rotary embedding of this base, or another in `scaling`, which becomes settings of one type of layers
+    /// in transformers.
     pub(crate) fn read_with(&self, scaling: Option<Fields<'a>>, theta: f64) -> Result<Rope> {
-        self.read_at(&Place { scaling, truncate: scaling, theta, outer_original: None })
+        self.read_at(&Place { scaling, truncate: None, theta, outer_original: None })
     }
 
     /// Pairs of complete heads, of which only the first `part` turn, with the frequencies that they have

@@ -1,4 +1,4 @@
-use mlxcel_core::{ErrorKind, Result};
+use mlxcel_core::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::*;
@@ -19,6 +19,11 @@ fn assert_close(actual: &[f32], expected: &[f64]) {
         let error = (f64::from(actual) - expected).abs() / expected;
         assert!(error < 1e-6, "pair {index}: {actual:e} instead of {expected:e}");
     }
+}
+
+#[track_caller]
+fn assert_field(error: &Error, kind: ErrorKind, field: &str) {
+    assert_eq!((error.kind(), error.context("field")), (kind, Some(field)), "{error}");
 }
 
 /// The closed formulas, in double precision.
@@ -150,7 +155,7 @@ fn invalid_settings_are_rejected_by_name() {
     ];
     for (config, field) in cases {
         let error = rope(config, 16).unwrap_err();
-        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some(field)), "{error}");
+        assert_field(&error, ErrorKind::Corrupt, field);
         assert_eq!(error.context("path"), Some("config.json"));
     }
 }
@@ -179,6 +184,14 @@ fn yarn_agrees_with_its_formula_in_double_precision() {
         assert_close(&[rope.attention_factor], &[1.138_629_436]);
     }
     assert_close(&rope(settings(json!(false)), 32).unwrap().inv_freq, &exact);
+    // Settings of a layer type do not say it; transformers reads what stands beside the types.
+    let by_type = |within: bool, beside: bool| {
+        let config = json!({"rope_parameters": {"truncate": beside,
+            "full_attention": settings(json!(within))["rope_parameters"]}});
+        read(&config, |settings| settings.read_type("full_attention"), 32).unwrap().unwrap().inv_freq
+    };
+    assert_close(&by_type(false, true), &rounded);
+    assert_close(&by_type(true, false), &exact);
 }
 
 #[test]
@@ -222,10 +235,7 @@ fn longrope_has_short_and_long_frequencies() {
     assert_close(&[with("factor", json!(1)).unwrap().attention_factor], &[1.0]);
     for factors in [json!([1.0]), json!([1.0, 2.0, 3.0]), json!([1.0, 0.0]), json!("1, 2"), Value::Null] {
         let error = with("long_factor", factors).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Corrupt, Some("rope_scaling.long_factor"))
-        );
+        assert_field(&error, ErrorKind::Corrupt, "rope_scaling.long_factor");
     }
 }
 
@@ -244,7 +254,7 @@ fn phi3_uses_its_own_names_and_defaults() {
         assert_eq!(phi3(outer).unwrap().long.unwrap().original_context, 128);
     }
     let error = phi3(json!({"rope_scaling": {"type": "linear", "factor": 2}})).unwrap_err();
-    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("rope_scaling.type")));
+    assert_field(&error, ErrorKind::Unsupported, "rope_scaling.type");
 }
 
 #[test]
@@ -267,14 +277,14 @@ fn partial_rotation_follows_the_family() {
     };
     assert_eq!(even(json!({})).unwrap(), partial(json!({}), 16).unwrap());
     let error = even(json!({"rotary_pct": 0.2})).unwrap_err();
-    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, Some("rotary_pct")));
+    assert_field(&error, ErrorKind::Unsupported, "rotary_pct");
     let scaling = json!({"rope_type": "yarn", "factor": 2.0});
     let error = partial(json!({"rotary_pct": 0.2, "rope_scaling": scaling}), 16).unwrap_err();
     let field = Some("rope_scaling.rope_type");
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, field));
     for (factor, head_dim) in [(0.01, 16), (1.5, 16), (1e30, 16), (-1.0, 16), (1.0, 15)] {
         let error = partial(json!({"rotary_pct": factor}), head_dim).unwrap_err();
-        assert_eq!((error.kind(), error.context("field")), (ErrorKind::Corrupt, Some("head_dim")));
+        assert_field(&error, ErrorKind::Corrupt, "head_dim");
     }
 }
 
@@ -319,11 +329,8 @@ fn layer_types_have_their_own_rotary_embeddings() {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}});
     assert_eq!(ropes(newer.clone()), [0.01 / 8.0, 0.1]);
     let error = rope(newer, 4).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("rope_parameters.full_attention")),
-        "of a family that has one for all layers"
-    );
+    // Of a family that has one for all layers.
+    assert_field(&error, ErrorKind::Unsupported, "rope_parameters.full_attention");
 }
 
 #[test]
@@ -353,17 +360,11 @@ fn proportional_frequencies_leave_the_last_pairs_as_they_are() {
 fn unsupported_types_are_rejected_by_name() {
     for name in ["su", "mrope", "invented"] {
         let error = rope(json!({"rope_scaling": {"rope_type": name, "factor": 2.0}}), 16).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Unsupported, Some("rope_scaling.rope_type"))
-        );
+        assert_field(&error, ErrorKind::Unsupported, "rope_scaling.rope_type");
         assert!(error.message().contains(name), "{error}");
     }
     let error = rope(json!({"partial_rotary_factor": 0.5}), 16).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("partial_rotary_factor"))
-    );
+    assert_field(&error, ErrorKind::Unsupported, "partial_rotary_factor");
     let inner = json!({"rope_parameters": {"partial_rotary_factor": 0.5}});
     let error = rope(inner, 16).unwrap_err();
     assert_eq!(error.context("field"), Some("rope_parameters.partial_rotary_factor"));

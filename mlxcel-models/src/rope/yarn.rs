@@ -23,7 +23,7 @@ pub(super) struct Yarn {
 }
 
 impl Yarn {
-    /// `truncate` is a setting of the object around those of a layer type, if any.
+    /// `truncate` is a setting of the object around those of a layer type, if there is such.
     pub(super) fn read(
         scaling: Fields<'_>,
         truncate: bool,
